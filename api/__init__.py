@@ -1,0 +1,1 @@
+"""The HTTP face of the marketplace: routes, request and response types, errors."""

@@ -1,0 +1,180 @@
+"""Routes of bandwidth: buy a session, list sessions, end one (specification 4.12 to 4.14)."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from api.accounts import RequiredText
+from api.codec import Money, Size, money
+from api.routes import Auth, Call, Nothing, Reply, Route
+from market.bandwidth import Bandwidth, Session, parse_session_id
+from market.errors import Code, MarketError
+from market.ids import parsed
+from market.money import GB
+from market.states import SessionStatus
+
+Limit = Annotated[int, Meta(ge=1, le=1000)]
+
+
+class BuyRequest(Struct):
+    """How much, in GB, and at which price, in USD per GB."""
+
+    gb: Size
+    price_per_gb: Money | None = None
+
+
+class Proxy(Struct):
+    """What to dial, and what to show there."""
+
+    host: str
+    port: int
+    username: str
+    password: str
+    protocol: Literal["socks5"] = "socks5"
+
+
+class BuyReply(Reply, kw_only=True):
+    """A session that was bought; its password is shown this once. `cost_usd` is held in USD."""
+
+    session_id: str
+    proxy: Proxy
+    cost_usd: float
+
+
+class ListQuery(Struct):
+    """Which sessions to list: `status=all` adds the past ones."""
+
+    status: Literal["active", "ended", "exhausted", "expired", "all"] = "active"
+    limit: Limit = 100
+    cursor: str = ""
+
+
+class SessionItem(Struct):
+    """A session in the list; sizes in bytes and GB, price in USD per GB."""
+
+    id: str
+    port: int
+    bytes_used: int
+    gb_used: float
+    status: str
+    price_per_gb: float
+    quota_bytes: int
+    bytes_left: int
+    created_at: str
+    expires_at: str
+    ended_at: str | UnsetType = UNSET
+
+
+class ListReply(Reply, kw_only=True):
+    """Sessions, newest first; `next_cursor` is there when there are more."""
+
+    sessions: list[SessionItem]
+    next_cursor: str | UnsetType = UNSET
+
+
+class EndRequest(Struct):
+    """Which session to end."""
+
+    session_id: RequiredText
+
+
+class BandwidthRoutes:
+    """The routes of bandwidth."""
+
+    def __init__(self, bandwidth: Bandwidth) -> None:
+        self._bandwidth = bandwidth
+
+    def table(self) -> list[Route]:
+        """Return the declarations."""
+        return [
+            Route(
+                "POST",
+                "/api/bandwidth/create",
+                "Buy a proxy session",
+                self.create,
+                BuyReply,
+                auth=Auth.JWT,
+                body=BuyRequest,
+                errors=(Code.INSUFFICIENT_FUNDS, Code.PRICE_BELOW_FLOOR),
+            ),
+            Route(
+                "GET",
+                "/api/bandwidth/sessions",
+                "List my proxy sessions",
+                self.sessions,
+                ListReply,
+                auth=Auth.JWT,
+                query=ListQuery,
+            ),
+            Route(
+                "POST",
+                "/api/bandwidth/end",
+                "End a proxy session",
+                self.end,
+                Reply,
+                auth=Auth.JWT,
+                body=EndRequest,
+                errors=(Code.SESSION_NOT_FOUND,),
+            ),
+        ]
+
+    async def create(self, call: Call[BuyRequest, Any]) -> BuyReply:
+        """Buy a session."""
+        bought = await self._bandwidth.buy(
+            call.user.user_id, quota_bytes=call.body.gb, price_per_gb=call.body.price_per_gb
+        )
+        return BuyReply(
+            session_id=bought.session_id,
+            proxy=Proxy(bought.host, bought.port, bought.username, bought.password),
+            cost_usd=money(bought.cost),
+        )
+
+    async def sessions(self, call: Call[Nothing, ListQuery]) -> ListReply:
+        """List the caller's sessions, their counters as of now."""
+        query = call.query
+        found = await self._bandwidth.page(
+            call.user.user_id,
+            status=None if query.status == "all" else SessionStatus(query.status),
+            before=_cursor(query.cursor),
+            limit=query.limit + 1,
+        )
+        items = [_item(session) for session in found[: query.limit]]
+        more = len(found) > query.limit
+        return ListReply(sessions=items, next_cursor=items[-1].id if more else UNSET)
+
+    async def end(self, call: Call[EndRequest, Any]) -> Reply:
+        """End a session."""
+        session_id = parse_session_id(call.body.session_id)
+        await self._bandwidth.end(call.user.user_id, session_id)
+        return Reply()
+
+
+def _cursor(text: str) -> str:
+    if not text:
+        return ""
+    try:
+        return parsed(text)
+    except ValueError as error:
+        message = "cursor is not one that a list has returned."
+        raise MarketError(Code.INVALID_FIELD, message, field="cursor") from error
+
+
+def _item(session: Session) -> SessionItem:
+    return SessionItem(
+        id=session.id,
+        port=session.port,
+        bytes_used=session.bytes_used,
+        gb_used=session.bytes_used / GB,
+        status=session.status,
+        price_per_gb=money(session.price_per_gb),
+        quota_bytes=session.quota_bytes,
+        bytes_left=session.quota_bytes - session.bytes_used,
+        created_at=_timestamp(session.created_at),
+        expires_at=_timestamp(session.expires_at),
+        ended_at=_timestamp(session.ended_at) if session.ended_at is not None else UNSET,
+    )
+
+
+def _timestamp(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,93 @@
+"""JSON in and out: typed requests, exact numbers, and errors that name the field."""
+
+import re
+from decimal import Decimal
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from market.errors import Code, MarketError
+from market.money import BYTE_DIGITS, MICRO, MICRO_DIGITS, scaled
+
+_Body = TypeVar("_Body")
+
+_PATH = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
+_MISSING = re.compile(r"Object missing required field `(?P<field>[^`]+)`")
+
+
+class Money(int):
+    """An amount in micro-units; in JSON a number in the unit itself."""
+
+    __slots__ = ()
+
+
+class Size(int):
+    """A size in bytes; in JSON a number of GB (10^9 bytes)."""
+
+    __slots__ = ()
+
+
+_DIGITS: dict[type[int], int] = {Money: MICRO_DIGITS, Size: BYTE_DIGITS}
+
+
+class Decoder(Generic[_Body]):
+    """Reads JSON bodies of one type."""
+
+    def __init__(self, kind: type[_Body]) -> None:
+        self._decoder = msgspec.json.Decoder(kind, dec_hook=_number, float_hook=Decimal)
+
+    def decode(self, body: bytes) -> _Body:
+        """Return the body as its type.
+
+        Raises:
+            MarketError: `invalid_field`, naming the field where there is one to blame.
+        """
+        if b"\\u0000" in body:
+            raise MarketError(Code.INVALID_FIELD, "A text contains the character U+0000.")
+        try:
+            return self._decoder.decode(body)
+        except msgspec.ValidationError as error:
+            raise _translated(error) from error
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            message = "The body is not JSON." if body.strip() else "The body is empty."
+            raise MarketError(Code.INVALID_FIELD, message) from error
+
+
+def convert_query(query: dict[str, str], kind: type[_Body]) -> _Body:
+    """Return query parameters as their type; raises as `Decoder.decode`."""
+    try:
+        return msgspec.convert(query, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise _translated(error) from error
+
+
+def money(amount: int) -> float:
+    """Return micro-units as the number that JSON shows."""
+    return amount / MICRO
+
+
+def _number(kind: type[Any], value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
+        raise ValueError(f"Expected a number, got {_json_name(value)}")
+    return kind(scaled(value, _DIGITS[kind]))
+
+
+def _json_name(value: object) -> str:
+    names = {str: "a string", bool: "a boolean", list: "an array", dict: "an object"}
+    return names.get(type(value), "null")
+
+
+def _translated(error: msgspec.ValidationError) -> MarketError:
+    text = str(error)
+    located = _PATH.search(text)
+    path = located["path"] if located else ""
+    text = _PATH.sub("", text)
+    missing = _MISSING.fullmatch(text)
+    if missing:
+        field = f"{path}.{missing['field']}" if path else missing["field"]
+        return MarketError(Code.INVALID_FIELD, f"The field {field} is missing.", field=field)
+    words = text.replace("`", "").replace("object | null", "object").replace(" | null", "")
+    words = words[:1].lower() + words[1:]
+    if not path:
+        return MarketError(Code.INVALID_FIELD, f"The request is not valid: {words}.")
+    return MarketError(Code.INVALID_FIELD, f"The field {path} is not valid: {words}.", field=path)

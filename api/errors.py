@@ -1,0 +1,98 @@
+"""From failures to HTTP: every status, code and message of the API is chosen here."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from msgspec import UNSET, Struct, UnsetType
+
+from market.errors import Kind, MarketError
+
+
+class Transport(Enum):
+    """Refusals of the transport itself, each with its status and what it means."""
+
+    BAD_REQUEST = "bad_request", 400, "This is not a well-formed HTTP request."
+    NO_SUCH_PATH = "no_such_path", 404, "There is nothing at this path."
+    METHOD_NOT_ALLOWED = "method_not_allowed", 405, "This path does not take this method."
+    REQUEST_TIMEOUT = "request_timeout", 408, "The request did not arrive in time."
+    BODY_TOO_LARGE = "body_too_large", 413, "The request body is too large."
+    UNSUPPORTED_MEDIA_TYPE = (
+        "unsupported_media_type",
+        415,
+        "The body must be JSON, sent with Content-Type: application/json.",
+    )
+    INTERNAL_ERROR = "internal_error", 500, "The server failed; nothing of the request was done."
+    STORE_UNAVAILABLE = (
+        "store_unavailable",
+        500,
+        "The database does not answer; nothing was changed, try again.",
+    )
+    NOT_READY = "not_ready", 503, "Something that customers need does not work right now."
+    DRAINING = "draining", 503, "The server is about to restart; try again in a moment."
+
+    def __init__(self, word: str, status: int, meaning: str) -> None:
+        self.word = word
+        self.status = status
+        self.meaning = meaning
+
+
+STATUS_OF_KIND = {
+    Kind.INVALID: 400,
+    Kind.UNAUTHENTICATED: 401,
+    Kind.NOT_FOUND: 404,
+    Kind.OVERLOADED: 429,
+}
+
+RETRY_AFTER_SECONDS = "1"
+
+
+class ErrorDetail(Struct, omit_defaults=True):
+    """What went wrong: a stable code, one sentence, and the field to blame if there is one."""
+
+    code: str
+    message: str
+    field: str | UnsetType = UNSET
+
+
+class ErrorBody(Struct):
+    """The body of every response that is not a success."""
+
+    error: ErrorDetail
+    ok: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A response that says no."""
+
+    status: int
+    body: ErrorBody
+    headers: dict[str, str]
+
+
+class TransportError(Exception):
+    """The transport refuses a request before the marketplace sees it."""
+
+    def __init__(self, reason: Transport, headers: dict[str, str] | None = None) -> None:
+        super().__init__(reason.meaning)
+        self.reason = reason
+        self.headers = headers or {}
+
+
+def of_transport(reason: Transport, headers: dict[str, str] | None = None) -> Failure:
+    """Return the response for a refusal of the transport."""
+    sent = dict(headers or {})
+    if reason.status == 503:
+        sent["Retry-After"] = RETRY_AFTER_SECONDS
+    return Failure(reason.status, ErrorBody(ErrorDetail(reason.word, reason.meaning)), sent)
+
+
+def of_market(error: MarketError) -> Failure:
+    """Return the response for a refusal of the marketplace."""
+    detail = ErrorDetail(error.code.word, error.message, error.field or UNSET)
+    headers = {}
+    if error.code.kind is Kind.OVERLOADED:
+        headers["Retry-After"] = RETRY_AFTER_SECONDS
+    if error.code.kind is Kind.UNAUTHENTICATED:
+        headers["WWW-Authenticate"] = "Bearer"
+    return Failure(STATUS_OF_KIND[error.code.kind], ErrorBody(detail), headers)

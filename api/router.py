@@ -1,0 +1,48 @@
+"""Finds the route for a method and a path."""
+
+import re
+from collections.abc import Iterable
+
+from api.errors import Transport, TransportError
+from api.routes import Route
+
+
+class Router:
+    """A table of routes: paths without names by look-up, the others by their patterns."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._fixed: dict[str, dict[str, Route]] = {}
+        patterns: dict[str, dict[str, Route]] = {}
+        for route in routes:
+            table = patterns if "{" in route.path else self._fixed
+            methods = table.setdefault(route.path, {})
+            methods[route.method] = route
+            if route.method == "GET":
+                methods["HEAD"] = route
+        self._patterns = [
+            (re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path)), methods)
+            for path, methods in patterns.items()
+        ]
+
+    def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
+        """Return the route and what the names in its path stand for.
+
+        Raises:
+            TransportError: `no_such_path`, or `method_not_allowed` with the header `Allow`.
+        """
+        methods, names = self._methods(path)
+        route = methods.get(method)
+        if route is None:
+            allow = {"Allow": ", ".join(sorted(methods))}
+            raise TransportError(Transport.METHOD_NOT_ALLOWED, allow)
+        return route, names
+
+    def _methods(self, path: str) -> tuple[dict[str, Route], dict[str, str]]:
+        fixed = self._fixed.get(path)
+        if fixed is not None:
+            return fixed, {}
+        for pattern, methods in self._patterns:
+            match = pattern.fullmatch(path)
+            if match is not None:
+                return methods, match.groupdict()
+        raise TransportError(Transport.NO_SUCH_PATH)

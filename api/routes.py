@@ -1,0 +1,69 @@
+"""What a route declares: how it is reached, who may, what goes in, what comes out."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any, Generic, Literal, TypeVar
+
+from msgspec import Struct
+
+from market.errors import Code
+from storage.users import LoginRow
+
+
+class Auth(Enum):
+    """What a caller must show."""
+
+    NONE = auto()
+    JWT = auto()
+
+
+class Reply(Struct, kw_only=True):
+    """A successful response; every one carries `ok`."""
+
+    ok: Literal[True] = True
+
+
+class Nothing(Struct):
+    """A request that carries no data."""
+
+
+Body = TypeVar("Body")
+Query = TypeVar("Query")
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Body, Query]):
+    """A request that was read and checked.
+
+    `client` is the caller's address, `profile` who they are where the route wants to know.
+    """
+
+    body: Body
+    query: Query
+    path: dict[str, str]
+    client: str
+    profile: LoginRow | None = None
+
+    @property
+    def user(self) -> LoginRow:
+        """Whoever is calling; only routes that want a login ask."""
+        if self.profile is None:
+            raise LookupError("the route does not authenticate its callers")
+        return self.profile
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One endpoint. `path` may hold `{names}`; `errors` are the refusals of its own."""
+
+    method: str
+    path: str
+    summary: str
+    handler: Callable[[Call[Any, Any]], Awaitable[Reply]]
+    response: type[Reply]
+    auth: Auth = Auth.NONE
+    body: type[Struct] = Nothing
+    query: type[Struct] = Nothing
+    errors: tuple[Code, ...] = field(default=())
+    while_draining: bool = False

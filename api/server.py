@@ -1,0 +1,186 @@
+"""The HTTP server: reads a request, calls its route, writes the response; aiohttp underneath."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from aiohttp import web
+from aiohttp.web_exceptions import HTTPRequestEntityTooLarge
+from aiohttp.web_protocol import RequestHandler
+
+from api import errors
+from api.codec import Decoder, convert_query
+from api.errors import Failure, Transport, TransportError
+from api.router import Router
+from api.routes import Auth, Call, Nothing, Route
+from market.errors import Code, MarketError
+from storage.errors import StoreError
+from storage.users import LoginRow
+
+if TYPE_CHECKING:
+    import socket
+    import ssl
+
+BODY_TIMEOUT_SECONDS = 30.0
+KEEPALIVE_SECONDS = 75.0
+SHUTDOWN_SECONDS = 5.0
+JSON = "application/json"
+
+Authenticate = Callable[[str], Awaitable[LoginRow]]
+
+_logger = logging.getLogger("api")
+_encoder = msgspec.json.Encoder()
+
+
+class HttpServer:
+    """Serves a table of routes on one listening socket.
+
+    Args:
+        routes: the table.
+        authenticate: returns whose session token it is given, or raises `MarketError`.
+        body_max_bytes: the largest request body.
+    """
+
+    def __init__(
+        self, routes: Iterable[Route], *, authenticate: Authenticate, body_max_bytes: int
+    ) -> None:
+        table = tuple(routes)
+        self._router = Router(table)
+        self._decoders = {route.body: Decoder(route.body) for route in table}
+        self._authenticate = authenticate
+        self._body_max_bytes = body_max_bytes
+        self._draining = False
+        self._runner: web.ServerRunner | None = None
+
+    async def start(self, listener: "socket.socket", tls: "ssl.SSLContext | None") -> None:
+        """Begin to serve on a socket that listens already."""
+        server = _Server(
+            self._respond,
+            request_factory=self._request,
+            access_log=None,
+            keepalive_timeout=KEEPALIVE_SECONDS,
+            logger=_logger,
+        )
+        self._runner = web.ServerRunner(server, shutdown_timeout=SHUTDOWN_SECONDS)
+        await self._runner.setup()
+        await web.SockSite(self._runner, listener, ssl_context=tls, backlog=1024).start()
+
+    def drain(self) -> None:
+        """Accept no new connection, and answer every new request with `draining`."""
+        self._draining = True
+
+    async def stop(self) -> None:
+        """Let requests in progress finish, for a bounded time, and close everything."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    def _request(self, *parts: Any) -> web.BaseRequest:  # noqa: ANN401 - aiohttp's own
+        message, payload, protocol, writer, task = parts
+        return web.BaseRequest(
+            message,
+            payload,
+            protocol,
+            writer,
+            task,
+            asyncio.get_running_loop(),
+            client_max_size=self._body_max_bytes,
+        )
+
+    async def _respond(self, request: web.BaseRequest) -> web.Response:
+        try:
+            route, names = self._router.find(request.method, request.path)
+            if self._draining and not route.while_draining:
+                raise TransportError(Transport.DRAINING)
+            reply = await route.handler(await self._call(request, route, names))
+            return _response(200, _encoder.encode(reply), {})
+        except MarketError as error:
+            failure = errors.of_market(error)
+        except TransportError as error:
+            failure = errors.of_transport(error.reason, error.headers)
+        except StoreError as error:
+            _logger.error("%s %s: the store failed: %s", request.method, request.path, error)
+            failure = errors.of_transport(Transport.STORE_UNAVAILABLE)
+        except Exception:
+            _logger.exception("%s %s failed", request.method, request.path)
+            failure = errors.of_transport(Transport.INTERNAL_ERROR)
+        return _refusal(failure)
+
+    async def _call(
+        self, request: web.BaseRequest, route: Route, names: dict[str, str]
+    ) -> Call[Any, Any]:
+        profile = None
+        if route.auth is Auth.JWT:
+            profile = await self._authenticate(_bearer(request))
+        query: object = None
+        if route.query is not Nothing:
+            query = convert_query(dict(request.query), route.query)
+        body: object = None
+        if route.body is not Nothing:
+            body = self._decoders[route.body].decode(await self._body(request))
+        return Call(body, query, names, request.remote or "", profile)
+
+    async def _body(self, request: web.BaseRequest) -> bytes:
+        declared = request.headers.get("Content-Type")
+        if declared is not None and declared.partition(";")[0].strip().lower() != JSON:
+            raise TransportError(Transport.UNSUPPORTED_MEDIA_TYPE)
+        if (request.content_length or 0) > self._body_max_bytes:
+            raise TransportError(Transport.BODY_TOO_LARGE)
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
+                return await request.read()
+        except TimeoutError as error:
+            raise TransportError(Transport.REQUEST_TIMEOUT) from error
+        except HTTPRequestEntityTooLarge as error:
+            raise TransportError(Transport.BODY_TOO_LARGE) from error
+        except web.RequestPayloadError as error:
+            raise TransportError(Transport.BAD_REQUEST) from error
+
+
+class _Server(web.Server):
+    """aiohttp's low-level server, whose connections answer broken requests as the API does."""
+
+    def __call__(self) -> RequestHandler:
+        return _Connection(self, loop=self._loop, **self._kwargs)
+
+
+class _Connection(RequestHandler):
+    """One HTTP connection; nothing of a hostile request reaches the log or the answer."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,  # noqa: ARG002 - it quotes the request
+    ) -> web.StreamResponse:
+        reason = Transport.BAD_REQUEST if status < 500 else Transport.INTERNAL_ERROR
+        _logger.info("refused a malformed request from %s (%s)", request.remote, type(exc).__name__)
+        response = _refusal(errors.of_transport(reason))
+        response.force_close()
+        return response
+
+    def log_exception(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - aiohttp's own
+        error = kwargs.get("exc_info")
+        _logger.error("%s: %s", args[0] if args else "failed", type(error).__name__)
+
+
+def _bearer(request: web.BaseRequest) -> str:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not token:
+        raise MarketError(Code.UNAUTHORIZED)
+    return token.strip()
+
+
+def _response(status: int, body: bytes, headers: dict[str, str]) -> web.Response:
+    return web.Response(
+        status=status, body=body, headers={"Content-Type": JSON, "Server": "proxyd", **headers}
+    )
+
+
+def _refusal(failure: Failure) -> web.Response:
+    return _response(failure.status, _encoder.encode(failure.body), failure.headers)

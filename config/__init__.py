@@ -1,0 +1,1 @@
+"""Settings: typed, checked, every mistake reported at once."""

@@ -1,0 +1,94 @@
+"""What no single setting can know: contradictions between settings, and texts with a grammar."""
+
+import ipaddress
+from collections.abc import Iterator
+from decimal import Decimal
+from urllib.parse import urlsplit
+
+from config.settings import Settings
+
+SIGNING_KEY_MIN_BYTES = 32
+MONEY_DIGITS = 6
+
+
+def contradictions(settings: Settings) -> Iterator[str]:
+    """Yield one line for each setting that is well typed and still cannot be used."""
+    yield from _networks("api.trusted_proxies", settings.api.trusted_proxies)
+    yield from _networks("egress.allow", settings.egress.allow)
+    yield from _networks("egress.deny", settings.egress.deny)
+    yield from _listening(settings)
+    yield from _urls(settings)
+    yield from _auth(settings)
+    yield from _prices(settings)
+
+
+def _networks(name: str, values: tuple[str, ...]) -> Iterator[str]:
+    for value in values:
+        try:
+            ipaddress.ip_network(value)
+        except ValueError as error:
+            yield f"{name}: {error}"
+
+
+def _listening(settings: Settings) -> Iterator[str]:
+    api, proxy = settings.api, settings.proxy
+    for name, host in (("api.host", api.host), ("proxy.host", proxy.host)):
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:
+            yield f"{name}: expected an IP address to listen on, got {host!r}"
+            continue
+        if name == "proxy.host" and address.is_unspecified and not proxy.public_host:
+            yield (
+                "proxy.public_host: must name the host that buyers dial, because proxy.host "
+                f"({host}) is no address to dial"
+            )
+    if api.port and (api.host, api.port) == (proxy.host, proxy.port):
+        yield f"proxy.port: {proxy.port} is already taken by api.port"
+    if bool(api.tls_cert) != bool(api.tls_key):
+        missing = "api.tls_key" if api.tls_cert else "api.tls_cert"
+        yield f"{missing}: must be set too, a certificate and its key go together"
+
+
+def _urls(settings: Settings) -> Iterator[str]:
+    for name, url in (
+        ("api.base_url", settings.api.base_url),
+        ("api.app_url", settings.api.app_url),
+    ):
+        if url and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc):
+            yield f"{name}: expected a URL that starts with http:// or https://, got {url!r}"
+    scheme = settings.storage.url.partition("://")[0]
+    if scheme not in ("sqlite", "postgresql"):
+        yield (
+            "storage.url: expected sqlite:///path/to/file.db or postgresql://user@host/database, "
+            f"got a URL that starts with {scheme!r}"
+        )
+    elif scheme == "sqlite" and not settings.storage.url.removeprefix("sqlite:///").strip("/"):
+        yield "storage.url: names no file; write sqlite:///var/proxyd.db"
+
+
+def _auth(settings: Settings) -> Iterator[str]:
+    auth = settings.auth
+    if auth.signing_key and len(auth.signing_key.encode()) < SIGNING_KEY_MIN_BYTES:
+        yield f"auth.signing_key: must have at least {SIGNING_KEY_MIN_BYTES} bytes"
+    needs_key = settings.storage.url.startswith("postgresql:")
+    if needs_key and not (auth.signing_key or auth.signing_key_file):
+        yield (
+            "auth.signing_key_file: must be set (or auth.signing_key), because a PostgreSQL "
+            "database has no folder to keep the key in"
+        )
+
+
+def _prices(settings: Settings) -> Iterator[str]:
+    market = settings.market
+    for name, price in (
+        ("market.price_per_gb_default_usd", market.price_per_gb_default_usd),
+        ("market.price_per_gb_floor_usd", market.price_per_gb_floor_usd),
+    ):
+        if not price.is_finite() or not 0 <= price <= 1_000_000:
+            yield f"{name}: expected an amount from 0 to 1000000, got {price}"
+        elif price != round(price, MONEY_DIGITS):
+            yield f"{name}: has more than {MONEY_DIGITS} decimals: {price}"
+    default, floor = market.price_per_gb_default_usd, market.price_per_gb_floor_usd
+    if Decimal.is_finite(default) and Decimal.is_finite(floor) and default < floor:
+        yield f"market.price_per_gb_default_usd: {default} is below the floor, {floor}"

@@ -1,0 +1,135 @@
+"""Reads settings from TOML and the environment, and reports every mistake at once."""
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from config.check import contradictions
+from config.settings import Settings
+
+ENVIRONMENT_PREFIX = "PROXYD_"
+SECTION_SEPARATOR = "__"
+
+
+class SettingsError(Exception):
+    """The settings cannot be used; `problems` names every mistake, one line each."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+def load(path: Path | None, environment: Mapping[str, str]) -> Settings:
+    """Read the settings: the defaults, then the TOML file, then the environment, the last wins.
+
+    Args:
+        path: a TOML file, or None for the defaults.
+        environment: variables; `PROXYD_<SECTION>__<KEY>` sets `<key>` in `[<section>]`.
+
+    Raises:
+        SettingsError: naming each unknown name, wrong type, value out of range and contradiction.
+    """
+    problems: list[str] = []
+    sections = {section.name: section.type for section in msgspec.structs.fields(Settings)}
+    values = _read_file(path, problems) if path is not None else {}
+    built: dict[str, Any] = {}
+    for name in values.keys() - sections.keys():
+        problems.append(f"{name}: no such section{_hint(name, sections)}")
+    overrides = _overrides(environment, sections, problems)
+    for name, section in sections.items():
+        given = values.get(name, {})
+        if not isinstance(given, dict):
+            problems.append(f"{name}: expected a section, written as [{name}]")
+            continue
+        built[name] = _section(name, section, given, overrides.get(name, {}), problems)
+    if not problems:
+        settings = Settings(**built)
+        problems.extend(contradictions(settings))
+        if not problems:
+            return settings
+    raise SettingsError(problems)
+
+
+def _read_file(path: Path, problems: list[str]) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text, parse_float=Decimal)
+    except OSError as error:
+        problems.append(f"{path}: cannot be read: {error.strerror}")
+    except UnicodeDecodeError:
+        problems.append(f"{path}: is not UTF-8 text")
+    except tomllib.TOMLDecodeError as error:
+        problems.append(f"{path}: is not TOML: {error}")
+    return {}
+
+
+def _overrides(
+    environment: Mapping[str, str], sections: Mapping[str, Any], problems: list[str]
+) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for variable, value in sorted(environment.items()):
+        if not variable.startswith(ENVIRONMENT_PREFIX) or SECTION_SEPARATOR not in variable:
+            continue
+        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+        section, key = name.split(SECTION_SEPARATOR, 1)
+        if section not in sections:
+            problems.append(f"{variable}: no section [{section}]{_hint(section, sections)}")
+        else:
+            found.setdefault(section, {})[key] = value
+    return found
+
+
+def _section(
+    name: str,
+    section: Any,  # noqa: ANN401 - msgspec describes a field's type as Any
+    given: dict[str, Any],
+    overrides: dict[str, str],
+    problems: list[str],
+) -> object:
+    fields = {field.name: field.type for field in msgspec.structs.fields(section)}
+    converted: dict[str, Any] = {}
+    for key in (*given, *overrides):
+        label = f"{name}.{key}" if key not in overrides else _variable(name, key)
+        if key not in fields:
+            problems.append(f"{label}: no such setting{_hint(key, fields)}")
+            continue
+        try:
+            if key in overrides:
+                converted[key] = _from_text(overrides[key], fields[key])
+            else:
+                converted[key] = _from_toml(given[key], fields[key])
+        except (msgspec.ValidationError, msgspec.DecodeError, ValueError) as error:
+            problems.append(f"{label}: {_words(error)}")
+    return section(**converted)
+
+
+def _from_toml(value: object, kind: Any) -> object:  # noqa: ANN401 - as above
+    if isinstance(value, Decimal) and kind is not Decimal:
+        value = float(value)
+    if kind is Decimal and isinstance(value, str):
+        raise ValueError("Expected a number, got text in quotes")
+    return msgspec.convert(value, kind)
+
+
+def _from_text(text: str, kind: Any) -> object:  # noqa: ANN401 - as above
+    if getattr(kind, "__origin__", None) is tuple:
+        return msgspec.json.decode(text, type=kind)
+    return msgspec.convert(text, kind, strict=False)
+
+
+def _variable(section: str, key: str) -> str:
+    return f"{ENVIRONMENT_PREFIX}{section}{SECTION_SEPARATOR}{key}".upper()
+
+
+def _words(error: Exception) -> str:
+    return str(error).replace("`", "").replace("Expected", "expected").removesuffix(" - at $")
+
+
+def _hint(name: str, known: Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""

@@ -1,0 +1,99 @@
+"""The settings of the service: one frozen structure per section, with its defaults and bounds."""
+
+from decimal import Decimal
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+PositiveInt = Annotated[int, Meta(ge=1)]
+NonNegativeInt = Annotated[int, Meta(ge=0)]
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+
+
+class ApiSettings(Struct, frozen=True):
+    """Where the HTTP API listens, and how the outside world reaches it."""
+
+    host: str = "127.0.0.1"
+    port: Port = 8080
+    base_url: str = ""
+    app_url: str = ""
+    trusted_proxies: tuple[str, ...] = ()
+    tls_cert: str = ""
+    tls_key: str = ""
+    body_max_bytes: Annotated[int, Meta(ge=1024, le=64 * 1024 * 1024)] = 1024 * 1024
+
+
+class ProxySettings(Struct, frozen=True):
+    """Where the proxy listens, and what a buyer is told to dial."""
+
+    host: str = "127.0.0.1"
+    port: Port = 1080
+    public_host: str = ""
+    public_port: Port = 0
+
+
+class StorageSettings(Struct, frozen=True):
+    """Which database holds everything."""
+
+    url: str = "sqlite:///var/proxyd.db"
+    pool_size: Annotated[int, Meta(ge=1, le=100)] = 10
+
+
+class EgressSettings(Struct, frozen=True):
+    """Which targets a session may reach, beside the built-in refusals."""
+
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    blocked_ports: tuple[Annotated[int, Meta(ge=1, le=65535)], ...] = (25, 465, 587)
+
+
+class AuthSettings(Struct, frozen=True):
+    """How session tokens are signed and passwords hashed."""
+
+    signing_key: str = ""
+    signing_key_file: str = ""
+    token_hours: Annotated[int, Meta(ge=1, le=720)] = 24
+    argon2_time_cost: Annotated[int, Meta(ge=1, le=20)] = 3
+    argon2_memory_kib: Annotated[int, Meta(ge=64, le=4 * 1024 * 1024)] = 65_536
+
+
+class MarketSettings(Struct, frozen=True):
+    """Prices and terms of what is sold."""
+
+    price_per_gb_default_usd: Decimal = Decimal("1.0")
+    price_per_gb_floor_usd: Decimal = Decimal("0.10")
+    session_days: Annotated[int, Meta(ge=1, le=3650)] = 30
+
+
+class LimitSettings(Struct, frozen=True):
+    """Bounds on time and number; a client that passes one is refused, the others are served."""
+
+    handshake_seconds: Seconds = 15.0
+    dial_seconds: Seconds = 10.0
+    idle_seconds: Seconds = 300.0
+    drain_seconds: Seconds = 30.0
+    connections_per_session: PositiveInt = 1000
+    connections_per_address: PositiveInt = 2000
+    connections_total: NonNegativeInt = 0
+    dials_waiting: PositiveInt = 4096
+
+
+class LogSettings(Struct, frozen=True):
+    """What is written to standard error, and how."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
+
+
+class Settings(Struct, frozen=True):
+    """Everything an operator can set."""
+
+    api: ApiSettings = ApiSettings()
+    proxy: ProxySettings = ProxySettings()
+    storage: StorageSettings = StorageSettings()
+    egress: EgressSettings = EgressSettings()
+    auth: AuthSettings = AuthSettings()
+    market: MarketSettings = MarketSettings()
+    limits: LimitSettings = LimitSettings()
+    log: LogSettings = LogSettings()

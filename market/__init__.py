@@ -1,0 +1,1 @@
+"""The rules of the marketplace: who may do what, and what it costs."""

@@ -1,0 +1,96 @@
+"""The audit: everything the ledger says, recomputed from its entries and from the open work."""
+
+from dataclasses import dataclass
+
+from market.money import Currency, shown
+from storage import bandwidth as bandwidth_queries
+from storage import ledger as queries
+from storage.ledger import BalanceRow, DifferenceRow
+from storage.store import Store, Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that must be so, and each case in which it is not."""
+
+    promise: str
+    differences: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an audit found."""
+
+    accounts: int
+    transfers: int
+    checks: tuple[Check, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing differs."""
+        return not any(check.differences for check in self.checks)
+
+
+async def audit_ledger(store: Store) -> Report:
+    """Audit the whole ledger over one snapshot, beside whatever else uses the store.
+
+    Raises:
+        UnavailableError: the store did not answer.
+    """
+    return await store.read(_audit)
+
+
+async def _audit(tx: Transaction) -> Report:
+    balances = await queries.recomputed_balances(tx)
+    checks = (
+        Check("every balance is the sum of its entries", tuple(_misstated(balances))),
+        Check("each currency sums to zero", tuple(_unbalanced(balances))),
+        Check(
+            "no user's account is below zero",
+            tuple(
+                f"{row.account} holds {shown(row.stored)}"
+                for row in balances
+                if row.account.startswith("user:") and row.stored < 0
+            ),
+        ),
+        Check("held money is the sum of open holds", _words(await queries.held_against_holds(tx))),
+        Check("every hold was set aside in full", _words(await queries.holds_without_posting(tx))),
+        Check(
+            "every resolved hold paid out what it captured",
+            _words(await queries.captures_against_postings(tx)),
+        ),
+        Check(
+            "open holds are open work",
+            tuple(
+                f"{row.reference}: {'open hold without work' if row.found else 'work without hold'}"
+                for row in await queries.holds_against_work(tx)
+            ),
+        ),
+        Check(
+            "every session's counters are the sums of its leases",
+            tuple(await bandwidth_queries.usage_mismatches(tx)),
+        ),
+    )
+    return Report(len(balances), await queries.count_transfers(tx), checks)
+
+
+def _misstated(balances: list[BalanceRow]) -> list[str]:
+    return [
+        f"{row.account} holds {shown(row.stored)}, its entries make {shown(row.recomputed)}"
+        for row in balances
+        if row.stored != row.recomputed
+    ]
+
+
+def _unbalanced(balances: list[BalanceRow]) -> list[str]:
+    sums = {
+        currency: sum(row.stored for row in balances if row.account.endswith(f":{currency}"))
+        for currency in Currency
+    }
+    return [f"{currency} sums to {shown(total)}" for currency, total in sums.items() if total]
+
+
+def _words(rows: list[DifferenceRow]) -> tuple[str, ...]:
+    return tuple(
+        f"{row.reference}: expected {shown(row.expected)}, found {shown(row.found)}" for row in rows
+    )

@@ -1,0 +1,65 @@
+"""Every refusal of the marketplace: one stable code each, in one table."""
+
+from enum import Enum, auto
+
+
+class Kind(Enum):
+    """What a refusal means to the one who asked, whatever protocol carried the question."""
+
+    INVALID = auto()
+    UNAUTHENTICATED = auto()
+    NOT_FOUND = auto()
+    OVERLOADED = auto()
+
+
+class Code(Enum):
+    """A stable code, its kind, and what it means; the codes never change, messages may."""
+
+    INVALID_FIELD = "invalid_field", Kind.INVALID, "A field is missing, mistyped or out of range."
+    EMAIL_TAKEN = "email_taken", Kind.INVALID, "An account with this e-mail address exists."
+    USERNAME_TAKEN = "username_taken", Kind.INVALID, "An account with this user name exists."
+    INSUFFICIENT_FUNDS = (
+        "insufficient_funds",
+        Kind.INVALID,
+        "The available balance is less than what this costs.",
+    )
+    PRICE_BELOW_FLOOR = (
+        "price_below_floor",
+        Kind.INVALID,
+        "The price per GB is lower than this service sells for.",
+    )
+    INVALID_CREDENTIALS = (
+        "invalid_credentials",
+        Kind.UNAUTHENTICATED,
+        "The e-mail address or the password is wrong.",
+    )
+    UNAUTHORIZED = "unauthorized", Kind.UNAUTHENTICATED, "The session token is missing or invalid."
+    SESSION_NOT_FOUND = "session_not_found", Kind.NOT_FOUND, "The caller has no such proxy session."
+    USER_NOT_FOUND = "user_not_found", Kind.NOT_FOUND, "There is no such user."
+    REFERENCE_REUSED = (
+        "reference_reused",
+        Kind.INVALID,
+        "This reference was used before, for another transfer.",
+    )
+    TOO_BUSY = "too_busy", Kind.OVERLOADED, "Too many requests of this kind are waiting."
+
+    def __init__(self, word: str, kind: Kind, meaning: str) -> None:
+        self.word = word
+        self.kind = kind
+        self.meaning = meaning
+
+
+class MarketError(Exception):
+    """A refusal: what was asked cannot be done, and nothing was changed.
+
+    Args:
+        code: the stable code.
+        message: one sentence for the person who asked; the code's own meaning by default.
+        field: the one field to blame, if there is one.
+    """
+
+    def __init__(self, code: Code, message: str | None = None, *, field: str | None = None) -> None:
+        super().__init__(message or code.meaning)
+        self.code = code
+        self.message = message or code.meaning
+        self.field = field

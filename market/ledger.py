@@ -1,0 +1,131 @@
+"""The double-entry ledger: balanced transfers, and holds that are resolved exactly once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from market.errors import Code, MarketError
+from market.money import Currency
+from storage import ledger as queries
+from storage.errors import ConstraintError
+from storage.ledger import EntryRow, HoldRow
+from storage.store import Transaction
+
+NEVER_NEGATIVE = "accounts_never_negative"
+
+
+def available(user_id: str, currency: Currency) -> str:
+    """Return the account from which a user spends."""
+    return f"user:{user_id}:available:{currency}"
+
+
+def held(user_id: str, currency: Currency) -> str:
+    """Return the account where a user's money waits for work to be done."""
+    return f"user:{user_id}:held:{currency}"
+
+
+def deposits(currency: Currency) -> str:
+    """Return the house's account from which money enters; it is as far below zero as users paid in."""
+    return f"house:deposits:{currency}"
+
+
+def revenue(currency: Currency) -> str:
+    """Return the house's account of what it earned."""
+    return f"house:revenue:{currency}"
+
+
+class Movement(NamedTuple):
+    """`amount` micro-units that leave the account `debit` and reach the account `credit`."""
+
+    debit: str
+    credit: str
+    amount: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One movement of money, or several that stand or fall together.
+
+    `business_key` names what it is for, once and for all: `bandwidth:{id}:capture`.
+    """
+
+    id: str
+    business_key: str
+    currency: Currency
+    movements: Sequence[Movement]
+    created_at: int
+
+
+async def open_accounts(tx: Transaction, user_id: str) -> None:
+    """Open a user's accounts in every currency, empty."""
+    accounts = []
+    for currency in Currency:
+        accounts.append((available(user_id, currency), user_id, "available", str(currency)))
+        accounts.append((held(user_id, currency), user_id, "held", str(currency)))
+    await queries.insert_accounts(tx, accounts)
+
+
+async def post(tx: Transaction, transfer: Transfer) -> bool:
+    """Post a transfer; False, and nothing moved, when its business key was posted before.
+
+    Raises:
+        MarketError: `insufficient_funds`, when a user's account would fall below zero.
+    """
+    if not await queries.insert_transfer(
+        tx,
+        transfer_id=transfer.id,
+        business_key=transfer.business_key,
+        created_at=transfer.created_at,
+    ):
+        return False
+    moved = [movement for movement in transfer.movements if movement.amount]
+    touched = {movement.debit for movement in moved} | {movement.credit for movement in moved}
+    await tx.lock("accounts", sorted(touched))
+    for line, (debit, credit, amount) in enumerate(moved):
+        entry = EntryRow(str(transfer.currency), debit, credit, amount)
+        try:
+            await queries.insert_entry(tx, transfer.id, line, entry)
+        except ConstraintError as error:
+            if error.constraint == NEVER_NEGATIVE:
+                raise MarketError(Code.INSUFFICIENT_FUNDS) from error
+            raise
+    return True
+
+
+async def hold(tx: Transaction, request: HoldRow, *, transfer_id: str, now: int) -> None:
+    """Set money aside for work that begins now.
+
+    Raises:
+        MarketError: `insufficient_funds`.
+    """
+    currency = Currency(request.currency)
+    movement = Movement(
+        available(request.user_id, currency), held(request.user_id, currency), request.amount
+    )
+    await post(tx, Transfer(transfer_id, f"{request.id}:hold", currency, (movement,), now))
+    await queries.insert_hold(tx, request, now)
+
+
+async def capture(
+    tx: Transaction,
+    hold_id: str,
+    payments: Sequence[tuple[str, int]],
+    *,
+    transfer_id: str,
+    now: int,
+) -> HoldRow | None:
+    """Resolve a hold: pay `(account, micro-units)` each, and release the rest to its owner.
+
+    Returns the resolved hold, or None when it was resolved before (nothing moves then).
+    """
+    captured = sum(amount for _, amount in payments)
+    resolved = await queries.resolve_hold(tx, hold_id, captured=captured, resolved_at=now)
+    if resolved is None:
+        return None
+    currency = Currency(resolved.currency)
+    source = held(resolved.user_id, currency)
+    movements = [Movement(source, account, amount) for account, amount in payments]
+    rest = resolved.amount - captured
+    movements.append(Movement(source, available(resolved.user_id, currency), rest))
+    await post(tx, Transfer(transfer_id, f"{hold_id}:capture", currency, movements, now))
+    return resolved

@@ -1,0 +1,62 @@
+"""Amounts: integers of millionths inside, decimal numbers outside."""
+
+from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation, localcontext
+from enum import StrEnum
+
+MICRO_DIGITS = 6
+MICRO = 10**MICRO_DIGITS
+BYTE_DIGITS = 9
+GB = 10**BYTE_DIGITS
+
+_WHOLE_DIGITS = 18
+
+
+class Currency(StrEnum):
+    """What an account is kept in."""
+
+    USD = "usd"
+    CREDIT = "credit"
+
+
+def scaled(number: int | Decimal, digits: int) -> int:
+    """Return `number` times ten to the power of `digits`, rounded half to even.
+
+    Raises:
+        ValueError: the number is not finite, is negative, or is beyond any sum of money.
+    """
+    value = Decimal(number)
+    if not value.is_finite() or value.is_signed() and value != 0:
+        raise ValueError("expected a number that is not negative")
+    if value != 0 and value.adjusted() >= _WHOLE_DIGITS - digits:
+        raise ValueError("expected a smaller number")
+    if value.adjusted() < -digits - 1:
+        return 0
+    try:
+        with localcontext(prec=_WHOLE_DIGITS + digits) as context:
+            context.rounding = ROUND_HALF_EVEN
+            return int(value.scaleb(digits).to_integral_value(ROUND_HALF_EVEN))
+    except InvalidOperation as error:
+        raise ValueError("expected a number") from error
+
+
+def micro(number: int | Decimal) -> int:
+    """Return an amount in millionths of its unit; raises as `scaled`."""
+    return scaled(number, MICRO_DIGITS)
+
+
+def cost(size_bytes: int, price_per_gb: int) -> int:
+    """Return what bytes cost before they are used: in micro-USD, rounded up."""
+    return -(-size_bytes * price_per_gb // GB)
+
+
+def earned(size_bytes: int, price_per_gb: int) -> int:
+    """Return what used bytes cost: in micro-USD, rounded down."""
+    return size_bytes * price_per_gb // GB
+
+
+def shown(amount: int) -> str:
+    """Write micro-units as a person reads them: at least two decimals, none lost."""
+    sign = "-" if amount < 0 else ""
+    whole, fraction = divmod(abs(amount), MICRO)
+    decimals = f"{fraction:06d}".rstrip("0").ljust(2, "0")
+    return f"{sign}{whole}.{decimals}"

@@ -1,0 +1,77 @@
+"""Passwords of people: argon2id, hashed in threads of their own so that the loop goes on."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from argon2 import PasswordHasher, Type
+from argon2.exceptions import InvalidHashError, VerificationError
+
+from market.errors import Code, MarketError
+
+THREADS = 2
+WAITING_MAX = 200
+
+_Answer = TypeVar("_Answer")
+
+
+class Passwords:
+    """Hashes and verifies passwords, a bounded number at a time.
+
+    Args:
+        time_cost: passes of argon2id over its memory.
+        memory_kib: that memory, in KiB.
+    """
+
+    def __init__(self, *, time_cost: int, memory_kib: int) -> None:
+        self._hasher = PasswordHasher(
+            time_cost=time_cost, memory_cost=memory_kib, parallelism=1, type=Type.ID
+        )
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="argon2")
+        self._waiting = 0
+        self._decoy: str | None = None
+
+    async def hash(self, password: str) -> str:
+        """Return the encoded hash of a password, with a salt of its own.
+
+        Raises:
+            MarketError: `too_busy`.
+        """
+        return await self._in_thread(lambda: self._hasher.hash(password))
+
+    async def verify(self, password: str, encoded: str | None) -> bool:
+        """Say whether a password belongs to a hash; None takes as long and answers no.
+
+        Raises:
+            MarketError: `too_busy`.
+        """
+        if encoded is None:
+            if self._decoy is None:
+                self._decoy = await self.hash("a password that nobody has")
+            await self._in_thread(lambda: self._matches(password, self._decoy or ""))
+            return False
+        return await self._in_thread(lambda: self._matches(password, encoded))
+
+    async def prepare(self) -> None:
+        """Make what `verify` compares with when there is no user, so that its first call is no slower."""
+        self._decoy = await self.hash("a password that nobody has")
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _matches(self, password: str, encoded: str) -> bool:
+        try:
+            return self._hasher.verify(encoded, password)
+        except (VerificationError, InvalidHashError):
+            return False
+
+    async def _in_thread(self, work: Callable[[], _Answer]) -> _Answer:
+        if self._waiting >= WAITING_MAX:
+            raise MarketError(Code.TOO_BUSY)
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        finally:
+            self._waiting -= 1

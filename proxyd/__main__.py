@@ -1,0 +1,155 @@
+"""The command line: serve, and what an operator does beside a running daemon."""
+
+import argparse
+import asyncio
+import getpass
+import os
+import sys
+from collections.abc import Coroutine, Sequence
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from config.load import SettingsError, load
+from config.settings import Settings
+from market.errors import MarketError
+from market.money import Currency, micro
+from proxyd import commands, logs
+from proxyd.listening import CannotListenError
+from proxyd.secret import SigningKeyError
+from storage.errors import StoreError
+
+FAILED = 1
+MISUSED = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status: 0 done, 1 failed, 2 called wrongly."""
+    options = _parser().parse_args(arguments)
+    try:
+        settings = load(options.config, os.environ)
+        logs.set_up(settings.log.level, settings.log.format)
+        return _run(options.run(settings, options))
+    except SettingsError as error:
+        complain(f"{len(error.problems)} wrong in the settings:")
+        for problem in error.problems:
+            print(f"  {problem}", file=sys.stderr)  # noqa: T201
+        return MISUSED
+    except (MarketError, StoreError, SigningKeyError, CannotListenError) as error:
+        complain(str(error))
+        return FAILED
+    except KeyboardInterrupt:
+        return FAILED
+
+
+def complain(text: str) -> None:
+    """Say what is wrong, on standard error."""
+    print(f"proxyd: {text}", file=sys.stderr)  # noqa: T201 - the answer of a command
+
+
+def _run(command: Coroutine[Any, Any, int]) -> int:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(command)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="proxyd", description="A proxy that sells bandwidth by the byte, and its marketplace."
+    )
+    topics = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    serve = topics.add_parser("serve", help="run the daemon in the foreground")
+    serve.add_argument(
+        "--demo",
+        action="store_true",
+        help="with a funded demonstration account, reachable from this machine alone",
+    )
+    _finish(serve, lambda settings, options: commands.serve(settings, with_demo=options.demo))
+
+    user = topics.add_parser("user", help="accounts of people").add_subparsers(
+        metavar="COMMAND", required=True
+    )
+    create = user.add_parser("create", help="open an account")
+    create.add_argument("email", metavar="EMAIL")
+    create.add_argument("--username", required=True, metavar="NAME")
+    create.add_argument(
+        "--password-stdin", action="store_true", help="read the password from standard input"
+    )
+    _add_amounts(create)
+    _finish(create, _create_user)
+
+    wallet = topics.add_parser("wallet", help="money of people").add_subparsers(
+        metavar="COMMAND", required=True
+    )
+    deposit = wallet.add_parser("deposit", help="pay money into an account")
+    deposit.add_argument("email", metavar="EMAIL")
+    deposit.add_argument(
+        "--reference",
+        metavar="TEXT",
+        help="names this deposit; repeating the command with the same one changes nothing",
+    )
+    _add_amounts(deposit)
+    _finish(deposit, _deposit)
+
+    ledger = topics.add_parser("ledger", help="the double-entry ledger").add_subparsers(
+        metavar="COMMAND", required=True
+    )
+    audit = ledger.add_parser("audit", help="recompute everything and compare")
+    _finish(audit, lambda settings, options: commands.audit(settings))
+
+    config = topics.add_parser("config", help="settings").add_subparsers(
+        metavar="COMMAND", required=True
+    )
+    check = config.add_parser("check", help="check the settings, and start nothing")
+    _finish(check, lambda settings, options: commands.config_check(options.config))
+    return parser
+
+
+def _finish(parser: argparse.ArgumentParser, run: commands.Run) -> None:
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings, in TOML")
+    parser.set_defaults(run=run)
+
+
+def _add_amounts(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--usd", type=_amount, default=0, metavar="X", help="dollars")
+    parser.add_argument("--credits", type=_amount, default=0, metavar="Y", help="credits")
+
+
+def _amount(text: str) -> int:
+    try:
+        return micro(Decimal(text))
+    except (InvalidOperation, ValueError):
+        raise argparse.ArgumentTypeError(f"{text!r} is not an amount") from None
+
+
+def _amounts(options: argparse.Namespace) -> commands.Amounts:
+    return {Currency.USD: options.usd, Currency.CREDIT: options.credits}
+
+
+def _create_user(settings: Settings, options: argparse.Namespace) -> Coroutine[Any, Any, int]:
+    if options.password_stdin:
+        password = sys.stdin.readline().rstrip("\r\n")
+    else:
+        password = getpass.getpass("Password: ")
+    return commands.create_user(
+        settings,
+        email=options.email,
+        username=options.username,
+        password=password,
+        amounts=_amounts(options),
+    )
+
+
+def _deposit(settings: Settings, options: argparse.Namespace) -> Coroutine[Any, Any, int]:
+    return commands.deposit(
+        settings,
+        email=options.email,
+        amounts=_amounts(options),
+        reference=options.reference,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

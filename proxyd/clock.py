@@ -1,0 +1,13 @@
+"""The wall clock, in UTC; everything that needs the time is given one of these."""
+
+import time
+
+
+def seconds() -> int:
+    """Return whole seconds since 1970-01-01T00:00:00Z."""
+    return time.time_ns() // 1_000_000_000
+
+
+def milliseconds() -> int:
+    """Return whole milliseconds since 1970-01-01T00:00:00Z."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,279 @@
+"""The daemon: the one place where everything is built, started, and drained, in this order."""
+
+import asyncio
+import logging
+import resource
+import signal
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Self
+
+from api.accounts import AccountRoutes
+from api.bandwidth import BandwidthRoutes
+from api.health import HealthRoutes
+from api.server import HttpServer
+from config.settings import Settings
+from market.accounts import Accounts
+from market.bandwidth import Bandwidth, Terms
+from market.ids import Identifiers
+from market.leases import Leases
+from market.money import micro
+from market.passwords import Passwords
+from market.tokens import Tokens
+from proxyd import clock
+from proxyd.egress.policy import Policy
+from proxyd.egress.resolve import SystemResolver
+from proxyd.gateway import Gateway, Limits
+from proxyd.listening import address_in_words, bound_port, listen, tls_context
+from proxyd.meter import Meter
+from proxyd.secret import signing_key
+from storage.errors import StoreError
+from storage.open import open_store
+from storage.store import Store, probe
+
+DAY_SECONDS = 86_400
+HOUR_SECONDS = 3_600
+EXPIRY_CHECK_SECONDS = 2.0
+DESCRIPTORS_SHARE = 0.8
+DESCRIPTORS_PER_CONNECTION = 2
+
+_logger = logging.getLogger("daemon")
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """The sockets that clients reach, and what makes the API's speak TLS."""
+
+    api: socket.socket
+    proxy: socket.socket
+    tls: ssl.SSLContext | None
+
+    @classmethod
+    def open(cls, settings: Settings) -> Self:
+        """Bind both.
+
+        Raises:
+            CannotListenError: an address or the certificate cannot be used.
+        """
+        tls = tls_context(settings.api.tls_cert, settings.api.tls_key)
+        api = listen(settings.api.host, settings.api.port, "API")
+        try:
+            proxy = listen(settings.proxy.host, settings.proxy.port, "proxy")
+        except BaseException:
+            api.close()
+            raise
+        return cls(api, proxy, tls)
+
+    def close(self) -> None:
+        """Close both; closing twice is harmless."""
+        self.api.close()
+        self.proxy.close()
+
+
+class Daemon:
+    """Everything that runs, built but not started.
+
+    Args:
+        settings: what the operator wants.
+        listeners: the sockets to serve on.
+        store: an open store, claimed for this daemon.
+        key: signs session tokens.
+    """
+
+    def __init__(self, settings: Settings, listeners: Listeners, store: Store, key: bytes) -> None:
+        self.settings = settings
+        self.listeners = listeners
+        self.store = store
+        self.identifiers = Identifiers(clock.milliseconds)
+        self.passwords = Passwords(
+            time_cost=settings.auth.argon2_time_cost, memory_kib=settings.auth.argon2_memory_kib
+        )
+        tokens = Tokens(key, lifetime_seconds=settings.auth.token_hours * HOUR_SECONDS)
+        self.accounts = Accounts(store, self.passwords, tokens, self.identifiers, clock.seconds)
+        self.leases = Leases(store, self.identifiers, clock.seconds)
+        self.meter = Meter(
+            self.leases,
+            clock.seconds,
+            connections_per_session=settings.limits.connections_per_session,
+        )
+        self.bandwidth = Bandwidth(
+            store,
+            self.leases,
+            self.meter,
+            _terms(settings, bound_port(listeners.proxy)),
+            self.identifiers,
+            clock.seconds,
+        )
+        self.gateway = Gateway(self.meter, SystemResolver(), _policy(settings), _limits(settings))
+        self.http = HttpServer(
+            [
+                *HealthRoutes(self._ready).table(),
+                *AccountRoutes(self.accounts).table(),
+                *BandwidthRoutes(self.bandwidth).table(),
+            ],
+            authenticate=self.accounts.authenticate,
+            body_max_bytes=settings.api.body_max_bytes,
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+        self._draining = False
+
+    async def start(self) -> None:
+        """Take up what an earlier daemon left, then serve."""
+        recovered = await self.leases.recover()
+        if recovered:
+            _logger.info("took back %d leases that were open when the last daemon died", recovered)
+        await self.passwords.prepare()
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self.meter.run(), name="meter"),
+            loop.create_task(self._expire(), name="expiry"),
+        ]
+        for task in self._tasks:
+            task.add_done_callback(_report_death)
+        self.gateway.start(self.listeners.proxy)
+        await self.http.start(self.listeners.api, self.listeners.tls)
+        api, proxy = self.settings.api, self.settings.proxy
+        scheme = "https" if self.listeners.tls else "http"
+        _logger.info(
+            "ready: API on %s://%s, proxy on %s",
+            scheme,
+            address_in_words(api.host, bound_port(self.listeners.api)),
+            address_in_words(proxy.host, bound_port(self.listeners.proxy)),
+        )
+
+    async def drain(self) -> None:
+        """Stop in order: no new work, live transfers to their end, the last counts, the store."""
+        self._draining = True
+        self.http.drain()
+        self.gateway.stop_accepting()
+        seconds = self.settings.limits.drain_seconds
+        _logger.info(
+            "draining: %d connections have %.0f seconds to finish",
+            self.gateway.connections,
+            seconds,
+        )
+        left = await self.gateway.drain(seconds)
+        if left:
+            _logger.warning("cutting %d connections that did not finish", left)
+        await self.close()
+
+    async def close(self) -> None:
+        """Cut what is left, write the last counts, close everything."""
+        self.gateway.stop_accepting()
+        self.gateway.close()
+        await self.http.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            await self.meter.stop()
+        except StoreError as error:
+            _logger.error("the last counts could not be written: %s", error)
+        self.passwords.close()
+        self.listeners.close()
+        await self.store.close()
+        _logger.info("stopped")
+
+    async def _expire(self) -> None:
+        """End sessions whose time is over, again and again."""
+        while True:
+            await asyncio.sleep(EXPIRY_CHECK_SECONDS)
+            try:
+                await self.bandwidth.expire()
+            except StoreError as error:
+                _logger.warning("expired sessions wait for the store to return: %s", error)
+
+    async def _ready(self) -> bool:
+        if self._draining or not self.gateway.is_listening:
+            return False
+        try:
+            await self.store.read(probe)
+        except StoreError:
+            return False
+        return True
+
+
+async def serve(daemon: Daemon, on_ready: Callable[[], Awaitable[None]]) -> None:
+    """Run until SIGTERM or SIGINT, then drain; a second signal cuts the draining short."""
+    signals: asyncio.Queue[None] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signals.put_nowait, None)
+    try:
+        await daemon.start()
+        await on_ready()
+        await signals.get()
+        impatience = loop.create_task(_on_next(signals, daemon.gateway.close))
+        await daemon.drain()
+        impatience.cancel()
+    except BaseException:
+        await daemon.close()
+        raise
+
+
+async def _on_next(signals: "asyncio.Queue[None]", act: Callable[[], None]) -> None:
+    await signals.get()
+    act()
+
+
+async def build(settings: Settings) -> Daemon:
+    """Bind, open the store, and build the daemon; whatever fails leaves nothing open.
+
+    Raises:
+        CannotListenError, CannotOpenError, SigningKeyError: the message says why.
+    """
+    listeners = Listeners.open(settings)
+    try:
+        store = await open_store(settings.storage.url, pool_size=settings.storage.pool_size)
+        try:
+            await store.claim()
+            return Daemon(settings, listeners, store, signing_key(settings))
+        except BaseException:
+            await store.close()
+            raise
+    except BaseException:
+        listeners.close()
+        raise
+
+
+def _terms(settings: Settings, proxy_port: int) -> Terms:
+    market, proxy = settings.market, settings.proxy
+    return Terms(
+        price_default=micro(market.price_per_gb_default_usd),
+        price_floor=micro(market.price_per_gb_floor_usd),
+        lifetime_seconds=market.session_days * DAY_SECONDS,
+        public_host=proxy.public_host or proxy.host,
+        public_port=proxy.public_port or proxy_port,
+    )
+
+
+def _policy(settings: Settings) -> Policy:
+    egress = settings.egress
+    return Policy(allow=egress.allow, deny=egress.deny, blocked_ports=egress.blocked_ports)
+
+
+def _limits(settings: Settings) -> Limits:
+    limits = settings.limits
+    return Limits(
+        handshake_seconds=limits.handshake_seconds,
+        dial_seconds=limits.dial_seconds,
+        idle_seconds=limits.idle_seconds,
+        connections_per_address=limits.connections_per_address,
+        connections_total=limits.connections_total or _affordable_connections(),
+        dials_waiting=limits.dials_waiting,
+    )
+
+
+def _affordable_connections() -> int:
+    """Raise the limit of open descriptors as far as allowed; return what its share is enough for."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return int(hard * DESCRIPTORS_SHARE) // DESCRIPTORS_PER_CONNECTION
+
+
+def _report_death(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _logger.critical("the %s task has died", task.get_name(), exc_info=task.exception())
+        signal.raise_signal(signal.SIGTERM)

@@ -1,0 +1,1 @@
+"""The way out: may a target be dialled, where is it, connect to it."""

@@ -1,0 +1,108 @@
+"""Which addresses and ports a session may reach. Pure: it looks nothing up and keeps nothing."""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+# What the standard library calls global and a proxy must not reach all the same: multicast, the
+# forms that carry an IPv4 address inside, and ranges that no version of its tables has (RFC 6890
+# and the IANA special-purpose registries).
+_NEVER = tuple(
+    ip_network(text)
+    for text in (
+        "0.0.0.0/8",
+        "10.0.0.0/8",
+        "100.64.0.0/10",
+        "127.0.0.0/8",
+        "169.254.0.0/16",
+        "172.16.0.0/12",
+        "192.0.0.0/24",
+        "192.0.2.0/24",
+        "192.31.196.0/24",
+        "192.52.193.0/24",
+        "192.88.99.0/24",
+        "192.168.0.0/16",
+        "192.175.48.0/24",
+        "198.18.0.0/15",
+        "198.51.100.0/24",
+        "203.0.113.0/24",
+        "224.0.0.0/4",
+        "240.0.0.0/4",
+    )
+)
+_GLOBAL_UNICAST_V6 = IPv6Network("2000::/3")
+_NEVER_V6 = tuple(
+    IPv6Network(text)
+    for text in ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20")
+)
+_COMPATIBLE = IPv6Network("::/96")
+_TRANSLATED = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
+_SIX_TO_FOUR = IPv6Network("2002::/16")
+_TEREDO = IPv6Network("2001::/32")
+_LOW_32_BITS = 0xFFFFFFFF
+
+
+class Policy:
+    """The operator's rules over the built-in ones.
+
+    A denied network is refused whatever else holds; an allowed one is reachable although it is not
+    globally routable; blocked ports are refused everywhere.
+
+    Args:
+        allow: networks in CIDR notation.
+        deny: networks in CIDR notation.
+        blocked_ports: target ports.
+    """
+
+    def __init__(
+        self,
+        *,
+        allow: Iterable[str] = (),
+        deny: Iterable[str] = (),
+        blocked_ports: Iterable[int] = (),
+    ) -> None:
+        self._allow = tuple(ip_network(text) for text in allow)
+        self._deny = tuple(ip_network(text) for text in deny)
+        self._blocked_ports = frozenset(blocked_ports) | {0}
+
+    def permits(self, address: Address, port: int) -> bool:
+        """Say whether a connection to this address and port may be made."""
+        if port in self._blocked_ports:
+            return False
+        inside = embedded_ipv4(address)
+        if _within(address, self._deny) or (inside is not None and _within(inside, self._deny)):
+            return False
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+            return self.permits(address.ipv4_mapped, port)
+        return _within(address, self._allow) or is_global(address)
+
+
+@lru_cache(maxsize=4096)
+def is_global(address: Address) -> bool:
+    """Say whether an address is globally routable unicast, with no other address hidden inside."""
+    if isinstance(address, IPv4Address):
+        return address.is_global and not _within(address, _NEVER)
+    return address.is_global and address in _GLOBAL_UNICAST_V6 and not _within(address, _NEVER_V6)
+
+
+def embedded_ipv4(address: Address) -> IPv4Address | None:
+    """Return the IPv4 address that an IPv6 address carries: mapped, compatible, NAT64, 6to4, Teredo."""
+    if isinstance(address, IPv4Address):
+        return None
+    value = int(address)
+    if address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    if address in _COMPATIBLE or _within(address, _TRANSLATED):
+        return IPv4Address(value & _LOW_32_BITS)
+    if address in _SIX_TO_FOUR:
+        return IPv4Address(value >> 80 & _LOW_32_BITS)
+    if address in _TEREDO:
+        return IPv4Address(~value & _LOW_32_BITS)
+    return None
+
+
+def _within(address: Address, networks: Iterable[Network]) -> bool:
+    return any(address.version == network.version and address in network for network in networks)

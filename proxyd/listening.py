@@ -1,0 +1,65 @@
+"""Listening sockets, bound before anything else starts, so that a port in use is told at once."""
+
+import socket
+import ssl
+from ipaddress import ip_address
+from pathlib import Path
+
+BACKLOG = 1024
+
+
+class CannotListenError(Exception):
+    """An address cannot be listened on; the message says which and why, for the operator."""
+
+
+def listen(host: str, port: int, purpose: str) -> socket.socket:
+    """Return a socket that listens on an IP address and a port (0: any free one).
+
+    Raises:
+        CannotListenError: the port is taken, or the address is not this machine's.
+    """
+    family = socket.AF_INET if ip_address(host).version == 4 else socket.AF_INET6
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
+        sock.bind((host, port))
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        where = address_in_words(host, port)
+        raise CannotListenError(
+            f"cannot listen on {where} for the {purpose}: {error.strerror}"
+        ) from error
+    return sock
+
+
+def address_in_words(host: str, port: int) -> str:
+    """Return `host:port`, an IPv6 address in brackets (RFC 3986, section 3.2.2)."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def bound_port(sock: socket.socket) -> int:
+    """Return the port that a socket listens on."""
+    port: int = sock.getsockname()[1]
+    return port
+
+
+def tls_context(certificate: str, key: str) -> ssl.SSLContext | None:
+    """Return what speaks TLS with this certificate and key (PEM files); None without them.
+
+    Raises:
+        CannotListenError: a file cannot be read, or they do not belong together.
+    """
+    if not certificate:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(Path(certificate), Path(key))
+    except (OSError, ssl.SSLError) as error:
+        reason = error.strerror or str(error)
+        raise CannotListenError(f"cannot use the certificate {certificate}: {reason}") from error
+    return context

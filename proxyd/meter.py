@@ -1,0 +1,335 @@
+"""Byte budgets and counters of the live sessions, in memory, written down every half second.
+
+A session's bytes are taken from its budget before they are read, become used when the kernel has
+them, and go back to the budget when they could not be delivered. All of it happens on the event
+loop, so no two connections can take the same byte.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from market.credentials import matches
+from market.leases import Grant, Leases, Usage
+from market.states import SessionStatus
+from proxyd.wire.events import Refusal
+from storage.errors import StoreError
+
+FLUSH_SECONDS = 0.5
+REMEMBER_SECONDS = 60.0
+LOOKUPS_MAX = 1000
+
+REFUSAL_OF_STATUS = {
+    SessionStatus.EXHAUSTED: Refusal.EXHAUSTED,
+    SessionStatus.ENDED: Refusal.OVER,
+    SessionStatus.EXPIRED: Refusal.OVER,
+}
+
+_logger = logging.getLogger("meter")
+
+
+class MeteredConnection(Protocol):
+    """A connection that spends a session's bytes."""
+
+    def finish(self) -> None:
+        """Close it so that everything already counted still arrives."""
+
+    def abort(self) -> None:
+        """Cut it at once, after giving back what was not delivered."""
+
+
+class LiveSession:
+    """A session in memory: its budget, its counters, its connections.
+
+    `available` bytes may be taken; `used` bytes were delivered; `granted` bytes are both and those
+    on their way.
+    """
+
+    __slots__ = (
+        "_on_exhausted",
+        "_waiting",
+        "available",
+        "connections",
+        "expires_at",
+        "granted",
+        "id",
+        "lease_id",
+        "password_hash",
+        "reported",
+        "status",
+        "used",
+        "username",
+    )
+
+    def __init__(self, grant: Grant, on_exhausted: Callable[["LiveSession"], None]) -> None:
+        self.id = grant.session_id
+        self.username = grant.username
+        self.password_hash = grant.password_hash
+        self.lease_id = grant.lease_id
+        self.status = grant.status
+        self.expires_at = grant.expires_at
+        self.granted = grant.granted_bytes
+        self.available = grant.granted_bytes
+        self.used = 0
+        self.reported = 0
+        self.connections: set[MeteredConnection] = set()
+        self._waiting: set[Callable[[], None]] = set()
+        self._on_exhausted = on_exhausted
+
+    def take(self, size: int) -> None:
+        """Take bytes out of the budget; at most `available`."""
+        self.available -= size
+
+    def give_back(self, size: int) -> None:
+        """Return bytes that were taken and not delivered; whoever waits for bytes may go on."""
+        if size == 0:
+            return
+        self.available += size
+        waiting, self._waiting = self._waiting, set()
+        for resume in waiting:
+            resume()
+
+    def deliver(self, size: int) -> None:
+        """Count bytes that were delivered; the last one of the budget exhausts the session."""
+        self.used += size
+        if self.used == self.granted:
+            self._on_exhausted(self)
+
+    def refund(self, size: int) -> None:
+        """Count bytes as not delivered after all; nothing once the session has left `active`."""
+        if size and self.status is SessionStatus.ACTIVE:
+            self.used -= size
+            self.give_back(size)
+
+    def wait(self, resume: Callable[[], None]) -> None:
+        """Have `resume` called when there are bytes again."""
+        self._waiting.add(resume)
+
+    def stop_waiting(self, resume: Callable[[], None]) -> None:
+        """Forget about `resume`."""
+        self._waiting.discard(resume)
+
+    @property
+    def usage(self) -> Usage | None:
+        """What is to be reported of the lease."""
+        return Usage(self.lease_id, self.used) if self.lease_id is not None else None
+
+
+class _Lookup(NamedTuple):
+    task: "asyncio.Task[None]"
+    decide: list[Callable[[LiveSession | Refusal], None]]
+
+
+class Meter:
+    """Knows the live sessions, and keeps the store up to date with them.
+
+    Args:
+        leases: grants bytes, and takes the counts.
+        now: the wall clock, in UTC seconds.
+        connections_per_session: how many may be open at once.
+    """
+
+    def __init__(
+        self, leases: Leases, now: Callable[[], int], *, connections_per_session: int
+    ) -> None:
+        self._leases = leases
+        self._now = now
+        self._connections_per_session = connections_per_session
+        self._by_username: dict[str, LiveSession] = {}
+        self._by_id: dict[str, LiveSession] = {}
+        self._lookups: dict[tuple[str, bytes], _Lookup] = {}
+        self._cut_unseen: dict[str, SessionStatus] = {}
+        self._forget_at: dict[str, float] = {}
+        self._to_settle: dict[str, LiveSession] = {}
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._store_failing = False
+
+    # --- what the gateway asks -----------------------------------------------------------------
+
+    def admit(
+        self, username: bytes, password: bytes, decide: Callable[[LiveSession | Refusal], None]
+    ) -> None:
+        """Decide whether credentials open a session, from memory if it is known there.
+
+        `decide` is called once, perhaps before this returns. A wrong password is told before
+        anything about the session.
+        """
+        try:
+            name = username.decode("ascii")
+        except UnicodeDecodeError:
+            decide(Refusal.WRONG)
+            return
+        session = self._by_username.get(name)
+        waiting = self._lookups.get((name, password))
+        if session is not None:
+            decide(self._admitted(session, password))
+        elif waiting is not None:
+            waiting.decide.append(decide)
+        elif len(self._lookups) >= LOOKUPS_MAX or self._stopping:
+            decide(Refusal.UNAVAILABLE)
+        else:
+            task = asyncio.get_running_loop().create_task(self._look_up(name, password))
+            self._lookups[name, password] = _Lookup(task, [decide])
+
+    def _admitted(self, session: LiveSession, password: bytes) -> LiveSession | Refusal:
+        if not matches(password, session.password_hash):
+            return Refusal.WRONG
+        if session.status is not SessionStatus.ACTIVE:
+            return REFUSAL_OF_STATUS[session.status]
+        if session.expires_at <= self._now():
+            return Refusal.OVER
+        if len(session.connections) >= self._connections_per_session:
+            return Refusal.TOO_MANY_CONNECTIONS
+        return session
+
+    async def _look_up(self, username: str, password: bytes) -> None:
+        session: LiveSession | None = None
+        refusal = Refusal.WRONG
+        try:
+            grant = await self._leases.open(username, password)
+            session = self._adopt(grant) if grant is not None else None
+        except StoreError as error:
+            _logger.warning("a session could not be looked up: %s", error)
+            refusal = Refusal.UNAVAILABLE
+        finally:
+            lookup = self._lookups.pop((username, password))
+        for decide in lookup.decide:
+            decide(self._admitted(session, password) if session is not None else refusal)
+
+    def _adopt(self, grant: Grant) -> LiveSession:
+        session = LiveSession(grant, self._exhausted)
+        session.status = self._cut_unseen.pop(session.id, session.status)
+        self._by_username[session.username] = session
+        self._by_id[session.id] = session
+        if session.status is not SessionStatus.ACTIVE:
+            self._forget_later(session.id)
+        elif session.granted == 0:
+            self._exhausted(session)
+        return session
+
+    # --- what the marketplace asks: market.bandwidth.Traffic -----------------------------------
+
+    def used_bytes(self, session_id: str, lease_id: str) -> int | None:
+        """Return the bytes used under a session's lease, None when that lease is not held here."""
+        session = self._by_id.get(session_id)
+        return session.used if session is not None and session.lease_id == lease_id else None
+
+    def cut(self, session_id: str, status: SessionStatus) -> Usage | None:
+        """Cut a session's connections and refuse new ones; return what its lease used in all."""
+        session = self._by_id.get(session_id)
+        self._forget_later(session_id)
+        if session is None:
+            self._cut_unseen[session_id] = status
+            return None
+        for connection in tuple(session.connections):
+            connection.abort()
+        if session.status is SessionStatus.ACTIVE:
+            session.status = status
+        return session.usage
+
+    def restore(self, session_id: str) -> None:
+        """Take back a `cut` that could not be written down."""
+        self._cut_unseen.pop(session_id, None)
+        session = self._by_id.get(session_id)
+        if session is not None and session.status is not SessionStatus.EXHAUSTED:
+            session.status = SessionStatus.ACTIVE
+            self._forget_at.pop(session_id, None)
+
+    # --- writing down --------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Write counts down until cancelled; the store's failures delay that and lose nothing."""
+        while True:
+            try:
+                async with asyncio.timeout(FLUSH_SECONDS):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            await self.flush()
+            self._forget_old()
+            if self._store_failing:
+                await asyncio.sleep(FLUSH_SECONDS)
+
+    async def flush(self) -> None:
+        """Write down every count that changed, and settle what is exhausted."""
+        try:
+            await self._report()
+            await self._settle()
+        except StoreError as error:
+            if not self._store_failing:
+                _logger.error("counts wait for the store to return: %s", error)
+            self._store_failing = True
+        else:
+            if self._store_failing:
+                _logger.info("the store is back, counts are written")
+            self._store_failing = False
+
+    async def stop(self) -> None:
+        """Write the last counts down and give every lease back.
+
+        Raises:
+            StoreError: what is not written is lost, as after a crash.
+        """
+        self._stopping = True
+        tasks = [lookup.task for lookup in self._lookups.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._settle()
+        usages = [session.usage for session in self._by_id.values() if self._reports(session)]
+        await self._leases.release([usage for usage in usages if usage is not None])
+
+    @staticmethod
+    def _reports(session: LiveSession) -> bool:
+        return session.lease_id is not None and session.status is SessionStatus.ACTIVE
+
+    async def _report(self) -> None:
+        changed = [
+            (session, session.used)
+            for session in self._by_id.values()
+            if session.used != session.reported and self._reports(session)
+        ]
+        if not changed:
+            return
+        lost = set(
+            await self._leases.report(
+                [Usage(session.lease_id or "", used) for session, used in changed]
+            )
+        )
+        for session, used in changed:
+            session.reported = used
+            if session.lease_id in lost and session.status is SessionStatus.ACTIVE:
+                _logger.warning("session %s has lost its lease; it is cut", session.id)
+                self.cut(session.id, SessionStatus.ENDED)
+
+    async def _settle(self) -> None:
+        for session in tuple(self._to_settle.values()):
+            await self._leases.settle(session.id, SessionStatus.EXHAUSTED, session.usage)
+            self._to_settle.pop(session.id, None)
+            self._forget_later(session.id)
+
+    def _exhausted(self, session: LiveSession) -> None:
+        if session.status is not SessionStatus.ACTIVE:
+            return
+        session.status = SessionStatus.EXHAUSTED
+        self._to_settle[session.id] = session
+        self._wake.set()
+        for connection in tuple(session.connections):
+            connection.finish()
+
+    def _forget_later(self, session_id: str) -> None:
+        self._forget_at[session_id] = asyncio.get_running_loop().time() + REMEMBER_SECONDS
+
+    def _forget_old(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for session_id in [each for each, due in self._forget_at.items() if due <= now]:
+            if session_id in self._to_settle:
+                continue
+            del self._forget_at[session_id]
+            self._cut_unseen.pop(session_id, None)
+            session = self._by_id.pop(session_id, None)
+            if session is not None:
+                del self._by_username[session.username]

@@ -1,0 +1,60 @@
+"""The signing key: configured, or made on first start and kept where only the owner reads it."""
+
+import os
+import secrets
+from pathlib import Path
+
+from config.check import SIGNING_KEY_MIN_BYTES
+from config.settings import Settings
+
+FILE_NAME = "signing.key"
+MADE_BYTES = 48
+
+
+class SigningKeyError(Exception):
+    """There is no usable signing key; the message says why, for the operator."""
+
+
+def signing_key(settings: Settings) -> bytes:
+    """Return the key that signs session tokens, making it if this is the first start.
+
+    Raises:
+        SigningKeyError: the file cannot be read or written, or holds too little.
+    """
+    if settings.auth.signing_key:
+        return settings.auth.signing_key.encode()
+    path = key_file(settings)
+    try:
+        key = _made(path) if not path.exists() else path.read_bytes().strip()
+    except OSError as error:
+        raise SigningKeyError(f"the signing key {path}: {error.strerror}") from error
+    if len(key) < SIGNING_KEY_MIN_BYTES:
+        raise SigningKeyError(
+            f"the signing key {path} has fewer than {SIGNING_KEY_MIN_BYTES} bytes"
+        )
+    return key
+
+
+def key_file(settings: Settings) -> Path:
+    """Return where the key is kept when it is not configured itself."""
+    if settings.auth.signing_key_file:
+        return Path(settings.auth.signing_key_file)
+    return Path(settings.storage.url.removeprefix("sqlite:///")).parent / FILE_NAME
+
+
+def _made(path: Path) -> bytes:
+    """Make a key; whoever comes second, of two starts at once, reads what the first one made."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    key = secrets.token_urlsafe(MADE_BYTES).encode()
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    with open(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+        file.write(key + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        return path.read_bytes().strip()
+    finally:
+        draft.unlink()
+    return key

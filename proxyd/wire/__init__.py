@@ -1,0 +1,1 @@
+"""Proxy protocols without I/O: bytes in, events and bytes out."""

@@ -1,0 +1,86 @@
+"""What a client of the proxy says, whatever protocol it says it in, and what it can be told."""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from ipaddress import IPv4Address, IPv6Address
+from typing import Protocol
+
+Address = IPv4Address | IPv6Address
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticate:
+    """The client shows credentials; it waits for `accept_credentials` or `refuse_credentials`."""
+
+    username: bytes
+    password: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """The client wants a connection to a target; it waits for `succeed` or `fail`.
+
+    `host` is an address, or a name to look up (never empty, never an address in text).
+    """
+
+    host: Address | str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """The client does not speak the protocol, or wants what is not offered; close it."""
+
+    reason: str
+
+
+Event = Authenticate | Connect | Violation
+
+
+class Refusal(Enum):
+    """Why credentials are not accepted."""
+
+    WRONG = auto()
+    EXHAUSTED = auto()
+    OVER = auto()
+    TOO_MANY_CONNECTIONS = auto()
+    UNAVAILABLE = auto()
+
+
+class Failure(Enum):
+    """Why there is no connection to the target."""
+
+    GENERAL = auto()
+    NOT_ALLOWED = auto()
+    NETWORK_UNREACHABLE = auto()
+    HOST_UNREACHABLE = auto()
+    REFUSED = auto()
+    TIMED_OUT = auto()
+
+
+class ServerProtocol(Protocol):
+    """The server's side of a proxy protocol, up to the moment the relay takes over."""
+
+    def receive_data(self, data: bytes) -> None:
+        """Take bytes from the client."""
+
+    def next_event(self) -> Event | None:
+        """Return what the client said, or None until more bytes or a decision arrive."""
+
+    def data_to_send(self) -> bytes:
+        """Return what is to be sent to the client, once."""
+
+    def accept_credentials(self) -> None:
+        """Let the client go on to its request."""
+
+    def refuse_credentials(self, refusal: Refusal) -> None:
+        """Tell the client why not; close it after what is to be sent."""
+
+    def succeed(self, host: Address, port: int) -> None:
+        """Tell the client that the target is connected, from this local address."""
+
+    def fail(self, failure: Failure) -> None:
+        """Tell the client why there is no connection; close it after what is to be sent."""
+
+    def trailing_data(self) -> bytes:
+        """Return what the client sent after its request, once: the first bytes to relay."""

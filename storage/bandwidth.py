@@ -1,0 +1,260 @@
+"""Queries on bandwidth sessions and on the leases under which their bytes are handed out."""
+
+from typing import NamedTuple
+
+from storage.store import Transaction
+
+
+class SessionRow(NamedTuple):
+    """A session: sizes in bytes, price in micro-USD per GB, times in UTC seconds."""
+
+    id: str
+    user_id: str
+    username: str
+    password_hash: str
+    quota_bytes: int
+    bytes_used: int
+    bytes_leased: int
+    price_per_gb: int
+    status: str
+    created_at: int
+    expires_at: int
+    ended_at: int | None
+
+
+class ListedRow(NamedTuple):
+    """A session as its buyer sees it, with its open lease and what that had used when last reported."""
+
+    id: str
+    quota_bytes: int
+    bytes_used: int
+    price_per_gb: int
+    status: str
+    created_at: int
+    expires_at: int
+    ended_at: int | None
+    lease_id: str | None
+    reported: int | None
+
+
+class LeaseRow(NamedTuple):
+    """Bytes of a session that one meter may hand out."""
+
+    id: str
+    session_id: str
+    granted_bytes: int
+    used_bytes: int
+
+
+class IdRow(NamedTuple):
+    """An identifier alone."""
+
+    id: str
+
+
+_COLUMNS = """id, user_id, username, password_hash, quota_bytes, bytes_used, bytes_leased,
+    price_per_gb, status, created_at, expires_at, ended_at"""
+_SESSION = f"SELECT {_COLUMNS} FROM bandwidth_sessions"
+
+
+async def insert(tx: Transaction, session: SessionRow) -> None:
+    """Add a session."""
+    await tx.run(
+        f"""
+        INSERT INTO bandwidth_sessions ({_COLUMNS})
+        VALUES (:id, :user_id, :username, :password_hash, :quota_bytes, :bytes_used,
+            :bytes_leased, :price_per_gb, :status, :created_at, :expires_at, :ended_at)
+        """,
+        **session._asdict(),
+    )
+
+
+async def find(tx: Transaction, session_id: str) -> SessionRow | None:
+    """Return a session by its identifier."""
+    return await tx.one(SessionRow, f"{_SESSION} WHERE id = :id", id=session_id)
+
+
+async def find_by_username(tx: Transaction, username: str) -> SessionRow | None:
+    """Return a session by the user name of its credentials."""
+    return await tx.one(SessionRow, f"{_SESSION} WHERE username = :username", username=username)
+
+
+async def page(
+    tx: Transaction, *, user_id: str, only: str, before: str, limit: int
+) -> list[ListedRow]:
+    """Return a user's sessions, newest first.
+
+    Args:
+        tx: the transaction.
+        user_id: whose.
+        only: a status, or "" for every one.
+        before: only sessions older than this identifier; "" for the newest.
+        limit: how many at most.
+    """
+    return await tx.all(
+        ListedRow,
+        """
+        SELECT s.id, s.quota_bytes, s.bytes_used, s.price_per_gb, s.status, s.created_at,
+            s.expires_at, s.ended_at, l.id, l.used_bytes
+        FROM bandwidth_sessions AS s
+        LEFT JOIN bandwidth_leases AS l ON l.session_id = s.id AND l.closed_at IS NULL
+        WHERE s.user_id = :user_id
+            AND (:only = '' OR s.status = :only)
+            AND (:before = '' OR s.id < :before)
+        ORDER BY s.id DESC
+        LIMIT :limit
+        """,
+        user_id=user_id,
+        only=only,
+        before=before,
+        limit=limit,
+    )
+
+
+async def due_to_expire(tx: Transaction, *, now: int, limit: int) -> list[str]:
+    """Return active sessions whose time is over, at most `limit`, the oldest first."""
+    rows = await tx.all(
+        IdRow,
+        """
+        SELECT id FROM bandwidth_sessions
+        WHERE status = 'active' AND expires_at <= :now
+        ORDER BY expires_at
+        LIMIT :limit
+        """,
+        now=now,
+        limit=limit,
+    )
+    return [row.id for row in rows]
+
+
+async def used_up(tx: Transaction) -> list[str]:
+    """Return active sessions of which every byte is used."""
+    rows = await tx.all(
+        IdRow,
+        "SELECT id FROM bandwidth_sessions WHERE status = 'active' AND bytes_used = quota_bytes",
+    )
+    return [row.id for row in rows]
+
+
+async def change_status(
+    tx: Transaction, session_id: str, *, before: str, after: str, now: int
+) -> SessionRow | None:
+    """Move a session from one status to another and return it; None when it had left `before`."""
+    return await tx.one(
+        SessionRow,
+        f"""
+        UPDATE bandwidth_sessions SET status = :after, ended_at = :now
+        WHERE id = :id AND status = :before
+        RETURNING {_COLUMNS}
+        """,
+        id=session_id,
+        before=before,
+        after=after,
+        now=now,
+    )
+
+
+async def lease_remainder(tx: Transaction, session: SessionRow, lease_id: str) -> bool:
+    """Lease what nobody has used or leased; False when the session changed since it was read."""
+    remainder = session.quota_bytes - session.bytes_used - session.bytes_leased
+    changed = await tx.run(
+        """
+        UPDATE bandwidth_sessions SET bytes_leased = bytes_leased + :remainder
+        WHERE id = :id AND status = 'active'
+            AND bytes_used = :bytes_used AND bytes_leased = :bytes_leased
+        """,
+        id=session.id,
+        remainder=remainder,
+        bytes_used=session.bytes_used,
+        bytes_leased=session.bytes_leased,
+    )
+    if changed == 0:
+        return False
+    await tx.run(
+        """
+        INSERT INTO bandwidth_leases (id, session_id, granted_bytes)
+        VALUES (:id, :session_id, :granted_bytes)
+        """,
+        id=lease_id,
+        session_id=session.id,
+        granted_bytes=remainder,
+    )
+    return True
+
+
+async def report(tx: Transaction, lease_id: str, used_bytes: int) -> bool:
+    """Set how much of an open lease is used, in all; False when the lease is not open."""
+    changed = await tx.run(
+        """
+        UPDATE bandwidth_sessions AS s
+        SET bytes_used = s.bytes_used + (:used_bytes - l.used_bytes),
+            bytes_leased = s.bytes_leased - (:used_bytes - l.used_bytes)
+        FROM bandwidth_leases AS l
+        WHERE l.id = :lease_id AND l.closed_at IS NULL AND s.id = l.session_id
+        """,
+        lease_id=lease_id,
+        used_bytes=used_bytes,
+    )
+    if changed == 0:
+        return False
+    await tx.run(
+        "UPDATE bandwidth_leases SET used_bytes = :used_bytes WHERE id = :lease_id",
+        lease_id=lease_id,
+        used_bytes=used_bytes,
+    )
+    return True
+
+
+async def open_leases(tx: Transaction, session_id: str) -> list[LeaseRow]:
+    """Return the open leases of a session, or of every session when it is ""."""
+    return await tx.all(
+        LeaseRow,
+        """
+        SELECT id, session_id, granted_bytes, used_bytes FROM bandwidth_leases
+        WHERE closed_at IS NULL AND (:session_id = '' OR session_id = :session_id)
+        """,
+        session_id=session_id,
+    )
+
+
+async def find_open_lease(tx: Transaction, lease_id: str) -> LeaseRow | None:
+    """Return a lease while it is open."""
+    return await tx.one(
+        LeaseRow,
+        """
+        SELECT id, session_id, granted_bytes, used_bytes FROM bandwidth_leases
+        WHERE id = :id AND closed_at IS NULL
+        """,
+        id=lease_id,
+    )
+
+
+async def close_lease(tx: Transaction, lease: LeaseRow, now: int) -> None:
+    """Close an open lease: what it did not use is the session's again."""
+    await tx.run(
+        """
+        UPDATE bandwidth_sessions SET bytes_leased = bytes_leased - :unused WHERE id = :session_id
+        """,
+        unused=lease.granted_bytes - lease.used_bytes,
+        session_id=lease.session_id,
+    )
+    await tx.run(
+        "UPDATE bandwidth_leases SET closed_at = :now WHERE id = :id", id=lease.id, now=now
+    )
+
+
+async def usage_mismatches(tx: Transaction) -> list[str]:
+    """Return the sessions whose counters are not the sums of their leases."""
+    rows = await tx.all(
+        IdRow,
+        """
+        SELECT s.id FROM bandwidth_sessions AS s
+        LEFT JOIN bandwidth_leases AS l ON l.session_id = s.id
+        GROUP BY s.id, s.bytes_used, s.bytes_leased
+        HAVING s.bytes_used <> COALESCE(SUM(l.used_bytes), 0)
+            OR s.bytes_leased <> COALESCE(SUM(
+                CASE WHEN l.closed_at IS NULL THEN l.granted_bytes - l.used_bytes ELSE 0 END
+            ), 0)
+        """,
+    )
+    return [row.id for row in rows]

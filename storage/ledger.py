@@ -1,0 +1,238 @@
+"""Queries on the double-entry ledger: accounts, transfers, entries, holds."""
+
+from typing import NamedTuple
+
+from storage.store import Transaction
+
+
+class EntryRow(NamedTuple):
+    """One debit and its credit: `amount` micro-units leave one account and reach the other."""
+
+    currency: str
+    debit_account: str
+    credit_account: str
+    amount: int
+
+
+class HoldRow(NamedTuple):
+    """Money set aside for work that is not done yet; `captured` is None while it is open."""
+
+    id: str
+    user_id: str
+    currency: str
+    amount: int
+    captured: int | None
+
+
+class BalanceRow(NamedTuple):
+    """What an account says it holds, and what its entries add up to, in micro-units."""
+
+    account: str
+    stored: int
+    recomputed: int
+
+
+class DifferenceRow(NamedTuple):
+    """A reference, with what it should be and what it is."""
+
+    reference: str
+    expected: int
+    found: int
+
+
+class CountRow(NamedTuple):
+    """A single number."""
+
+    count: int
+
+
+async def insert_accounts(tx: Transaction, accounts: list[tuple[str, str, str, str]]) -> None:
+    """Open accounts, each `(id, user_id, kind, currency)`, at zero."""
+    for account, user_id, kind, currency in accounts:
+        await tx.run(
+            """
+            INSERT INTO accounts (id, user_id, kind, currency)
+            VALUES (:id, :user_id, :kind, :currency)
+            """,
+            id=account,
+            user_id=user_id,
+            kind=kind,
+            currency=currency,
+        )
+
+
+async def insert_transfer(
+    tx: Transaction, *, transfer_id: str, business_key: str, created_at: int
+) -> bool:
+    """Begin a transfer; False when one with this business key was posted before."""
+    added = await tx.run(
+        """
+        INSERT INTO transfers (id, business_key, created_at)
+        VALUES (:id, :business_key, :created_at)
+        ON CONFLICT (business_key) DO NOTHING
+        """,
+        id=transfer_id,
+        business_key=business_key,
+        created_at=created_at,
+    )
+    return added == 1
+
+
+async def insert_entry(tx: Transaction, transfer_id: str, line: int, entry: EntryRow) -> None:
+    """Move money between two accounts.
+
+    Raises:
+        ConstraintError: `accounts_never_negative`, when the debited user has less.
+    """
+    await tx.run(
+        """
+        INSERT INTO entries (transfer_id, line, currency, debit_account, credit_account, amount)
+        VALUES (:transfer_id, :line, :currency, :debit_account, :credit_account, :amount)
+        """,
+        transfer_id=transfer_id,
+        line=line,
+        **entry._asdict(),
+    )
+
+
+async def insert_hold(tx: Transaction, hold: HoldRow, created_at: int) -> None:
+    """Record an open hold."""
+    await tx.run(
+        """
+        INSERT INTO holds (id, user_id, currency, amount, created_at)
+        VALUES (:id, :user_id, :currency, :amount, :created_at)
+        """,
+        id=hold.id,
+        user_id=hold.user_id,
+        currency=hold.currency,
+        amount=hold.amount,
+        created_at=created_at,
+    )
+
+
+async def resolve_hold(
+    tx: Transaction, hold_id: str, *, captured: int, resolved_at: int
+) -> HoldRow | None:
+    """Resolve an open hold and return it; None when it is not open."""
+    return await tx.one(
+        HoldRow,
+        """
+        UPDATE holds SET captured = :captured, resolved_at = :resolved_at
+        WHERE id = :id AND resolved_at IS NULL
+        RETURNING id, user_id, currency, amount, captured
+        """,
+        id=hold_id,
+        captured=captured,
+        resolved_at=resolved_at,
+    )
+
+
+async def find_hold(tx: Transaction, hold_id: str) -> HoldRow | None:
+    """Return a hold."""
+    return await tx.one(
+        HoldRow,
+        "SELECT id, user_id, currency, amount, captured FROM holds WHERE id = :id",
+        id=hold_id,
+    )
+
+
+async def balance(tx: Transaction, account: str) -> int | None:
+    """Return what an account holds, in micro-units."""
+    found = await tx.one(
+        CountRow, "SELECT balance FROM accounts WHERE id = :account", account=account
+    )
+    return found.count if found is not None else None
+
+
+async def count_transfers(tx: Transaction) -> int:
+    """Return how many transfers were ever posted."""
+    found = await tx.one(CountRow, "SELECT COUNT(*) FROM transfers")
+    return found.count if found is not None else 0
+
+
+async def recomputed_balances(tx: Transaction) -> list[BalanceRow]:
+    """Return every account with the sum of its entries beside its stored balance."""
+    return await tx.all(
+        BalanceRow,
+        """
+        SELECT a.id, a.balance, CAST(COALESCE(SUM(moved.amount), 0) AS BIGINT)
+        FROM accounts AS a
+        LEFT JOIN (
+            SELECT credit_account AS account, amount FROM entries
+            UNION ALL
+            SELECT debit_account, -amount FROM entries
+        ) AS moved ON moved.account = a.id
+        GROUP BY a.id, a.balance
+        ORDER BY a.id
+        """,
+    )
+
+
+async def held_against_holds(tx: Transaction) -> list[DifferenceRow]:
+    """Return each `held` account whose balance is not the sum of its user's open holds."""
+    return await tx.all(
+        DifferenceRow,
+        """
+        SELECT a.id, CAST(COALESCE(SUM(h.amount), 0) AS BIGINT) AS expected, a.balance
+        FROM accounts AS a
+        LEFT JOIN holds AS h
+            ON h.user_id = a.user_id AND h.currency = a.currency AND h.resolved_at IS NULL
+        WHERE a.kind = 'held'
+        GROUP BY a.id, a.balance
+        HAVING a.balance <> COALESCE(SUM(h.amount), 0)
+        ORDER BY a.id
+        """,
+    )
+
+
+async def holds_without_posting(tx: Transaction) -> list[DifferenceRow]:
+    """Return each hold for which the ledger did not set aside its amount."""
+    return await tx.all(
+        DifferenceRow,
+        """
+        SELECT h.id, h.amount, CAST(COALESCE(SUM(e.amount), 0) AS BIGINT) AS found
+        FROM holds AS h
+        LEFT JOIN transfers AS t ON t.business_key = h.id || ':hold'
+        LEFT JOIN entries AS e ON e.transfer_id = t.id
+        GROUP BY h.id, h.amount
+        HAVING h.amount <> COALESCE(SUM(e.amount), 0)
+        ORDER BY h.id
+        """,
+    )
+
+
+async def captures_against_postings(tx: Transaction) -> list[DifferenceRow]:
+    """Return each resolved hold whose entries do not pay out exactly what it captured."""
+    return await tx.all(
+        DifferenceRow,
+        """
+        SELECT h.id, h.captured, CAST(COALESCE(SUM(e.amount), 0) AS BIGINT) AS found
+        FROM holds AS h
+        LEFT JOIN transfers AS t ON t.business_key = h.id || ':capture'
+        LEFT JOIN entries AS e
+            ON e.transfer_id = t.id
+            AND e.credit_account <> 'user:' || h.user_id || ':available:' || h.currency
+        WHERE h.resolved_at IS NOT NULL
+        GROUP BY h.id, h.captured
+        HAVING h.captured <> COALESCE(SUM(e.amount), 0)
+        ORDER BY h.id
+        """,
+    )
+
+
+async def holds_against_work(tx: Transaction) -> list[DifferenceRow]:
+    """Return each open hold without open work (1 expected, 0 found), and the reverse."""
+    return await tx.all(
+        DifferenceRow,
+        """
+        SELECT h.id, 0, 1 FROM holds AS h
+        LEFT JOIN bandwidth_sessions AS s
+            ON h.id = 'bandwidth:' || s.id AND s.status = 'active'
+        WHERE h.resolved_at IS NULL AND s.id IS NULL
+        UNION ALL
+        SELECT 'bandwidth:' || s.id, 1, 0 FROM bandwidth_sessions AS s
+        LEFT JOIN holds AS h
+            ON h.id = 'bandwidth:' || s.id AND h.resolved_at IS NULL
+        WHERE s.status = 'active' AND h.id IS NULL
+        """,
+    )

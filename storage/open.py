@@ -1,0 +1,20 @@
+"""From a URL to a store that is ready to use, its schema up to date."""
+
+from storage.postgres import PostgresStore
+from storage.sqlite import SqliteStore
+from storage.store import Store
+
+
+async def open_store(url: str, *, pool_size: int = 10) -> Store:
+    """Open the database that `url` names, and bring its schema up to date.
+
+    Args:
+        url: `sqlite:///relative.db`, `sqlite:////absolute.db` or `postgresql://…`.
+        pool_size: connections to PostgreSQL.
+
+    Raises:
+        CannotOpenError: unreadable, locked, read-only, unreachable, or made by a newer program.
+    """
+    if url.startswith("sqlite:///"):
+        return await SqliteStore.open(url.removeprefix("sqlite:///"))
+    return await PostgresStore.open(url, pool_size=pool_size)

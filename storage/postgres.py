@@ -1,0 +1,210 @@
+"""The store on PostgreSQL: a pool of connections, a transaction per unit of work."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import asyncpg
+
+from storage import migrate
+from storage.errors import (
+    AlreadyClaimedError,
+    CannotOpenError,
+    ConstraintError,
+    StoreError,
+    UnavailableError,
+)
+from storage.store import Arguments, Result, Row, Unit, Value
+
+if TYPE_CHECKING:
+    from asyncpg.pool import PoolConnectionProxy
+
+    _Connection = PoolConnectionProxy[asyncpg.Record]
+
+CONNECT_TIMEOUT_SECONDS = 10.0
+STATEMENT_TIMEOUT_SECONDS = 10.0
+ATTEMPTS = 5
+MIGRATION_LOCK = 0x70726F78
+DAEMON_LOCK = 0x70726F79
+
+_PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
+_RETRIED = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+_UNREACHABLE = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
+
+
+class PostgresStore:
+    """A `Store` in a PostgreSQL database."""
+
+    def __init__(self, url: str, pool: asyncpg.Pool) -> None:
+        self._url = url
+        self._pool = pool
+        self._claim: asyncpg.Connection | None = None
+
+    @classmethod
+    async def open(cls, url: str, *, pool_size: int) -> Self:
+        """Connect to the database at `url` and bring its schema up to date.
+
+        Raises:
+            CannotOpenError: it is out of reach, refuses the login, or is newer than this program.
+        """
+        pool = asyncpg.create_pool(
+            url,
+            min_size=1,
+            max_size=pool_size,
+            timeout=CONNECT_TIMEOUT_SECONDS,
+            command_timeout=STATEMENT_TIMEOUT_SECONDS,
+        )
+        try:
+            await pool
+            async with pool.acquire() as connection, connection.transaction():
+                await _prepare(connection)
+        except (*_UNREACHABLE, ValueError, CannotOpenError) as error:
+            pool.terminate()
+            reason = str(error) or type(error).__name__
+            raise CannotOpenError(f"{_without_password(url)}: {reason}") from error
+        return cls(url, pool)
+
+    async def write(
+        self, unit: Unit[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        """See `Store.write`. A unit that lost against another is run again."""
+        lost: Exception | None = None
+        for _ in range(ATTEMPTS):
+            try:
+                async with self._transaction("read_committed", readonly=False) as connection:
+                    return await unit(_Transaction(connection), *args, **kwargs)
+            except _RETRIED as error:
+                lost = error
+        raise UnavailableError(f"lost {ATTEMPTS} times against other writers") from lost
+
+    async def read(
+        self, unit: Unit[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        """See `Store.read`."""
+        async with self._transaction("repeatable_read", readonly=True) as connection:
+            return await unit(_Transaction(connection), *args, **kwargs)
+
+    async def claim(self) -> None:
+        """See `Store.claim`. The claim is a lock of the server's, held by a connection of its own."""
+        with _translating():
+            connection = await asyncpg.connect(self._url, timeout=CONNECT_TIMEOUT_SECONDS)
+            claimed = await connection.fetchval("SELECT pg_try_advisory_lock($1)", DAEMON_LOCK)
+        if not claimed:
+            await connection.close()
+            where = _without_password(self._url)
+            raise AlreadyClaimedError(f"{where}: another proxyd serves from this database")
+        self._claim = connection
+
+    async def close(self) -> None:
+        """See `Store.close`."""
+        if self._claim is not None:
+            await self._claim.close(timeout=CONNECT_TIMEOUT_SECONDS)
+            self._claim = None
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
+                await self._pool.close()
+        except TimeoutError:
+            self._pool.terminate()
+
+    @asynccontextmanager
+    async def _transaction(
+        self, isolation: Literal["read_committed", "repeatable_read"], *, readonly: bool
+    ) -> AsyncIterator["_Connection"]:
+        with _translating():
+            async with (
+                self._pool.acquire(timeout=CONNECT_TIMEOUT_SECONDS) as connection,
+                connection.transaction(isolation=isolation, readonly=readonly),
+            ):
+                yield connection
+
+
+class _Transaction:
+    """The statements of `Transaction`, over one connection with an open transaction."""
+
+    def __init__(self, connection: "_Connection") -> None:
+        self._connection = connection
+
+    async def run(self, sql: str, **values: Value) -> int:
+        statement, arguments = _positional(sql, values)
+        with _translating():
+            status = await self._connection.execute(statement, *arguments)
+        return int(status.rpartition(" ")[2])
+
+    async def one(self, row: Callable[..., Row], sql: str, **values: Value) -> Row | None:
+        statement, arguments = _positional(sql, values)
+        with _translating():
+            found = await self._connection.fetchrow(statement, *arguments)
+        return row(*found) if found is not None else None
+
+    async def all(self, row: Callable[..., Row], sql: str, **values: Value) -> list[Row]:
+        statement, arguments = _positional(sql, values)
+        with _translating():
+            found = await self._connection.fetch(statement, *arguments)
+        return [row(*record) for record in found]
+
+    async def lock(self, table: str, ids: Sequence[str]) -> None:
+        with _translating():
+            await self._connection.execute(
+                f"SELECT 1 FROM {table} WHERE id = ANY($1) ORDER BY id FOR UPDATE",  # noqa: S608 - a table's name, never input
+                list(ids),
+            )
+
+
+def _positional(sql: str, values: Mapping[str, Value]) -> tuple[str, list[Value]]:
+    statement, names = _numbered(sql)
+    return statement, [values[name] for name in names]
+
+
+@lru_cache(maxsize=1024)
+def _numbered(sql: str) -> tuple[str, tuple[str, ...]]:
+    """Turn `:name` into `$1`, and say which name stands where."""
+    names: list[str] = []
+
+    def number(match: re.Match[str]) -> str:
+        if match[1] not in names:
+            names.append(match[1])
+        return f"${names.index(match[1]) + 1}"
+
+    return _PARAMETER.sub(number, sql), tuple(names)
+
+
+@contextmanager
+def _translating() -> Iterator[None]:
+    try:
+        yield
+    except _RETRIED:
+        raise
+    except _UNREACHABLE as error:
+        raise _translated(error) from error
+
+
+def _translated(error: BaseException) -> StoreError:
+    if isinstance(error, asyncpg.IntegrityConstraintViolationError):
+        return ConstraintError(error.constraint_name or "", str(error))
+    return UnavailableError(str(error) or type(error).__name__)
+
+
+async def _prepare(connection: "_Connection") -> None:
+    """Bring the schema up to date: all missing steps in one transaction, one program at a time."""
+    await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
+    await connection.execute(migrate.VERSION_TABLE)
+    version: Any = await connection.fetchval(migrate.SELECT_VERSION)
+    for step in migrate.pending("postgres", version):
+        for script in step.scripts:
+            await connection.execute(script)
+        await _Transaction(connection).run(
+            migrate.INSERT_VERSION, version=step.version, name=step.name
+        )
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r"//([^:@/]*):[^@/]*@", r"//\1:***@", url)

@@ -1,0 +1,304 @@
+"""The store on SQLite: one writer that commits in groups, and a few readers.
+
+A unit of work runs whole in its connection's thread, so a transaction costs one hop however many
+statements it has. Units that wait while a commit is under way share the next one: each stands in a
+savepoint of its own, and all become durable with a single write to the disk.
+"""
+
+import asyncio
+import fcntl
+import os
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from typing import Any, Self, TypeVar, cast
+
+import aiosqlite
+
+from storage import migrate
+from storage.errors import (
+    AlreadyClaimedError,
+    CannotOpenError,
+    ConstraintError,
+    StoreError,
+    UnavailableError,
+)
+from storage.store import Arguments, Result, Row, Transaction, Unit, Value
+
+BUSY_TIMEOUT_SECONDS = 5.0
+READERS = 2
+GROUP_MAX_UNITS = 256
+PENDING_MAX_UNITS = 10_000
+
+_Returned = TypeVar("_Returned")
+_Started = Callable[[Transaction], Coroutine[Any, Any, Any]]
+
+
+class SqliteStore:
+    """A `Store` in one SQLite file, with write-ahead logging and durable commits."""
+
+    def __init__(self, path: Path, writer: "_Connection", readers: Sequence["_Connection"]) -> None:
+        self._path = path
+        self._writer = writer
+        self._readers = readers
+        self._next_reader = cycle(readers)
+        self._pending: deque[_Pending] = deque()
+        self._committing: asyncio.Task[None] | None = None
+        self._claim: int | None = None
+
+    @classmethod
+    async def open(cls, name: str) -> Self:
+        """Open or create the file `name` and bring its schema up to date.
+
+        Raises:
+            CannotOpenError: it cannot be read or written, is locked, or is not such a database.
+        """
+        path = Path(name)
+        opened: list[_Connection] = []
+        try:
+            _create_private(path)
+            for _ in range(1 + READERS):
+                opened.append(await _Connection(partial(_connect, path), iter_chunk_size=64))
+            await opened[0].call(_prepare)
+            for reader in opened[1:]:
+                await reader.call(_make_reader)
+        except (OSError, sqlite3.Error, CannotOpenError) as error:
+            for connection in opened:
+                await connection.close()
+            raise CannotOpenError(f"{path}: {_reason(error)}") from error
+        return cls(path, opened[0], opened[1:])
+
+    async def write(
+        self, unit: Unit[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        """See `Store.write`."""
+        if len(self._pending) >= PENDING_MAX_UNITS:
+            raise UnavailableError("too many writes are waiting")
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[Any] = loop.create_future()
+        self._pending.append(_Pending(lambda tx: unit(tx, *args, **kwargs), outcome))
+        if self._committing is None:
+            self._committing = loop.create_task(self._commit_pending())
+        return cast(Result, await outcome)
+
+    async def read(
+        self, unit: Unit[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        """See `Store.read`."""
+        reader = next(self._next_reader)
+        return await reader.call(partial(_read, lambda tx: unit(tx, *args, **kwargs)))
+
+    async def claim(self) -> None:
+        """See `Store.claim`."""
+        lock = os.open(f"{self._path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise AlreadyClaimedError(
+                f"{self._path}: another proxyd serves from this database"
+            ) from None
+        self._claim = lock
+
+    async def close(self) -> None:
+        """See `Store.close`."""
+        while self._committing is not None:
+            await asyncio.shield(self._committing)
+        for connection in (*self._readers, self._writer):
+            await connection.close()
+        if self._claim is not None:
+            os.close(self._claim)
+            self._claim = None
+
+    async def _commit_pending(self) -> None:
+        try:
+            while self._pending:
+                group = [
+                    self._pending.popleft() for _ in range(min(len(self._pending), GROUP_MAX_UNITS))
+                ]
+                outcomes = await self._commit(group)
+                for pending, outcome in zip(group, outcomes, strict=True):
+                    pending.resolve(outcome)
+        finally:
+            self._committing = None
+
+    async def _commit(self, group: list["_Pending"]) -> Sequence["_Outcome"]:
+        try:
+            return await self._writer.call(partial(_write_group, [each.start for each in group]))
+        except Exception as error:  # noqa: BLE001 - handed to every caller of the group
+            return [_Outcome(error=error)] * len(group)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    result: Any = None
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    start: _Started
+    outcome: "asyncio.Future[Any]"
+
+    def resolve(self, outcome: _Outcome) -> None:
+        if self.outcome.done():
+            return
+        if outcome.error is not None:
+            self.outcome.set_exception(outcome.error)
+        else:
+            self.outcome.set_result(outcome.result)
+
+
+class _Connection(aiosqlite.Connection):
+    """An aiosqlite connection that runs a whole function in its thread."""
+
+    async def call(self, function: Callable[[sqlite3.Connection], _Returned]) -> _Returned:
+        if self._connection is None or not self._running:
+            raise UnavailableError("the database is closed")
+        return cast(_Returned, await self._execute(function, self._connection))
+
+
+class _Transaction:
+    """The statements of `Transaction`; they run in the caller's thread and never suspend."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def _execute(self, sql: str, values: dict[str, Value]) -> sqlite3.Cursor:
+        try:
+            return self._connection.execute(sql, values)
+        except sqlite3.Error as error:
+            raise _translated(error) from error
+
+    async def run(self, sql: str, **values: Value) -> int:
+        return self._execute(sql, values).rowcount
+
+    async def one(self, row: Callable[..., Row], sql: str, **values: Value) -> Row | None:
+        rows = self._execute(sql, values).fetchall()
+        return row(*rows[0]) if rows else None
+
+    async def all(self, row: Callable[..., Row], sql: str, **values: Value) -> list[Row]:
+        return [row(*columns) for columns in self._execute(sql, values).fetchall()]
+
+    async def lock(self, table: str, ids: Sequence[str]) -> None:
+        """Nothing to do: there is one writer, and it has the whole database."""
+
+
+def _finish(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return cast(Result, stop.value)
+    coroutine.close()
+    raise RuntimeError("a unit of work awaited something other than its transaction")
+
+
+def _write_group(connection: sqlite3.Connection, starts: list[_Started]) -> list[_Outcome]:
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            outcomes = [_write_unit(connection, start) for start in starts]
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+    except sqlite3.Error as error:
+        raise _translated(error) from error
+    return outcomes
+
+
+def _write_unit(connection: sqlite3.Connection, start: _Started) -> _Outcome:
+    connection.execute("SAVEPOINT unit")
+    try:
+        outcome = _Outcome(result=_finish(start(_Transaction(connection))))
+    except Exception as error:  # noqa: BLE001 - handed to the unit's caller
+        if not connection.in_transaction:
+            raise UnavailableError(f"the database gave up the transaction: {error}") from error
+        connection.execute("ROLLBACK TO unit")
+        outcome = _Outcome(error=error)
+    connection.execute("RELEASE unit")
+    return outcome
+
+
+def _read(start: _Started, connection: sqlite3.Connection) -> Any:  # noqa: ANN401 - the unit's own
+    try:
+        connection.execute("BEGIN")
+        try:
+            return _finish(start(_Transaction(connection)))
+        finally:
+            connection.execute("ROLLBACK")
+    except sqlite3.Error as error:
+        raise _translated(error) from error
+
+
+def _create_private(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, timeout=BUSY_TIMEOUT_SECONDS)
+    try:
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA synchronous = FULL")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _make_reader(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA query_only = ON")
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    """Bring the schema up to date: all missing steps in one transaction."""
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        connection.execute(migrate.VERSION_TABLE)
+        (version,) = connection.execute(migrate.SELECT_VERSION).fetchone()
+        for step in migrate.pending("sqlite", version):
+            for script in step.scripts:
+                for statement in _statements(script):
+                    connection.execute(statement)
+            connection.execute(migrate.INSERT_VERSION, {"version": step.version, "name": step.name})
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _statements(script: str) -> list[str]:
+    statements, lines = [], ""
+    for line in script.splitlines(keepends=True):
+        lines += line
+        if sqlite3.complete_statement(lines):
+            statements.append(lines)
+            lines = ""
+    return statements
+
+
+def _translated(error: sqlite3.Error) -> StoreError:
+    text = str(error)
+    if isinstance(error, sqlite3.IntegrityError):
+        return ConstraintError(text.rpartition("constraint failed: ")[2], text)
+    return UnavailableError(text)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    text = str(error)
+    return {
+        "database is locked": "the database is locked by another program",
+        "attempt to write a readonly database": "the database is read-only",
+        "file is not a database": "the file is not an SQLite database",
+    }.get(text, text)

@@ -1,0 +1,73 @@
+"""What a store promises: units of work over one transaction, the same on every engine."""
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+Value = str | int | None
+Row = TypeVar("Row")
+Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
+
+
+class Transaction(Protocol):
+    """Statements of one open transaction, in the SQL that both engines speak.
+
+    Values are named (`:name`). A row comes back as `row(*columns)`, in the order of the columns.
+    """
+
+    async def run(self, sql: str, **values: Value) -> int:
+        """Run one statement and return how many rows it changed.
+
+        Raises:
+            ConstraintError: a rule of the schema forbids it.
+            UnavailableError: the database did not answer.
+        """
+
+    async def one(self, row: Callable[..., Row], sql: str, **values: Value) -> Row | None:
+        """Return the first row, or None. Raises as `run`."""
+
+    async def all(self, row: Callable[..., Row], sql: str, **values: Value) -> list[Row]:
+        """Return every row. Raises as `run`."""
+
+    async def lock(self, table: str, ids: Sequence[str]) -> None:
+        """Lock rows until the end of the transaction, in an order that cannot deadlock."""
+
+
+Unit = Callable[Concatenate[Transaction, Arguments], Coroutine[Any, Any, Result]]
+
+
+class Store(Protocol):
+    """A database. Units of work may await nothing but their transaction and may be run again."""
+
+    async def write(
+        self, unit: Unit[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        """Run a unit in a transaction and commit it durably; an exception rolls it back.
+
+        Raises:
+            UnavailableError: the database did not take it; nothing was written.
+        """
+
+    async def read(
+        self, unit: Unit[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        """Run a unit that only reads, all of it over one snapshot.
+
+        Raises:
+            UnavailableError: the database did not answer.
+        """
+
+    async def claim(self) -> None:
+        """Become the one daemon on this database, until `close`.
+
+        Raises:
+            AlreadyClaimedError: another daemon is.
+        """
+
+    async def close(self) -> None:
+        """Finish what was begun and close every connection."""
+
+
+async def probe(tx: Transaction) -> None:
+    """Ask the database for nothing, to see whether it answers."""
+    await tx.run("SELECT 1")
