@@ -38,8 +38,9 @@ def load(path: Path | None, environment: Mapping[str, str]) -> Settings:
     sections = {section.name: section.type for section in msgspec.structs.fields(Settings)}
     values = _read_file(path, problems) if path is not None else {}
     built: dict[str, Any] = {}
-    for name in values.keys() - sections.keys():
-        problems.append(f"{name}: no such section{_hint(name, sections)}")
+    problems.extend(
+        f"{name}: no such section{_hint(name, sections)}" for name in values if name not in sections
+    )
     overrides = _overrides(environment, sections, problems)
     for name, section in sections.items():
         given = values.get(name, {})

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from market import ids, ledger, leases
+from market import ids, leases, ledger
 from market.credentials import Credentials, new_credentials
 from market.errors import Code, MarketError
 from market.ids import Identifiers

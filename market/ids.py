@@ -1,4 +1,4 @@
-"""Identifiers: UUIDs of version 7, which sort by the time they were made (RFC 9562, section 5.7)."""
+"""Identifiers: UUIDs of version 7, which sort by when they were made (RFC 9562, section 5.7)."""
 
 import secrets
 import uuid

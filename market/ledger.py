@@ -25,7 +25,7 @@ def held(user_id: str, currency: Currency) -> str:
 
 
 def deposits(currency: Currency) -> str:
-    """Return the house's account from which money enters; it is as far below zero as users paid in."""
+    """Return the house's account from which money enters; users paid in what it is below zero."""
     return f"house:deposits:{currency}"
 
 

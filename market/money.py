@@ -4,9 +4,9 @@ from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation, localcontext
 from enum import StrEnum
 
 MICRO_DIGITS = 6
-MICRO = 10**MICRO_DIGITS
+MICRO = 1_000_000
 BYTE_DIGITS = 9
-GB = 10**BYTE_DIGITS
+GB = 1_000_000_000
 
 _WHOLE_DIGITS = 18
 
@@ -25,7 +25,7 @@ def scaled(number: int | Decimal, digits: int) -> int:
         ValueError: the number is not finite, is negative, or is beyond any sum of money.
     """
     value = Decimal(number)
-    if not value.is_finite() or value.is_signed() and value != 0:
+    if not value.is_finite() or (value.is_signed() and value != 0):
         raise ValueError("expected a number that is not negative")
     if value != 0 and value.adjusted() >= _WHOLE_DIGITS - digits:
         raise ValueError("expected a smaller number")

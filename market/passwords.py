@@ -54,7 +54,7 @@ class Passwords:
         return await self._in_thread(lambda: self._matches(password, encoded))
 
     async def prepare(self) -> None:
-        """Make what `verify` compares with when there is no user, so that its first call is no slower."""
+        """Make what `verify` compares with when there is no user, so that no call is slower."""
         self._decoy = await self.hash("a password that nobody has")
 
     def close(self) -> None:

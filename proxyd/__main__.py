@@ -97,13 +97,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="COMMAND", required=True
     )
     audit = ledger.add_parser("audit", help="recompute everything and compare")
-    _finish(audit, lambda settings, options: commands.audit(settings))
+    _finish(audit, lambda settings, _: commands.audit(settings))
 
     config = topics.add_parser("config", help="settings").add_subparsers(
         metavar="COMMAND", required=True
     )
     check = config.add_parser("check", help="check the settings, and start nothing")
-    _finish(check, lambda settings, options: commands.config_check(options.config))
+    _finish(check, lambda _, options: commands.config_check(options.config))
     return parser
 
 

@@ -11,6 +11,7 @@ import socket
 import struct
 import termios
 from collections.abc import Callable
+from contextlib import suppress
 
 PATIENCE_SECONDS = 5.0
 POLL_SECONDS = 0.02
@@ -37,11 +38,8 @@ def unacknowledged(sock: socket.socket, *, ended: bool) -> int:
 
 def reset(sock: socket.socket) -> None:
     """Close a socket with a reset: the peer learns that the stream is cut, not finished."""
-    try:
+    with suppress(OSError):  # the peer may have reset it already
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-    except OSError:
-        # The peer has reset it already.
-        pass
     sock.close()
 
 
@@ -55,25 +53,32 @@ class Closer:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._closing: set[_Closing] = set()
+        self._empty = asyncio.Event()
+        self._empty.set()
 
     def __len__(self) -> int:
         return len(self._closing)
 
     def close(self, sock: socket.socket, *, with_reset: bool = False) -> None:
         """Close a socket once its peer has everything; then with a reset, if that is wanted."""
-        closing = _Closing(self._loop, sock, self._closing.discard, with_reset=with_reset)
+        closing = _Closing(self._loop, sock, self._closed, with_reset=with_reset)
         self._closing.add(closing)
+        self._empty.clear()
         closing.step()
 
     async def wait_closed(self) -> None:
         """Wait until every socket is closed; each has its own limit of patience."""
-        while self._closing:
-            await asyncio.sleep(POLL_SECONDS)
+        await self._empty.wait()
 
     def close_now(self) -> None:
         """Close what is left, without waiting."""
         for closing in tuple(self._closing):
             closing.finish()
+
+    def _closed(self, closing: "_Closing") -> None:
+        self._closing.discard(closing)
+        if not self._closing:
+            self._empty.set()
 
 
 class _Closing:

@@ -36,6 +36,7 @@ from storage.store import Store, probe
 DAY_SECONDS = 86_400
 HOUR_SECONDS = 3_600
 EXPIRY_CHECK_SECONDS = 2.0
+DESCRIPTORS_MAX = 1_048_576
 DESCRIPTORS_SHARE = 0.8
 DESCRIPTORS_PER_CONNECTION = 2
 
@@ -161,19 +162,19 @@ class Daemon:
 
     async def close(self) -> None:
         """Cut what is left, write the last counts, close everything."""
-        self.gateway.stop_accepting()
-        self.gateway.close()
-        await self.http.stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
+            self.gateway.close()
+            await self.http.stop()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
             await self.meter.stop()
         except StoreError as error:
             _logger.error("the last counts could not be written: %s", error)
-        self.passwords.close()
-        self.listeners.close()
-        await self.store.close()
+        finally:
+            self.passwords.close()
+            self.listeners.close()
+            await self.store.close()
         _logger.info("stopped")
 
     async def _expire(self) -> None:
@@ -267,10 +268,12 @@ def _limits(settings: Settings) -> Limits:
 
 
 def _affordable_connections() -> int:
-    """Raise the limit of open descriptors as far as allowed; return what its share is enough for."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return int(hard * DESCRIPTORS_SHARE) // DESCRIPTORS_PER_CONNECTION
+    """Raise the limit of open descriptors as far as allowed; return what its share pays for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
+    descriptors = max(soft, wanted)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))
+    return int(descriptors * DESCRIPTORS_SHARE) // DESCRIPTORS_PER_CONNECTION
 
 
 def _report_death(task: "asyncio.Task[None]") -> None:

@@ -1,4 +1,4 @@
-"""The demonstration: a funded account and a session, for whoever tries the program on one machine."""
+"""The demonstration: a funded account and a session, for whoever tries the program."""
 
 from decimal import Decimal
 from ipaddress import ip_address

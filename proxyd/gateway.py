@@ -1,7 +1,7 @@
-"""The proxy's front door: accepts clients, talks with them, authorises, dials, hands over to the relay.
+"""The proxy's front door: accepts clients, authorises them, dials, and hands over to the relay.
 
-A connection is a small state machine on the event loop: no coroutine and no question to the store is
-spent on one whose session is known and whose target is an address.
+A connection is a small state machine on the event loop: no coroutine and no question to the store
+is spent on one whose session is known and whose target is an address.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import errno
 import logging
 import socket
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from ipaddress import ip_address
@@ -107,18 +108,17 @@ class Gateway:
             if not connection.is_relaying:
                 connection.abort()
 
-    async def drain(self, timeout: float) -> int:
-        """Wait until every client has left, at most `timeout` seconds; return how many have not."""
-        try:
-            async with asyncio.timeout(timeout):
+    async def drain(self, seconds: float) -> int:
+        """Wait until every client has left, at most `seconds`; return how many have not."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
                 await self._empty.wait()
                 await self.closer.wait_closed()
-        except TimeoutError:
-            pass
         return self.connections
 
     def close(self) -> None:
-        """Cut whoever is left."""
+        """Accept no new client, and cut whoever is left."""
+        self.stop_accepting()
         for connection in tuple(self._connections):
             connection.abort()
         self.closer.close_now()

@@ -8,6 +8,7 @@ while the other goes on; a reset is passed on as a reset, after what came before
 import asyncio
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 
 from proxyd.closing import Closer, reset, unacknowledged
 from proxyd.meter import LiveSession
@@ -285,11 +286,8 @@ class HalfPipe:
         """Pass the end of the source's stream on."""
         self._pause_reading()
         self.ended = True
-        try:
+        with suppress(OSError):  # the sink may be gone; its own half finds out
             self._sink.shutdown(socket.SHUT_WR)
-        except OSError:
-            # The sink is gone; its own half finds out.
-            pass
         self._relay.half_ended()
 
     def _give_up(self) -> None:

@@ -47,7 +47,7 @@ def _made(path: Path) -> bytes:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     key = secrets.token_urlsafe(MADE_BYTES).encode()
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    with open(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+    with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
         file.write(key + b"\n")
         file.flush()
         os.fsync(file.fileno())

@@ -1,1 +1,1 @@
-"""The only room that knows SQL: engines, transactions, migrations, one file of queries per aggregate."""
+"""The only room that knows SQL: engines, transactions, migrations, queries by aggregate."""

@@ -23,7 +23,7 @@ class SessionRow(NamedTuple):
 
 
 class ListedRow(NamedTuple):
-    """A session as its buyer sees it, with its open lease and what that had used when last reported."""
+    """A session as its buyer sees it, with its open lease and what that last reported."""
 
     id: str
     quota_bytes: int

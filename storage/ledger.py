@@ -43,7 +43,7 @@ class DifferenceRow(NamedTuple):
 class CountRow(NamedTuple):
     """A single number."""
 
-    count: int
+    number: int
 
 
 async def insert_accounts(tx: Transaction, accounts: list[tuple[str, str, str, str]]) -> None:
@@ -141,13 +141,13 @@ async def balance(tx: Transaction, account: str) -> int | None:
     found = await tx.one(
         CountRow, "SELECT balance FROM accounts WHERE id = :account", account=account
     )
-    return found.count if found is not None else None
+    return found.number if found is not None else None
 
 
 async def count_transfers(tx: Transaction) -> int:
     """Return how many transfers were ever posted."""
     found = await tx.one(CountRow, "SELECT COUNT(*) FROM transfers")
-    return found.count if found is not None else 0
+    return found.number if found is not None else 0
 
 
 async def recomputed_balances(tx: Transaction) -> list[BalanceRow]:

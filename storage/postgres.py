@@ -94,7 +94,7 @@ class PostgresStore:
             return await unit(_Transaction(connection), *args, **kwargs)
 
     async def claim(self) -> None:
-        """See `Store.claim`. The claim is a lock of the server's, held by a connection of its own."""
+        """See `Store.claim`; a lock of the server's, held by a connection of its own."""
         with _translating():
             connection = await asyncpg.connect(self._url, timeout=CONNECT_TIMEOUT_SECONDS)
             claimed = await connection.fetchval("SELECT pg_try_advisory_lock($1)", DAEMON_LOCK)
@@ -154,7 +154,7 @@ class _Transaction:
     async def lock(self, table: str, ids: Sequence[str]) -> None:
         with _translating():
             await self._connection.execute(
-                f"SELECT 1 FROM {table} WHERE id = ANY($1) ORDER BY id FOR UPDATE",  # noqa: S608 - a table's name, never input
+                f"SELECT 1 FROM {table} WHERE id = ANY($1) ORDER BY id FOR UPDATE",
                 list(ids),
             )
 

@@ -34,6 +34,7 @@ READERS = 2
 GROUP_MAX_UNITS = 256
 PENDING_MAX_UNITS = 10_000
 
+_Execute = Callable[..., Coroutine[Any, Any, Any]]
 _Returned = TypeVar("_Returned")
 _Started = Callable[[Transaction], Coroutine[Any, Any, Any]]
 
@@ -62,7 +63,9 @@ class SqliteStore:
         try:
             _create_private(path)
             for _ in range(1 + READERS):
-                opened.append(await _Connection(partial(_connect, path), iter_chunk_size=64))
+                connection = _Connection(partial(_connect, path), iter_chunk_size=64)
+                await connection
+                opened.append(connection)
             await opened[0].call(_prepare)
             for reader in opened[1:]:
                 await reader.call(_make_reader)
@@ -159,7 +162,8 @@ class _Connection(aiosqlite.Connection):
     async def call(self, function: Callable[[sqlite3.Connection], _Returned]) -> _Returned:
         if self._connection is None or not self._running:
             raise UnavailableError("the database is closed")
-        return cast(_Returned, await self._execute(function, self._connection))
+        execute = cast(_Execute, self._execute)
+        return cast(_Returned, await execute(function, self._connection))
 
 
 class _Transaction:
@@ -197,7 +201,7 @@ def _finish(coroutine: Coroutine[Any, Any, Result]) -> Result:
     raise RuntimeError("a unit of work awaited something other than its transaction")
 
 
-def _write_group(connection: sqlite3.Connection, starts: list[_Started]) -> list[_Outcome]:
+def _write_group(starts: list[_Started], connection: sqlite3.Connection) -> list[_Outcome]:
     try:
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -216,7 +220,7 @@ def _write_unit(connection: sqlite3.Connection, start: _Started) -> _Outcome:
     connection.execute("SAVEPOINT unit")
     try:
         outcome = _Outcome(result=_finish(start(_Transaction(connection))))
-    except Exception as error:  # noqa: BLE001 - handed to the unit's caller
+    except Exception as error:
         if not connection.in_transaction:
             raise UnavailableError(f"the database gave up the transaction: {error}") from error
         connection.execute("ROLLBACK TO unit")

@@ -89,7 +89,7 @@ def is_global(address: Address) -> bool:
 
 
 def embedded_ipv4(address: Address) -> IPv4Address | None:
-    """Return the IPv4 address that an IPv6 address carries: mapped, compatible, NAT64, 6to4, Teredo."""
+    """Return the IPv4 address inside an IPv6 one: mapped, compatible, NAT64, 6to4, Teredo."""
     if isinstance(address, IPv4Address):
         return None
     value = int(address)

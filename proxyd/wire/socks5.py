@@ -182,34 +182,38 @@ class Socks5:
             return self._refuse_request(
                 Reply.GENERAL_FAILURE, f"request version {buffer[0]} instead of 5"
             )
-        if len(buffer) < 4:
-            return None
-        command, kind = buffer[1], buffer[3]
-        if kind not in AddressType.__members__.values():
-            return self._refuse_request(Reply.ADDRESS_TYPE_NOT_SUPPORTED, f"address type {kind}")
-        end = self._request_end(kind)
+        end = self._request_end()
         if end is None or len(buffer) < end:
             return None
-        port = int.from_bytes(buffer[end - 2 : end], "big")
-        encoded = bytes(buffer[4 : end - 2])
+        request = bytes(buffer[:end])
         del buffer[:end]
+        return self._requested(command=request[1], kind=request[3], rest=request[4:])
+
+    def _request_end(self) -> int | None:
+        """Return where the request ends, None while that is not known."""
+        buffer = self._buffer
+        if len(buffer) < 5:
+            return None
+        match buffer[3]:
+            case AddressType.IPV4:
+                return 4 + 4 + 2
+            case AddressType.IPV6:
+                return 4 + 16 + 2
+            case AddressType.DOMAINNAME:
+                return 5 + buffer[4] + 2
+            case _:
+                return 5
+
+    def _requested(self, *, command: int, kind: int, rest: bytes) -> Event:
+        if kind not in AddressType.__members__.values():
+            return self._refuse_request(Reply.ADDRESS_TYPE_NOT_SUPPORTED, f"address type {kind}")
         if command != Command.CONNECT:
             return self._refuse_request(Reply.COMMAND_NOT_SUPPORTED, f"command {command}")
-        host = _host(kind, encoded)
+        host = _host(kind, rest[:-2])
         if host is None:
             return self._refuse_request(Reply.HOST_UNREACHABLE, "not a host name")
         self.state = State.REQUEST_DECISION
-        return Connect(host, port)
-
-    def _request_end(self, kind: int) -> int | None:
-        """Return where the request ends, None while that is not known."""
-        if kind == AddressType.IPV4:
-            return 4 + 4 + 2
-        if kind == AddressType.IPV6:
-            return 4 + 16 + 2
-        if len(self._buffer) < 5:
-            return None
-        return 5 + self._buffer[4] + 2
+        return Connect(host, int.from_bytes(rest[-2:], "big"))
 
     def _reply(self, reply: Reply, host: Address, port: int) -> None:
         kind = AddressType.IPV4 if host.version == 4 else AddressType.IPV6
