@@ -137,7 +137,8 @@ class _Transaction:
         statement, arguments = _positional(sql, values)
         with _translating():
             status = await self._connection.execute(statement, *arguments)
-        return int(status.rpartition(" ")[2])
+        changed = status.rpartition(" ")[2]
+        return int(changed) if changed.isdigit() else 0
 
     async def one(self, row: Callable[..., Row], sql: str, **values: Value) -> Row | None:
         statement, arguments = _positional(sql, values)

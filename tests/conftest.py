@@ -1,0 +1,59 @@
+"""Fixtures that every room's tests may use."""
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import uvloop
+from support import postgres
+from support.clock import Clock
+from support.service import Service, running_in
+
+from storage.open import open_store
+from storage.store import Store
+
+
+def pytest_asyncio_loop_factories(config: object, item: object) -> dict[str, Callable]:
+    """Run every test on the loop that the daemon runs on."""
+    return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """The URL of a running PostgreSQL server."""
+    with postgres.server() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
+    """The URL of an empty database, on each engine in turn."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/proxyd.db"
+    else:
+        server = request.getfixturevalue("postgres_server")
+        async with postgres.database(server, f"test_{uuid.uuid4().hex}") as url:
+            yield url
+
+
+@pytest.fixture
+async def store(store_url: str) -> AsyncIterator[Store]:
+    """An open store with an up-to-date schema, on each engine in turn."""
+    opened = await open_store(store_url)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock that the test sets."""
+    return Clock()
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    """A running daemon on SQLite; its ledger must agree when the test is over."""
+    async with running_in(tmp_path) as running:
+        yield running
+        await running.assert_audit()

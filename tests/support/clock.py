@@ -1,0 +1,14 @@
+"""A wall clock that tests set."""
+
+
+class Clock:
+    """UTC time; starts at 2027-01-15T08:00:00Z and moves when told."""
+
+    def __init__(self, seconds: int = 1_800_000_000) -> None:
+        self.now = seconds
+
+    def seconds(self) -> int:
+        return self.now
+
+    def milliseconds(self) -> int:
+        return self.now * 1000

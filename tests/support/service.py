@@ -1,0 +1,202 @@
+"""A whole daemon inside the test's own event loop, with a client for its API."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from config.settings import Settings
+from market import accounts
+from market.audit import audit_ledger
+from market.money import Currency, micro
+from proxyd import clock, daemon
+from proxyd.daemon import Daemon
+from proxyd.listening import bound_port
+
+TEST_SETTINGS: dict[str, Any] = {
+    "api": {"port": 0},
+    "proxy": {"port": 0},
+    "egress": {"allow": ["127.0.0.0/8", "::1/128"]},
+    "auth": {"argon2_time_cost": 1, "argon2_memory_kib": 64, "signing_key": "k" * 40},
+    "limits": {"drain_seconds": 2.0},
+}
+
+
+def settings_for(url: str, **sections: dict[str, Any]) -> Settings:
+    """Return settings for tests: free ports, cheap hashes, loopback targets; sections add to them."""
+    merged = {name: dict(values) for name, values in TEST_SETTINGS.items()}
+    merged["storage"] = {"url": url}
+    for name, values in sections.items():
+        merged.setdefault(name, {}).update(values)
+    return msgspec.convert(merged, Settings)
+
+
+@dataclass
+class Answer:
+    """What the API answered."""
+
+    status: int
+    body: Any
+    headers: Any
+
+    @property
+    def code(self) -> str:
+        return str(self.body["error"]["code"])
+
+    @property
+    def field(self) -> str | None:
+        return self.body["error"].get("field")
+
+
+@dataclass
+class Person:
+    """Somebody with an account."""
+
+    email: str
+    user_id: str
+    token: str
+
+
+@dataclass
+class Bought:
+    """A session that somebody bought."""
+
+    id: str
+    username: str
+    password: str
+    cost_usd: float
+
+
+class Service:
+    """A running daemon, its API and its proxy."""
+
+    def __init__(self, running: Daemon, http: aiohttp.ClientSession) -> None:
+        self.daemon = running
+        self.http = http
+        self.api_port = bound_port(running.listeners.api)
+        self.proxy_port = bound_port(running.listeners.proxy)
+        self.url = f"http://127.0.0.1:{self.api_port}"
+        self._people = 0
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        token: str | None = None,
+        raw: bytes | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Answer:
+        """Ask the API; `raw` is sent as it is, `body` as JSON."""
+        sent = dict(headers or {})
+        if token is not None:
+            sent["Authorization"] = f"Bearer {token}"
+        data = raw
+        if body is not None:
+            data = msgspec.json.encode(body)
+        if data is not None:
+            sent.setdefault("Content-Type", "application/json")
+        async with self.http.request(method, self.url + path, data=data, headers=sent) as response:
+            text = await response.read()
+            parsed = msgspec.json.decode(text) if text else None
+            return Answer(response.status, parsed, response.headers)
+
+    async def person(self, usd: str = "0", credit: str = "0") -> Person:
+        """Register somebody and pay money in."""
+        self._people += 1
+        email = f"person{self._people}@example.com"
+        answer = await self.call(
+            "POST",
+            "/auth/register",
+            {"username": f"person{self._people}", "email": email, "password": "long enough"},
+        )
+        assert answer.status == 200, answer.body
+        await self.fund(email, usd, Currency.USD)
+        await self.fund(email, credit, Currency.CREDIT)
+        return Person(email, answer.body["user"]["id"], answer.body["token"])
+
+    async def fund(self, email: str, amount: str, currency: Currency = Currency.USD) -> None:
+        """Pay money into an account."""
+        if Decimal(amount):
+            transfer = self.daemon.identifiers.new()
+            await self.daemon.store.write(
+                accounts.deposit,
+                email=email,
+                currency=currency,
+                amount=micro(Decimal(amount)),
+                reference=transfer,
+                transfer_id=transfer,
+                now=clock.seconds(),
+            )
+
+    async def buy(self, person: Person, *, quota: int = 10**9, price: float = 1.0) -> Bought:
+        """Buy a session of `quota` bytes."""
+        gb = Decimal(quota) / 10**9
+        answer = await self.call(
+            "POST",
+            "/api/bandwidth/create",
+            raw=f'{{"gb": {gb:f}, "price_per_gb": {price}}}'.encode(),
+            token=person.token,
+        )
+        assert answer.status == 200, answer.body
+        proxy = answer.body["proxy"]
+        return Bought(
+            answer.body["session_id"],
+            proxy["username"],
+            proxy["password"],
+            answer.body["cost_usd"],
+        )
+
+    async def sessions(self, person: Person, status: str = "all") -> list[dict[str, Any]]:
+        """List somebody's sessions."""
+        answer = await self.call(
+            "GET", f"/api/bandwidth/sessions?status={status}", token=person.token
+        )
+        assert answer.status == 200, answer.body
+        return list(answer.body["sessions"])
+
+    async def session(self, person: Person, bought: Bought) -> dict[str, Any]:
+        """Return one of somebody's sessions."""
+        return next(each for each in await self.sessions(person) if each["id"] == bought.id)
+
+    async def balance(self, person: Person) -> float:
+        """Return what somebody can spend, in USD."""
+        answer = await self.call("GET", "/auth/me", token=person.token)
+        return float(answer.body["usd_balance"])
+
+    async def assert_audit(self) -> None:
+        """Check that the ledger agrees with everything."""
+        report = await audit_ledger(self.daemon.store)
+        assert report.passed, report
+
+
+@asynccontextmanager
+async def running(settings: Settings) -> AsyncIterator[Service]:
+    """Run a daemon; at the end it is drained and its ledger audited by whoever wants to."""
+    built = await daemon.build(settings)
+    try:
+        await built.start()
+    except BaseException:
+        await built.close()
+        raise
+    async with aiohttp.ClientSession() as http:
+        service = Service(built, http)
+        try:
+            yield service
+        finally:
+            await built.close()
+    await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def running_in(folder: Path, **sections: dict[str, Any]) -> AsyncIterator[Service]:
+    """Run a daemon on an SQLite database in a folder."""
+    async with running(settings_for(f"sqlite:///{folder}/proxyd.db", **sections)) as service:
+        yield service

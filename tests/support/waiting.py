@@ -1,0 +1,31 @@
+"""Waiting for a condition instead of sleeping for luck."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+PATIENCE_SECONDS = 20.0
+STEP_SECONDS = 0.01
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]], what: str = "") -> None:
+    """Wait until a condition, plain or awaitable, holds."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        outcome = condition()
+        if isinstance(outcome, Awaitable):
+            outcome = await outcome
+        if outcome:
+            return
+        if time.monotonic() > deadline:
+            raise AssertionError(f"never came true: {what or condition}")
+        await asyncio.sleep(STEP_SECONDS)
+
+
+def until_true(condition: Callable[[], bool], what: str = "") -> None:
+    """Wait, in a test without a loop, until a condition holds."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"never came true: {what or condition}")
+        time.sleep(STEP_SECONDS)
