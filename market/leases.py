@@ -23,8 +23,9 @@ EXPIRE_MAX_SESSIONS = 100
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How many bytes of a lease are used, in all."""
+    """How many bytes of a session's lease are used, in all."""
 
+    session_id: str
     lease_id: str
     used_bytes: int
 
@@ -124,6 +125,7 @@ class Leases:
 
 
 async def _open(tx: Transaction, session_id: str, *, lease_id: str, now: int) -> Grant | None:
+    await queries.lock(tx, [session_id])
     session = await queries.find(tx, session_id)
     if session is None:
         return None
@@ -147,6 +149,7 @@ async def _open(tx: Transaction, session_id: str, *, lease_id: str, now: int) ->
 
 
 async def _report(tx: Transaction, usages: Sequence[Usage]) -> list[str]:
+    await queries.lock(tx, [usage.session_id for usage in usages])
     return [
         usage.lease_id
         for usage in usages
@@ -155,6 +158,7 @@ async def _report(tx: Transaction, usages: Sequence[Usage]) -> list[str]:
 
 
 async def _release(tx: Transaction, usages: Sequence[Usage], *, now: int) -> None:
+    await queries.lock(tx, [usage.session_id for usage in usages])
     for usage in usages:
         if await queries.report(tx, usage.lease_id, usage.used_bytes):
             lease = await queries.find_open_lease(tx, usage.lease_id)
@@ -172,6 +176,7 @@ async def _settle(
     now: int,
 ) -> bool:
     require_transition(SessionStatus.ACTIVE, status)
+    await queries.lock(tx, [session_id])
     if usage is not None:
         await queries.report(tx, usage.lease_id, usage.used_bytes)
     await _close(tx, await queries.open_leases(tx, session_id), now)
@@ -192,6 +197,7 @@ async def _settle(
 
 async def _recover(tx: Transaction, *, now: int) -> int:
     leases = await queries.open_leases(tx, "")
+    await queries.lock(tx, [lease.session_id for lease in leases])
     await _close(tx, leases, now)
     return len(leases)
 

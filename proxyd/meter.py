@@ -113,7 +113,7 @@ class LiveSession:
     @property
     def usage(self) -> Usage | None:
         """What is to be reported of the lease."""
-        return Usage(self.lease_id, self.used) if self.lease_id is not None else None
+        return Usage(self.id, self.lease_id, self.used) if self.lease_id is not None else None
 
 
 class _Lookup(NamedTuple):
@@ -296,7 +296,7 @@ class Meter:
             return
         lost = set(
             await self._leases.report(
-                [Usage(session.lease_id or "", used) for session, used in changed]
+                [Usage(session.id, session.lease_id or "", used) for session, used in changed]
             )
         )
         for session, used in changed:

@@ -1,5 +1,6 @@
 """Queries on bandwidth sessions and on the leases under which their bytes are handed out."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage.store import Transaction
@@ -67,6 +68,11 @@ async def insert(tx: Transaction, session: SessionRow) -> None:
         """,
         **session._asdict(),
     )
+
+
+async def lock(tx: Transaction, session_ids: Sequence[str]) -> None:
+    """Lock sessions, so that their counters and leases change together."""
+    await tx.lock("bandwidth_sessions", session_ids)
 
 
 async def find(tx: Transaction, session_id: str) -> SessionRow | None:

@@ -30,7 +30,7 @@ ATTEMPTS = 5
 MIGRATION_LOCK = 0x70726F78
 DAEMON_LOCK = 0x70726F79
 
-_PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
+_TEXT_OR_PARAMETER = re.compile(r"'[^']*'|:(?P<name>[a-z_]+)")
 _RETRIED = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 _UNREACHABLE = (
     asyncpg.PostgresError,
@@ -171,11 +171,14 @@ def _numbered(sql: str) -> tuple[str, tuple[str, ...]]:
     names: list[str] = []
 
     def number(match: re.Match[str]) -> str:
-        if match[1] not in names:
-            names.append(match[1])
-        return f"${names.index(match[1]) + 1}"
+        name = match["name"]
+        if name is None:
+            return match[0]
+        if name not in names:
+            names.append(name)
+        return f"${names.index(name) + 1}"
 
-    return _PARAMETER.sub(number, sql), tuple(names)
+    return _TEXT_OR_PARAMETER.sub(number, sql), tuple(names)
 
 
 @contextmanager

@@ -8,8 +8,10 @@ import pytest
 import uvloop
 from support import postgres
 from support.clock import Clock
+from support.market import Market
 from support.service import Service, running_in
 
+from market.audit import audit_ledger
 from storage.open import open_store
 from storage.store import Store
 
@@ -49,6 +51,16 @@ async def store(store_url: str) -> AsyncIterator[Store]:
 def clock() -> Clock:
     """A clock that the test sets."""
     return Clock()
+
+
+@pytest.fixture
+async def market(store: Store, clock: Clock) -> AsyncIterator[Market]:
+    """The marketplace without a network, on each engine; its ledger must agree in the end."""
+    made = Market(store, clock)
+    yield made
+    made.passwords.close()
+    report = await audit_ledger(store)
+    assert report.passed, report
 
 
 @pytest.fixture

@@ -1,0 +1,116 @@
+"""Registering, logging in and depositing, on both engines."""
+
+import asyncio
+
+import pytest
+from support.market import Market
+
+from market.accounts import spendable
+from market.errors import Code, MarketError
+from market.money import Currency
+
+
+async def register(market: Market, **changes: str) -> str:
+    given = {"username": "ada", "email": "Ada@Example.com", "password": "long enough", **changes}
+    return (await market.accounts.register(**given)).token
+
+
+async def refused(market: Market, **changes: str) -> MarketError:
+    with pytest.raises(MarketError) as caught:
+        await register(market, **changes)
+    return caught.value
+
+
+async def test_whoever_registers_is_logged_in_with_empty_wallets(market: Market) -> None:
+    profile = await market.accounts.authenticate(await register(market))
+    assert (profile.username, profile.email) == ("ada", "Ada@Example.com")
+    assert (profile.usd_available, profile.credit_available) == (0, 0)
+    assert profile.email_verified_at is None
+
+
+async def test_an_address_is_taken_whatever_its_case(market: Market) -> None:
+    await register(market)
+    error = await refused(market, username="other", email="ADA@example.COM")
+    assert (error.code, error.field) == (Code.EMAIL_TAKEN, "email")
+
+
+async def test_a_name_is_taken_whatever_its_case(market: Market) -> None:
+    await register(market)
+    error = await refused(market, username="ADA", email="other@example.com")
+    assert (error.code, error.field) == (Code.USERNAME_TAKEN, "username")
+
+
+async def test_of_twenty_who_register_the_same_address_at_once_one_succeeds(
+    market: Market,
+) -> None:
+    outcomes = await asyncio.gather(
+        *(register(market, username=f"ada{number}") for number in range(20)),
+        return_exceptions=True,
+    )
+    errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    assert len(errors) == 19
+    assert {getattr(error, "code", None) for error in errors} == {Code.EMAIL_TAKEN}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("username", ""),
+        ("username", "x" * 51),
+        ("username", "two words"),
+        ("username", "bell\a"),
+        ("email", "nobody"),
+        ("email", "@example.com"),
+        ("email", "a@b@c.com"),
+        ("email", "a@example..com"),
+        ("email", "a b@example.com"),
+        ("email", "a" * 250 + "@example.com"),
+        ("password", "short12"),
+        ("password", "x" * 129),
+    ],
+)
+async def test_what_cannot_be_is_refused_by_name(market: Market, field: str, value: str) -> None:
+    error = await refused(market, **{field: value})
+    assert (error.code, error.field) == (Code.INVALID_FIELD, field)
+
+
+async def test_the_right_password_lets_in_and_a_wrong_one_does_not(market: Market) -> None:
+    await register(market)
+    login = await market.accounts.login(email="ada@example.com", password="long enough")
+    assert (await market.accounts.authenticate(login.token)).username == "ada"
+    for email, password in (
+        ("ada@example.com", "long enougH"),
+        ("nobody@example.com", "long enough"),
+        ("ada@example.com", "x" * 100_000),
+    ):
+        with pytest.raises(MarketError) as caught:
+            await market.accounts.login(email=email, password=password)
+        assert caught.value.code is Code.INVALID_CREDENTIALS
+
+
+async def test_a_token_ends_with_its_time(market: Market) -> None:
+    token = await register(market)
+    market.clock.now += 86_400 - 1
+    await market.accounts.authenticate(token)
+    market.clock.now += 1
+    with pytest.raises(MarketError) as caught:
+        await market.accounts.authenticate(token)
+    assert caught.value.code is Code.UNAUTHORIZED
+
+
+async def test_a_deposit_with_a_reference_is_made_once(market: Market) -> None:
+    await register(market)
+    assert await market.deposit("ada@example.com", 5_000_000, "invoice 1")
+    assert not await market.deposit("ada@example.com", 5_000_000, "invoice 1")
+    wallet = await market.store.read(spendable, "ADA@example.com")
+    assert wallet == {Currency.USD: 5_000_000, Currency.CREDIT: 0}
+
+
+async def test_nobody_and_nothing_cannot_be_deposited_to(market: Market) -> None:
+    with pytest.raises(MarketError) as caught:
+        await market.deposit("nobody@example.com", 1)
+    assert caught.value.code is Code.USER_NOT_FOUND
+    await register(market)
+    with pytest.raises(MarketError) as caught:
+        await market.deposit("ada@example.com", 0)
+    assert caught.value.code is Code.INVALID_FIELD

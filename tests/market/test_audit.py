@@ -1,0 +1,96 @@
+"""The audit finds each kind of damage, and nothing where there is none."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from support.market import Market
+
+from market import ledger
+from market.audit import audit_ledger
+from market.money import GB, Currency
+from storage.ledger import HoldRow
+from storage.open import open_store
+from storage.store import Store, Transaction
+from support.clock import Clock
+
+USD = Currency.USD
+
+
+@pytest.fixture
+async def damaged(store: Store, clock: Clock) -> AsyncIterator[Market]:
+    """A marketplace with one active session, whose ledger the test may damage."""
+    made = Market(store, clock)
+    user = await made.person("5")
+    await made.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
+    assert (await audit_ledger(store)).passed
+    yield made
+    made.passwords.close()
+
+
+async def run(store: Store, statement: str) -> None:
+    async def tamper(tx: Transaction) -> None:
+        await tx.run(statement)
+
+    await store.write(tamper)
+
+
+async def broken_promises(store: Store) -> list[str]:
+    report = await audit_ledger(store)
+    return [check.promise for check in report.checks if check.differences]
+
+
+async def test_a_changed_balance_is_found(damaged: Market) -> None:
+    await run(damaged.store, "UPDATE accounts SET balance = balance + 1 WHERE kind = 'available'")
+    promises = await broken_promises(damaged.store)
+    assert "every balance is the sum of its entries" in promises
+    assert "each currency sums to zero" in promises
+
+
+async def test_a_changed_held_balance_is_found(damaged: Market) -> None:
+    await run(damaged.store, "UPDATE accounts SET balance = 7 WHERE kind = 'held'")
+    assert "held money is the sum of open holds" in await broken_promises(damaged.store)
+
+
+async def test_a_session_that_ended_with_its_hold_open_is_found(damaged: Market) -> None:
+    await run(damaged.store, "UPDATE bandwidth_sessions SET status = 'ended'")
+    assert await broken_promises(damaged.store) == ["open holds are open work"]
+
+
+async def test_a_hold_for_no_work_is_found(damaged: Market) -> None:
+    user = await damaged.person("1")
+    hold = HoldRow("bandwidth:none", user, USD, 5, None)
+    await damaged.store.write(ledger.hold, hold, transfer_id="t", now=1)
+    report = await audit_ledger(damaged.store)
+    assert "bandwidth:none: open hold without work" in {
+        difference for check in report.checks for difference in check.differences
+    }
+
+
+async def test_work_without_a_hold_is_found(damaged: Market) -> None:
+    await run(damaged.store, "DELETE FROM holds")
+    assert "open holds are open work" in await broken_promises(damaged.store)
+
+
+async def test_a_hold_that_was_not_set_aside_is_found(damaged: Market) -> None:
+    await run(damaged.store, "UPDATE holds SET amount = amount + 1")
+    assert "every hold was set aside in full" in await broken_promises(damaged.store)
+
+
+async def test_a_capture_that_was_not_paid_is_found(damaged: Market) -> None:
+    await run(damaged.store, "UPDATE holds SET captured = 1, resolved_at = 1")
+    assert "every resolved hold paid out what it captured" in await broken_promises(damaged.store)
+
+
+async def test_bytes_that_no_lease_accounts_for_are_found(damaged: Market) -> None:
+    await run(damaged.store, "UPDATE bandwidth_sessions SET bytes_used = 1")
+    assert await broken_promises(damaged.store) == [
+        "every session's counters are the sums of its leases"
+    ]
+
+
+async def test_an_empty_ledger_agrees(store_url: str) -> None:
+    store = await open_store(store_url)
+    report = await audit_ledger(store)
+    await store.close()
+    assert report.passed
+    assert report.transfers == 0

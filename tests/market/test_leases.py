@@ -1,0 +1,156 @@
+"""Leases: what is handed out never passes what was sold, and nothing is billed that was not used."""
+
+import asyncio
+
+import pytest
+from support.market import Market
+
+from market import ledger
+from market.bandwidth import Purchase
+from market.leases import Grant, Usage
+from market.money import GB, Currency
+from market.states import SessionStatus
+from storage import bandwidth as queries
+from storage import ledger as ledger_queries
+from storage.bandwidth import SessionRow
+from storage.errors import ConstraintError, StoreError
+
+
+async def buy(market: Market, quota: int = GB) -> tuple[str, Purchase]:
+    user = await market.person("10")
+    return user, await market.bandwidth.buy(user, quota_bytes=quota, price_per_gb=None)
+
+
+async def lease(market: Market, bought: Purchase) -> Grant:
+    grant = await market.leases.open(bought.username, bought.password.encode())
+    assert grant is not None
+    return grant
+
+
+async def stored(market: Market, bought: Purchase) -> SessionRow:
+    row = await market.store.read(queries.find, bought.session_id)
+    assert row is not None
+    return row
+
+
+async def test_a_lease_grants_the_whole_remainder(market: Market) -> None:
+    _, bought = await buy(market)
+    grant = await lease(market, bought)
+    assert (grant.granted_bytes, grant.status) == (GB, SessionStatus.ACTIVE)
+    assert (await stored(market, bought)).bytes_leased == GB
+
+
+async def test_wrong_credentials_lease_nothing(market: Market) -> None:
+    _, bought = await buy(market)
+    assert await market.leases.open(bought.username, b"wrong") is None
+    assert await market.leases.open("nobody", bought.password.encode()) is None
+    assert (await stored(market, bought)).bytes_leased == 0
+
+
+async def test_two_who_lease_at_once_never_get_more_than_was_sold(market: Market) -> None:
+    _, bought = await buy(market)
+    outcomes = await asyncio.gather(
+        *(market.leases.open(bought.username, bought.password.encode()) for _ in range(8)),
+        return_exceptions=True,
+    )
+    grants = [outcome for outcome in outcomes if isinstance(outcome, Grant)]
+    assert sum(grant.granted_bytes for grant in grants) == GB
+    assert all(isinstance(outcome, Grant | StoreError) for outcome in outcomes)
+
+
+async def test_a_report_is_absolute_so_that_repeating_it_changes_nothing(market: Market) -> None:
+    _, bought = await buy(market)
+    grant = await lease(market, bought)
+    usage = Usage(bought.session_id, grant.lease_id or "", 700)
+    assert await market.leases.report([usage]) == []
+    assert await market.leases.report([usage]) == []
+    row = await stored(market, bought)
+    assert (row.bytes_used, row.bytes_leased) == (700, GB - 700)
+
+
+async def test_a_report_may_take_back_what_was_not_delivered(market: Market) -> None:
+    _, bought = await buy(market)
+    grant = await lease(market, bought)
+    await market.leases.report([Usage(bought.session_id, grant.lease_id or "", 700)])
+    await market.leases.report([Usage(bought.session_id, grant.lease_id or "", 650)])
+    assert (await stored(market, bought)).bytes_used == 650
+
+
+async def test_the_database_refuses_a_report_beyond_the_grant(market: Market) -> None:
+    _, bought = await buy(market)
+    grant = await lease(market, bought)
+    with pytest.raises(ConstraintError):
+        await market.leases.report([Usage(bought.session_id, grant.lease_id or "", GB + 1)])
+    assert (await stored(market, bought)).bytes_used == 0
+
+
+async def test_a_released_lease_gives_the_rest_back(market: Market) -> None:
+    _, bought = await buy(market)
+    grant = await lease(market, bought)
+    await market.leases.release([Usage(bought.session_id, grant.lease_id or "", 300)])
+    row = await stored(market, bought)
+    assert (row.bytes_used, row.bytes_leased) == (300, 0)
+    assert (await lease(market, bought)).granted_bytes == GB - 300
+
+
+async def test_a_report_on_a_closed_lease_is_told_and_changes_nothing(market: Market) -> None:
+    _, bought = await buy(market)
+    grant = await lease(market, bought)
+    usage = Usage(bought.session_id, grant.lease_id or "", 300)
+    await market.leases.settle(bought.session_id, SessionStatus.ENDED, usage)
+    late = Usage(bought.session_id, grant.lease_id or "", 900)
+    assert await market.leases.report([late]) == [grant.lease_id]
+    assert (await stored(market, bought)).bytes_used == 300
+
+
+async def test_settling_twice_captures_once(market: Market) -> None:
+    user, bought = await buy(market)
+    grant = await lease(market, bought)
+    usage = Usage(bought.session_id, grant.lease_id or "", GB)
+    outcomes = await asyncio.gather(
+        market.leases.settle(bought.session_id, SessionStatus.EXHAUSTED, usage),
+        market.leases.settle(bought.session_id, SessionStatus.ENDED, usage),
+    )
+    assert sorted(outcomes) == [False, True]
+    account = ledger.available(user, Currency.USD)
+    assert await market.store.read(ledger_queries.balance, account) == 9_000_000
+
+
+@pytest.mark.parametrize(
+    "status", [SessionStatus.ENDED, SessionStatus.EXHAUSTED, SessionStatus.EXPIRED]
+)
+async def test_a_session_that_is_over_is_known_and_grants_nothing(
+    market: Market, status: SessionStatus
+) -> None:
+    _, bought = await buy(market)
+    await market.leases.settle(bought.session_id, status, None)
+    grant = await lease(market, bought)
+    assert (grant.status, grant.lease_id, grant.granted_bytes) == (status, None, 0)
+
+
+async def test_a_session_past_its_time_grants_nothing_before_the_sweeper_comes(
+    market: Market,
+) -> None:
+    _, bought = await buy(market)
+    market.clock.now += 31 * 86_400
+    grant = await lease(market, bought)
+    assert (grant.status, grant.lease_id) == (SessionStatus.EXPIRED, None)
+
+
+async def test_recovery_bills_what_was_reported_and_frees_the_rest(market: Market) -> None:
+    _, bought = await buy(market)
+    grant = await lease(market, bought)
+    await market.leases.report([Usage(bought.session_id, grant.lease_id or "", 12_345)])
+    assert await market.leases.recover() == 1
+    assert await market.leases.recover() == 0
+    row = await stored(market, bought)
+    assert (row.bytes_used, row.bytes_leased, row.status) == (12_345, 0, "active")
+    assert (await lease(market, bought)).granted_bytes == GB - 12_345
+
+
+async def test_recovery_settles_what_was_used_up(market: Market) -> None:
+    _, bought = await buy(market, quota=1_000)
+    grant = await lease(market, bought)
+    await market.leases.report([Usage(bought.session_id, grant.lease_id or "", 1_000)])
+    await market.leases.recover()
+    assert (await stored(market, bought)).status == "exhausted"

@@ -1,0 +1,87 @@
+"""A marketplace without a network: the rules over a store, with a clock that tests set."""
+
+from decimal import Decimal
+
+from market import accounts
+from market.accounts import Accounts
+from market.bandwidth import Bandwidth, Terms
+from market.ids import Identifiers
+from market.leases import Leases, Usage
+from market.money import Currency, micro
+from market.passwords import Passwords
+from market.states import SessionStatus
+from market.tokens import Tokens
+from storage.store import Store
+from support.clock import Clock
+
+TERMS = Terms(
+    price_default=1_000_000,
+    price_floor=100_000,
+    lifetime_seconds=30 * 86_400,
+    public_host="proxy.example.com",
+    public_port=1080,
+)
+
+
+class NoTraffic:
+    """A `Traffic` that carries nothing, and remembers what was cut."""
+
+    def __init__(self) -> None:
+        self.cuts: list[tuple[str, SessionStatus]] = []
+        self.restored: list[str] = []
+        self.live: dict[str, int] = {}
+        self.usage: dict[str, Usage] = {}
+
+    def used_bytes(self, session_id: str, lease_id: str) -> int | None:
+        return self.live.get(lease_id)
+
+    def cut(self, session_id: str, status: SessionStatus) -> Usage | None:
+        self.cuts.append((session_id, status))
+        return self.usage.get(session_id)
+
+    def restore(self, session_id: str) -> None:
+        self.restored.append(session_id)
+
+
+class Market:
+    """Everything that sells, over one store."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self.store = store
+        self.clock = clock
+        self.identifiers = Identifiers(clock.milliseconds)
+        self.passwords = Passwords(time_cost=1, memory_kib=64)
+        self.tokens = Tokens(b"k" * 40, lifetime_seconds=86_400)
+        self.accounts = Accounts(
+            store, self.passwords, self.tokens, self.identifiers, clock.seconds
+        )
+        self.leases = Leases(store, self.identifiers, clock.seconds)
+        self.traffic = NoTraffic()
+        self.bandwidth = Bandwidth(
+            store, self.leases, self.traffic, TERMS, self.identifiers, clock.seconds
+        )
+        self._people = 0
+
+    async def person(self, usd: str = "0") -> str:
+        """Register somebody with money, and return their identifier."""
+        self._people += 1
+        email = f"person{self._people}@example.com"
+        login = await self.accounts.register(
+            username=f"person{self._people}", email=email, password="long enough"
+        )
+        if Decimal(usd):
+            await self.deposit(email, micro(Decimal(usd)))
+        return login.profile.user_id
+
+    async def deposit(self, email: str, amount: int, reference: str | None = None) -> bool:
+        """Pay USD in."""
+        transfer = self.identifiers.new()
+        return await self.store.write(
+            accounts.deposit,
+            email=email,
+            currency=Currency.USD,
+            amount=amount,
+            reference=reference or transfer,
+            transfer_id=transfer,
+            now=self.clock.seconds(),
+        )
