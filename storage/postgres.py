@@ -30,7 +30,7 @@ ATTEMPTS = 5
 MIGRATION_LOCK = 0x70726F78
 DAEMON_LOCK = 0x70726F79
 
-_TEXT_OR_PARAMETER = re.compile(r"'[^']*'|:(?P<name>[a-z_]+)")
+_TEXT_OR_PARAMETER = re.compile(r"'[^']*'|(?<!:):(?P<name>[a-z_]+)")
 _RETRIED = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 _UNREACHABLE = (
     asyncpg.PostgresError,

@@ -66,6 +66,7 @@ class SqliteStore:
                 connection = _Connection(partial(_connect, path), iter_chunk_size=64)
                 await connection
                 opened.append(connection)
+                await connection.call(_configure)
             await opened[0].call(_prepare)
             for reader in opened[1:]:
                 await reader.call(_make_reader)
@@ -246,15 +247,13 @@ def _create_private(path: Path) -> None:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None, timeout=BUSY_TIMEOUT_SECONDS)
-    try:
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA trusted_schema = OFF")
-        connection.execute("PRAGMA synchronous = FULL")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+    return sqlite3.connect(path, isolation_level=None, timeout=BUSY_TIMEOUT_SECONDS)
+
+
+def _configure(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA synchronous = FULL")
 
 
 def _make_reader(connection: sqlite3.Connection) -> None:

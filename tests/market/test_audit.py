@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 
 import pytest
+from support.clock import Clock
 from support.market import Market
 
 from market import ledger
@@ -11,7 +12,6 @@ from market.money import GB, Currency
 from storage.ledger import HoldRow
 from storage.open import open_store
 from storage.store import Store, Transaction
-from support.clock import Clock
 
 USD = Currency.USD
 

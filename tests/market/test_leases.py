@@ -1,4 +1,4 @@
-"""Leases: what is handed out never passes what was sold, and nothing is billed that was not used."""
+"""Leases: what is handed out never passes what was sold, and only what was used is billed."""
 
 import asyncio
 

@@ -7,7 +7,12 @@ import pytest
 from storage.errors import ConstraintError, UnavailableError
 from storage.store import Store, Transaction, probe
 
-TABLE = "CREATE TABLE things (id TEXT PRIMARY KEY, size BIGINT CONSTRAINT things_small CHECK (size < 10))"
+TABLE = """
+    CREATE TABLE things (
+        id TEXT PRIMARY KEY,
+        size BIGINT CONSTRAINT things_small CHECK (size < 10)
+    )
+"""
 
 
 async def make_table(tx: Transaction) -> None:

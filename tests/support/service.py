@@ -29,7 +29,7 @@ TEST_SETTINGS: dict[str, Any] = {
 
 
 def settings_for(url: str, **sections: dict[str, Any]) -> Settings:
-    """Return settings for tests: free ports, cheap hashes, loopback targets; sections add to them."""
+    """Return settings for tests: free ports, cheap hashes, loopback targets; sections add more."""
     merged = {name: dict(values) for name, values in TEST_SETTINGS.items()}
     merged["storage"] = {"url": url}
     for name, values in sections.items():

@@ -1,0 +1,124 @@
+"""Migrations: any earlier database reaches the schema of a fresh one, once, whoever starts."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from storage import migrate
+from storage.errors import CannotOpenError
+from storage.migrate import Migration
+from storage.open import open_store
+from storage.store import Store, Transaction
+
+SCHEMA = {
+    "sqlite": """
+        SELECT type || ' ' || name || ' ' || COALESCE(sql, '') FROM sqlite_master ORDER BY 1
+    """,
+    "postgres": """
+        SELECT table_name || '.' || column_name || ' ' || data_type || ' ' || is_nullable
+            || ' ' || COALESCE(column_default, '')
+        FROM information_schema.columns WHERE table_schema = 'public'
+        UNION ALL
+        SELECT 'constraint ' || conname || ' ' || pg_get_constraintdef(oid)
+        FROM pg_constraint WHERE connamespace = 'public'::regnamespace
+        UNION ALL
+        SELECT 'index ' || indexdef FROM pg_indexes WHERE schemaname = 'public'
+        UNION ALL
+        SELECT 'trigger ' || pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal
+        ORDER BY 1
+    """,
+}
+
+
+def engine_of(url: str) -> str:
+    return url.partition(":")[0].replace("postgresql", "postgres")
+
+
+async def schema(store: Store, url: str) -> list[str]:
+    async def read(tx: Transaction) -> list[str]:
+        return await tx.all(str, SCHEMA[engine_of(url)])
+
+    return await store.read(read)
+
+
+async def versions(store: Store) -> list[int]:
+    async def read(tx: Transaction) -> list[int]:
+        return await tx.all(int, "SELECT version FROM schema_versions ORDER BY version")
+
+    return await store.read(read)
+
+
+async def opened_with(
+    monkeypatch: pytest.MonkeyPatch, url: str, steps: list[Migration]
+) -> list[str]:
+    monkeypatch.setattr(migrate, "migrations", lambda engine: steps)
+    store = await open_store(url)
+    try:
+        return await schema(store, url)
+    finally:
+        await store.close()
+
+
+async def test_a_fresh_database_gets_every_step_and_keeps_its_rows(store_url: str) -> None:
+    expected = [step.version for step in migrate.migrations(engine_of(store_url))]
+    for _ in range(2):
+        store = await open_store(store_url)
+        assert await versions(store) == expected
+        await store.close()
+
+
+async def test_steps_taken_one_by_one_reach_the_same_schema(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = [
+        *migrate.migrations(engine_of(store_url)),
+        Migration(9001, "later", ("CREATE TABLE later (id TEXT PRIMARY KEY);",)),
+        Migration(9002, "latest", ("ALTER TABLE later ADD COLUMN size BIGINT;",)),
+    ]
+    grown: list[list[str]] = [
+        await opened_with(monkeypatch, store_url, steps[:count])
+        for count in range(1, len(steps) + 1)
+    ]
+    assert len({tuple(each) for each in grown}) == len(steps)
+    assert any("later" in line for line in grown[-1])
+
+
+async def test_a_step_that_fails_leaves_the_database_as_it_was(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = migrate.migrations(engine_of(store_url))
+    before = await opened_with(monkeypatch, store_url, steps)
+    broken = Migration(
+        9001, "broken", ("CREATE TABLE half (id TEXT); CREATE TABLE users (id TEXT);",)
+    )
+    with pytest.raises(CannotOpenError):
+        await opened_with(monkeypatch, store_url, [*steps, broken])
+    assert await opened_with(monkeypatch, store_url, steps) == before
+
+
+async def test_ten_that_start_at_once_migrate_once(store_url: str) -> None:
+    stores = await asyncio.gather(*(open_store(store_url, pool_size=1) for _ in range(10)))
+    expected = [step.version for step in migrate.migrations(engine_of(store_url))]
+    for store in stores:
+        assert await versions(store) == expected
+        await store.close()
+
+
+async def test_a_database_from_a_newer_program_is_left_alone(store_url: str) -> None:
+    store = await open_store(store_url)
+
+    async def grow(tx: Transaction) -> None:
+        await tx.run("INSERT INTO schema_versions (version, name) VALUES (9999, 'future')")
+
+    await store.write(grow)
+    await store.close()
+    with pytest.raises(CannotOpenError, match="schema version 9999"):
+        await open_store(store_url)
+
+
+def test_numbers_follow_each_other_and_both_engines_have_the_same(tmp_path: Path) -> None:
+    sqlite = [(step.version, step.name) for step in migrate.migrations("sqlite")]
+    postgres = [(step.version, step.name) for step in migrate.migrations("postgres")]
+    assert sqlite == postgres
+    assert [version for version, _ in sqlite] == list(range(1, len(sqlite) + 1))

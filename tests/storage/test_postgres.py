@@ -1,0 +1,79 @@
+"""What is special about the store on PostgreSQL."""
+
+import asyncio
+import uuid
+
+import asyncpg
+import pytest
+from support import postgres
+
+from storage.errors import AlreadyClaimedError, CannotOpenError, UnavailableError
+from storage.open import open_store
+from storage.store import Transaction, probe
+
+
+async def test_one_daemon_claims_a_database_until_it_closes(postgres_server: str) -> None:
+    async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
+        first, second = await open_store(url), await open_store(url)
+        await first.claim()
+        with pytest.raises(AlreadyClaimedError, match="another proxyd"):
+            await second.claim()
+        await first.close()
+        await second.claim()
+        await second.close()
+
+
+async def test_a_server_out_of_reach_is_named_without_its_password() -> None:
+    with pytest.raises(CannotOpenError) as caught:
+        await open_store("postgresql://proxyd:secret@127.0.0.1:1/proxyd")
+    assert "127.0.0.1:1" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+async def test_connections_that_the_server_ended_are_replaced(postgres_server: str) -> None:
+    name = f"test_{uuid.uuid4().hex}"
+    async with postgres.database(postgres_server, name) as url:
+        store = await open_store(url)
+        await store.read(probe)
+        admin = await asyncpg.connect(postgres_server)
+        await admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name
+        )
+        await admin.close()
+
+        async def eventually() -> None:
+            while True:
+                try:
+                    await store.read(probe)
+                except UnavailableError:
+                    continue
+                return
+
+        async with asyncio.timeout(20):
+            await eventually()
+        await store.close()
+
+
+async def test_a_unit_that_lost_against_another_is_run_again(postgres_server: str) -> None:
+    async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
+        store = await open_store(url)
+        runs = 0
+        both_hold_one = asyncio.Barrier(2)
+
+        async def cross(tx: Transaction, first: str, second: str) -> None:
+            nonlocal runs
+            runs += 1
+            await tx.run("UPDATE accounts SET balance = balance + 1 WHERE id = :id", id=first)
+            if runs <= 2:
+                await both_hold_one.wait()
+            await tx.run("UPDATE accounts SET balance = balance + 1 WHERE id = :id", id=second)
+
+        one, two = "house:revenue:usd", "house:rewards:usd"
+        await asyncio.gather(store.write(cross, one, two), store.write(cross, two, one))
+        assert runs == 3
+
+        async def balances(tx: Transaction) -> list[int]:
+            return await tx.all(int, "SELECT balance FROM accounts WHERE balance <> 0")
+
+        assert await store.read(balances) == [2, 2]
+        await store.close()
