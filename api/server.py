@@ -68,7 +68,7 @@ class HttpServer:
         await web.SockSite(self._runner, listener, ssl_context=tls, backlog=1024).start()
 
     def drain(self) -> None:
-        """Accept no new connection, and answer every new request with `draining`."""
+        """From now on answer every new request with `draining`."""
         self._draining = True
 
     async def stop(self) -> None:

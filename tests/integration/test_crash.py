@@ -1,0 +1,118 @@
+"""kill -9 in the middle of a transfer: nothing is billed that was not delivered, little is lost."""
+
+import signal
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from support import postgres, process, threads
+from support.process import Process
+from support.waiting import until_true
+
+
+class Download(threading.Thread):
+    """A client that reads as fast as it can, and remembers when it had how much."""
+
+    def __init__(self, daemon: Process, proxy: dict[str, str], port: int) -> None:
+        super().__init__()
+        self.received = 0
+        self.history: list[tuple[float, int]] = []
+        self._socket = process.proxied(daemon, proxy, port)
+
+    def run(self) -> None:
+        with self._socket:
+            try:
+                while data := self._socket.recv(65_536):
+                    self.received += len(data)
+                    self.history.append((time.monotonic(), self.received))
+            except OSError:
+                pass
+
+    def received_by(self, moment: float) -> int:
+        """Return how much had arrived at a moment."""
+        return max((size for when, size in self.history if when <= moment), default=0)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/proxyd.db"
+    else:
+        server = request.getfixturevalue("postgres_server")
+        async with postgres.database(server, f"test_{uuid.uuid4().hex}") as made:
+            yield made
+
+
+def assert_audit(url: str) -> None:
+    audit = process.run(url, "ledger", "audit")
+    assert audit.returncode == 0, audit.stdout + audit.stderr
+
+
+async def test_killed_in_mid_transfer(url: str) -> None:
+    email, password = process.funded(url)
+    with threads.endless() as target:
+        with process.serving(url) as daemon:
+            token = daemon.log_in(email, password)
+            bought = daemon.buy(token, gb=100)
+            downloads = [Download(daemon, bought["proxy"], target.port) for _ in range(4)]
+            for download in downloads:
+                download.start()
+            until_true(lambda: sum(each.received for each in downloads) > 50_000_000)
+            until_true(lambda: daemon.used(token, bought["session_id"]) > 50_000_000)
+            killed_at = time.monotonic()
+            daemon.stop(signal.SIGKILL)
+        for download in downloads:
+            download.join()
+    assert_audit(url)
+    with process.serving(url) as daemon:
+        token = daemon.log_in(email, password)
+        billed = daemon.used(token, bought["session_id"])
+        delivered = sum(each.received for each in downloads)
+        assert billed <= delivered
+        assert billed >= sum(each.received_by(killed_at - 1.0) for each in downloads)
+        assert_audit(url)
+        status, body = daemon.call(
+            "POST", "/api/bandwidth/end", {"session_id": bought["session_id"]}, token
+        )
+        assert (status, body) == (200, {"ok": True})
+        _, me = daemon.call("GET", "/auth/me", token=token)
+        assert me["usd_balance"] == (100_000_000 - billed * 1_000_000 // 10**9) / 1_000_000
+        assert_audit(url)
+
+
+async def test_a_session_goes_on_after_a_crash_with_what_was_left(url: str) -> None:
+    email, password = process.funded(url)
+    with threads.web() as target:
+        with process.serving(url) as daemon:
+            token = daemon.log_in(email, password)
+            bought = daemon.buy(token, gb=0.000001)
+            fetch(daemon, bought["proxy"], target.port, 400)
+            until_true(lambda: daemon.used(token, bought["session_id"]) >= 400)
+            used = daemon.used(token, bought["session_id"])
+            until_true(
+                lambda: process.bytes_used(url, bought["session_id"]) == used, "written down"
+            )
+            daemon.stop(signal.SIGKILL)
+        with process.serving(url) as daemon:
+            assert daemon.used(token, bought["session_id"]) == used
+            got = fetch(daemon, bought["proxy"], target.port, 100_000)
+            until_true(lambda: daemon.used(token, bought["session_id"]) == 1_000, "exhausted")
+            assert used + len(got) <= 1_000
+            _, body = daemon.call("GET", "/api/bandwidth/sessions?status=exhausted", token=token)
+            assert [each["id"] for each in body["sessions"]] == [bought["session_id"]]
+    assert_audit(url)
+
+
+def fetch(daemon: Process, proxy: dict[str, str], port: int, size: int) -> bytes:
+    with process.proxied(daemon, proxy, port) as connection:
+        connection.sendall(f"GET /bytes/{size} HTTP/1.1\r\nConnection: close\r\n\r\n".encode())
+        received = b""
+        try:
+            while data := connection.recv(65_536):
+                received += data
+        except OSError:
+            pass
+        return received

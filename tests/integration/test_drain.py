@@ -1,0 +1,94 @@
+"""SIGTERM: no new work, live transfers to their end or to the limit, the last counts written."""
+
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+from support import process, threads
+from support.process import Process
+from support.targets import pattern
+from support.waiting import until_true
+
+SIZE = 30_000_000
+
+
+def begin(daemon: Process, proxy: dict[str, object], port: int) -> socket.socket:
+    """Begin a download that is too large for the buffers on its way."""
+    connection = process.proxied(daemon, proxy, port)
+    connection.sendall(f"GET /bytes/{SIZE} HTTP/1.1\r\nConnection: close\r\n\r\n".encode())
+    assert connection.recv(1) == b"H"
+    return connection
+
+
+def rest(connection: socket.socket) -> bytes:
+    with connection, connection.makefile("rb") as file:
+        return file.read()
+
+
+def until_reset(connection: socket.socket) -> int:
+    """Read until the connection is cut, and return how many bytes there were."""
+    received = 0
+    with connection:
+        while True:
+            try:
+                data = connection.recv(65_536)
+            except ConnectionResetError:
+                return received
+            assert data, "cut, but told as an end in order"
+            received += len(data)
+
+
+def draining(daemon: Process) -> bool:
+    return "draining: 1 connections" in daemon.output
+
+
+def test_a_live_transfer_finishes_and_is_counted_to_the_byte(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/proxyd.db"
+    email, password = process.funded(url)
+    with threads.web() as target, process.serving(url) as daemon:
+        token = daemon.log_in(email, password)
+        bought = daemon.buy(token)
+        connection = begin(daemon, bought["proxy"], target.port)
+        daemon.process.send_signal(signal.SIGTERM)
+        until_true(lambda: draining(daemon))
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", daemon.proxy_port))
+        for path in ("/readyz", "/auth/me"):
+            status, body = daemon.call("GET", path, token=token)
+            assert (status, body["error"]["code"]) == (503, "draining")
+        assert daemon.call("GET", "/healthz")[0] == 200
+        answer = rest(connection)
+        assert answer.endswith(pattern(SIZE))
+        assert daemon.process.wait(timeout=30) == 0
+        assert "stopped" in daemon.output
+        assert process.bytes_used(url, bought["session_id"]) == target.received + target.sent
+    assert process.run(url, "ledger", "audit").returncode == 0
+
+
+def test_a_transfer_beyond_the_limit_is_cut_and_what_it_got_is_billed(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/proxyd.db"
+    email, password = process.funded(url)
+    limits = {"PROXYD_LIMITS__DRAIN_SECONDS": "0.2"}
+    with threads.web() as target, process.serving(url, **limits) as daemon:
+        token = daemon.log_in(email, password)
+        bought = daemon.buy(token)
+        connection = begin(daemon, bought["proxy"], target.port)
+        assert daemon.stop() == 0
+        assert "cutting 1 connections" in daemon.output
+        received = 1 + until_reset(connection)
+        sent = len(f"GET /bytes/{SIZE} HTTP/1.1\r\nConnection: close\r\n\r\n")
+        assert process.bytes_used(url, bought["session_id"]) == received + sent
+    assert process.run(url, "ledger", "audit").returncode == 0
+
+
+def test_a_second_signal_cuts_the_draining_short(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/proxyd.db"
+    email, password = process.funded(url)
+    limits = {"PROXYD_LIMITS__DRAIN_SECONDS": "3600"}
+    with threads.web() as target, process.serving(url, **limits) as daemon:
+        bought = daemon.buy(daemon.log_in(email, password))
+        with begin(daemon, bought["proxy"], target.port):
+            daemon.process.send_signal(signal.SIGTERM)
+            until_true(lambda: draining(daemon))
+            assert daemon.stop() == 0

@@ -1,0 +1,195 @@
+"""A daemon as a process of its own, as an operator runs it."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import socks
+
+from storage import bandwidth
+from storage.open import open_store
+from support.waiting import until_true
+
+ROOT = Path(__file__).parent.parent.parent
+READY = re.compile(r"ready: API on (?P<api>\S+), proxy on \S+:(?P<port>\d+)")
+
+ENVIRONMENT = {
+    "PROXYD_API__PORT": "0",
+    "PROXYD_PROXY__PORT": "0",
+    "PROXYD_AUTH__SIGNING_KEY": "k" * 40,
+    "PROXYD_AUTH__ARGON2_TIME_COST": "1",
+    "PROXYD_AUTH__ARGON2_MEMORY_KIB": "64",
+    "PROXYD_EGRESS__ALLOW": '["127.0.0.0/8", "::1/128"]',
+    "PROXYD_LIMITS__DRAIN_SECONDS": "5",
+}
+
+
+def environment(url: str, **settings: str) -> dict[str, str]:
+    """Return the environment of a process on the database at `url`."""
+    inherited = {name: value for name, value in os.environ.items() if "PROXY" not in name.upper()}
+    return {**inherited, **ENVIRONMENT, "PROXYD_STORAGE__URL": url, **settings}
+
+
+def run(url: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run one command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "proxyd", *arguments],
+        cwd=ROOT,
+        env=environment(url),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+class Process:
+    """`proxyd serve`, and what it prints."""
+
+    def __init__(self, url: str, *arguments: str, **settings: str) -> None:
+        self.url = url
+        self.lines: list[str] = []
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "proxyd", "serve", *arguments],
+            cwd=ROOT,
+            env=environment(url, **settings),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.api = ""
+        self.proxy_port = 0
+
+    def wait_ready(self) -> "Process":
+        """Wait until it says that it serves."""
+        until_true(lambda: self._found() or self.process.poll() is not None, "ready")
+        assert self._found(), self.output
+        return self
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal, and return the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        status = self.process.wait(timeout=60)
+        self._reader.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return status
+
+    @property
+    def output(self) -> str:
+        return "".join(self.lines)
+
+    def call(self, method: str, path: str, body: Any = None, token: str = "") -> tuple[int, Any]:
+        """Ask the API."""
+        headers = {"Content-Type": "application/json"}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        data = json.dumps(body).encode() if body is not None else None
+        request = urllib.request.Request(self.api + path, data=data, headers=headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as response:
+                return response.status, json.loads(response.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.loads(error.read())
+
+    def log_in(self, email: str, password: str) -> str:
+        """Return a session token."""
+        status, body = self.call("POST", "/auth/login", {"email": email, "password": password})
+        assert status == 200, body
+        return str(body["token"])
+
+    def buy(self, token: str, gb: float = 1) -> dict[str, Any]:
+        """Buy a session."""
+        status, body = self.call("POST", "/api/bandwidth/create", {"gb": gb}, token)
+        assert status == 200, body
+        return dict(body)
+
+    def used(self, token: str, session_id: str) -> int:
+        """Return the bytes that a session has used."""
+        _, body = self.call("GET", "/api/bandwidth/sessions?status=all", token=token)
+        return next(each["bytes_used"] for each in body["sessions"] if each["id"] == session_id)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line)
+
+    def _found(self) -> bool:
+        found = READY.search(self.output)
+        if found:
+            self.api, self.proxy_port = found["api"], int(found["port"])
+        return found is not None
+
+
+@contextmanager
+def serving(url: str, *arguments: str, **settings: str) -> Iterator[Process]:
+    """Run a daemon until the test is over."""
+    process = Process(url, *arguments, **settings)
+    try:
+        yield process.wait_ready()
+    finally:
+        process.stop(signal.SIGKILL)
+
+
+def proxied(daemon: Process, proxy: dict[str, Any], port: int) -> socket.socket:
+    """Return a socket that a bought session connects to a port of this machine."""
+    return socks.create_connection(
+        ("127.0.0.1", port),
+        proxy_type=socks.SOCKS5,
+        proxy_addr="127.0.0.1",
+        proxy_port=daemon.proxy_port,
+        proxy_username=proxy["username"],
+        proxy_password=proxy["password"],
+    )
+
+
+def bytes_used(url: str, session_id: str) -> int:
+    """Return what the database itself says of a session."""
+
+    async def look() -> int:
+        store = await open_store(url, pool_size=1)
+        try:
+            row = await store.read(bandwidth.find, session_id)
+            return row.bytes_used if row is not None else 0
+        finally:
+            await store.close()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, look()).result()
+
+
+def funded(url: str, usd: str = "100") -> tuple[str, str]:
+    """Open an account with money, by the command line, and return its address and password."""
+    email, password = "buyer@example.com", "long enough"
+    done = run(
+        url,
+        "user",
+        "create",
+        email,
+        "--username",
+        "buyer",
+        "--usd",
+        usd,
+        "--password-stdin",
+        stdin=password + "\n",
+    )
+    assert done.returncode == 0, done.stderr
+    return email, password
