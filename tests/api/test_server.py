@@ -1,0 +1,614 @@
+"""What the HTTP server answers to requests of every kind, well-formed or hostile."""
+
+import asyncio
+import json
+import logging
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from support.service import Answer, Service, running_in
+from support.waiting import until
+
+LIMIT = 1024 * 1024
+SECRET = "tell-nobody"  # stands in every hostile request, and in no answer or log line
+ENDS = b"Host: x\r\nConnection: close\r\n"
+POST = b"POST /auth/login HTTP/1.1\r\n" + ENDS + b"Content-Type: application/json\r\n"
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+GET = b"GET /healthz HTTP/1.1\r\n" + ENDS
+TRANSPORT_CODES = {
+    400: {"bad_request"},
+    404: {"no_such_path"},
+    405: {"method_not_allowed"},
+    413: {"body_too_large"},
+    415: {"unsupported_media_type"},
+}
+
+
+class Response(NamedTuple):
+    """One answer as it stood on the wire."""
+
+    status: int
+    headers: dict[str, str]
+    body: Any
+
+
+async def exchange(service: Service, data: bytes) -> bytes:
+    """Send bytes and return everything that comes back until the server ends."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", service.api_port)
+    try:
+        writer.write(data)
+        return await reader.read()
+    finally:
+        writer.close()
+
+
+async def one_response(reader: asyncio.StreamReader, *, head: bool = False) -> Response:
+    start, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("ascii").split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines if line)
+    body = b"" if head else await reader.readexactly(int(headers["Content-Length"]))
+    return Response(int(start.split(" ")[1]), headers, json.loads(body) if body else None)
+
+
+async def responses(service: Service, data: bytes, count: int) -> list[Response]:
+    """Send bytes and return that many answers, without waiting for the server to end."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", service.api_port)
+    try:
+        writer.write(data)
+        return [await one_response(reader) for _ in range(count)]
+    finally:
+        writer.close()
+
+
+def decided(response: Response) -> None:
+    """Check the shape of a refusal by the transport."""
+    assert response.headers["Content-Type"] == "application/json"
+    assert response.headers["Server"] == "proxyd"
+    assert response.body.keys() == {"ok", "error"}
+    assert response.body["ok"] is False
+    assert response.body["error"].keys() == {"code", "message"}
+    assert response.body["error"]["message"]
+    assert response.body["error"]["code"] in TRANSPORT_CODES[response.status]
+
+
+def refused(answer: Answer, status: int, code: str, field: str | None = None) -> None:
+    assert answer.status == status, answer.body
+    assert answer.body.keys() == {"ok", "error"}
+    assert answer.body["ok"] is False
+    assert answer.body["error"]["message"]
+    assert (answer.code, answer.field) == (code, field)
+    assert answer.headers["Content-Type"] == "application/json"
+    assert answer.headers["Server"] == "proxyd"
+
+
+def lines_of(caplog: pytest.LogCaptureFixture, *, level: int = logging.INFO) -> list[str]:
+    """Return what was logged; no line may have a traceback."""
+    records = [each for each in caplog.records if each.levelno >= level]
+    assert not [each for each in records if each.exc_info], caplog.text
+    return [each.getMessage() for each in records]
+
+
+BROKEN = {
+    "not HTTP": b"tell-nobody\r\n\r\n",
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03tell-nobody\r\n\r\n",
+    "SOCKS": b"\x05\x01\x02tell-nobody\r\n\r\n",
+    "a method alone": b"GET\r\n\r\n",
+    "an unknown version": b"GET /tell-nobody HTTP/9.9\r\n" + ENDS + b"\r\n",
+    "a version of letters": b"GET /tell-nobody HTTP/x.y\r\n" + ENDS + b"\r\n",
+    "four words": b"GET /tell-nobody tell-nobody HTTP/1.1\r\n" + ENDS + b"\r\n",
+    "the preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "a method that nobody knows": b"TELL-NOBODY /healthz HTTP/1.1\r\n" + ENDS + b"\r\n",
+    "a path without a slash": b"GET tell-nobody HTTP/1.1\r\n" + ENDS + b"\r\n",
+    "NUL in the path": b"GET /tell-nobody\0 HTTP/1.1\r\n" + ENDS + b"\r\n",
+    "a broken IPv6 address": b"GET http://[::1/tell-nobody HTTP/1.1\r\n" + ENDS + b"\r\n",
+    "a port of letters": b"GET http://a:tell-nobody/ HTTP/1.1\r\n" + ENDS + b"\r\n",
+    "a huge path": b"GET /" + b"tell-nobody" * 10_000 + b" HTTP/1.1\r\n" + ENDS + b"\r\n",
+    "lines without CR": b"GET /tell-nobody HTTP/1.1\nHost: x\n\n",
+    "no Host": b"GET /healthz HTTP/1.1\r\nConnection: close\r\nX: tell-nobody\r\n\r\n",
+    "two Hosts": GET + b"Host: tell-nobody\r\n\r\n",
+    "NUL in a header": GET + b"X: tell-nobody\0\r\n\r\n",
+    "NUL in a header's name": GET + b"X\0: tell-nobody\r\n\r\n",
+    "CR in a header": GET + b"X: tell-nobody\rY: 1\r\n\r\n",
+    "a space before the colon": GET + b"X : tell-nobody\r\n\r\n",
+    "a space in a name": GET + b"tell nobody: 1\r\n\r\n",
+    "no colon": GET + b"tell-nobody\r\n\r\n",
+    "no name": GET + b": tell-nobody\r\n\r\n",
+    "a folded header": GET + b"X: a\r\n tell-nobody\r\n\r\n",
+    "a huge header": GET + b"X: " + b"tell-nobody" * 10_000 + b"\r\n\r\n",
+    "a huge name": GET + b"tell-nobody" * 10_000 + b": 1\r\n\r\n",
+    "ten thousand headers": GET + b"X: tell-nobody\r\n" * 10_000 + b"\r\n",
+    "a length beside chunks": POST
+    + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\ntell-nobody",
+    "chunks beside a length": POST
+    + b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\ntell-nobody",
+    "two lengths": POST + b"Content-Length: 2\r\nContent-Length: 11\r\n\r\ntell-nobody",
+    "two lengths in one": POST + b"Content-Length: 2, 11\r\n\r\ntell-nobody",
+    "a length below zero": POST + b"Content-Length: -11\r\n\r\ntell-nobody",
+    "a length with a plus": POST + b"Content-Length: +11\r\n\r\ntell-nobody",
+    "a length of letters": POST + b"Content-Length: tell-nobody\r\n\r\ntell-nobody",
+    "a length beyond all": POST + b"Content-Length: " + b"9" * 40 + b"\r\n\r\ntell-nobody",
+    "an unknown coding": POST + b"Transfer-Encoding: tell-nobody\r\n\r\n0\r\n\r\n",
+    "chunks that are not last": POST + b"Transfer-Encoding: chunked, gzip\r\n\r\n0\r\n\r\n",
+    "a chunk size of letters": CHUNKED + b"tell-nobody\r\n{}\r\n0\r\n\r\n",
+    "a chunk size below zero": CHUNKED + b"-2\r\n{}\r\n0\r\n\r\ntell-nobody",
+    "a chunk size with 0x": CHUNKED + b"0x2\r\n{}\r\n0\r\n\r\ntell-nobody",
+    "a chunk size beyond all": CHUNKED + b"f" * 20 + b"\r\ntell-nobody",
+    "a chunk longer than its size": CHUNKED + b"2\r\n{}tell-nobody\r\n0\r\n\r\n",
+    "a broken chunk to a route without a body": GET
+    + b"Transfer-Encoding: chunked\r\n\r\ntell-nobody\r\n{}\r\n0\r\n\r\n",
+    "a broken chunk to an unknown path": b"POST /tell-nobody HTTP/1.1\r\n"
+    + ENDS
+    + b"Transfer-Encoding: chunked\r\n\r\ntell-nobody\r\n{}\r\n0\r\n\r\n",
+    "a body that is no gzip": POST
+    + b"Content-Encoding: gzip\r\nContent-Length: 11\r\n\r\ntell-nobody",
+    "a coding that is not there": POST
+    + b"Content-Encoding: br\r\nContent-Length: 11\r\n\r\ntell-nobody",
+}
+
+
+@pytest.mark.parametrize("request_bytes", BROKEN.values(), ids=BROKEN.keys())
+async def test_a_broken_request_gets_one_answer_and_one_log_line(
+    service: Service, caplog: pytest.LogCaptureFixture, request_bytes: bytes
+) -> None:
+    caplog.set_level(logging.INFO)
+    caplog.clear()
+    answered = await exchange(service, request_bytes)
+    assert answered.count(b"HTTP/1.") == 1
+    head, _, body = answered.partition(b"\r\n\r\n")
+    assert SECRET.encode() not in answered.lower()
+    assert head.count(b"Server: proxyd\r\n") == 1
+    reader = asyncio.StreamReader()
+    reader.feed_data(answered)
+    reader.feed_eof()
+    response = await one_response(reader)
+    assert response.status == 400
+    decided(response)
+    assert len(body) < 200
+    (line,) = lines_of(caplog)
+    assert SECRET not in line.lower()
+    assert len(line) < 200
+    assert (await service.call("GET", "/healthz")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("/tell-nobody", 404),
+        ("/tell-nobody%00%0d%0aX:%20y", 404),
+        ("/%ff%fe", 404),
+        ("/%zz", 404),
+        ("/healthz/", 404),
+        ("//healthz", 404),
+        ("/HEALTHZ", 404),
+        ("/../../etc/passwd", 404),
+        ("/auth/login?tell-nobody", 405),
+        ("*", 404),
+        ("http://tell-nobody/healthz", 200),
+        ("/healthz?tell-nobody=%00%ff&&=", 200),
+        ("/healthz#tell-nobody", 200),
+    ],
+)
+async def test_an_odd_target_is_a_path_like_any_other(
+    service: Service, caplog: pytest.LogCaptureFixture, target: str, status: int
+) -> None:
+    caplog.set_level(logging.INFO)
+    caplog.clear()
+    request = f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+    (response,) = await responses(service, request, 1)
+    assert response.status == status
+    assert response.headers["Server"] == "proxyd"
+    assert SECRET not in str(response)
+    if status != 200:
+        decided(response)
+    assert lines_of(caplog) == []
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"Host: [::1tell-nobody\r\n",
+        b"Host:\r\n",
+        b"Host: x\r\nExpect: tell-nobody\r\n",
+        b"Host: x\r\nConnection: upgrade\r\nUpgrade: tell-nobody\r\n",
+        b"Host: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n",
+        b"Host: x\r\nX: \xff\xfetell-nobody\r\n",
+        b"Host: x\r\nRange: bytes=tell-nobody\r\n",
+        b"Host: x\r\nIf-None-Match: *\r\n",
+        b"Host: x\r\nCookie: tell-nobody\r\n",
+        b"Host: x\r\nX-Forwarded-For: tell-nobody\r\n",
+    ],
+)
+async def test_odd_headers_change_nothing(
+    service: Service, caplog: pytest.LogCaptureFixture, header: bytes
+) -> None:
+    caplog.set_level(logging.INFO)
+    caplog.clear()
+    request = b"GET /healthz HTTP/1.1\r\n" + header + b"\r\n"
+    after = b"GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n"
+    first, second = await responses(service, request + after, 2)
+    assert (first.status, first.body["ok"]) == (200, True)
+    assert SECRET not in str(first)
+    assert second.status == 404
+    assert lines_of(caplog) == []
+
+
+async def test_pipelined_requests_are_answered_in_their_order(service: Service) -> None:
+    one = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    two = b"GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n"
+    three = b"POST /auth/login HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+    found = await responses(service, (one + two + three) * 20, 60)
+    assert [each.status for each in found] == [200, 404, 400] * 20
+
+
+async def test_what_is_broken_behind_a_good_request_does_not_spoil_it(service: Service) -> None:
+    good = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    answered = await exchange(service, good + b"tell-nobody\r\n\r\n" + good)
+    first, second = answered.split(b"HTTP/1.")[1:]
+    assert first[2:5] == b"200"
+    assert second[2:5] == b"400"
+
+
+async def test_http_1_0_is_spoken_too(service: Service) -> None:
+    answered = await exchange(service, b"GET /healthz HTTP/1.0\r\n\r\n")
+    assert answered.startswith(b"HTTP/1.0 200 ")
+    assert answered.endswith(b'{"ok":true,"service":"proxyd"}')
+
+
+async def test_a_request_in_single_bytes_is_a_request(service: Service) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", service.api_port)
+    for byte in b"POST /auth/login HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}":
+        writer.write(bytes([byte]))
+        await writer.drain()
+        await asyncio.sleep(0)
+    response = await one_response(reader)
+    assert (response.status, response.body["error"]["field"]) == (400, "email")
+    writer.close()
+
+
+@pytest.mark.parametrize("sent", [b"", b"{", b'{"email": "tell-nobody"'])
+async def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_no_traceback(
+    service: Service, caplog: pytest.LogCaptureFixture, sent: bytes
+) -> None:
+    caplog.set_level(logging.INFO)
+    caplog.clear()
+    waiting = 0
+
+    async def reading(*args: Any) -> bytes:
+        nonlocal waiting
+        waiting += 1
+        try:
+            return await original(*args)
+        finally:
+            waiting -= 1
+
+    original = service.daemon.http._body
+    service.daemon.http._body = reading
+    _, writer = await asyncio.open_connection("127.0.0.1", service.api_port)
+    writer.write(POST + b"Content-Length: 100\r\n\r\n" + sent)
+    await until(lambda: waiting == 1)
+    writer.close()
+    await until(lambda: waiting == 0)
+    await asyncio.sleep(0)
+    lines = lines_of(caplog)
+    assert len(lines) <= 1
+    assert SECRET not in str(lines)
+
+
+async def test_a_client_that_leaves_in_the_middle_of_its_head_is_nothing_to_log(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    caplog.clear()
+    for part in (b"", b"GET /tell", b"GET /tell-nobody HTTP/1.1\r\nX: "):
+        reader, writer = await asyncio.open_connection("127.0.0.1", service.api_port)
+        writer.write(part)
+        writer.write_eof()
+        await reader.read()
+        writer.close()
+    assert lines_of(caplog) == []
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+async def test_an_unknown_path_is_404_by_every_method(service: Service, method: str) -> None:
+    answer = await service.call(method, "/nowhere")
+    assert answer.status == 404
+    if method != "HEAD":
+        refused(answer, 404, "no_such_path")
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/healthz", {"GET", "HEAD"}),
+        ("/auth/me", {"GET", "HEAD"}),
+        ("/auth/login", {"POST"}),
+        ("/auth/register", {"POST"}),
+        ("/api/bandwidth/create", {"POST"}),
+        ("/api/bandwidth/sessions", {"GET", "HEAD"}),
+        ("/api/bandwidth/end", {"POST"}),
+    ],
+)
+async def test_another_method_is_405_and_says_which_are_allowed(
+    service: Service, path: str, allowed: set[str]
+) -> None:
+    for method in {"GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"} - allowed:
+        answer = await service.call(method, path)
+        refused(answer, 405, "method_not_allowed")
+        assert set(answer.headers["Allow"].split(", ")) == allowed
+
+
+async def test_head_answers_as_get_without_the_body(service: Service) -> None:
+    person = await service.person()
+    for path in ("/healthz", "/auth/me", "/api/bandwidth/sessions", "/nowhere"):
+        got = await service.call("GET", path, token=person.token)
+        head = await service.call("HEAD", path, token=person.token)
+        assert head.body is None
+        assert head.status == got.status
+        assert head.headers["Content-Length"] == got.headers["Content-Length"]
+        assert head.headers["Content-Type"] == "application/json"
+
+
+async def test_head_puts_nothing_in_the_way_of_the_next_answer(service: Service) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", service.api_port)
+    writer.write(
+        b"HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n"
+    )
+    assert (await one_response(reader, head=True)).status == 200
+    assert (await one_response(reader)).status == 404
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "text/plain",
+        "text/json",
+        "application/jsonp",
+        "application/xml",
+        "tell-nobody",
+        "",
+    ],
+)
+async def test_another_content_type_is_415(service: Service, kind: str) -> None:
+    body = b'{"email": "a@example.com", "password": "tell-nobody"}'
+    answer = await service.call("POST", "/auth/login", raw=body, headers={"Content-Type": kind})
+    refused(answer, 415, "unsupported_media_type")
+    assert SECRET not in str(answer.body)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "application/json",
+        "application/json; charset=utf-8",
+        "Application/JSON",
+        "application/json;",
+    ],
+)
+async def test_json_may_be_named_in_any_spelling(service: Service, kind: str) -> None:
+    body = b'{"email": "a@example.com", "password": "tell-nobody"}'
+    answer = await service.call("POST", "/auth/login", raw=body, headers={"Content-Type": kind})
+    refused(answer, 401, "invalid_credentials")
+
+
+async def test_a_body_as_long_as_the_limit_is_read(service: Service) -> None:
+    body = b'{"email": "a", "password": "b"}'
+    body += b" " * (LIMIT - len(body))
+    refused(await service.call("POST", "/auth/login", raw=body), 401, "invalid_credentials")
+    chunks = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    (response,) = await responses(service, CHUNKED + chunks, 1)
+    assert response.status == 401
+
+
+BODY = b" " * (LIMIT + 1)
+TOO_LARGE = {
+    "announced and never sent": POST + b"Content-Length: 99999999999\r\n\r\n",
+    "announced and sent": POST + b"Content-Length: %d\r\n\r\n%s" % (len(BODY), BODY),
+    "in one chunk": CHUNKED + b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY),
+    "in many chunks": CHUNKED + b"400\r\n%s\r\n" % (b" " * 1024) * 1025 + b"0\r\n\r\n",
+    "in chunks without end": CHUNKED + b"400\r\n%s\r\n" % (b" " * 1024) * 1025,
+}
+
+
+@pytest.mark.parametrize("request_bytes", TOO_LARGE.values(), ids=TOO_LARGE.keys())
+async def test_a_body_over_the_limit_is_413(
+    service: Service, caplog: pytest.LogCaptureFixture, request_bytes: bytes
+) -> None:
+    caplog.set_level(logging.INFO)
+    caplog.clear()
+    (response,) = await responses(service, request_bytes, 1)
+    assert response.status == 413
+    decided(response)
+    assert len(lines_of(caplog)) <= 1
+
+
+async def test_a_body_that_unpacks_to_more_than_the_limit_is_413(service: Service) -> None:
+    packer = zlib.compressobj(wbits=31)
+    bomb = packer.compress(b" " * (50 * LIMIT)) + packer.flush()
+    assert len(bomb) < LIMIT
+    head = b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(bomb)
+    (response,) = await responses(service, POST + head + bomb, 1)
+    assert response.status == 413
+    decided(response)
+
+
+async def test_the_operator_sets_the_limit_of_a_body(tmp_path: Path) -> None:
+    async with running_in(tmp_path, api={"body_max_bytes": 2048}) as service:
+        refused(await service.call("POST", "/auth/login", raw=b" " * 2048), 400, "invalid_field")
+        refused(await service.call("POST", "/auth/login", raw=b" " * 2049), 413, "body_too_large")
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for_forever(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("api.server.BODY_TIMEOUT_SECONDS", 0.01)
+    (response,) = await responses(service, POST + b"Content-Length: 10\r\n\r\n{", 1)
+    assert response.status == 408
+    assert response.body["error"]["code"] == "request_timeout"
+    assert lines_of(caplog, level=logging.WARNING) == []
+
+
+NOT_JSON = {
+    "nothing": b"",
+    "spaces": b" \r\n\t",
+    "a word": b"tell-nobody",
+    "a form": b"email=tell-nobody&password=tell-nobody",
+    "an open object": b'{"email": "tell-nobody"',
+    "an open text": b'{"email": "tell-nobody',
+    "two objects": b'{"email": "a", "password": "tell-nobody"}{}',
+    "something behind it": b'{"email": "a", "password": "tell-nobody"} tell-nobody',
+    "a comma too many": b'{"email": "a", "password": "tell-nobody",}',
+    "single quotes": b"{'email': 'a', 'password': 'tell-nobody'}",
+    "a comment": b'{"email": "a", "password": "tell-nobody"} // x',
+    "NaN": b'{"email": "a", "password": "tell-nobody", "x": NaN}',
+    "a control character": b'{"email": "a\n", "password": "tell-nobody"}',
+    "NUL": b'{"email": "a\0", "password": "tell-nobody"}',
+    "NUL behind it": b'{"email": "a", "password": "tell-nobody"}\0',
+    "an unknown escape": b'{"email": "\\x41", "password": "tell-nobody"}',
+    "UTF-16": '{"email": "a", "password": "tell-nobody"}'.encode("utf-16"),
+    "invalid UTF-8": b'{"email": "\xff", "password": "tell-nobody"}',
+    "invalid UTF-8 in a name": b'{"\xff": 1, "email": "a", "password": "tell-nobody"}',
+    "invalid UTF-8 in an unknown field": b'{"x": "\xff", "email": "a", "password": "tell-nobody"}',
+    "UTF-8 that is too long": b'{"email": "\xc0\xaf", "password": "tell-nobody"}',
+    "a surrogate in UTF-8": b'{"email": "\xed\xa0\x80", "password": "tell-nobody"}',
+    "a lone surrogate": b'{"email": "\\ud800", "password": "tell-nobody"}',
+    "a lone low surrogate": b'{"email": "\\udc00", "password": "tell-nobody"}',
+    "surrogates the wrong way round": b'{"email": "\\udc00\\ud800", "password": "tell-nobody"}',
+    "U+0000": b'{"email": "a\\u0000", "password": "tell-nobody"}',
+    "U+0000 in a password": b'{"email": "a", "password": "tell-nobody\\u0000"}',
+    "deep arrays": b"[" * 100_000,
+    "deep objects": b'{"x":' * 100_000,
+    "deep and closed": b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "deep in a field": b'{"email":' + b"[" * 100_000 + b"]" * 100_000 + b', "password": "x"}',
+    "an array": b'[{"email": "a", "password": "tell-nobody"}]',
+    "a text": b'"tell-nobody"',
+    "a number": b"5",
+    "null": b"null",
+    "true": b"true",
+}
+
+
+@pytest.mark.parametrize("body", NOT_JSON.values(), ids=NOT_JSON.keys())
+async def test_a_body_that_is_no_json_object_is_400(
+    service: Service, caplog: pytest.LogCaptureFixture, body: bytes
+) -> None:
+    caplog.set_level(logging.INFO)
+    caplog.clear()
+    answer = await service.call("POST", "/auth/login", raw=body)
+    assert (answer.status, answer.code) == (400, "invalid_field")
+    assert SECRET not in str(answer.body)
+    assert lines_of(caplog) == []
+
+
+async def test_u0000_is_refused_in_a_new_account_too(service: Service) -> None:
+    for field in (b"username", b"email", b"password"):
+        body = b'{"username": "ada", "email": "ada@example.com", "password": "long enough"'
+        body += b', "%s": "ada\\u0000@example.com"}' % field
+        answer = await service.call("POST", "/auth/register", raw=body)
+        assert (answer.status, answer.code) == (400, "invalid_field")
+
+
+async def test_text_beyond_the_first_plane_goes_through(service: Service) -> None:
+    body = b'{"username": "\\ud83d\\ude00", "email": "\xf0\x9f\x98\x80@example.com",'
+    body += b' "password": "\\u00e9\\u00e9\\u00e9\\u00e9\\u00e9\\u00e9\\u00e9\\u00e9"}'
+    answer = await service.call("POST", "/auth/register", raw=body)
+    assert answer.status == 200
+    assert answer.body["user"]["username"] == "😀"
+    assert answer.body["user"]["email"] == "😀@example.com"
+
+
+@pytest.mark.parametrize(
+    "query", ["limit=%ff", "cursor=%ff%00", "status=%f0%9f", "%ff=%ff&limit=x"]
+)
+async def test_a_query_that_is_not_utf_8_is_400(service: Service, query: str) -> None:
+    person = await service.person()
+    request = f"GET /api/bandwidth/sessions?{query} HTTP/1.1\r\nHost: x\r\n"
+    request += f"Authorization: Bearer {person.token}\r\n\r\n"
+    (response,) = await responses(service, request.encode(), 1)
+    assert response.status == 400
+    assert response.body["error"]["code"] == "invalid_field"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/auth/me", None),
+        ("GET", "/api/bandwidth/sessions", None),
+        ("POST", "/api/bandwidth/create", {"gb": 1}),
+        ("POST", "/api/bandwidth/end", {"session_id": "00000000-0000-4000-8000-000000000000"}),
+        ("POST", "/auth/login", {"email": "person1@example.com", "password": "tell-nobody"}),
+        (
+            "POST",
+            "/auth/register",
+            {"username": "x", "email": "x@example.com", "password": "tell-nobody"},
+        ),
+    ],
+)
+async def test_without_its_store_every_route_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, method: str, path: str, body: Any
+) -> None:
+    async with running_in(tmp_path) as service:
+        person = await service.person()
+        caplog.set_level(logging.INFO)
+        caplog.clear()
+        await service.daemon.store.close()
+        answer = await service.call(method, path, body, token=person.token)
+        refused(answer, 500, "store_unavailable")
+        (line,) = lines_of(caplog, level=logging.ERROR)
+        assert path in line
+        assert SECRET not in line
+        assert person.token not in line
+        assert (await service.call("GET", "/healthz")).status == 200
+
+
+async def test_a_mistake_in_the_program_is_500_without_detail(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(**_: object) -> None:
+        raise RuntimeError(SECRET)
+
+    monkeypatch.setattr(service.daemon.accounts, "login", fail)
+    body = {"email": "a@example.com", "password": "b"}
+    answer = await service.call("POST", "/auth/login", body)
+    refused(answer, 500, "internal_error")
+    assert SECRET not in str(answer.body)
+    assert "RuntimeError" not in str(answer.body)
+    failed = [each for each in caplog.records if each.levelno >= logging.ERROR]
+    assert len(failed) == 1
+    assert failed[0].exc_info is not None  # the operator is told all
+    assert (await service.call("GET", "/healthz")).status == 200
+
+
+async def test_a_mistake_while_a_token_is_read_is_500_too(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_: str) -> None:
+        raise ZeroDivisionError(SECRET)
+
+    monkeypatch.setattr(service.daemon.http, "_authenticate", fail)
+    answer = await service.call("GET", "/auth/me", token="x")
+    refused(answer, 500, "internal_error")
+    assert SECRET not in str(answer.body)
+
+
+async def test_every_answer_names_the_server_and_no_version(service: Service) -> None:
+    person = await service.person()
+    answers = [
+        await service.call("GET", "/healthz"),
+        await service.call("GET", "/auth/me", token=person.token),
+        await service.call("GET", "/auth/me"),
+        await service.call("GET", "/nowhere"),
+        await service.call("PUT", "/healthz"),
+        await service.call("POST", "/auth/login", raw=b"{"),
+        await service.call("POST", "/auth/login", raw=b"x", headers={"Content-Type": "text/plain"}),
+        await service.call("POST", "/auth/login", raw=b" " * (LIMIT + 1)),
+    ]
+    assert [each.status for each in answers] == [200, 200, 401, 404, 405, 400, 415, 413]
+    for answer in answers:
+        assert answer.headers.getall("Server") == ["proxyd"]
+        assert answer.headers["Content-Type"] == "application/json"
+        for word in ("aiohttp", "Python", "uvloop"):
+            assert word.lower() not in str(answer.headers).lower()

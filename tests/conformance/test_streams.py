@@ -1,0 +1,574 @@
+"""Two streams through the relay: ends, resets, stalls and limits, each side told what happened."""
+
+import asyncio
+import fcntl
+import socket
+import struct
+import termios
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from pathlib import Path
+
+import pytest
+from support import targets
+from support.service import Bought, Person, Service, running_in
+from support.socks import GREETING, Client, credentials, request, tunnel
+from support.waiting import until
+
+MEGABYTE = 1_000_000
+QUIET_POLLS = 25
+STALLED_MAX_BYTES = 16 * MEGABYTE  # what kernels keep for three sockets, and no more
+
+LINGER_NOT = struct.pack("ii", 1, 0)
+
+
+def descriptors() -> int:
+    """Count what this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def buy(service: Service, *, quota: int = 10**9) -> tuple[Person, Bought]:
+    """Return somebody with a session."""
+    person = await service.person(usd="10")
+    return person, await service.buy(person, quota=quota)
+
+
+async def reached(service: Service, bought: Bought, target: targets.Target) -> Client:
+    """Return a client whose bytes are relayed to a target."""
+    return await tunnel(
+        service.proxy_port, bought.username, bought.password, target.host, target.port
+    )
+
+
+async def all_gone(service: Service, before: int) -> None:
+    """Wait until the gateway holds nothing more than it did."""
+    gateway = service.daemon.gateway
+    await until(lambda: gateway.connections == 0, "no connection is left")
+    await until(lambda: len(gateway.closer) == 0, "no socket is left to close")
+    await until(lambda: descriptors() <= before, "no descriptor is left")
+
+
+async def at_rest(service: Service) -> int:
+    """Wait until nobody is connected, and return how many descriptors are open then."""
+    await all_gone(service, descriptors())
+    await asyncio.sleep(0.01)  # lets the loop close what the test has closed
+    return descriptors()
+
+
+# --- plain sockets, whose every step happens when the test says ----------------------------------
+
+
+async def plain_tunnel(
+    service: Service, bought: Bought, port: int, *, receive_buffer: int | None = None
+) -> socket.socket:
+    """Return a client's socket, relayed to a port on loopback."""
+    loop = asyncio.get_running_loop()
+    sock = socket.socket()
+    sock.setblocking(False)
+    if receive_buffer is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    await loop.sock_connect(sock, ("127.0.0.1", service.proxy_port))
+    handshake = GREETING + credentials(bought.username, bought.password)
+    await loop.sock_sendall(sock, handshake + request("127.0.0.1", port))
+    answer = b""
+    while len(answer) < 14:
+        answer += await loop.sock_recv(sock, 14 - len(answer))
+    assert answer[:8] == b"\x05\x02\x01\x00\x05\x00\x00\x01"
+    return sock
+
+
+@asynccontextmanager
+async def plain_pair(service: Service) -> AsyncIterator[tuple[socket.socket, socket.socket]]:
+    """Give a client's socket and the socket of the target that it is relayed to."""
+    _, bought = await buy(service)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        with closing(await plain_tunnel(service, bought, listener.getsockname()[1])) as client:
+            target, _ = await asyncio.get_running_loop().sock_accept(listener)
+            with closing(target):
+                yield client, target
+
+
+def reset(sock: socket.socket) -> None:
+    """Break a connection, now."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
+    sock.close()
+
+
+def waiting_to_be_sent(descriptor: int) -> int:
+    """Return how many bytes the other side's kernel has not acknowledged."""
+    (size,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)))
+    return int(size)
+
+
+async def outcome(sock: socket.socket) -> tuple[bytes, str]:
+    """Read everything, and say how it ended: by an "end" or by a "reset"."""
+    received = bytearray()
+    try:
+        async with asyncio.timeout(10):
+            while data := await asyncio.get_running_loop().sock_recv(sock, 65_536):
+                received += data
+    except ConnectionError:
+        return bytes(received), "reset"
+    except TimeoutError:
+        return bytes(received), "nothing"
+    return bytes(received), "end"
+
+
+@contextmanager
+def silent_port() -> Iterator[int]:
+    """Keep a port that never answers: its queue is full."""
+    with socket.socket() as listener, socket.socket() as first:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        first.connect(listener.getsockname())
+        yield listener.getsockname()[1]
+
+
+# --- ends ----------------------------------------------------------------------------------------
+
+
+async def test_a_client_may_end_while_a_megabyte_comes(service: Service) -> None:
+    _, bought = await buy(service)
+    async with targets.source(MEGABYTE) as target:
+        client = await reached(service, bought, target)
+        client.end()
+        assert await client.rest() == targets.pattern(MEGABYTE)
+        await client.close()
+
+
+async def test_a_client_that_ended_still_gets_its_answer(service: Service) -> None:
+    _, bought = await buy(service)
+    async with targets.sink(targets.pattern(MEGABYTE)) as target:
+        client = await reached(service, bought, target)
+        await client.send(b"question")
+        client.end()
+        assert await client.rest() == targets.pattern(MEGABYTE)
+        await client.close()
+    assert bytes(target.data) == b"question"
+    assert target.resets == 0
+
+
+async def test_a_target_that_ended_still_gets_a_megabyte(service: Service) -> None:
+    _, bought = await buy(service)
+    received = bytearray()
+    ended = asyncio.Event()
+
+    async def end_and_read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"nothing to say")
+        writer.write_eof()
+        while data := await reader.read(65_536):
+            received.extend(data)
+        ended.set()
+
+    async with targets.serving(end_and_read) as target:
+        client = await reached(service, bought, target)
+        assert await client.rest() == b"nothing to say"
+        await client.send(targets.pattern(MEGABYTE))
+        assert not ended.is_set()
+        client.end()
+        async with asyncio.timeout(10):
+            await ended.wait()
+        await client.close()
+    assert bytes(received) == targets.pattern(MEGABYTE)
+
+
+@pytest.mark.parametrize("first_is_client", [True, False])
+async def test_each_end_is_passed_on_alone(service: Service, first_is_client: bool) -> None:
+    loop = asyncio.get_running_loop()
+    async with plain_pair(service) as pair:
+        first, second = pair if first_is_client else reversed(pair)
+        await loop.sock_sendall(first, b"last words")
+        first.shutdown(socket.SHUT_WR)
+        assert await outcome(second) == (b"last words", "end")
+        for word in (b"still", b"talking"):
+            await loop.sock_sendall(second, word)
+            assert await loop.sock_recv(first, 100) == word
+        assert service.daemon.gateway.connections == 1
+        second.shutdown(socket.SHUT_WR)
+        assert await outcome(first) == (b"", "end")
+        await until(lambda: service.daemon.gateway.connections == 0, "the relay is over")
+
+
+async def test_ends_that_cross_are_both_passed_on(service: Service) -> None:
+    async with plain_pair(service) as (client, target):
+        client.send(b"from the client")
+        client.shutdown(socket.SHUT_WR)
+        target.send(b"from the target")
+        target.shutdown(socket.SHUT_WR)
+        assert await outcome(target) == (b"from the client", "end")
+        assert await outcome(client) == (b"from the target", "end")
+        await until(lambda: service.daemon.gateway.connections == 0, "the relay is over")
+
+
+async def test_an_end_waits_for_what_the_other_side_has_not_read(service: Service) -> None:
+    _, bought = await buy(service)
+    async with targets.source(8 * MEGABYTE) as target:
+        sock = await plain_tunnel(service, bought, target.port, receive_buffer=16_384)
+        with closing(sock):
+            await settled(target)
+            assert await outcome(sock) == (targets.pattern(8 * MEGABYTE), "end")
+
+
+async def test_what_is_over_leaves_nothing(service: Service) -> None:
+    _, bought = await buy(service)
+    async with targets.sink(b"answer") as target:
+        client = await reached(service, bought, target)
+        client.end()
+        await client.rest()
+        await client.close()
+        before = await at_rest(service)
+        for _ in range(20):
+            client = await reached(service, bought, target)
+            await client.send(b"question")
+            client.end()
+            assert await client.rest() == b"answer"
+            await client.close()
+        await all_gone(service, before)
+
+
+# --- resets --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("breaks", ["client", "target"])
+async def test_a_reset_is_passed_on_as_a_reset(service: Service, breaks: str) -> None:
+    async with plain_pair(service) as (client, target):
+        broken, other = (client, target) if breaks == "client" else (target, client)
+        reset(broken)
+        assert await outcome(other) == (b"", "reset")
+        await until(lambda: service.daemon.gateway.connections == 0, "the relay is over")
+
+
+@pytest.mark.parametrize("breaks", ["client", "target"])
+async def test_a_reset_comes_after_what_was_read_before_it(service: Service, breaks: str) -> None:
+    loop = asyncio.get_running_loop()
+    async with plain_pair(service) as (client, target):
+        broken, other = (client, target) if breaks == "client" else (target, client)
+        await loop.sock_sendall(broken, b"before ")
+        assert await loop.sock_recv(other, 100) == b"before "
+        reset(broken)
+        assert await outcome(other) == (b"", "reset")
+
+
+@pytest.mark.parametrize("breaks", ["client", "target"])
+async def test_a_reset_right_behind_bytes_is_passed_on_with_them(
+    service: Service, breaks: str
+) -> None:
+    async with plain_pair(service) as (client, target):
+        broken, other = (client, target) if breaks == "client" else (target, client)
+        broken.send(b"last words")
+        reset(broken)
+        assert await outcome(other) == (b"last words", "reset")
+        await until(lambda: service.daemon.gateway.connections == 0, "the relay is over")
+
+
+@pytest.mark.parametrize("breaks", ["client", "target"])
+async def test_a_reset_is_passed_on_although_the_other_side_is_talking(
+    service: Service, breaks: str
+) -> None:
+    async with plain_pair(service) as (client, target):
+        broken, other = (client, target) if breaks == "client" else (target, client)
+        other.send(b"nobody reads this")
+        reset(broken)
+        assert await outcome(other) == (b"", "reset")
+        await until(lambda: service.daemon.gateway.connections == 0, "the relay is over")
+
+
+@pytest.mark.parametrize("breaks", ["client", "target"])
+async def test_a_reset_is_passed_on_while_both_sides_are_talking(
+    service: Service, breaks: str
+) -> None:
+    async with plain_pair(service) as (client, target):
+        broken, other = (client, target) if breaks == "client" else (target, client)
+        broken.send(b"last words")
+        other.send(b"nobody reads this")
+        reset(broken)
+        assert await outcome(other) == (b"last words", "reset")
+        await until(lambda: service.daemon.gateway.connections == 0, "the relay is over")
+
+
+@pytest.mark.parametrize("breaks", ["client", "target"])
+async def test_a_reset_after_the_other_sides_end_is_passed_on(
+    service: Service, breaks: str
+) -> None:
+    async with plain_pair(service) as (client, target):
+        broken, other = (client, target) if breaks == "client" else (target, client)
+        other.shutdown(socket.SHUT_WR)
+        assert await outcome(broken) == (b"", "end")
+        reset(broken)
+        assert await outcome(other) == (b"", "reset")
+        await until(lambda: service.daemon.gateway.connections == 0, "the relay is over")
+
+
+async def test_a_reset_lets_the_client_have_a_megabyte_that_came_before(service: Service) -> None:
+    _, bought = await buy(service)
+
+    async def send_and_break(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(targets.pattern(MEGABYTE))
+        while writer.transport.get_write_buffer_size():  # drain() is content with less
+            await asyncio.sleep(0)
+        sock = writer.get_extra_info("socket")
+        await until(lambda: waiting_to_be_sent(sock.fileno()) == 0, "the proxy has it all")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
+        writer.transport.abort()
+
+    async with targets.serving(send_and_break) as target:
+        with closing(await plain_tunnel(service, bought, target.port)) as sock:
+            # The client reads nothing until the target is gone.
+            await until(lambda: len(service.daemon.gateway.closer) == 1, "the reset is noticed")
+            assert await outcome(sock) == (targets.pattern(MEGABYTE), "reset")
+
+
+async def test_broken_connections_leave_nothing(service: Service) -> None:
+    async with plain_pair(service):
+        pass
+    before = await at_rest(service)
+    for breaks in (0, 1):
+        for talks in ((), (0,), (1,), (0, 1)):
+            async with plain_pair(service) as pair:
+                for index in talks:
+                    pair[index].send(b"talk")
+                reset(pair[breaks])
+                await outcome(pair[1 - breaks])
+    await all_gone(service, before)
+
+
+# --- stalls --------------------------------------------------------------------------------------
+
+
+async def settled(target: targets.Target) -> int:
+    """Wait until a target cannot send any more, and return how much it has sent."""
+    last, quiet = -1, 0
+
+    def is_quiet() -> bool:
+        nonlocal last, quiet
+        assert target.sent < STALLED_MAX_BYTES, "the proxy reads on although its client does not"
+        quiet = quiet + 1 if target.sent == last and target.sent > 0 else 0
+        last = target.sent
+        return quiet >= QUIET_POLLS
+
+    await until(is_quiet, "the target is held back")
+    return last
+
+
+async def test_a_client_that_does_not_read_holds_the_target_back(service: Service) -> None:
+    _, bought = await buy(service)
+    async with targets.source(None) as target:
+        with closing(await plain_tunnel(service, bought, target.port)) as sock:
+            stalled_at = await settled(target)
+            wanted = targets.pattern(stalled_at + 8 * MEGABYTE)
+            received = bytearray()
+            while len(received) < len(wanted):
+                received += await asyncio.get_running_loop().sock_recv(sock, 262_144)
+            assert received[: len(wanted)] == wanted
+            reset(sock)
+
+
+async def test_a_target_that_does_not_read_holds_the_client_back(service: Service) -> None:
+    _, bought = await buy(service)
+    may_read = asyncio.Event()
+    received = bytearray()
+    ended = asyncio.Event()
+
+    async def read_later(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await may_read.wait()
+        while data := await reader.read(65_536):
+            received.extend(data)
+        ended.set()
+
+    async with targets.serving(read_later) as target:
+        client = await reached(service, bought, target)
+        payload = targets.pattern(4 * STALLED_MAX_BYTES)
+        sent = 0
+        with pytest.raises(TimeoutError):
+            while sent < len(payload):
+                async with asyncio.timeout(0.5):
+                    await client.send(payload[sent : sent + 65_536])
+                sent += 65_536
+        sent += 65_536  # the last block is in the transport, and goes on when it can
+        assert sent < STALLED_MAX_BYTES
+        may_read.set()
+        client.end()
+        async with asyncio.timeout(10):
+            await ended.wait()
+        await client.close()
+    assert received == payload[:sent]
+
+
+async def test_one_stalled_client_does_not_hold_the_others_up(service: Service) -> None:
+    _, bought = await buy(service)
+    async with targets.source(None) as endless, targets.source(MEGABYTE) as target:
+        with closing(await plain_tunnel(service, bought, endless.port)) as stalled:
+            await settled(endless)
+            client = await reached(service, bought, target)
+            assert await client.rest() == targets.pattern(MEGABYTE)
+            await client.close()
+            reset(stalled)
+
+
+async def test_ten_megabytes_up_and_down_at_once_come_back_intact(service: Service) -> None:
+    buyer, bought = await buy(service)
+    payload = targets.pattern(10 * MEGABYTE)
+    async with targets.echo() as target:
+        client = await reached(service, bought, target)
+
+        async def send() -> None:
+            for start in range(0, len(payload), 65_536):
+                await client.send(payload[start : start + 65_536])
+            client.end()
+
+        sending = asyncio.create_task(send())
+        assert await client.rest() == payload
+        await sending
+        await client.close()
+    assert (await service.session(buyer, bought))["bytes_used"] == 2 * len(payload)
+
+
+async def test_two_hundred_connections_at_once_keep_apart(service: Service) -> None:
+    buyer, bought = await buy(service)
+    async with targets.echo() as target:
+        clients = await asyncio.gather(*(reached(service, bought, target) for _ in range(200)))
+        assert service.daemon.gateway.connections == 200
+
+        async def ask(number: int, client: Client) -> None:
+            message = f"{number:05}".encode() * 1000
+            await client.send(message)
+            assert await client.receive(len(message)) == message
+            client.end()
+            assert await client.rest() == b""
+            await client.close()
+
+        await asyncio.gather(*(ask(*each) for each in enumerate(clients)))
+    assert (await service.session(buyer, bought))["bytes_used"] == 200 * 5000 * 2
+    await until(lambda: service.daemon.gateway.connections == 0, "no connection is left")
+
+
+# --- limits --------------------------------------------------------------------------------------
+
+
+async def test_idle_connections_are_cut_and_busy_ones_are_not(tmp_path: Path) -> None:
+    async with running_in(tmp_path, limits={"idle_seconds": 1.0}) as service:
+        async with plain_pair(service) as (client, target), targets.echo() as echo:
+            _, bought = await buy(service)
+            busy = await reached(service, bought, echo)
+            cut = asyncio.gather(outcome(client), outcome(target))
+            while not cut.done():
+                await busy.send(b"tick")
+                assert await busy.receive(4) == b"tick"
+                await asyncio.sleep(0.02)  # the busy one's own pace
+            assert await cut == [(b"", "reset"), (b"", "reset")]
+            await busy.send(b"alive")
+            assert await busy.receive(5) == b"alive"
+            assert service.daemon.gateway.connections == 1
+            await busy.close()
+        await service.assert_audit()
+
+
+async def test_a_half_ended_connection_that_is_idle_is_cut(tmp_path: Path) -> None:
+    async with running_in(tmp_path, limits={"idle_seconds": 0.5}) as service:
+        async with plain_pair(service):
+            pass
+        before = await at_rest(service)
+        async with plain_pair(service) as (client, target):
+            client.shutdown(socket.SHUT_WR)
+            assert await outcome(target) == (b"", "end")
+            assert await outcome(client) == (b"", "reset")
+        await all_gone(service, before)
+
+
+async def test_a_client_that_leaves_while_it_is_dialed_for_leaves_nothing(tmp_path: Path) -> None:
+    async with running_in(tmp_path, limits={"dial_seconds": 1.0}) as service:
+        _, bought = await buy(service)
+        asked = GREETING + credentials(bought.username, bought.password)
+        with silent_port() as port:
+            client = await Client.open(service.proxy_port)
+            await client.send(asked)
+            assert await client.receive(4) == b"\x05\x02\x01\x00"
+            await client.close()
+            before = await at_rest(service)
+            gateway = service.daemon.gateway
+            leaving = []
+            for leave in (Client.reset, Client.end, Client.close):
+                client = await Client.open(service.proxy_port)
+                await client.send(asked + request("127.0.0.1", port))
+                assert await client.receive(4) == b"\x05\x02\x01\x00"
+                leaving.append((client, leave))
+            await until(lambda: gateway.dialing == 3, "all of them are dialed for")
+            for client, leave in leaving:
+                outcome = leave(client)
+                if outcome is not None:
+                    await outcome
+            await until(lambda: gateway.dialing == 0, "nobody is dialed for")
+            for client, _ in leaving:
+                await client.close()
+            await all_gone(service, before)
+        await service.assert_audit()
+
+
+async def is_refused(port: int) -> bool:
+    """Say whether the proxy breaks a new connection instead of answering."""
+    client = await Client.open(port)
+    try:
+        await client.send(GREETING)
+        await client.receive(2)
+    except (ConnectionError, asyncio.IncompleteReadError):
+        return True
+    finally:
+        await client.close()
+    return False
+
+
+async def open_from(address: str, port: int) -> bytes:
+    """Greet from another of the machine's addresses, and return the answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
+    try:
+        writer.write(GREETING)
+        return await reader.read(2)
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+async def test_an_address_with_too_many_connections_is_refused_until_one_is_closed(
+    tmp_path: Path,
+) -> None:
+    async with running_in(tmp_path, limits={"connections_per_address": 3}) as service:
+        _, bought = await buy(service)
+        gateway = service.daemon.gateway
+        async with targets.echo() as target:
+            clients = [await reached(service, bought, target) for _ in range(3)]
+            assert await is_refused(service.proxy_port)
+            assert await open_from("127.0.0.2", service.proxy_port) == b"\x05\x02"
+            for client in clients:
+                await client.send(b"alive")
+                assert await client.receive(5) == b"alive"
+            clients[0].end()
+            assert await clients[0].rest() == b""
+            await until(lambda: gateway.connections == 2, "one has left")
+            assert not await is_refused(service.proxy_port)
+            for client in clients:
+                await client.close()
+        await service.assert_audit()
+
+
+async def test_more_connections_than_there_may_be_are_refused_until_one_is_closed(
+    tmp_path: Path,
+) -> None:
+    async with running_in(tmp_path, limits={"connections_total": 3}) as service:
+        _, bought = await buy(service)
+        gateway = service.daemon.gateway
+        async with targets.echo() as target:
+            clients = [await reached(service, bought, target) for _ in range(3)]
+            assert await is_refused(service.proxy_port)
+            assert await open_from("127.0.0.2", service.proxy_port) == b""
+            for client in clients:
+                await client.send(b"alive")
+                assert await client.receive(5) == b"alive"
+            clients[0].end()
+            assert await clients[0].rest() == b""
+            await until(lambda: gateway.connections + len(gateway.closer) == 2, "one has left")
+            assert not await is_refused(service.proxy_port)
+            for client in clients:
+                await client.close()
+        await service.assert_audit()

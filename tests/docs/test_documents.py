@@ -1,0 +1,87 @@
+"""What is documented is true: commands run, tables match the code, links lead somewhere."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import process, threads
+from support.process import ROOT
+
+from api.errors import STATUS_OF_KIND, Transport
+from market.errors import Code
+
+DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+
+
+def blocks(document: Path) -> str:
+    """Return every shell block of a document, as one script."""
+    return "\n".join(re.findall(r"```bash\n(.*?)```", document.read_text(), re.DOTALL))
+
+
+def test_the_walk_through_runs(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/proxyd.db"
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    command = f'#!/bin/sh\nexec "{sys.executable}" -m proxyd "$@"\n'
+    (programs / "proxyd").write_text(command)
+    (programs / "proxyd").chmod(0o755)
+    bash = shutil.which("bash")
+    assert bash is not None
+    with threads.web() as page, process.serving(url) as daemon:
+        environment = process.environment(
+            url, API=daemon.api, PAGE=f"http://localhost:{page.port}/bytes/7", PYTHONPATH=str(ROOT)
+        )
+        environment["PATH"] = f"{programs}:{environment['PATH']}"
+        done = subprocess.run(
+            [bash, "-euo", "pipefail", "-c", blocks(ROOT / "docs" / "walkthrough.md")],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        used = page.received + page.sent
+    assert '"usd_balance":0.0' in done.stdout
+    assert "20.00 usd" in done.stdout
+    assert f'"bytes_used":{used},' in done.stdout
+    assert done.stdout.rstrip().endswith('{"ok":true}')
+
+
+def test_the_table_of_errors_is_the_code() -> None:
+    rows = {
+        (code, int(status), meaning)
+        for code, status, meaning in re.findall(
+            r"^\| `(\w+)` \| (\d+) \| (.*) \|$",
+            (ROOT / "docs" / "errors.md").read_text(),
+            re.MULTILINE,
+        )
+    }
+    market = {(code.word, STATUS_OF_KIND[code.kind], code.meaning) for code in Code}
+    transport = {(each.word, each.status, each.meaning) for each in Transport}
+    assert rows == market | transport
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    targets = re.findall(r"\]\(([^)#]+)\)", document.read_text())
+    missing = [
+        target
+        for target in targets
+        if "://" not in target and not (document.parent / target).exists()
+    ]
+    assert missing == []
+
+
+def test_the_readme_names_every_command() -> None:
+    text = (ROOT / "README.md").read_text()
+    listed = re.findall(r"^\| `proxyd (\w+(?: \w+)?)", text, re.MULTILINE)
+    for command in listed:
+        done = process.run("sqlite:///unused.db", *command.split(), "--help")
+        assert done.returncode == 0, command
+    done = process.run("sqlite:///unused.db", "--help")
+    topics = re.findall(r"^    (\w+) ", done.stdout, re.MULTILINE)
+    assert {command.split()[0] for command in listed} == set(topics)
