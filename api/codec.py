@@ -1,7 +1,7 @@
 """JSON in and out: typed requests, exact numbers, and errors that name the field."""
 
 import re
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -11,6 +11,7 @@ from market.money import BYTE_DIGITS, MICRO, MICRO_DIGITS, scaled
 
 _Body = TypeVar("_Body")
 
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _PATH = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"Object missing required field `(?P<field>[^`]+)`")
 
@@ -34,7 +35,7 @@ class Decoder(Generic[_Body]):
     """Reads JSON bodies of one type."""
 
     def __init__(self, kind: type[_Body]) -> None:
-        self._decoder = msgspec.json.Decoder(kind, dec_hook=_number, float_hook=Decimal)
+        self._decoder = msgspec.json.Decoder(kind, dec_hook=_number, float_hook=_decimal)
 
     def decode(self, body: bytes) -> _Body:
         """Return the body as its type.
@@ -42,9 +43,9 @@ class Decoder(Generic[_Body]):
         Raises:
             MarketError: `invalid_field`, naming the field where there is one to blame.
         """
-        if b"\\u0000" in body:
-            raise MarketError(Code.INVALID_FIELD, "A text contains the character U+0000.")
         try:
+            if _NUL.search(body.decode()):
+                raise MarketError(Code.INVALID_FIELD, "A text contains the character U+0000.")
             return self._decoder.decode(body)
         except msgspec.ValidationError as error:
             raise _translated(error) from error
@@ -64,6 +65,14 @@ def convert_query(query: dict[str, str], kind: type[_Body]) -> _Body:
 def money(amount: int) -> float:
     """Return micro-units as the number that JSON shows."""
     return amount / MICRO
+
+
+def _decimal(text: str) -> Decimal:
+    """Return a number exactly; one whose exponent is beyond `Decimal` is none that we could use."""
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return Decimal("NaN")
 
 
 def _number(kind: type[Any], value: object) -> object:

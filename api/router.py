@@ -20,7 +20,7 @@ class Router:
             if route.method == "GET":
                 methods["HEAD"] = route
         self._patterns = [
-            (re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path)), methods)
+            (re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(path))), methods)
             for path, methods in patterns.items()
         ]
 

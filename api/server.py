@@ -135,7 +135,7 @@ class HttpServer:
             raise TransportError(Transport.REQUEST_TIMEOUT) from error
         except HTTPRequestEntityTooLarge as error:
             raise TransportError(Transport.BODY_TOO_LARGE) from error
-        except web.RequestPayloadError as error:
+        except (web.RequestPayloadError, ConnectionError) as error:
             raise TransportError(Transport.BAD_REQUEST) from error
 
 
@@ -166,7 +166,8 @@ class _Connection(RequestHandler):
 
     def log_exception(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - aiohttp's own
         error = kwargs.get("exc_info")
-        _logger.error("%s: %s", args[0] if args else "failed", type(error).__name__)
+        level = logging.INFO if isinstance(error, web.RequestPayloadError) else logging.ERROR
+        _logger.log(level, "%s: %s", args[0] if args else "failed", type(error).__name__)
 
 
 def _bearer(request: web.BaseRequest) -> str:

@@ -55,16 +55,24 @@ def _urls(settings: Settings) -> Iterator[str]:
         ("api.base_url", settings.api.base_url),
         ("api.app_url", settings.api.app_url),
     ):
-        if url and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc):
+        if url and not _is_web(url):
             yield f"{name}: expected a URL that starts with http:// or https://, got {url!r}"
-    scheme = settings.storage.url.partition("://")[0]
-    if scheme not in ("sqlite", "postgresql"):
+    url = settings.storage.url
+    if not url.startswith(("sqlite:///", "postgresql://")):
         yield (
             "storage.url: expected sqlite:///path/to/file.db or postgresql://user@host/database, "
-            f"got a URL that starts with {scheme!r}"
+            f"got a URL that starts with {url.partition(':')[0]!r}"
         )
-    elif scheme == "sqlite" and not settings.storage.url.removeprefix("sqlite:///").strip("/"):
+    elif not url.removeprefix("sqlite:///").strip("/"):
         yield "storage.url: names no file; write sqlite:///var/proxyd.db"
+
+
+def _is_web(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.netloc)
 
 
 def _auth(settings: Settings) -> Iterator[str]:

@@ -3,7 +3,7 @@
 import difflib
 import tomllib
 from collections.abc import Mapping
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
@@ -48,18 +48,28 @@ def load(path: Path | None, environment: Mapping[str, str]) -> Settings:
             problems.append(f"{name}: expected a section, written as [{name}]")
             continue
         built[name] = _section(name, section, given, overrides.get(name, {}), problems)
-    if not problems:
-        settings = Settings(**built)
-        problems.extend(contradictions(settings))
-        if not problems:
-            return settings
-    raise SettingsError(problems)
+    settings = Settings(**built)
+    blamed = {problem.partition(":")[0].lower() for problem in problems}
+    problems.extend(
+        problem
+        for problem in contradictions(settings)
+        if not blamed & {name.lower() for name in _names(problem.partition(":")[0])}
+    )
+    if problems:
+        raise SettingsError(problems)
+    return settings
+
+
+def _names(setting: str) -> tuple[str, str]:
+    """Return how a setting is named in the file and in the environment."""
+    section, _, key = setting.partition(".")
+    return setting, _variable(section, key)
 
 
 def _read_file(path: Path, problems: list[str]) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
-        return tomllib.loads(text, parse_float=Decimal)
+        return tomllib.loads(text, parse_float=_decimal)
     except OSError as error:
         problems.append(f"{path}: cannot be read: {error.strerror}")
     except UnicodeDecodeError:
@@ -69,6 +79,13 @@ def _read_file(path: Path, problems: list[str]) -> dict[str, Any]:
     return {}
 
 
+def _decimal(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return Decimal("NaN")
+
+
 def _overrides(
     environment: Mapping[str, str], sections: Mapping[str, Any], problems: list[str]
 ) -> dict[str, dict[str, str]]:
@@ -76,8 +93,8 @@ def _overrides(
     for variable, value in sorted(environment.items()):
         if not variable.startswith(ENVIRONMENT_PREFIX) or SECTION_SEPARATOR not in variable:
             continue
-        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-        section, key = name.split(SECTION_SEPARATOR, 1)
+        name = variable[len(ENVIRONMENT_PREFIX) - 1 :].lower().removeprefix("_")
+        section, _, key = name.partition(SECTION_SEPARATOR)
         if section not in sections:
             problems.append(f"{variable}: no section [{section}]{_hint(section, sections)}")
         else:
@@ -93,19 +110,20 @@ def _section(
     problems: list[str],
 ) -> object:
     fields = {field.name: field.type for field in msgspec.structs.fields(section)}
+    sources = (
+        ({key: f"{name}.{key}" for key in given}, given, _from_toml),
+        ({key: _variable(name, key) for key in overrides}, overrides, _from_text),
+    )
     converted: dict[str, Any] = {}
-    for key in (*given, *overrides):
-        label = f"{name}.{key}" if key not in overrides else _variable(name, key)
-        if key not in fields:
-            problems.append(f"{label}: no such setting{_hint(key, fields)}")
-            continue
-        try:
-            if key in overrides:
-                converted[key] = _from_text(overrides[key], fields[key])
-            else:
-                converted[key] = _from_toml(given[key], fields[key])
-        except (msgspec.ValidationError, msgspec.DecodeError, ValueError) as error:
-            problems.append(f"{label}: {_words(error)}")
+    for labels, values, convert in sources:
+        for key, label in labels.items():
+            if key not in fields:
+                problems.append(f"{label}: no such setting{_hint(key, fields)}")
+            elif values is not given or key not in overrides:
+                try:
+                    converted[key] = convert(values[key], fields[key])
+                except (msgspec.MsgspecError, ValueError, ArithmeticError) as error:
+                    problems.append(f"{label}: {_words(error)}")
     return section(**converted)
 
 

@@ -164,7 +164,8 @@ async def deposit(
         now: UTC seconds.
 
     Raises:
-        MarketError: `user_not_found`, `invalid_field`.
+        MarketError: `user_not_found`, `invalid_field`, `amount_too_large`; `reference_reused`, when
+            it named another deposit.
     """
     user = await queries.find_by_email(tx, email_key(email))
     if user is None:
@@ -173,7 +174,11 @@ async def deposit(
         raise MarketError(Code.INVALID_FIELD, "A deposit must be above zero.", field=str(currency))
     movement = Movement(ledger.deposits(currency), ledger.available(user.id, currency), amount)
     key = f"deposit:{reference}:{currency}"
-    return await ledger.post(tx, Transfer(transfer_id, key, currency, (movement,), now))
+    if await ledger.post(tx, Transfer(transfer_id, key, currency, (movement,), now)):
+        return True
+    if await ledger.posted(tx, key) != [movement]:
+        raise MarketError(Code.REFERENCE_REUSED)
+    return False
 
 
 async def spendable(tx: Transaction, email: str) -> dict[Currency, int]:

@@ -129,7 +129,13 @@ class Bandwidth:
             ended_at=None,
         )
         price_held = cost(quota_bytes, price)
-        await self._store.write(_buy, session, price_held, transfer_id=self._identifiers.new())
+        try:
+            await self._store.write(_buy, session, price_held, transfer_id=self._identifiers.new())
+        except MarketError as error:
+            if error.code is not Code.INSUFFICIENT_FUNDS:
+                raise
+            message = f"This costs {shown(price_held)} USD, more than is available."
+            raise MarketError(error.code, message, field="gb") from error
         return self._purchase(session, credentials, price_held)
 
     async def page(

@@ -23,6 +23,7 @@ class Code(Enum):
         Kind.INVALID,
         "The available balance is less than what this costs.",
     )
+    AMOUNT_TOO_LARGE = "amount_too_large", Kind.INVALID, "No account can hold so much."
     PRICE_BELOW_FLOOR = (
         "price_below_floor",
         Kind.INVALID,

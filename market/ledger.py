@@ -11,7 +11,11 @@ from storage.errors import ConstraintError
 from storage.ledger import EntryRow, HoldRow
 from storage.store import Transaction
 
-NEVER_NEGATIVE = "accounts_never_negative"
+REFUSAL_OF_CONSTRAINT = {
+    "accounts_never_negative": Code.INSUFFICIENT_FUNDS,
+    "accounts_within_bounds": Code.AMOUNT_TOO_LARGE,
+    "entries_whole_and_positive": Code.AMOUNT_TOO_LARGE,
+}
 
 
 def available(user_id: str, currency: Currency) -> str:
@@ -69,7 +73,8 @@ async def post(tx: Transaction, transfer: Transfer) -> bool:
     """Post a transfer; False, and nothing moved, when its business key was posted before.
 
     Raises:
-        MarketError: `insufficient_funds`, when a user's account would fall below zero.
+        MarketError: `insufficient_funds`, when a user's account would fall below zero;
+            `amount_too_large`, when an account would pass what any account may hold.
     """
     if not await queries.insert_transfer(
         tx,
@@ -86,10 +91,17 @@ async def post(tx: Transaction, transfer: Transfer) -> bool:
         try:
             await queries.insert_entry(tx, transfer.id, line, entry)
         except ConstraintError as error:
-            if error.constraint == NEVER_NEGATIVE:
-                raise MarketError(Code.INSUFFICIENT_FUNDS) from error
-            raise
+            refusal = REFUSAL_OF_CONSTRAINT.get(error.constraint)
+            if refusal is None or amount < 0:
+                raise
+            raise MarketError(refusal) from error
     return True
+
+
+async def posted(tx: Transaction, business_key: str) -> list[Movement]:
+    """Return what a transfer moved; nothing when it was never posted."""
+    entries = await queries.find_entries(tx, business_key)
+    return [Movement(entry.debit_account, entry.credit_account, entry.amount) for entry in entries]
 
 
 async def hold(tx: Transaction, request: HoldRow, *, transfer_id: str, now: int) -> None:

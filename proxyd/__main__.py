@@ -14,7 +14,7 @@ import uvloop
 
 from config.load import SettingsError, load
 from config.settings import Settings
-from market.errors import MarketError
+from market.errors import Code, MarketError
 from market.money import Currency, micro
 from proxyd import commands, logs
 from proxyd.listening import CannotListenError
@@ -84,9 +84,10 @@ def _parser() -> argparse.ArgumentParser:
         metavar="COMMAND", required=True
     )
     deposit = wallet.add_parser("deposit", help="pay money into an account")
-    deposit.add_argument("email", metavar="EMAIL")
+    deposit.add_argument("email", type=_text, metavar="EMAIL")
     deposit.add_argument(
         "--reference",
+        type=_text,
         metavar="TEXT",
         help="names this deposit; repeating the command with the same one changes nothing",
     )
@@ -129,10 +130,7 @@ def _amounts(options: argparse.Namespace) -> commands.Amounts:
 
 
 def _create_user(settings: Settings, options: argparse.Namespace) -> Coroutine[Any, Any, int]:
-    if options.password_stdin:
-        password = sys.stdin.readline().rstrip("\r\n")
-    else:
-        password = getpass.getpass("Password: ")
+    password = _password(from_stdin=options.password_stdin)
     return commands.create_user(
         settings,
         email=options.email,
@@ -140,6 +138,27 @@ def _create_user(settings: Settings, options: argparse.Namespace) -> Coroutine[A
         password=password,
         amounts=_amounts(options),
     )
+
+
+def _password(*, from_stdin: bool) -> str:
+    if from_stdin:
+        try:
+            return sys.stdin.buffer.readline().decode().rstrip("\r\n")
+        except UnicodeDecodeError:
+            raise MarketError(Code.INVALID_FIELD, "The password is not UTF-8 text.") from None
+    if not sys.stdin.isatty():
+        raise MarketError(
+            Code.INVALID_FIELD, "There is no terminal to ask for a password: use --password-stdin."
+        )
+    return getpass.getpass("Password: ")
+
+
+def _text(argument: str) -> str:
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError("not UTF-8 text") from None
+    return argument
 
 
 def _deposit(settings: Settings, options: argparse.Namespace) -> Coroutine[Any, Any, int]:

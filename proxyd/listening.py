@@ -57,9 +57,14 @@ def tls_context(certificate: str, key: str) -> ssl.SSLContext | None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    for path in (Path(certificate), Path(key)):
+        try:
+            path.read_bytes()
+        except OSError as error:
+            raise CannotListenError(f"cannot read {path} for TLS: {error.strerror}") from error
     try:
-        context.load_cert_chain(Path(certificate), Path(key))
+        context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
-        reason = error.strerror or str(error)
-        raise CannotListenError(f"cannot use the certificate {certificate}: {reason}") from error
+        message = f"cannot use the certificate {certificate} with the key {key}: {error}"
+        raise CannotListenError(message) from error
     return context

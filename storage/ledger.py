@@ -95,6 +95,20 @@ async def insert_entry(tx: Transaction, transfer_id: str, line: int, entry: Entr
     )
 
 
+async def find_entries(tx: Transaction, business_key: str) -> list[EntryRow]:
+    """Return the entries of a transfer, in order."""
+    return await tx.all(
+        EntryRow,
+        """
+        SELECT e.currency, e.debit_account, e.credit_account, e.amount
+        FROM entries AS e JOIN transfers AS t ON t.id = e.transfer_id
+        WHERE t.business_key = :business_key
+        ORDER BY e.line
+        """,
+        business_key=business_key,
+    )
+
+
 async def insert_hold(tx: Transaction, hold: HoldRow, created_at: int) -> None:
     """Record an open hold."""
     await tx.run(

@@ -98,7 +98,11 @@ class SqliteStore:
 
     async def claim(self) -> None:
         """See `Store.claim`."""
-        lock = os.open(f"{self._path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        path = f"{self._path}.lock"
+        try:
+            lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise CannotOpenError(f"{path}: {_reason(error)}") from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -33,7 +33,10 @@ CREATE TABLE accounts (
         (user_id IS NOT NULL AND kind IN ('available', 'held'))
         OR (user_id IS NULL AND kind IN ('deposits', 'revenue', 'rewards'))
     ),
-    CONSTRAINT accounts_never_negative CHECK (user_id IS NULL OR balance >= 0)
+    CONSTRAINT accounts_never_negative CHECK (user_id IS NULL OR balance >= 0),
+    CONSTRAINT accounts_within_bounds CHECK (
+        balance >= -1000000000000000000 AND balance <= 1000000000000000000
+    )
 );
 CREATE INDEX accounts_by_user ON accounts (user_id);
 
@@ -64,7 +67,9 @@ CREATE TABLE entries (
     FOREIGN KEY (debit_account, currency) REFERENCES accounts (id, currency),
     FOREIGN KEY (credit_account, currency) REFERENCES accounts (id, currency),
     CONSTRAINT entries_between_two CHECK (debit_account <> credit_account),
-    CONSTRAINT entries_whole_and_positive CHECK (amount > 0 AND amount = CAST(amount AS BIGINT))
+    CONSTRAINT entries_whole_and_positive CHECK (
+        amount > 0 AND amount <= 1000000000000000000 AND amount = CAST(amount AS BIGINT)
+    )
 );
 CREATE INDEX entries_by_debit ON entries (debit_account);
 CREATE INDEX entries_by_credit ON entries (credit_account);

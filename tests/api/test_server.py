@@ -183,7 +183,6 @@ async def test_a_broken_request_gets_one_answer_and_one_log_line(
         ("/HEALTHZ", 404),
         ("/../../etc/passwd", 404),
         ("/auth/login?tell-nobody", 405),
-        ("*", 404),
         ("http://tell-nobody/healthz", 200),
         ("/healthz?tell-nobody=%00%ff&&=", 200),
         ("/healthz#tell-nobody", 200),
@@ -224,12 +223,14 @@ async def test_odd_headers_change_nothing(
 ) -> None:
     caplog.set_level(logging.INFO)
     caplog.clear()
-    request = b"GET /healthz HTTP/1.1\r\n" + header + b"\r\n"
-    after = b"GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n"
-    first, second = await responses(service, request + after, 2)
+    reader, writer = await asyncio.open_connection("127.0.0.1", service.api_port)
+    writer.write(b"GET /healthz HTTP/1.1\r\n" + header + b"\r\n")
+    first = await one_response(reader)
     assert (first.status, first.body["ok"]) == (200, True)
     assert SECRET not in str(first)
-    assert second.status == 404
+    writer.write(b"GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await one_response(reader)).status == 404
+    writer.close()
     assert lines_of(caplog) == []
 
 
@@ -241,12 +242,17 @@ async def test_pipelined_requests_are_answered_in_their_order(service: Service) 
     assert [each.status for each in found] == [200, 404, 400] * 20
 
 
-async def test_what_is_broken_behind_a_good_request_does_not_spoil_it(service: Service) -> None:
+async def test_what_is_broken_after_a_good_request_ends_the_connection(service: Service) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", service.api_port)
     good = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-    answered = await exchange(service, good + b"tell-nobody\r\n\r\n" + good)
-    first, second = answered.split(b"HTTP/1.")[1:]
-    assert first[2:5] == b"200"
-    assert second[2:5] == b"400"
+    writer.write(good)
+    assert (await one_response(reader)).status == 200
+    writer.write(b"tell-nobody\r\n\r\n" + good)
+    response = await one_response(reader)
+    assert response.status == 400
+    decided(response)
+    assert await reader.read() == b""
+    writer.close()
 
 
 async def test_http_1_0_is_spoken_too(service: Service) -> None:
@@ -604,9 +610,8 @@ async def test_every_answer_names_the_server_and_no_version(service: Service) ->
         await service.call("PUT", "/healthz"),
         await service.call("POST", "/auth/login", raw=b"{"),
         await service.call("POST", "/auth/login", raw=b"x", headers={"Content-Type": "text/plain"}),
-        await service.call("POST", "/auth/login", raw=b" " * (LIMIT + 1)),
     ]
-    assert [each.status for each in answers] == [200, 200, 401, 404, 405, 400, 415, 413]
+    assert [each.status for each in answers] == [200, 200, 401, 404, 405, 400, 415]
     for answer in answers:
         assert answer.headers.getall("Server") == ["proxyd"]
         assert answer.headers["Content-Type"] == "application/json"

@@ -64,7 +64,8 @@ async def answer_to(service: Service, *parts: bytes) -> bytes:
     """Send at once, and return everything that comes back; a reset is an error."""
     client = await Client.open(service.proxy_port)
     await client.send(b"".join(parts))
-    answer = await client.rest()
+    async with asyncio.timeout(10):
+        answer = await client.rest()
     await client.close()
     return answer
 
@@ -73,7 +74,8 @@ async def outcome_of(service: Service, bought: Bought, asked: bytes) -> bytes:
     """Log in, ask, and return everything that comes back; a reset is an error."""
     client = await logged_in(service, bought)
     await client.send(asked)
-    answer = await client.rest()
+    async with asyncio.timeout(10):
+        answer = await client.rest()
     await client.close()
     return answer
 
@@ -638,6 +640,30 @@ async def test_a_refusal_ends_the_stream_in_order_whatever_is_behind_it(
     service: Service, sent: bytes, answer: bytes
 ) -> None:
     assert await answer_to(service, sent, bytes(100_000)) == answer
+
+
+@pytest.mark.parametrize(
+    ("behind_success", "answer"),
+    [(request("10.0.0.1", 80), failure(2)), (request("127.0.0.1", 80, command=2), failure(7))],
+)
+async def test_a_failure_is_not_followed_by_a_reset_although_more_was_sent(
+    service: Service, monkeypatch: pytest.MonkeyPatch, behind_success: bytes, answer: bytes
+) -> None:
+    monkeypatch.setattr("proxyd.closing.PATIENCE_SECONDS", 0.2)
+    _, bought = await buy(service)
+    gateway = service.daemon.gateway
+    loop = asyncio.get_running_loop()
+    with socket.create_connection(("127.0.0.1", service.proxy_port)) as sock:
+        sock.setblocking(False)
+        sent = GREETING + credentials(bought.username, bought.password) + behind_success
+        await loop.sock_sendall(sock, sent + bytes(100_000))
+        await until(lambda: len(gateway.closer) == 1, "it has failed")
+        await until(lambda: len(gateway.closer) == 0, "it is closed before the client reads")
+        received = b""
+        while data := await loop.sock_recv(sock, 1000):
+            received += data
+        assert received == ACCEPTED + answer
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0, "there was a reset"
 
 
 async def test_a_failed_client_that_stays_is_let_go_of(

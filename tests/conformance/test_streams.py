@@ -105,7 +105,7 @@ async def outcome(sock: socket.socket) -> tuple[bytes, str]:
     """Read everything, and say how it ended: by an "end" or by a "reset"."""
     received = bytearray()
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(5):
             while data := await asyncio.get_running_loop().sock_recv(sock, 65_536):
                 received += data
     except ConnectionError:
@@ -364,6 +364,20 @@ async def test_a_client_that_does_not_read_holds_the_target_back(service: Servic
             reset(sock)
 
 
+async def filled(client: Client, payload: bytes) -> int:
+    """Send until nothing is taken any more, and return how much is on its way."""
+    sent = 0
+    try:
+        while sent < len(payload):
+            block = payload[sent : sent + 65_536]
+            sent += len(block)  # what is not taken stays in the transport, and goes on later
+            async with asyncio.timeout(0.5):
+                await client.send(block)
+    except TimeoutError:
+        pass
+    return sent
+
+
 async def test_a_target_that_does_not_read_holds_the_client_back(service: Service) -> None:
     _, bought = await buy(service)
     may_read = asyncio.Event()
@@ -378,15 +392,9 @@ async def test_a_target_that_does_not_read_holds_the_client_back(service: Servic
 
     async with targets.serving(read_later) as target:
         client = await reached(service, bought, target)
-        payload = targets.pattern(4 * STALLED_MAX_BYTES)
-        sent = 0
-        with pytest.raises(TimeoutError):
-            while sent < len(payload):
-                async with asyncio.timeout(0.5):
-                    await client.send(payload[sent : sent + 65_536])
-                sent += 65_536
-        sent += 65_536  # the last block is in the transport, and goes on when it can
-        assert sent < STALLED_MAX_BYTES
+        payload = targets.pattern(2 * STALLED_MAX_BYTES)
+        sent = await filled(client, payload)
+        assert sent < STALLED_MAX_BYTES, "the proxy reads on although its target does not"
         may_read.set()
         client.end()
         async with asyncio.timeout(10):
@@ -476,7 +484,10 @@ async def test_a_half_ended_connection_that_is_idle_is_cut(tmp_path: Path) -> No
         await all_gone(service, before)
 
 
-async def test_a_client_that_leaves_while_it_is_dialed_for_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_client_that_leaves_while_it_is_dialed_for_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxyd.closing.PATIENCE_SECONDS", 0.2)
     async with running_in(tmp_path, limits={"dial_seconds": 1.0}) as service:
         _, bought = await buy(service)
         asked = GREETING + credentials(bought.username, bought.password)
@@ -495,9 +506,9 @@ async def test_a_client_that_leaves_while_it_is_dialed_for_leaves_nothing(tmp_pa
                 leaving.append((client, leave))
             await until(lambda: gateway.dialing == 3, "all of them are dialed for")
             for client, leave in leaving:
-                outcome = leave(client)
-                if outcome is not None:
-                    await outcome
+                leaving_takes = leave(client)
+                if leaving_takes is not None:
+                    await leaving_takes
             await until(lambda: gateway.dialing == 0, "nobody is dialed for")
             for client, _ in leaving:
                 await client.close()
@@ -505,29 +516,36 @@ async def test_a_client_that_leaves_while_it_is_dialed_for_leaves_nothing(tmp_pa
         await service.assert_audit()
 
 
-async def is_refused(port: int) -> bool:
-    """Say whether the proxy breaks a new connection instead of answering."""
-    client = await Client.open(port)
-    try:
-        await client.send(GREETING)
-        await client.receive(2)
-    except (ConnectionError, asyncio.IncompleteReadError):
-        return True
-    finally:
-        await client.close()
-    return False
+async def test_nobody_waits_for_a_client_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxyd.closing.PATIENCE_SECONDS", 3600.0)
+    async with running_in(tmp_path, limits={"dial_seconds": 0.2}) as service:
+        _, bought = await buy(service)
+        with silent_port() as port:
+            client = await Client.open(service.proxy_port)
+            assert await client.log_in(bought.username, bought.password) == 0
+            await client.send(request("127.0.0.1", port))
+            await until(lambda: service.daemon.gateway.dialing == 1, "it is dialed for")
+            await client.close()
+            await until(lambda: service.daemon.gateway.connections == 0, "the dial has failed")
+            # The reply is answered with a reset: it will never be acknowledged.
+            await until(lambda: len(service.daemon.gateway.closer) == 0, "the socket is closed")
+        await service.assert_audit()
 
 
-async def open_from(address: str, port: int) -> bytes:
-    """Greet from another of the machine's addresses, and return the answer."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
-    try:
-        writer.write(GREETING)
-        return await reader.read(2)
-    except ConnectionError:
-        return b""
-    finally:
-        writer.close()
+async def greeted(port: int, address: str = "127.0.0.1") -> bytes:
+    """Greet from one of the machine's addresses; return the answer, nothing when it is refused."""
+    loop = asyncio.get_running_loop()
+    with socket.socket() as sock:
+        sock.setblocking(False)
+        sock.bind((address, 0))
+        try:
+            await loop.sock_connect(sock, ("127.0.0.1", port))
+            await loop.sock_sendall(sock, GREETING)
+            return await loop.sock_recv(sock, 2)
+        except ConnectionError:
+            return b""
 
 
 async def test_an_address_with_too_many_connections_is_refused_until_one_is_closed(
@@ -538,15 +556,15 @@ async def test_an_address_with_too_many_connections_is_refused_until_one_is_clos
         gateway = service.daemon.gateway
         async with targets.echo() as target:
             clients = [await reached(service, bought, target) for _ in range(3)]
-            assert await is_refused(service.proxy_port)
-            assert await open_from("127.0.0.2", service.proxy_port) == b"\x05\x02"
+            assert await greeted(service.proxy_port) == b""
+            assert await greeted(service.proxy_port, "127.0.0.2") == b"\x05\x02"
             for client in clients:
                 await client.send(b"alive")
                 assert await client.receive(5) == b"alive"
             clients[0].end()
             assert await clients[0].rest() == b""
             await until(lambda: gateway.connections == 2, "one has left")
-            assert not await is_refused(service.proxy_port)
+            assert await greeted(service.proxy_port) == b"\x05\x02"
             for client in clients:
                 await client.close()
         await service.assert_audit()
@@ -560,15 +578,15 @@ async def test_more_connections_than_there_may_be_are_refused_until_one_is_close
         gateway = service.daemon.gateway
         async with targets.echo() as target:
             clients = [await reached(service, bought, target) for _ in range(3)]
-            assert await is_refused(service.proxy_port)
-            assert await open_from("127.0.0.2", service.proxy_port) == b""
+            assert await greeted(service.proxy_port) == b""
+            assert await greeted(service.proxy_port, "127.0.0.2") == b""
             for client in clients:
                 await client.send(b"alive")
                 assert await client.receive(5) == b"alive"
             clients[0].end()
             assert await clients[0].rest() == b""
             await until(lambda: gateway.connections + len(gateway.closer) == 2, "one has left")
-            assert not await is_refused(service.proxy_port)
+            assert await greeted(service.proxy_port) == b"\x05\x02"
             for client in clients:
                 await client.close()
         await service.assert_audit()

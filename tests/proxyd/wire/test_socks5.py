@@ -476,11 +476,11 @@ def test_a_decision_in_another_state_is_the_owners_mistake(name: str, state: Sta
     if state is proper:
         decide(protocol)
         return
-    before = protocol.data_to_send()
+    protocol.data_to_send()
     with pytest.raises(RuntimeError, match=f"{state.name}.*{proper.name}"):
         decide(protocol)
     assert protocol.state is state
-    assert protocol.data_to_send() == b"", before
+    assert protocol.data_to_send() == b""
 
 
 # --- whole conversations -----------------------------------------------------------------------

@@ -1,0 +1,234 @@
+"""Settings that are well typed and still cannot be used."""
+
+import msgspec
+import pytest
+
+from config.check import SIGNING_KEY_MIN_BYTES, contradictions
+from config.settings import Settings
+from market import tokens
+
+
+def problems(**sections: dict[str, object]) -> list[str]:
+    """Return what is wrong with the defaults and these settings."""
+    return list(contradictions(msgspec.convert(sections, Settings)))
+
+
+def blamed(**sections: dict[str, object]) -> list[str]:
+    """Return the names of the settings that are to blame."""
+    return [problem.partition(": ")[0] for problem in problems(**sections)]
+
+
+def test_the_defaults_contradict_nothing() -> None:
+    assert problems() == []
+
+
+# --- networks ----------------------------------------------------------------------------------
+
+NETWORKS = [("api", "trusted_proxies"), ("egress", "allow"), ("egress", "deny")]
+
+
+@pytest.mark.parametrize(("section", "key"), NETWORKS)
+@pytest.mark.parametrize("network", ["10.0.0.0/8", "127.0.0.1", "::/0", "fd00::/8", "0.0.0.0/0"])
+def test_a_network_may_be_given(section: str, key: str, network: str) -> None:
+    assert problems(**{section: {key: [network]}}) == []
+
+
+@pytest.mark.parametrize(("section", "key"), NETWORKS)
+@pytest.mark.parametrize("network", ["", "10.0.0.1/8", "10.0.0.0/33", "localhost", "10.0.0.0/8 "])
+def test_what_is_no_network_is_named(section: str, key: str, network: str) -> None:
+    (problem,) = problems(**{section: {key: [network]}})
+    assert problem.startswith(f"{section}.{key}: ")
+    assert repr(network) in problem or f"{network} has host bits set" in problem
+
+
+def test_each_wrong_network_of_a_list_is_named() -> None:
+    found = problems(egress={"allow": ["10.0.0.0/8", "one", "fd00::/8", "two"]})
+    assert len(found) == 2
+    assert "'one'" in found[0]
+    assert "'two'" in found[1]
+
+
+# --- listening ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("section", ["api", "proxy"])
+@pytest.mark.parametrize("host", ["localhost", "", "example.com", "127.0.0.1:80", "[::1]"])
+def test_a_host_to_listen_on_is_an_address(section: str, host: str) -> None:
+    (problem,) = problems(**{section: {"host": host}})
+    assert problem == f"{section}.host: expected an IP address to listen on, got {host!r}"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "0.0.0.0", "::", "192.0.2.1"])
+def test_the_api_may_listen_on_any_address(host: str) -> None:
+    assert problems(api={"host": host}) == []
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_a_proxy_on_every_address_needs_a_host_to_dial(host: str) -> None:
+    assert blamed(proxy={"host": host}) == ["proxy.public_host"]
+    assert problems(proxy={"host": host, "public_host": "proxy.example.com"}) == []
+
+
+def test_the_api_and_the_proxy_cannot_share_a_port() -> None:
+    assert problems(proxy={"port": 8080}) == ["proxy.port: 8080 is already taken by api.port"]
+    assert blamed(api={"port": 1080}) == ["proxy.port"]
+
+
+def test_two_addresses_may_have_the_same_port() -> None:
+    assert problems(proxy={"port": 8080, "host": "127.0.0.2"}) == []
+
+
+def test_any_free_port_twice_is_two_ports() -> None:
+    assert problems(api={"port": 0}, proxy={"port": 0}) == []
+
+
+def test_a_certificate_and_its_key_go_together() -> None:
+    assert blamed(api={"tls_cert": "cert.pem"}) == ["api.tls_key"]
+    assert blamed(api={"tls_key": "key.pem"}) == ["api.tls_cert"]
+    assert problems(api={"tls_cert": "cert.pem", "tls_key": "key.pem"}) == []
+
+
+# --- URLs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["base_url", "app_url"])
+@pytest.mark.parametrize(
+    "url", ["", "http://localhost:8080", "https://api.example.com/path", "http://[::1]:8080"]
+)
+def test_a_url_of_the_web_may_be_given(key: str, url: str) -> None:
+    assert problems(api={key: url}) == []
+
+
+@pytest.mark.parametrize("key", ["base_url", "app_url"])
+@pytest.mark.parametrize(
+    "url", ["api.example.com", "ftp://example.com", "https://", "https:/example.com", "//x", "http"]
+)
+def test_what_is_no_url_of_the_web_is_named(key: str, url: str) -> None:
+    (problem,) = problems(api={key: url})
+    assert problem.startswith(f"api.{key}: expected a URL that starts with http:// or https://")
+    assert repr(url) in problem
+
+
+@pytest.mark.parametrize("key", ["base_url", "app_url"])
+@pytest.mark.parametrize("url", ["http://[::1", "https://[example.com]/"])
+def test_a_url_with_broken_brackets_is_named(key: str, url: str) -> None:
+    assert blamed(api={key: url}) == [f"api.{key}"]
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite:///var/proxyd.db", "sqlite:////srv/proxyd.db", "sqlite:///proxyd.db"]
+)
+def test_a_file_of_sqlite_may_hold_everything(url: str) -> None:
+    assert problems(storage={"url": url}) == []
+
+
+def test_a_database_of_postgresql_may_hold_everything() -> None:
+    storage = {"url": "postgresql://user:secret@db/proxyd"}
+    assert problems(storage=storage, auth={"signing_key": "k" * 32}) == []
+
+
+@pytest.mark.parametrize("url", ["mysql://db/proxyd", "var/proxyd.db", "", "postgres://db/x"])
+def test_another_kind_of_database_is_told(url: str) -> None:
+    (problem,) = problems(storage={"url": url})
+    assert problem.startswith("storage.url: expected sqlite:///path/to/file.db or postgresql://")
+
+
+@pytest.mark.parametrize(
+    "url", ["postgres://user:secret@db/proxyd", "postgresql:user:secret@db/proxyd"]
+)
+def test_the_password_of_a_database_is_not_repeated(url: str) -> None:
+    problem = problems(storage={"url": url})[0]
+    assert "secret" not in problem
+
+
+@pytest.mark.parametrize("url", ["sqlite:///", "sqlite:////"])
+def test_a_url_of_sqlite_names_a_file(url: str) -> None:
+    (problem,) = problems(storage={"url": url})
+    assert problem.startswith("storage.url: names no file")
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite://proxyd.db", "sqlite://var/proxyd.db"])
+def test_a_url_of_sqlite_has_three_slashes(url: str) -> None:
+    assert blamed(storage={"url": url}) == ["storage.url"]
+
+
+# --- the signing key ---------------------------------------------------------------------------
+
+
+def test_a_signing_key_has_thirty_two_bytes() -> None:
+    assert problems(auth={"signing_key": "k" * 32}) == []
+    assert problems(auth={"signing_key": "ü" * 16}) == []
+    (problem,) = problems(auth={"signing_key": "k" * 31})
+    assert problem == "auth.signing_key: must have at least 32 bytes"
+
+
+def test_what_the_settings_accept_the_tokens_accept() -> None:
+    assert SIGNING_KEY_MIN_BYTES == tokens.SIGNING_KEY_MIN_BYTES
+
+
+def test_postgresql_needs_a_place_for_the_key() -> None:
+    url = "postgresql://db/proxyd"
+    assert blamed(storage={"url": url}) == ["auth.signing_key_file"]
+    assert problems(storage={"url": url}, auth={"signing_key_file": "/etc/proxyd/key"}) == []
+
+
+# --- prices ------------------------------------------------------------------------------------
+
+DEFAULT, FLOOR = "price_per_gb_default_usd", "price_per_gb_floor_usd"
+
+
+@pytest.mark.parametrize("price", ["0.1", "1", "0.100001", "1000000", "1E+3"])
+def test_a_price_may_be_given(price: str) -> None:
+    assert problems(market={DEFAULT: price, FLOOR: price}) == []
+
+
+def test_nothing_may_be_asked_for() -> None:
+    assert problems(market={DEFAULT: "0", FLOOR: "0"}) == []
+
+
+@pytest.mark.parametrize(
+    "price", ["NaN", "sNaN", "Infinity", "-Infinity", "-0.1", "1000000.000001"]
+)
+def test_what_is_no_price_is_named(price: str) -> None:
+    (problem, *_) = problems(market={FLOOR: price})
+    assert problem == f"market.{FLOOR}: expected an amount from 0 to 1000000, got {price}"
+    assert f"market.{DEFAULT}: expected" in problems(market={DEFAULT: price})[0]
+
+
+@pytest.mark.parametrize("price", ["0.1000001", "1e-7", "1e-400", "0.30000000000000004"])
+def test_a_price_has_six_decimals_at_most(price: str) -> None:
+    (problem, *_) = problems(market={FLOOR: price})
+    assert problem.startswith(f"market.{FLOOR}: has more than 6 decimals")
+
+
+def test_zeros_at_the_end_are_no_decimals() -> None:
+    assert problems(market={FLOOR: "0.10000000000"}) == []
+
+
+def test_the_default_price_is_not_below_the_floor() -> None:
+    assert problems(market={DEFAULT: "1.5", FLOOR: "1.5"}) == []
+    (problem,) = problems(market={FLOOR: "1.5"})
+    assert problem == "market.price_per_gb_default_usd: 1.0 is below the floor, 1.5"
+
+
+# --- all of them -------------------------------------------------------------------------------
+
+
+def test_every_contradiction_is_told_at_once() -> None:
+    assert blamed(
+        api={"host": "localhost", "base_url": "x", "tls_cert": "c", "trusted_proxies": ["x"]},
+        proxy={"host": "0.0.0.0"},
+        storage={"url": "postgresql://db/x"},
+        egress={"allow": ["x"], "deny": ["y"]},
+        market={FLOOR: "2"},
+    ) == [
+        "api.trusted_proxies",
+        "egress.allow",
+        "egress.deny",
+        "api.host",
+        "proxy.public_host",
+        "api.tls_key",
+        "api.base_url",
+        "auth.signing_key_file",
+        "market.price_per_gb_default_usd",
+    ]

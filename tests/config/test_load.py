@@ -1,0 +1,382 @@
+"""Settings from a file and the environment: what wins, and every mistake named at once."""
+
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from config.load import SettingsError, load
+from config.settings import Settings
+
+Write = Callable[[str], Path]
+
+FIELDS = [
+    (section.name, field.name)
+    for section in msgspec.structs.fields(Settings)
+    for field in msgspec.structs.fields(section.type)
+]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes a settings file."""
+
+    def written(text: str) -> Path:
+        path = tmp_path / "proxyd.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return written
+
+
+def problems(path: Path | None = None, /, **environment: str) -> list[str]:
+    """Return the mistakes that loading reports."""
+    with pytest.raises(SettingsError) as caught:
+        load(path, environment)
+    assert str(caught.value) == "\n".join(caught.value.problems)
+    return caught.value.problems
+
+
+def setting(settings: Settings, section: str, key: str) -> Any:
+    """Return one setting."""
+    return getattr(getattr(settings, section), key)
+
+
+def as_text(value: object) -> str:
+    """Write a setting as the environment holds it."""
+    return msgspec.json.encode(value).decode() if isinstance(value, tuple) else str(value)
+
+
+# --- what wins ---------------------------------------------------------------------------------
+
+
+def test_nothing_given_means_the_defaults() -> None:
+    assert load(None, {}) == Settings()
+
+
+def test_an_empty_file_means_the_defaults(write: Write) -> None:
+    assert load(write(""), {}) == Settings()
+    assert load(write("[api]\n[proxy]\n[log]\n"), {}) == Settings()
+
+
+def test_a_file_wins_over_the_defaults(write: Write) -> None:
+    settings = load(write('[api]\nport = 9000\n[log]\nlevel = "debug"\n'), {})
+    assert settings.api.port == 9000
+    assert settings.log.level == "debug"
+    assert settings.api.host == Settings().api.host
+    assert settings.proxy == Settings().proxy
+
+
+def test_the_environment_wins_over_the_file(write: Write) -> None:
+    path = write('[api]\nport = 9000\nhost = "127.0.0.2"\n')
+    settings = load(path, {"PROXYD_API__PORT": "9001"})
+    assert settings.api.port == 9001
+    assert settings.api.host == "127.0.0.2"
+
+
+def test_the_environment_alone_is_enough() -> None:
+    settings = load(None, {"PROXYD_STORAGE__POOL_SIZE": "3"})
+    assert settings.storage.pool_size == 3
+
+
+def test_a_value_of_the_file_that_is_overridden_need_not_be_right(write: Write) -> None:
+    assert load(write('[api]\nport = "x"\n'), {"PROXYD_API__PORT": "1"}).api.port == 1
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "PATH",
+        "PROXYD_HOME",
+        "PROXYD",
+        "PROXYD_",
+        "MYPROXYD_API__PORT",
+        "API__PORT",
+        "proxyd_api__port",
+    ],
+)
+def test_other_variables_are_left_alone(variable: str) -> None:
+    assert load(None, {variable: "nonsense"}) == Settings()
+
+
+# --- types -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("toml", "section", "key", "value"),
+    [
+        ("port = 0", "api", "port", 0),
+        ("port = 65535", "proxy", "port", 65535),
+        ('base_url = "https://api.example.com"', "api", "base_url", "https://api.example.com"),
+        ('allow = ["10.0.0.0/8", "fd00::/8"]', "egress", "allow", ("10.0.0.0/8", "fd00::/8")),
+        ("blocked_ports = []", "egress", "blocked_ports", ()),
+        ("blocked_ports = [25]", "egress", "blocked_ports", (25,)),
+        ("dial_seconds = 2.5", "limits", "dial_seconds", 2.5),
+        ("dial_seconds = 2", "limits", "dial_seconds", 2.0),
+        (
+            "price_per_gb_default_usd = 1.10",
+            "market",
+            "price_per_gb_default_usd",
+            Decimal("1.10"),
+        ),
+        ("price_per_gb_default_usd = 2", "market", "price_per_gb_default_usd", Decimal(2)),
+        ("price_per_gb_floor_usd = 0.000001", "market", "price_per_gb_floor_usd", Decimal("1e-6")),
+        ('format = "json"', "log", "format", "json"),
+    ],
+)
+def test_each_type_is_read_from_a_file(
+    toml: str, section: str, key: str, value: object, write: Write
+) -> None:
+    found = setting(load(write(f"[{section}]\n{toml}\n"), {}), section, key)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "section", "key", "value"),
+    [
+        ("0", "api", "port", 0),
+        ("65535", "proxy", "port", 65535),
+        ("", "api", "base_url", ""),
+        ("https://api.example.com", "api", "base_url", "https://api.example.com"),
+        ("12345", "proxy", "public_host", "12345"),
+        ('["10.0.0.0/8", "fd00::/8"]', "egress", "allow", ("10.0.0.0/8", "fd00::/8")),
+        ("[]", "egress", "blocked_ports", ()),
+        ("[25,26]", "egress", "blocked_ports", (25, 26)),
+        ("2.5", "limits", "dial_seconds", 2.5),
+        ("2", "limits", "dial_seconds", 2.0),
+        ("1.10", "market", "price_per_gb_default_usd", Decimal("1.10")),
+        ("json", "log", "format", "json"),
+    ],
+)
+def test_each_type_is_read_from_the_environment(
+    text: str, section: str, key: str, value: object
+) -> None:
+    settings = load(None, {f"PROXYD_{section}__{key}".upper(): text})
+    found = setting(settings, section, key)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(("section", "key"), FIELDS)
+def test_every_setting_can_be_given_in_the_environment(
+    section: str, key: str, write: Write
+) -> None:
+    default = setting(Settings(), section, key)
+    variable = f"PROXYD_{section}__{key}".upper()
+    assert load(None, {variable: as_text(default)}) == Settings()
+    wrong_in_the_file = write(f"[{section}]\n{key} = 1979-05-27\n")
+    assert load(wrong_in_the_file, {variable: as_text(default)}) == Settings()
+
+
+def test_a_price_is_exact_to_its_last_digit(write: Write) -> None:
+    path = write("[market]\nprice_per_gb_default_usd = 0.123457\n")
+    assert load(path, {}).market.price_per_gb_default_usd == Decimal("0.123457")
+
+
+# --- mistakes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("toml", "name", "words"),
+    [
+        ('[api]\nport = "8080"', "api.port", "expected int, got str"),
+        ("[api]\nport = 8080.0", "api.port", "expected int, got float"),
+        ("[api]\nport = true", "api.port", "expected int, got bool"),
+        ("[api]\nport = 65536", "api.port", "expected int <= 65535"),
+        ("[api]\nport = -1", "api.port", "expected int >= 0"),
+        ("[api]\nport = 99999999999999999999", "api.port", "expected int <= 65535"),
+        ("[api]\nhost = 1", "api.host", "expected str, got int"),
+        ("[api]\nbody_max_bytes = 1", "api.body_max_bytes", "expected int >= 1024"),
+        ("[limits]\nidle_seconds = 0", "limits.idle_seconds", "expected float > 0.0"),
+        ("[limits]\nidle_seconds = nan", "limits.idle_seconds", "expected float"),
+        ("[limits]\nidle_seconds = inf", "limits.idle_seconds", "expected float <= 86400.0"),
+        ("[limits]\nidle_seconds = 1e999", "limits.idle_seconds", "expected float <= 86400.0"),
+        ("[limits]\nidle_seconds = true", "limits.idle_seconds", "expected float, got bool"),
+        ("[limits]\ndials_waiting = 0", "limits.dials_waiting", "expected int >= 1"),
+        ('[egress]\nallow = "10.0.0.0/8"', "egress.allow", "expected array, got str"),
+        ("[egress]\nallow = [10]", "egress.allow", "expected str, got int"),
+        ("[egress]\nblocked_ports = [0]", "egress.blocked_ports", "expected int >= 1"),
+        ('[log]\nlevel = "loud"', "log.level", "Invalid enum value 'loud'"),
+        ('[market]\nprice_per_gb_floor_usd = "1"', "market.price_per_gb_floor_usd", "number"),
+        ("[market]\nprice_per_gb_floor_usd = true", "market.price_per_gb_floor_usd", "decimal"),
+        ("[market]\nsession_days = 0", "market.session_days", "expected int >= 1"),
+        ("[auth]\ntoken_hours = 721", "auth.token_hours", "expected int <= 720"),
+    ],
+)
+def test_a_wrong_value_in_a_file_is_named(toml: str, name: str, words: str, write: Write) -> None:
+    (problem,) = problems(write(toml + "\n"))
+    assert problem.startswith(f"{name}: ")
+    assert words in problem
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "words"),
+    [
+        ("PROXYD_API__PORT", "http", "expected int, got str"),
+        ("PROXYD_API__PORT", "", "expected int, got str"),
+        ("PROXYD_API__PORT", "65536", "expected int <= 65535"),
+        ("PROXYD_API__PORT", "true", "expected int"),
+        ("PROXYD_LIMITS__IDLE_SECONDS", "nan", "expected float"),
+        ("PROXYD_LIMITS__IDLE_SECONDS", "-1", "expected float > 0.0"),
+        ("PROXYD_LOG__FORMAT", "xml", "Invalid enum value 'xml'"),
+        ("PROXYD_EGRESS__BLOCKED_PORTS", '["25"]', "expected int, got str"),
+        ("PROXYD_EGRESS__BLOCKED_PORTS", "25", "expected array, got int"),
+        ("PROXYD_EGRESS__ALLOW", "", ""),
+        ("PROXYD_EGRESS__ALLOW", "nonsense", "JSON"),
+        ("PROXYD_MARKET__PRICE_PER_GB_FLOOR_USD", "cheap", "decimal"),
+    ],
+)
+def test_a_wrong_value_in_the_environment_is_named_by_its_variable(
+    variable: str, text: str, words: str
+) -> None:
+    (problem,) = problems(**{variable: text})
+    assert problem.startswith(f"{variable}: ")
+    assert words.lower() in problem.lower()
+
+
+@pytest.mark.parametrize(
+    ("toml", "problem"),
+    [
+        ("[apis]\n", "apis: no such section; did you mean api?"),
+        ("[xylophone]\n", "xylophone: no such section"),
+        ("port = 1\n", "port: no such section"),
+        ("[api]\nprot = 1\n", "api.prot: no such setting; did you mean port?"),
+        ("[api]\nxylophone = 1\n", "api.xylophone: no such setting"),
+        ("[api]\nPort = 1\n", "api.Port: no such setting; did you mean port?"),
+        ("api = 1\n", "api: expected a section, written as [api]"),
+        ("[[api]]\nport = 1\n", "api: expected a section, written as [api]"),
+    ],
+)
+def test_an_unknown_name_in_a_file_is_named_with_a_hint(
+    toml: str, problem: str, write: Write
+) -> None:
+    (found,) = problems(write(toml))
+    assert found.partition(";")[0] == problem.partition(";")[0]
+    assert ("did you mean" in found) == ("did you mean" in problem)
+    assert found == problem
+
+
+@pytest.mark.parametrize(
+    ("variable", "problem"),
+    [
+        ("PROXYD_APIS__PORT", "PROXYD_APIS__PORT: no section [apis]; did you mean api?"),
+        ("PROXYD_XYLOPHONE__PORT", "PROXYD_XYLOPHONE__PORT: no section [xylophone]"),
+        ("PROXYD_API__PROT", "PROXYD_API__PROT: no such setting; did you mean port?"),
+        ("PROXYD_API__XYLOPHONE", "PROXYD_API__XYLOPHONE: no such setting"),
+        ("PROXYD_API__", "PROXYD_API__: no such setting"),
+        ("PROXYD_API__PORT__X", "PROXYD_API__PORT__X: no such setting; did you mean port?"),
+    ],
+)
+def test_an_unknown_name_in_the_environment_is_named_with_a_hint(
+    variable: str, problem: str
+) -> None:
+    assert problems(**{variable: "1"}) == [problem]
+
+
+@pytest.mark.parametrize("variable", ["PROXYD__PORT", "PROXYD__", "PROXYD___PORT"])
+def test_a_variable_without_a_section_is_named(variable: str) -> None:
+    (problem,) = problems(**{variable: "1"})
+    assert problem.startswith(f"{variable}: ")
+
+
+def test_three_mistakes_are_named_at_once(write: Write) -> None:
+    path = write('[api]\nport = "x"\nprot = 1\n[log]\nlevel = "loud"\n')
+    assert [problem.partition(":")[0] for problem in problems(path)] == [
+        "api.port",
+        "api.prot",
+        "log.level",
+    ]
+
+
+def test_mistakes_of_the_file_and_of_the_environment_are_named_together(write: Write) -> None:
+    path = write('[nosuch]\n[api]\nport = "x"\n')
+    named = problems(
+        path,
+        PROXYD_API__HTSO="h",
+        PROXYD_LOG__LEVEL="loud",
+        PROXYD_NOSUCH__KEY="1",
+        PROXYD_PROXY__PORT="70000",
+    )
+    assert {problem.partition(":")[0] for problem in named} == {
+        "nosuch",
+        "api.port",
+        "PROXYD_API__HTSO",
+        "PROXYD_LOG__LEVEL",
+        "PROXYD_NOSUCH__KEY",
+        "PROXYD_PROXY__PORT",
+    }
+    assert len(named) == 6
+
+
+def test_a_setting_given_twice_and_wrong_is_named_once(write: Write) -> None:
+    path = write("[api]\nport = 1\n")
+    assert problems(path, PROXYD_API__PORT="x") == ["PROXYD_API__PORT: expected int, got str"]
+
+
+def test_an_unknown_name_given_twice_is_named_where_it_stands(write: Write) -> None:
+    path = write("[api]\nxylophone = 1\n")
+    assert sorted(problems(path, PROXYD_API__XYLOPHONE="2")) == [
+        "PROXYD_API__XYLOPHONE: no such setting",
+        "api.xylophone: no such setting",
+    ]
+
+
+def test_contradictions_are_all_named(write: Write) -> None:
+    path = write('[api]\ntls_cert = "cert.pem"\n[proxy]\nport = 8080\n[egress]\ndeny = ["x"]\n')
+    assert {problem.partition(":")[0] for problem in problems(path)} == {
+        "api.tls_key",
+        "proxy.port",
+        "egress.deny",
+    }
+
+
+def test_a_contradiction_that_the_environment_makes_is_found() -> None:
+    (problem,) = problems(PROXYD_PROXY__PORT="8080")
+    assert problem == "proxy.port: 8080 is already taken by api.port"
+
+
+def test_a_wrong_type_does_not_hide_a_text_that_cannot_be_used(write: Write) -> None:
+    path = write('[api]\nport = "x"\n[egress]\ndeny = ["nonsense"]\n')
+    assert {problem.partition(":")[0] for problem in problems(path)} == {"api.port", "egress.deny"}
+
+
+def test_a_price_beyond_any_number_is_a_mistake_like_others(write: Write) -> None:
+    path = write("[market]\nprice_per_gb_default_usd = 1e99999999999999999999\n")
+    (problem,) = problems(path)
+    assert "price_per_gb_default_usd" in problem
+
+
+# --- files that cannot be read -----------------------------------------------------------------
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "missing.toml"
+    assert problems(path) == [f"{path}: cannot be read: No such file or directory"]
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    assert problems(tmp_path) == [f"{tmp_path}: cannot be read: Is a directory"]
+
+
+def test_what_is_not_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "proxyd.toml"
+    path.write_bytes(b"[api]\nhost = '\xff'\n")
+    assert problems(path) == [f"{path}: is not UTF-8 text"]
+
+
+@pytest.mark.parametrize("text", ["[api", "port 1", "[api]\nport = 1\nport = 2\n", "[api]\n[api]"])
+def test_what_is_not_toml_is_named_with_its_place(text: str, write: Write) -> None:
+    path = write(text)
+    (problem,) = problems(path)
+    assert problem.startswith(f"{path}: is not TOML: ")
+    assert "line" in problem or "end of document" in problem
+
+
+def test_a_file_that_cannot_be_read_does_not_hide_the_environment(tmp_path: Path) -> None:
+    named = problems(tmp_path / "missing.toml", PROXYD_API__PORT="x")
+    assert len(named) == 2
+    assert named[1].startswith("PROXYD_API__PORT: ")

@@ -1,0 +1,662 @@
+"""Bytes are counted as they are delivered, never past the quota, and billed to the micro-dollar."""
+
+import asyncio
+import fcntl
+import socket
+import struct
+import termios
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from decimal import Decimal
+
+import pytest
+from support import targets
+from support.service import Bought, Person, Service
+from support.socks import GREETING, Client, credentials, request, tunnel
+from support.waiting import until
+
+MEGABYTE = 1_000_000
+QUIET_POLLS = 25
+
+LINGER_NOT = struct.pack("ii", 1, 0)
+
+
+async def buy(
+    service: Service, *, quota: int = 10**9, price: float = 1.0, usd: str = "10"
+) -> tuple[Person, Bought]:
+    """Return somebody with a session."""
+    person = await service.person(usd=usd)
+    return person, await service.buy(person, quota=quota, price=price)
+
+
+async def reached(service: Service, bought: Bought, target: targets.Target) -> Client:
+    """Return a client whose bytes are relayed to a target."""
+    return await tunnel(
+        service.proxy_port, bought.username, bought.password, target.host, target.port
+    )
+
+
+async def used(service: Service, person: Person, bought: Bought) -> int:
+    """Return what the buyer is told."""
+    return int((await service.session(person, bought))["bytes_used"])
+
+
+async def status_is(service: Service, person: Person, bought: Bought, status: str) -> None:
+    """Wait until the buyer is told of a status."""
+
+    async def reads() -> bool:
+        return bool((await service.session(person, bought))["status"] == status)
+
+    await until(reads, f"the session is {status}")
+
+
+async def login_status(service: Service, bought: Bought) -> int:
+    """Return the status of RFC 1929 that a new client gets."""
+    client = await Client.open(service.proxy_port)
+    status = await client.log_in(bought.username, bought.password)
+    await client.close()
+    return status
+
+
+async def end(service: Service, person: Person, bought: Bought) -> None:
+    """End a session by the API."""
+    answer = await service.call(
+        "POST", "/api/bandwidth/end", {"session_id": bought.id}, token=person.token
+    )
+    assert answer.status == 200, answer.body
+
+
+async def micro_balance(service: Service, person: Person) -> int:
+    """Return what somebody can spend, in micro-USD."""
+    return int(Decimal(repr(await service.balance(person))) * 10**6)
+
+
+def micro_price(size: int, price: float) -> int:
+    """Return what used bytes cost, in micro-USD."""
+    return int(size * Decimal(repr(price)) * 10**6 // 10**9)
+
+
+async def read_to_the_end(client: Client) -> bytes:
+    """Read until the stream ends, in order or not."""
+    received = bytearray()
+    with suppress(ConnectionError):
+        while data := await client.reader.read(65_536):
+            received += data
+    await client.close()
+    return bytes(received)
+
+
+async def plain_tunnel(
+    service: Service, bought: Bought, port: int, *, receive_buffer: int | None = None
+) -> socket.socket:
+    """Return a client's socket, relayed to a port on loopback."""
+    loop = asyncio.get_running_loop()
+    sock = socket.socket()
+    sock.setblocking(False)
+    if receive_buffer is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    await loop.sock_connect(sock, ("127.0.0.1", service.proxy_port))
+    handshake = GREETING + credentials(bought.username, bought.password)
+    await loop.sock_sendall(sock, handshake + request("127.0.0.1", port))
+    answer = b""
+    while len(answer) < 14:
+        answer += await loop.sock_recv(sock, 14 - len(answer))
+    assert answer[:8] == b"\x05\x02\x01\x00\x05\x00\x00\x01"
+    return sock
+
+
+@asynccontextmanager
+async def plain_pair(
+    service: Service, bought: Bought, *, receive_buffer: int | None = None
+) -> AsyncIterator[tuple[socket.socket, socket.socket]]:
+    """Give a client's socket and the socket of the target that it is relayed to."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        port = listener.getsockname()[1]
+        client = await plain_tunnel(service, bought, port, receive_buffer=receive_buffer)
+        with closing(client):
+            target, _ = await asyncio.get_running_loop().sock_accept(listener)
+            with closing(target):
+                yield client, target
+
+
+def unread(sock: socket.socket) -> int:
+    """Return how many bytes this machine has acknowledged and nobody has read."""
+    (size,) = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)))
+    return int(size)
+
+
+def reset(sock: socket.socket) -> None:
+    """Break a connection, now."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
+    sock.close()
+
+
+async def settled(target: targets.Target) -> None:
+    """Wait until a target cannot send any more."""
+    last, quiet = -1, 0
+
+    def is_quiet() -> bool:
+        nonlocal last, quiet
+        quiet = quiet + 1 if target.sent == last and target.sent > 0 else 0
+        last = target.sent
+        return quiet >= QUIET_POLLS
+
+    await until(is_quiet, "the target is held back")
+
+
+@contextmanager
+def silent_port() -> Iterator[int]:
+    """Keep a port that never answers: its queue is full."""
+    with socket.socket() as listener, socket.socket() as first:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        first.connect(listener.getsockname())
+        yield listener.getsockname()[1]
+
+
+class Gate:
+    """A target that sends the pattern without an end, once it may."""
+
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+        self.sent = 0
+
+    async def handle(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self.opened.wait()
+        while True:
+            writer.write(targets.PATTERN)
+            self.sent += len(targets.PATTERN)
+            await writer.drain()
+
+
+# --- counting ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("up", "down"), [(0, 0), (1, 0), (0, 1), (123_457, 54_321), (MEGABYTE + 1, 3), (3, MEGABYTE)]
+)
+async def test_exactly_the_payload_is_counted(service: Service, up: int, down: int) -> None:
+    buyer, bought = await buy(service)
+    async with targets.sink(targets.pattern(down)) as target:
+        client = await reached(service, bought, target)
+        await client.send(targets.pattern(up))
+        client.end()
+        assert await client.rest() == targets.pattern(down)
+        await client.close()
+    assert bytes(target.data) == targets.pattern(up)
+    assert await used(service, buyer, bought) == up + down
+
+
+async def test_handshakes_and_failures_are_free(service: Service) -> None:
+    buyer, bought = await buy(service)
+    for host, port in (("10.0.0.1", 80), ("nosuch.invalid", 80), ("127.0.0.1", 25)):
+        client = await Client.open(service.proxy_port)
+        assert await client.log_in(bought.username, bought.password) == 0
+        await client.send(request(host, port) + b"payload that goes nowhere")
+        assert (await client.reply())[0] != 0
+        assert await client.rest() == b""
+        await client.close()
+    assert await used(service, buyer, bought) == 0
+
+
+async def test_counters_are_seen_while_the_transfer_runs(service: Service) -> None:
+    buyer, bought = await buy(service)
+    async with targets.echo() as target:
+        client = await reached(service, bought, target)
+        for round_number in range(1, 6):
+            await client.send(b"x" * 10_000)
+            assert await client.receive(10_000) == b"x" * 10_000
+            assert await used(service, buyer, bought) == round_number * 20_000
+        session = await service.session(buyer, bought)
+        assert session["status"] == "active"
+        assert session["bytes_left"] == session["quota_bytes"] - 100_000
+        await client.close()
+
+
+async def test_live_counters_are_written_down(service: Service) -> None:
+    buyer, bought = await buy(service)
+    async with targets.echo() as target:
+        client = await reached(service, bought, target)
+        await client.send(b"x" * 10_000)
+        await client.receive(10_000)
+        await service.daemon.meter.flush()
+        assert await used(service, buyer, bought) == 20_000
+        await service.assert_audit()
+        await client.send(b"x" * 10_000)
+        await client.receive(10_000)
+        assert await used(service, buyer, bought) == 40_000
+        await client.close()
+
+
+async def test_connections_of_one_session_are_counted_together(service: Service) -> None:
+    buyer, bought = await buy(service)
+    other = await service.buy(buyer)
+    async with targets.echo() as target:
+        clients = [await reached(service, bought, target) for _ in range(10)]
+        clients.append(await reached(service, other, target))
+        for size, client in enumerate(clients, 1):
+            await client.send(bytes(size))
+            await client.receive(size)
+        assert await used(service, buyer, bought) == 2 * sum(range(1, 11))
+        assert await used(service, buyer, other) == 2 * 11
+        for client in clients:
+            await client.close()
+
+
+@pytest.mark.parametrize("size", [0, 1, 50_000, 3 * MEGABYTE])
+async def test_a_client_that_resets_pays_for_what_it_got_and_no_more(
+    service: Service, size: int
+) -> None:
+    buyer, bought = await buy(service)
+    async with targets.source(None) as target:
+        sock = await plain_tunnel(service, bought, target.port, receive_buffer=65_536)
+        with closing(sock):
+            read = 0
+            while read < size:
+                read += len(await asyncio.get_running_loop().sock_recv(sock, size - read))
+            await settled(target)
+            acknowledged = read + unread(sock)
+            reset(sock)
+        await until(lambda: service.daemon.gateway.connections == 0, "the reset is noticed")
+        assert target.sent > acknowledged  # something was under way and is not billed
+        assert read <= await used(service, buyer, bought) <= acknowledged
+
+
+async def test_a_client_that_resets_after_the_targets_end_pays_for_what_it_got(
+    service: Service,
+) -> None:
+    buyer, bought = await buy(service)
+    async with targets.source(MEGABYTE) as target:
+        sock = await plain_tunnel(service, bought, target.port, receive_buffer=65_536)
+        with closing(sock):
+            gateway = service.daemon.gateway
+            await settled(target)
+            await until(lambda: target.sent == MEGABYTE, "the target has sent all")
+            acknowledged = unread(sock)
+            assert acknowledged < MEGABYTE
+            reset(sock)
+        await until(lambda: gateway.connections == 0, "the reset is noticed")
+        assert await used(service, buyer, bought) <= acknowledged
+
+
+@pytest.mark.parametrize("rounds", [0, 40])
+@pytest.mark.parametrize("size", [1, 1000, 50_000])
+async def test_a_client_that_resets_right_after_reading_pays_for_what_it_read(
+    service: Service, size: int, rounds: int
+) -> None:
+    loop = asyncio.get_running_loop()
+    buyer, bought = await buy(service)
+    async with plain_pair(service, bought) as (client, target):
+        for _ in range(rounds):  # questions and answers make a kernel slow to acknowledge
+            await loop.sock_sendall(client, b"?")
+            assert await loop.sock_recv(target, 1) == b"?"
+            await loop.sock_sendall(target, b"!")
+            assert await loop.sock_recv(client, 1) == b"!"
+        await loop.sock_sendall(target, bytes(size))
+        read = 0
+        while read < size:
+            read += len(await loop.sock_recv(client, size - read))
+        reset(client)
+        await until(lambda: service.daemon.gateway.connections == 0, "the reset is noticed")
+    assert await used(service, buyer, bought) == size + 2 * rounds
+
+
+async def test_clients_that_reset_again_and_again_get_no_more_than_the_quota(
+    service: Service,
+) -> None:
+    quota = MEGABYTE
+    buyer, bought = await buy(service, quota=quota)
+    loop = asyncio.get_running_loop()
+    received = 0
+    async with targets.source(None) as target:
+        for _ in range(100):
+            client = await Client.open(service.proxy_port)
+            status = await client.log_in(bought.username, bought.password)
+            await client.close()
+            if status != 0:
+                break
+            sock = await plain_tunnel(service, bought, target.port, receive_buffer=16_384)
+            with closing(sock), suppress(ConnectionError):
+                received += len(await loop.sock_recv(sock, 65_536))
+                reset(sock)
+            await until(lambda: service.daemon.gateway.connections == 0, "the reset is noticed")
+            assert received <= await used(service, buyer, bought) <= quota
+
+
+async def test_a_client_that_leaves_frees_what_it_did_not_get(service: Service) -> None:
+    quota = 40 * MEGABYTE
+    buyer, bought = await buy(service, quota=quota)
+    async with targets.source(None) as target, targets.sink() as sink:
+        sock = await plain_tunnel(service, bought, target.port, receive_buffer=65_536)
+        with closing(sock):
+            await settled(target)
+            under_way = await used(service, buyer, bought)
+            assert under_way < quota
+            reset(sock)
+        await until(lambda: service.daemon.gateway.connections == 0, "the reset is noticed")
+        rest = quota - await used(service, buyer, bought)
+        assert rest > quota - under_way
+        client = await reached(service, bought, sink)
+        sending = asyncio.create_task(client.send(targets.pattern(quota)))
+        assert await read_to_the_end(client) == b""
+        with suppress(ConnectionError):
+            await sending
+        await until(lambda: sink.ended == 1, "the sink has seen the end")
+        assert bytes(sink.data) == targets.pattern(rest)
+    assert await used(service, buyer, bought) == quota
+
+
+async def test_bytes_that_a_target_refused_are_not_billed(service: Service) -> None:
+    buyer, bought = await buy(service)
+    closed = asyncio.Event()
+
+    async def never_read(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await closed.wait()
+        sock = writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
+        writer.transport.abort()
+
+    async with targets.serving(never_read) as target:
+        client = await reached(service, bought, target)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.5):
+                while True:
+                    await client.send(bytes(65_536))
+        before = await used(service, buyer, bought)
+        closed.set()
+        await read_to_the_end(client)
+        await until(lambda: service.daemon.gateway.connections == 0, "the reset is noticed")
+        assert 0 < await used(service, buyer, bought) < before
+
+
+async def test_bytes_thrown_away_when_the_target_breaks_are_not_billed(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxyd.closing.PATIENCE_SECONDS", 0.3)
+    buyer, bought = await buy(service)
+    async with plain_pair(service, bought, receive_buffer=16_384) as (client, target):
+        await asyncio.get_running_loop().sock_sendall(target, bytes(500_000))
+
+        async def arrived() -> bool:
+            return await used(service, buyer, bought) == 500_000
+
+        await until(arrived, "the proxy's kernel has it all")
+        acknowledged = unread(client)
+        assert acknowledged < 500_000
+        reset(target)
+        gateway = service.daemon.gateway
+        await until(lambda: gateway.connections == 0, "the reset is noticed")
+        await until(lambda: len(gateway.closer) == 0, "the client has had its time")
+        assert await used(service, buyer, bought) <= acknowledged
+
+
+# --- the quota -----------------------------------------------------------------------------------
+
+
+async def test_fifty_downloads_at_once_get_exactly_the_quota(service: Service) -> None:
+    quota = 20 * MEGABYTE + 3
+    buyer, bought = await buy(service, quota=quota, price=0.37)
+    gate = Gate()
+    async with targets.serving(gate.handle) as target:
+        clients = await asyncio.gather(*(reached(service, bought, target) for _ in range(50)))
+        gate.opened.set()
+        streams = await asyncio.gather(*(client.rest() for client in clients))
+        for client in clients:
+            await client.close()
+    assert gate.sent > quota
+    assert sum(len(stream) for stream in streams) == quota
+    assert all(stream == targets.pattern(len(stream)) for stream in streams)
+    assert await login_status(service, bought) == 2
+    await status_is(service, buyer, bought, "exhausted")
+    assert await used(service, buyer, bought) == quota
+    spent = 10 * 10**6 - await micro_balance(service, buyer)
+    assert spent == micro_price(quota, 0.37)
+
+
+@pytest.mark.parametrize("quota", [1, 9, 70_001, 300_000])
+async def test_an_upload_is_cut_at_the_quota(service: Service, quota: int) -> None:
+    buyer, bought = await buy(service, quota=quota)
+    async with targets.sink(b"too late") as target:
+        client = await reached(service, bought, target)
+        await client.send(targets.pattern(MEGABYTE))
+        assert await read_to_the_end(client) == b""
+        await until(lambda: target.ended == 1, "the target has seen the end")
+        assert bytes(target.data) == targets.pattern(quota)
+    await status_is(service, buyer, bought, "exhausted")
+    assert await used(service, buyer, bought) == quota
+    assert await login_status(service, bought) == 2
+
+
+@pytest.mark.parametrize("quota", [1, 1000, 50_000])
+async def test_a_payload_sent_early_is_cut_at_the_quota(service: Service, quota: int) -> None:
+    buyer, bought = await buy(service, quota=quota)
+    async with targets.sink() as target:
+        client = await Client.open(service.proxy_port)
+        await client.send(
+            GREETING
+            + credentials(bought.username, bought.password)
+            + request(target.host, target.port)
+            + targets.pattern(100_000)
+        )
+        assert len(await read_to_the_end(client)) == 14
+        await until(lambda: target.ended == 1, "the target has seen the end")
+        assert bytes(target.data) == targets.pattern(quota)
+    assert await used(service, buyer, bought) == quota
+
+
+@pytest.mark.parametrize("quota", [1, 70_001, 3 * MEGABYTE])
+async def test_a_download_is_cut_at_the_quota_and_ends_in_order(
+    service: Service, quota: int
+) -> None:
+    buyer, bought = await buy(service, quota=quota)
+    async with targets.source(None) as target:
+        client = await reached(service, bought, target)
+        assert await client.rest() == targets.pattern(quota)
+        await client.close()
+    await status_is(service, buyer, bought, "exhausted")
+    assert await used(service, buyer, bought) == quota
+
+
+async def send_all(sock: socket.socket, data: bytes) -> None:
+    """Send until all is sent or nobody takes it."""
+    with suppress(ConnectionError):
+        await asyncio.get_running_loop().sock_sendall(sock, data)
+
+
+async def receive_all(sock: socket.socket) -> bytes:
+    """Receive until the stream ends, in order or not."""
+    received = bytearray()
+    with suppress(ConnectionError):
+        while data := await asyncio.get_running_loop().sock_recv(sock, 65_536):
+            received += data
+    return bytes(received)
+
+
+@pytest.mark.parametrize("quota", [1, 2, 99_999, 1_500_001])
+async def test_both_directions_share_the_quota(service: Service, quota: int) -> None:
+    buyer, bought = await buy(service, quota=quota)
+    payload = targets.pattern(2 * MEGABYTE)
+    async with plain_pair(service, bought) as (client, target):
+        sending = [asyncio.create_task(send_all(sock, payload)) for sock in (client, target)]
+        up, down = await asyncio.gather(receive_all(target), receive_all(client))
+        await asyncio.gather(*sending)
+    assert len(up) + len(down) == quota
+    assert up == payload[: len(up)]
+    assert down == payload[: len(down)]
+    assert await used(service, buyer, bought) == quota
+
+
+async def test_a_quota_that_fits_exactly_is_delivered_and_exhausted(service: Service) -> None:
+    buyer, bought = await buy(service, quota=15)
+    async with targets.sink(b"the answer") as target:
+        client = await reached(service, bought, target)
+        await client.send(b"asked")
+        client.end()
+        assert await client.rest() == b"the answer"
+        await client.close()
+    await status_is(service, buyer, bought, "exhausted")
+    assert await login_status(service, bought) == 2
+
+
+async def test_a_session_goes_on_where_it_was(service: Service) -> None:
+    buyer, bought = await buy(service, quota=250_000)
+    delivered: Counter[str] = Counter()
+    async with targets.source(100_000) as target:
+        for name in ("first", "second", "third"):
+            client = await reached(service, bought, target)
+            client.end()
+            delivered[name] = len(await client.rest())
+            await client.close()
+    assert delivered == {"first": 100_000, "second": 100_000, "third": 50_000}
+    assert await login_status(service, bought) == 2
+    assert await used(service, buyer, bought) == 250_000
+
+
+@pytest.mark.parametrize(("price", "owed"), [(0.1, 0), (1.0, 0), (999.0, 0), (1000.0, 1)])
+async def test_a_session_of_one_byte_costs_what_a_byte_costs(
+    service: Service, price: float, owed: int
+) -> None:
+    buyer, bought = await buy(service, quota=1, price=price)
+    assert bought.cost_usd == 0.000001
+    assert await micro_balance(service, buyer) == 10 * 10**6 - 1
+    async with targets.source(10) as target:
+        client = await reached(service, bought, target)
+        assert await client.rest() == targets.pattern(1)
+        await client.close()
+    await status_is(service, buyer, bought, "exhausted")
+    assert await used(service, buyer, bought) == 1
+    assert await micro_balance(service, buyer) == 10 * 10**6 - owed
+
+
+# --- ending and paying ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("price", [0.1, 0.333333, 1.0, 7.123457, 999.999999])
+async def test_ending_cuts_a_running_transfer_and_settles_to_the_micro_dollar(
+    service: Service, price: float
+) -> None:
+    buyer, bought = await buy(service, price=price, usd="1000")
+    async with targets.source(None) as target:
+        client = await reached(service, bought, target)
+        received = len(await client.receive(2 * MEGABYTE + 1))
+        reading = asyncio.create_task(read_to_the_end(client))
+        await end(service, buyer, bought)
+        session = await service.session(buyer, bought)
+        assert session["status"] == "ended"
+        async with asyncio.timeout(10):
+            received += len(await reading)
+        assert service.daemon.gateway.connections == 0
+        assert received <= session["bytes_used"] <= target.sent
+    left = 1000 * 10**6 - micro_price(session["bytes_used"], price)
+    assert await micro_balance(service, buyer) == left
+    assert await used(service, buyer, bought) == session["bytes_used"]
+    assert await login_status(service, bought) == 3
+
+
+async def test_ending_cuts_every_connection_of_that_session_alone(service: Service) -> None:
+    buyer, bought = await buy(service)
+    other = await service.buy(buyer)
+    async with targets.echo() as target:
+        clients = [await reached(service, bought, target) for _ in range(20)]
+        spared = await reached(service, other, target)
+        await end(service, buyer, bought)
+        for client in clients:
+            assert await read_to_the_end(client) == b""
+        await spared.send(b"alive")
+        assert await spared.receive(5) == b"alive"
+        assert service.daemon.gateway.connections == 1
+        await spared.close()
+
+
+async def test_a_stalled_transfer_that_is_ended_bills_what_was_acknowledged(
+    service: Service,
+) -> None:
+    buyer, bought = await buy(service)
+    async with targets.source(None) as target:
+        sock = await plain_tunnel(service, bought, target.port, receive_buffer=65_536)
+        with closing(sock):
+            await settled(target)
+            acknowledged = unread(sock)
+            await end(service, buyer, bought)
+        assert 0 < await used(service, buyer, bought) <= acknowledged
+        paid = 10 * 10**6 - await micro_balance(service, buyer)
+        assert paid == micro_price(await used(service, buyer, bought), 1.0)
+
+
+async def test_ending_twice_pays_once(service: Service) -> None:
+    buyer, bought = await buy(service)
+    async with targets.source(MEGABYTE) as target:
+        client = await reached(service, bought, target)
+        client.end()
+        assert len(await client.rest()) == MEGABYTE
+        await client.close()
+    await asyncio.gather(*(end(service, buyer, bought) for _ in range(10)))
+    await end(service, buyer, bought)
+    assert await micro_balance(service, buyer) == 10 * 10**6 - 1000
+    assert await used(service, buyer, bought) == MEGABYTE
+
+
+async def test_ending_as_the_quota_runs_out_pays_once(service: Service) -> None:
+    quota = MEGABYTE
+    buyer, bought = await buy(service, quota=quota)
+    async with targets.source(None) as target:
+        client = await reached(service, bought, target)
+        received, _ = await asyncio.gather(read_to_the_end(client), end(service, buyer, bought))
+    session = await service.session(buyer, bought)
+    assert len(received) <= session["bytes_used"] <= quota
+    paid = 10 * 10**6 - await micro_balance(service, buyer)
+    assert paid == micro_price(session["bytes_used"], 1.0)
+
+
+@pytest.mark.parametrize("asks", [True, False])
+async def test_ending_before_there_is_a_target_costs_nothing(service: Service, asks: bool) -> None:
+    buyer, bought = await buy(service)
+    gateway = service.daemon.gateway
+    with silent_port() as port:
+        client = await Client.open(service.proxy_port)
+        assert await client.log_in(bought.username, bought.password) == 0
+        if asks:
+            await client.send(request("127.0.0.1", port) + b"early")
+            await until(lambda: gateway.dialing == 1, "it is dialed for")
+        await end(service, buyer, bought)
+        assert await read_to_the_end(client) == b""
+        assert (gateway.dialing, gateway.connections) == (0, 0)
+    session = await service.session(buyer, bought)
+    assert (session["status"], session["bytes_used"]) == ("ended", 0)
+    assert await micro_balance(service, buyer) == 10 * 10**6
+
+
+async def test_running_out_while_another_connection_dials_is_told_to_it(service: Service) -> None:
+    buyer, bought = await buy(service, quota=10)
+    gateway = service.daemon.gateway
+    with silent_port() as port:
+        async with targets.source(10) as target:
+            waiting = await Client.open(service.proxy_port)
+            assert await waiting.log_in(bought.username, bought.password) == 0
+            await waiting.send(request("127.0.0.1", port))
+            await until(lambda: gateway.dialing == 1, "it is dialed for")
+            client = await reached(service, bought, target)
+            assert await client.rest() == targets.pattern(10)
+            await client.close()
+            assert (await waiting.reply())[0] == 2
+            assert await waiting.rest() == b""
+            await waiting.close()
+    assert gateway.dialing == 0
+    await status_is(service, buyer, bought, "exhausted")
+
+
+async def test_a_hundred_purchases_with_money_for_ten_sell_ten(service: Service) -> None:
+    buyer = await service.person(usd="10")
+
+    async def attempt() -> str:
+        answer = await service.call(
+            "POST", "/api/bandwidth/create", {"gb": 1, "price_per_gb": 1}, token=buyer.token
+        )
+        return "sold" if answer.status == 200 else f"{answer.status} {answer.code}"
+
+    outcomes = Counter(await asyncio.gather(*(attempt() for _ in range(100))))
+    assert outcomes == {"sold": 10, "400 insufficient_funds": 90}
+    assert await micro_balance(service, buyer) == 0
+    assert len(await service.sessions(buyer)) == 10

@@ -1,0 +1,145 @@
+"""Passwords of people: argon2id, off the loop, a bounded number at a time."""
+
+import asyncio
+import re
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from market.errors import Code, MarketError
+from market.passwords import THREADS, WAITING_MAX, Passwords
+
+TIME_COST = 1
+MEMORY_KIB = 64
+
+
+@pytest.fixture
+def passwords() -> Iterator[Passwords]:
+    """A hasher that costs next to nothing."""
+    made = Passwords(time_cost=TIME_COST, memory_kib=MEMORY_KIB)
+    yield made
+    made.close()
+
+
+async def test_a_password_belongs_to_its_hash(passwords: Passwords) -> None:
+    encoded = await passwords.hash("correct horse")
+    assert await passwords.verify("correct horse", encoded)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "correct hors", "correct horse ", "Correct horse", "correct horse\x00"]
+)
+async def test_no_other_password_does(wrong: str, passwords: Passwords) -> None:
+    assert not await passwords.verify(wrong, await passwords.hash("correct horse"))
+
+
+@pytest.mark.parametrize("password", ["", "ü" * 128, "\x00", "密码" * 30, "🐴" * 128, "p" * 1024])
+async def test_any_text_is_a_password(password: str, passwords: Passwords) -> None:
+    encoded = await passwords.hash(password)
+    assert await passwords.verify(password, encoded)
+    assert not await passwords.verify(password + "x", encoded)
+
+
+async def test_a_hash_names_argon2id_and_what_it_cost(passwords: Passwords) -> None:
+    encoded = await passwords.hash("correct horse")
+    assert re.match(r"\$argon2id\$v=19\$m=64,t=1,p=1\$", encoded)
+    assert "correct horse" not in encoded
+
+
+async def test_two_hashes_of_one_password_differ(passwords: Passwords) -> None:
+    one, other = await passwords.hash("correct horse"), await passwords.hash("correct horse")
+    assert one != other
+
+
+async def test_a_hash_that_cost_more_still_verifies(passwords: Passwords) -> None:
+    dearer = Passwords(time_cost=2, memory_kib=128)
+    encoded = await dearer.hash("correct horse")
+    dearer.close()
+    assert await passwords.verify("correct horse", encoded)
+
+
+@pytest.mark.parametrize(
+    "encoded", ["", "x", "$argon2id$", "$argon2id$v=19$m=64,t=1,p=1$c2FsdA$", "correct horse"]
+)
+async def test_nothing_belongs_to_what_is_no_hash(encoded: str, passwords: Passwords) -> None:
+    assert not await passwords.verify("correct horse", encoded)
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+async def test_nothing_belongs_to_nobody(prepared: bool, passwords: Passwords) -> None:
+    if prepared:
+        await passwords.prepare()
+    assert not await passwords.verify("correct horse", None)
+    assert not await passwords.verify("a password that nobody has", None)
+    assert not await passwords.verify("", None)
+
+
+async def test_nobody_costs_as_much_work_as_somebody(
+    passwords: Passwords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worked: list[str] = []
+    matches = Passwords._matches
+
+    def counted(self: Passwords, password: str, encoded: str) -> bool:
+        worked.append(encoded)
+        return matches(self, password, encoded)
+
+    monkeypatch.setattr(Passwords, "_matches", counted)
+    await passwords.prepare()
+    await passwords.verify("correct horse", None)
+    assert len(worked) == 1
+    assert worked[0].startswith("$argon2id$v=19$m=64,t=1,p=1$")
+
+
+async def test_hashing_leaves_the_loop_free(
+    passwords: Passwords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: set[int] = set()
+    matches = Passwords._matches
+
+    def noted(self: Passwords, password: str, encoded: str) -> bool:
+        used.add(threading.get_ident())
+        return matches(self, password, encoded)
+
+    monkeypatch.setattr(Passwords, "_matches", noted)
+    encoded = await passwords.hash("correct horse")
+    await asyncio.gather(*(passwords.verify("correct horse", encoded) for _ in range(20)))
+    assert threading.get_ident() not in used
+    assert 1 <= len(used) <= THREADS
+
+
+async def test_one_more_than_may_wait_is_refused_and_the_others_are_served(
+    passwords: Passwords,
+) -> None:
+    outcomes = await asyncio.gather(
+        *(passwords.hash("correct horse") for _ in range(WAITING_MAX + 1)), return_exceptions=True
+    )
+    *served, refused = outcomes
+    assert all(isinstance(outcome, str) for outcome in served)
+    assert isinstance(refused, MarketError)
+    assert refused.code is Code.TOO_BUSY
+
+
+async def test_there_is_room_again_when_the_crowd_is_gone(passwords: Passwords) -> None:
+    for _ in range(2):
+        crowd = [asyncio.create_task(passwords.hash("x")) for _ in range(WAITING_MAX)]
+        await asyncio.gather(*crowd)
+    encoded = await passwords.hash("correct horse")
+    assert await passwords.verify("correct horse", encoded)
+
+
+async def test_whoever_gives_up_leaves_room(passwords: Passwords) -> None:
+    crowd = [asyncio.create_task(passwords.hash("x")) for _ in range(WAITING_MAX)]
+    await asyncio.sleep(0)
+    for task in crowd:
+        task.cancel()
+    await asyncio.gather(*crowd, return_exceptions=True)
+    assert await passwords.hash("correct horse")
+
+
+async def test_after_closing_nothing_is_hashed() -> None:
+    passwords = Passwords(time_cost=TIME_COST, memory_kib=MEMORY_KIB)
+    passwords.close()
+    with pytest.raises(RuntimeError):
+        await passwords.hash("correct horse")

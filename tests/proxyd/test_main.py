@@ -1,0 +1,518 @@
+"""What the command line promises: commands, exit codes, and what is printed where."""
+
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from support.service import running_in
+
+from market import accounts
+from market.errors import MarketError
+from market.money import Currency
+from storage.open import open_store
+
+PASSWORD = "tell-nobody"
+EMAIL = "ada@example.com"
+CREATE = ["user", "create", EMAIL, "--username", "ada", "--password-stdin"]
+DEPOSIT = ["wallet", "deposit", EMAIL]
+AUDIT = ["ledger", "audit"]
+LEAVES = [
+    ["serve"],
+    ["user", "create"],
+    ["wallet", "deposit"],
+    ["ledger", "audit"],
+    ["config", "check"],
+]
+GROUPS = [[], ["user"], ["wallet"], ["ledger"], ["config"]]
+
+Argument = str | bytes
+Case = TypeVar("Case")
+Outcome = TypeVar("Outcome")
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def environment_for(database: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PROXYD_")}
+    return kept | {
+        "PROXYD_STORAGE__URL": f"sqlite:///{database}",
+        "PROXYD_AUTH__ARGON2_TIME_COST": "1",
+        "PROXYD_AUTH__ARGON2_MEMORY_KIB": "64",
+    }
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return tmp_path / "proxyd.db"
+
+
+@pytest.fixture
+def environment(database: Path) -> dict[str, str]:
+    return environment_for(database)
+
+
+@pytest.fixture
+def run(tmp_path: Path, environment: dict[str, str]) -> Run:
+    """Run a command; whatever it is, it prints no traceback and no password."""
+
+    def running(
+        arguments: Sequence[Argument], given: bytes = b"", **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "proxyd", *arguments],
+            input=given,
+            capture_output=True,
+            cwd=tmp_path,
+            env=environment | variables,
+            start_new_session=True,  # without a terminal to ask
+            timeout=60,
+            check=False,
+        )
+        out, err = done.stdout.decode(), done.stderr.decode()
+        assert "Traceback" not in out + err, err
+        assert PASSWORD not in out + err
+        return subprocess.CompletedProcess(done.args, done.returncode, out, err)
+
+    return running
+
+
+@pytest.fixture(scope="module")
+def database_of_ada(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with one account, to copy."""
+    made = tmp_path_factory.mktemp("ada") / "proxyd.db"
+    subprocess.run(
+        [sys.executable, "-m", "proxyd", *CREATE],
+        input=PASSWORD.encode(),
+        capture_output=True,
+        env=environment_for(made),
+        check=True,
+    )
+    return made
+
+
+@pytest.fixture
+def ada(database_of_ada: Path, database: Path) -> None:
+    """Begin with an account."""
+    shutil.copy(database_of_ada, database)
+
+
+def at_once(attempt: Callable[[Case], Outcome], cases: Sequence[Case]) -> list[Outcome]:
+    """Attempt all cases side by side, because most of a command's time is its start."""
+    with ThreadPoolExecutor(4) as threads:
+        return list(threads.map(attempt, cases))
+
+
+def refused(done: subprocess.CompletedProcess[str], *words: str, code: int = 1) -> None:
+    """Check that a command failed with one line that has all the words."""
+    assert done.returncode == code, done
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("proxyd: ")
+    for word in words:
+        assert word in line
+
+
+def misused(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    """Check that a command was told how to be called."""
+    assert done.returncode == 2, done
+    assert done.stdout == ""
+    assert done.stderr.startswith("usage: proxyd")
+    for word in words:
+        assert word in done.stderr
+
+
+def rows(database: Path, sql: str) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(database)) as connection:
+        return connection.execute(sql).fetchall()
+
+
+def change(database: Path, sql: str) -> None:
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        assert connection.execute(sql).rowcount == 1
+
+
+def balances(database: Path) -> dict[str, int]:
+    """Return what ada can spend, by currency."""
+    found = rows(database, "SELECT currency, balance FROM accounts WHERE kind = 'available'")
+    return {str(currency): int(str(balance)) for currency, balance in found}
+
+
+def test_an_account_is_created_with_a_password_from_standard_input(
+    run: Run, database: Path
+) -> None:
+    done = run(CREATE, f"{PASSWORD}\n".encode())
+    assert (done.returncode, done.stderr) == (0, "")
+    told = rf"created {EMAIL} \(([0-9a-f-]{{36}})\): 0\.00 usd, 0\.00 credit\n"
+    said = re.fullmatch(told, done.stdout)
+    assert said is not None
+    assert rows(database, "SELECT id, username, email FROM users") == [(said[1], "ada", EMAIL)]
+    ((encoded,),) = rows(database, "SELECT password_hash FROM users")
+    assert str(encoded).startswith("$argon2id$")
+    assert database.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("given", "password"),
+    [
+        ("with a newline\n", "with a newline"),
+        ("without one", "without one"),
+        ("of Windows\r\n", "of Windows"),
+        (" spaces around \nand more\n", " spaces around "),
+    ],
+)
+async def test_whoever_was_created_can_log_in(
+    run: Run, tmp_path: Path, given: str, password: str
+) -> None:
+    assert run([*CREATE, "--usd", "7.5"], given.encode()).returncode == 0
+    async with running_in(tmp_path) as service:
+        answer = await service.call("POST", "/auth/login", {"email": EMAIL, "password": password})
+        assert answer.status == 200
+        assert answer.body["user"]["usd_balance"] == 7.5
+        await service.assert_audit()
+
+
+def test_an_account_is_created_with_money_in_it(run: Run, database: Path) -> None:
+    amounts = ["--usd", "12.345678", "--credits", "0.000001"]
+    done = run([*CREATE, *amounts], PASSWORD.encode())
+    assert done.returncode == 0
+    assert done.stdout.endswith(": 12.345678 usd, 0.000001 credit\n")
+    assert balances(database) == {"usd": 12_345_678, "credit": 1}
+    assert run(AUDIT).returncode == 0
+
+
+def test_a_taken_name_or_address_changes_nothing(run: Run, ada: None, database: Path) -> None:
+    funded = ["--usd", "5", "--password-stdin"]
+    same = ["user", "create", EMAIL.upper(), "--username", "other", *funded]
+    refused(run(same, PASSWORD.encode()), "e-mail address")
+    named = ["user", "create", "other@example.com", "--username", "ADA", *funded]
+    refused(run(named, PASSWORD.encode()), "user name")
+    assert rows(database, "SELECT COUNT(*) FROM users") == [(1,)]
+    assert balances(database) == {"usd": 0, "credit": 0}
+
+
+NOT_AN_ACCOUNT: list[tuple[Argument, Argument, str, str]] = [
+    ("ada", "ada", "long enough", "e-mail"),
+    ("", "ada", "long enough", "e-mail"),
+    (b"\xff@example.com", "ada", "long enough", "e-mail"),
+    (EMAIL, "", "long enough", "user name"),
+    (EMAIL, b"\xff", "long enough", "user name"),
+    (EMAIL, "ada", "short", "8 to 128"),
+    (EMAIL, "ada", "", "8 to 128"),
+    (EMAIL, "ada", "p" * 129, "8 to 128"),
+]
+
+
+def test_what_cannot_be_an_account_is_refused(run: Run, database: Path) -> None:
+    def attempt(
+        case: tuple[Argument, Argument, str, str],
+    ) -> tuple[subprocess.CompletedProcess[str], str]:
+        email, username, password, word = case
+        command = ["user", "create", email, "--username", username, "--password-stdin"]
+        return run(command, password.encode()), word
+
+    for done, word in at_once(attempt, NOT_AN_ACCOUNT):
+        refused(done, word)
+    assert not database.exists() or rows(database, "SELECT COUNT(*) FROM users") == [(0,)]
+
+
+def test_a_password_that_is_not_text_is_refused(run: Run) -> None:
+    done = run(CREATE, b"long enough\xff\n")
+    refused(done, "password")
+
+
+def test_without_a_terminal_the_password_is_not_asked_for_in_vain(run: Run) -> None:
+    done = run(["user", "create", EMAIL, "--username", "ada"])
+    assert done.returncode in (1, 2)
+    assert "password" in done.stderr.lower()
+
+
+def test_a_deposit_says_what_is_there_now(run: Run, ada: None, database: Path) -> None:
+    done = run([*DEPOSIT, "--usd", "10"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"deposited; {EMAIL} has 10.00 usd, 0.00 credit\n"
+    done = run([*DEPOSIT, "--usd", "0.000001", "--credits", "3"])
+    assert done.stdout == f"deposited; {EMAIL} has 10.000001 usd, 3.00 credit\n"
+    assert balances(database) == {"usd": 10_000_001, "credit": 3_000_000}
+
+
+def test_an_address_is_found_without_case(run: Run, ada: None, database: Path) -> None:
+    assert run(["wallet", "deposit", EMAIL.upper(), "--usd", "1"]).returncode == 0
+    assert balances(database)["usd"] == 1_000_000
+
+
+def test_without_a_reference_every_deposit_counts(run: Run, ada: None, database: Path) -> None:
+    for _ in range(2):
+        assert run([*DEPOSIT, "--usd", "1"]).returncode == 0
+    assert balances(database)["usd"] == 2_000_000
+
+
+def test_a_repeated_reference_changes_nothing(run: Run, ada: None, database: Path) -> None:
+    named = [*DEPOSIT, "--usd", "10", "--credits", "5", "--reference", "invoice 17"]
+    assert run(named).stdout.startswith("deposited;")
+    for _ in range(2):
+        done = run(named)
+        assert done.returncode == 0
+        assert done.stdout.startswith("was deposited before;")
+        assert balances(database) == {"usd": 10_000_000, "credit": 5_000_000}
+    run([*DEPOSIT, "--usd", "99", "--reference", "invoice 17"])
+    assert balances(database) == {"usd": 10_000_000, "credit": 5_000_000}
+    assert run([*DEPOSIT, "--usd", "1", "--reference", "invoice 18"]).returncode == 0
+    assert balances(database)["usd"] == 11_000_000
+    assert run(AUDIT).returncode == 0
+
+
+def test_a_deposit_to_nobody_is_refused(run: Run, ada: None) -> None:
+    done = run(["wallet", "deposit", "nobody@example.com", "--usd", "1"])
+    refused(done, "nobody@example.com")
+
+
+def test_a_deposit_of_nothing_is_refused(run: Run, ada: None, database: Path) -> None:
+    nothing = [[], ["--usd", "0"], ["--usd", "0.0000001", "--credits", "0"]]
+    for done in at_once(lambda amounts: run([*DEPOSIT, *amounts]), nothing):
+        refused(done, "--usd", "--credits")
+    assert rows(database, "SELECT COUNT(*) FROM transfers") == [(0,)]
+
+
+def test_what_is_not_an_amount_is_refused(run: Run) -> None:
+    amounts = [b"abc", b"-1", b"", b"NaN", b"1e400", b"\xff"]
+    for done in at_once(lambda amount: run([*DEPOSIT, b"--usd=" + amount]), amounts):
+        misused(done, "--usd", "is not an amount")
+
+
+@pytest.mark.parametrize("option", ["EMAIL", "--reference"])
+def test_arguments_that_are_not_text_are_refused(run: Run, ada: None, option: str) -> None:
+    if option == "EMAIL":
+        done = run(["wallet", "deposit", b"\xff@example.com", "--usd", "1"])
+    else:
+        done = run([*DEPOSIT, "--usd", "1", option, b"\xff"])
+    assert done.returncode in (1, 2)
+    assert done.stderr
+
+
+async def test_a_balance_beyond_64_bits_is_refused(
+    run: Run, ada: None, environment: dict[str, str], database: Path
+) -> None:
+    # SQLite makes a float of a sum that is beyond 64 bits, and goes on.
+    store = await open_store(environment["PROXYD_STORAGE__URL"])
+    with suppress(MarketError):  # should such a deposit be refused alone
+        for index in range(10):
+            await store.write(
+                accounts.deposit,
+                email=EMAIL,
+                currency=Currency.USD,
+                amount=922 * 10**15,
+                reference=str(index),
+                transfer_id=str(index),
+                now=0,
+            )
+    await store.close()
+    refused(run([*DEPOSIT, "--usd", "999999999999"]))
+    assert rows(database, "SELECT DISTINCT typeof(balance) FROM accounts") == [("integer",)]
+    assert run(AUDIT).returncode == 0
+
+
+def test_an_audit_of_an_honest_ledger_passes(run: Run, ada: None) -> None:
+    run([*DEPOSIT, "--usd", "10"])
+    done = run(AUDIT)
+    assert (done.returncode, done.stderr) == (0, "")
+    first, *checks, last = done.stdout.splitlines()
+    assert first == "1 transfers over 10 accounts"
+    assert last == "the ledger agrees"
+    assert checks
+    assert all(line.startswith("ok ") for line in checks)
+
+
+def test_an_audit_of_an_empty_database_passes(run: Run) -> None:
+    done = run(AUDIT)
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1] == "the ledger agrees"
+
+
+@pytest.mark.parametrize("account", ["available:usd", "held:credit"])
+def test_an_audit_names_an_account_that_was_tampered_with(
+    run: Run, ada: None, database: Path, account: str
+) -> None:
+    run([*DEPOSIT, "--usd", "10"])
+    ((user,),) = rows(database, "SELECT id FROM users")
+    name = f"user:{user}:{account}"
+    change(database, f"UPDATE accounts SET balance = balance + 1 WHERE id = '{name}'")
+    done = run(AUDIT)
+    assert done.returncode == 1
+    wrong = [line for line in done.stdout.splitlines() if name in line]
+    assert wrong
+    assert "the ledger does not agree" in done.stdout
+    assert "FAIL every balance is the sum of its entries" in done.stdout
+    change(database, f"UPDATE accounts SET balance = balance - 1 WHERE id = '{name}'")
+    assert run(AUDIT).returncode == 0
+
+
+def test_an_audit_names_the_account_of_the_house_that_was_tampered_with(
+    run: Run, ada: None, database: Path
+) -> None:
+    change(database, "UPDATE accounts SET balance = -5000000 WHERE id = 'house:revenue:usd'")
+    done = run(AUDIT)
+    assert done.returncode == 1
+    assert "house:revenue:usd holds -5.00, its entries make 0.00" in done.stdout
+    assert "FAIL each currency sums to zero" in done.stdout
+
+
+async def test_an_audit_finds_work_without_its_hold(run: Run, tmp_path: Path) -> None:
+    async with running_in(tmp_path) as service:
+        buyer = await service.person(usd="10")
+        bought = await service.buy(buyer)
+    change(
+        tmp_path / "proxyd.db",
+        f"UPDATE bandwidth_sessions SET status = 'ended' WHERE id = '{bought.id}'",
+    )
+    done = run(AUDIT)
+    assert done.returncode == 1
+    assert bought.id in done.stdout
+    assert "FAIL open holds are open work" in done.stdout
+
+
+async def test_commands_work_beside_a_running_daemon(
+    run: Run, ada: None, tmp_path: Path, database: Path
+) -> None:
+    async with running_in(tmp_path) as service:
+        buyer = await service.person(usd="10")
+        await service.buy(buyer)
+        assert run([*DEPOSIT, "--usd", "3"]).returncode == 0
+        assert run(AUDIT).returncode == 0
+        answer = await service.call("POST", "/auth/login", {"email": EMAIL, "password": PASSWORD})
+        assert answer.body["user"]["usd_balance"] == 3
+        await service.assert_audit()
+
+
+def test_right_settings_are_said_to_be_right(run: Run, tmp_path: Path, database: Path) -> None:
+    file = tmp_path / "proxyd.toml"
+    file.write_text("[api]\nport = 8081\n")
+    done = run(["config", "check", "--config", str(file)])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert str(file) in done.stdout
+    assert run(["config", "check"]).returncode == 0
+    assert not database.exists()
+
+
+def test_three_mistakes_are_all_three_named(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "proxyd.toml"
+    file.write_text('[api]\nport = 99999\n[proxy]\nhots = "x"\n[market]\nsession_days = "ten"\n')
+    done = run(["config", "check", "--config", str(file)])
+    assert done.returncode == 2
+    assert done.stdout == ""
+    for name in ("api.port", "proxy.hots", "market.session_days"):
+        assert name in done.stderr
+
+
+def test_mistakes_of_every_kind_are_named_together(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "proxyd.toml"
+    file.write_text('[api]\nhost = "nowhere"\n[egress]\ndeny = ["x"]\n')
+    done = run(
+        ["config", "check", "--config", str(file)],
+        PROXYD_PROXY__PORT="many",
+        PROXYD_AUTH__SIGNING_KEY=PASSWORD,
+    )
+    assert done.returncode == 2
+    lines = done.stderr.lower()
+    for name in ("proxy__port", "api.host", "egress.deny", "auth.signing_key"):
+        assert name in lines
+
+
+def test_a_settings_file_that_is_missing_is_named_by_every_command(
+    run: Run, tmp_path: Path, database: Path
+) -> None:
+    missing = tmp_path / "nothing.toml"
+    commands = [["config", "check"], ["serve"], AUDIT, [*DEPOSIT, "--usd", "1"]]
+    for done in at_once(lambda command: run([*command, "--config", str(missing)]), commands):
+        assert done.returncode == 2
+        assert f"{missing}: cannot be read: No such file or directory" in done.stderr
+    assert not database.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'signing_key = "tell-nobody',
+        b'[auth]\nsigning_key = "tell-nobody"\n',
+        b'[auth]\nsigning_key = ["tell-nobody"]\n',
+        b'[auth]\nsigning_kex = "tell-nobody"\n',
+        b"\xfftell-nobody",
+    ],
+)
+def test_wrong_settings_are_refused_without_their_secrets(
+    run: Run, tmp_path: Path, text: bytes
+) -> None:
+    file = tmp_path / "proxyd.toml"
+    file.write_bytes(text)
+    done = run(["config", "check", "--config", str(file)])
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"PROXYD_AUTH__SIGNING_KEY": PASSWORD},
+        {"PROXYD_STORAGE__URL": f"mysql://root:{PASSWORD}@127.0.0.1/x"},
+        {"PROXYD_STORAGE__URL": f"postgresql://root:{PASSWORD}@127.0.0.1/x"},
+    ],
+    ids=["key", "engine", "no key"],
+)
+def test_a_wrong_environment_is_refused_without_its_secrets(
+    run: Run, variables: dict[str, str]
+) -> None:
+    done = run(["config", "check"], **variables)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 2
+
+
+def test_a_server_out_of_reach_is_named_without_its_password(run: Run) -> None:
+    done = run(
+        AUDIT,
+        PROXYD_STORAGE__URL=f"postgresql://root:{PASSWORD}@127.0.0.1:1/x",
+        PROXYD_AUTH__SIGNING_KEY="k" * 40,
+    )
+    refused(done, "127.0.0.1:1", "refused")
+
+
+def test_every_command_explains_itself(run: Run, database: Path) -> None:
+    commands = [*GROUPS, *LEAVES]
+    explained = at_once(lambda command: run([*command, "--help"]), commands)
+    for command, done in zip(commands, explained, strict=True):
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith(" ".join(["usage: proxyd", *command]))
+    assert not database.exists()
+
+
+def test_without_a_command_the_usage_is_told(run: Run) -> None:
+    for done in at_once(run, GROUPS):
+        misused(done, "COMMAND")
+
+
+def test_a_command_called_wrongly_tells_its_usage(run: Run) -> None:
+    wrong = [
+        ["nonsense"],
+        ["user", "nonsense"],
+        ["serve", "--nonsense"],
+        ["user", "create", EMAIL],
+        ["wallet", "deposit"],
+        ["wallet", "deposit", EMAIL, "x"],
+    ]
+    for done in at_once(run, wrong):
+        misused(done)
+
+
+def test_the_installed_command_is_the_same_program(environment: dict[str, str]) -> None:
+    installed = Path(sys.executable).with_name("proxyd")
+    done = subprocess.run(
+        [installed, *AUDIT], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("the ledger agrees\n")

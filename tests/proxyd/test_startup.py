@@ -1,0 +1,467 @@
+"""What `proxyd serve` does when it cannot start, and when it can."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from support.waiting import until_true
+
+from storage.errors import CannotOpenError
+from storage.open import open_store
+
+NOBODY = 65534
+KEY = "tell-nobody" * 4
+
+Daemon = subprocess.Popen[str]
+Serve = Callable[..., Daemon]
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return tmp_path / "proxyd.db"
+
+
+@pytest.fixture
+def serve(tmp_path: Path, database: Path) -> Iterator[Serve]:
+    """Start `proxyd serve`; what it prints goes to two files beside the database."""
+    started: list[Daemon] = []
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PROXYD_")}
+    environment = kept | {
+        "PROXYD_STORAGE__URL": f"sqlite:///{database}",
+        "PROXYD_API__PORT": "0",
+        "PROXYD_PROXY__PORT": "0",
+        "PROXYD_AUTH__ARGON2_TIME_COST": "1",
+        "PROXYD_AUTH__ARGON2_MEMORY_KIB": "64",
+        "PROXYD_LIMITS__DRAIN_SECONDS": "2",
+    }
+
+    def starting(*options: str, name: str = "daemon", **variables: str) -> Daemon:
+        with (
+            (tmp_path / f"{name}.out").open("w") as out,
+            (tmp_path / f"{name}.err").open("w") as err,
+        ):
+            daemon = subprocess.Popen(
+                [sys.executable, "-m", "proxyd", "serve", *options],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                cwd=tmp_path,
+                env=environment | variables,
+                text=True,
+            )
+        started.append(daemon)
+        return daemon
+
+    yield starting
+    for daemon in started:
+        if daemon.poll() is None:
+            daemon.kill()
+        daemon.wait()
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Callable[[], str]:
+    return (tmp_path / "daemon.out").read_text
+
+
+@pytest.fixture
+def err(tmp_path: Path) -> Callable[[], str]:
+    return (tmp_path / "daemon.err").read_text
+
+
+@pytest.fixture
+def fails(serve: Serve, tmp_path: Path) -> Callable[..., None]:
+    """Check that the daemon fails with one line that names all these words."""
+
+    def failing(*words: object, name: str = "daemon", **variables: str) -> None:
+        daemon = serve(name=name, **variables)
+        assert daemon.wait(timeout=60) == 1
+        assert (tmp_path / f"{name}.out").read_text() == ""
+        said = (tmp_path / f"{name}.err").read_text()
+        assert said.count("\n") == 1, said
+        assert said.startswith("proxyd: ")
+        for word in words:
+            assert str(word) in said
+        assert KEY not in said
+
+    return failing
+
+
+def until_ready(daemon: Daemon, err: Callable[[], str]) -> str:
+    """Wait for the daemon; return where its API is."""
+    until_true(lambda: "ready: " in err() or daemon.poll() is not None, "the daemon is ready")
+    found = re.search(r"ready: API on (https?://\S+), proxy on \S+:\d+$", err(), re.MULTILINE)
+    assert found is not None, err()
+    return found[1]
+
+
+def stopped(daemon: Daemon, err: Callable[[], str], number: int = signal.SIGTERM) -> None:
+    """Stop the daemon by a signal, and check that it ends well."""
+    daemon.send_signal(number)
+    assert daemon.wait(timeout=60) == 0, err()
+    assert "Traceback" not in err()
+    assert "stopped" in err()
+
+
+def curl(*arguments: str) -> str:
+    """Run curl, and return the body of the answer."""
+    command = ["curl", "--silent", "--show-error", "--fail", "--max-time", "20", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@contextmanager
+def taken_port() -> Iterator[int]:
+    """Listen on a port of this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield int(server.getsockname()[1])
+
+
+def make_database(path: Path) -> None:
+    """Make a database as `proxyd` does, without running it."""
+    done = subprocess.run(
+        [sys.executable, "-m", "proxyd", "ledger", "audit"],
+        env=os.environ | {"PROXYD_STORAGE__URL": f"sqlite:///{path}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """Make a certificate for 127.0.0.1 and its key."""
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(
+        ["openssl", "req", "-x509", *curve, "-keyout", key, "-out", cert, "-days", "2", *names],
+        check=True,
+        capture_output=True,
+    )
+    return cert, key
+
+
+@pytest.mark.parametrize("purpose", ["API", "proxy"])
+def test_a_port_in_use_is_named(fails: Callable[..., None], database: Path, purpose: str) -> None:
+    with taken_port() as port:
+        variable = {f"PROXYD_{purpose.upper()}__PORT": str(port)}
+        fails(f"127.0.0.1:{port}", purpose, "in use", **variable)
+    assert not database.exists()
+
+
+def test_an_address_of_another_machine_is_named(fails: Callable[..., None]) -> None:
+    fails("192.0.2.1:4000", "API", PROXYD_API__HOST="192.0.2.1", PROXYD_API__PORT="4000")
+
+
+def test_a_database_that_is_a_directory_is_named(
+    fails: Callable[..., None], database: Path
+) -> None:
+    database.mkdir()
+    fails(database, "directory")
+
+
+def test_a_database_below_a_file_is_named(fails: Callable[..., None], tmp_path: Path) -> None:
+    below = tmp_path / "file" / "proxyd.db"
+    below.parent.write_text("")
+    fails(below, PROXYD_STORAGE__URL=f"sqlite:///{below}")
+
+
+def test_a_database_that_is_garbage_is_named_and_left_alone(
+    fails: Callable[..., None], database: Path
+) -> None:
+    garbage = bytes(range(256)) * 64
+    database.write_bytes(garbage)
+    fails(database, "not an SQLite database")
+    assert database.read_bytes() == garbage
+
+
+def test_a_database_that_was_cut_short_is_named(fails: Callable[..., None], database: Path) -> None:
+    make_database(database)
+    database.write_bytes(database.read_bytes()[:6000])
+    for suffix in ("-wal", "-shm"):
+        database.with_name(database.name + suffix).unlink(missing_ok=True)
+    fails(database)
+
+
+def test_a_database_that_another_program_holds_is_named(
+    fails: Callable[..., None], database: Path
+) -> None:
+    make_database(database)
+    with closing(sqlite3.connect(database, isolation_level=None)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        fails(database, "locked")
+
+
+def test_a_database_of_a_newer_program_is_named_and_left_alone(
+    fails: Callable[..., None], database: Path
+) -> None:
+    make_database(database)
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        connection.execute("INSERT INTO schema_versions (version, name) VALUES (9999, 'later')")
+    fails(database, "9999", "newer")
+    with closing(sqlite3.connect(database)) as connection:
+        assert connection.execute("SELECT MAX(version) FROM schema_versions").fetchone() == (9999,)
+
+
+def test_a_database_of_somebody_else_is_left_alone(
+    fails: Callable[..., None], database: Path
+) -> None:
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        connection.execute("CREATE TABLE users (mine TEXT)")
+    fails(database, "users")
+    with closing(sqlite3.connect(database)) as connection:
+        tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        assert tables.fetchall() == [("users",)]
+
+
+@pytest.fixture
+def shared_folder() -> Iterator[Path]:
+    """A folder that every user may enter, which the folders of pytest are not."""
+    folder = Path(tempfile.mkdtemp(prefix="proxyd-read-only-", dir="/tmp"))
+    folder.chmod(0o755)
+    yield folder
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+@contextmanager
+def without_privileges() -> Iterator[None]:
+    """Be nobody, for whom the permissions of files count."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize("writable", ["nothing", "the folder", "the file"])
+async def test_a_read_only_database_is_named(shared_folder: Path, writable: str) -> None:
+    database = shared_folder / "proxyd.db"
+    store = await open_store(f"sqlite:///{database}")
+    await store.close()
+    before = database.read_bytes()
+    if writable == "the file":
+        database.chmod(0o666)
+        shared_folder.chmod(0o555)
+    else:
+        database.chmod(0o444)
+        shared_folder.chmod(0o777 if writable == "the folder" else 0o555)
+    with without_privileges():
+        with pytest.raises(CannotOpenError) as caught:
+            await open_store(f"sqlite:///{database}")
+    assert str(database) in str(caught.value)
+    assert any(
+        word in str(caught.value).lower() for word in ("permission", "read-only", "unable to open")
+    )
+    assert database.read_bytes() == before
+
+
+async def test_a_folder_that_cannot_be_written_is_named(shared_folder: Path) -> None:
+    shared_folder.chmod(0o555)
+    database = shared_folder / "deeper" / "proxyd.db"
+    with without_privileges():
+        with pytest.raises(CannotOpenError) as caught:
+            await open_store(f"sqlite:///{database}")
+    assert str(database) in str(caught.value)
+    assert "Permission denied" in str(caught.value)
+
+
+def test_a_claim_that_cannot_be_made_is_named(fails: Callable[..., None], database: Path) -> None:
+    database.with_name("proxyd.db.lock").mkdir()
+    fails(database)
+
+
+def test_a_second_daemon_on_the_same_database_is_refused(
+    serve: Serve, fails: Callable[..., None], err: Callable[[], str], database: Path
+) -> None:
+    daemon = serve()
+    url = until_ready(daemon, err)
+    fails(database, "another proxyd", name="second")
+    assert curl(f"{url}/readyz") == '{"ok":true,"service":"proxyd"}'
+    stopped(daemon, err)
+
+
+def test_a_daemon_starts_where_another_was_killed(serve: Serve, err: Callable[[], str]) -> None:
+    first = serve()
+    until_ready(first, err)
+    first.kill()
+    first.wait()
+    second = serve()
+    until_ready(second, err)
+    stopped(second, err)
+
+
+def test_a_missing_certificate_or_key_is_named(
+    fails: Callable[..., None], tmp_path: Path, database: Path
+) -> None:
+    missing = tmp_path / "missing.pem"
+    both = {"PROXYD_API__TLS_CERT": str(missing), "PROXYD_API__TLS_KEY": str(missing)}
+    fails(missing, "No such file", **both)
+    assert not database.exists()
+
+
+def test_a_missing_key_is_not_blamed_on_its_certificate(
+    fails: Callable[..., None], tmp_path: Path
+) -> None:
+    cert, _ = certificate(tmp_path)
+    missing = tmp_path / "missing.pem"
+    both = {"PROXYD_API__TLS_CERT": str(cert), "PROXYD_API__TLS_KEY": str(missing)}
+    fails(missing, "No such file", **both)
+
+
+def test_a_certificate_that_is_none_is_named(fails: Callable[..., None], tmp_path: Path) -> None:
+    (tmp_path / "first").mkdir()
+    (tmp_path / "second").mkdir()
+    cert, _ = certificate(tmp_path / "first")
+    _, other = certificate(tmp_path / "second")
+    fails(other, PROXYD_API__TLS_CERT=str(other), PROXYD_API__TLS_KEY=str(other))
+    fails(cert, PROXYD_API__TLS_CERT=str(cert), PROXYD_API__TLS_KEY=str(other))
+
+
+def test_an_unusable_signing_key_is_named(
+    fails: Callable[..., None], tmp_path: Path, database: Path
+) -> None:
+    file = tmp_path / "signing.key"
+    file.write_text("short\n")
+    fails(file, "32 bytes")
+    assert file.read_text() == "short\n"
+    file.unlink()
+    file.mkdir()
+    fails(file, "directory")
+
+
+def test_wrong_settings_are_all_named_before_anything_starts(
+    serve: Serve, out: Callable[[], str], err: Callable[[], str], database: Path
+) -> None:
+    wrong = {
+        "PROXYD_API__PORT": "99999",
+        "PROXYD_PROXY__HOTS": "127.0.0.1",
+        "PROXYD_MARKET__SESSION_DAYS": "0",
+    }
+    daemon = serve(**wrong)
+    assert daemon.wait(timeout=60) == 2
+    assert out() == ""
+    assert all(variable in err() for variable in wrong)
+    assert "Traceback" not in err()
+    assert not database.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_daemon_serves_until_it_is_told_to_stop(
+    serve: Serve,
+    out: Callable[[], str],
+    err: Callable[[], str],
+    tmp_path: Path,
+    database: Path,
+    number: int,
+) -> None:
+    daemon = serve()
+    url = until_ready(daemon, err)
+    assert curl(f"{url}/healthz") == '{"ok":true,"service":"proxyd"}'
+    assert curl(f"{url}/readyz") == '{"ok":true,"service":"proxyd"}'
+    for private in (database, tmp_path / "signing.key"):
+        assert private.stat().st_mode & 0o777 == 0o600
+    key = (tmp_path / "signing.key").read_text().strip()
+    stopped(daemon, err, number)
+    assert out() == ""
+    assert key not in err()
+    with closing(sqlite3.connect(database)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_a_configured_key_is_printed_nowhere(
+    serve: Serve, out: Callable[[], str], err: Callable[[], str], tmp_path: Path
+) -> None:
+    daemon = serve(PROXYD_AUTH__SIGNING_KEY=KEY, PROXYD_LOG__LEVEL="debug")
+    until_ready(daemon, err)
+    stopped(daemon, err)
+    assert KEY not in out() + err()
+    assert not (tmp_path / "signing.key").exists()
+
+
+def test_an_api_with_a_certificate_speaks_tls(
+    serve: Serve, err: Callable[[], str], tmp_path: Path
+) -> None:
+    cert, key = certificate(tmp_path)
+    daemon = serve(PROXYD_API__TLS_CERT=str(cert), PROXYD_API__TLS_KEY=str(key))
+    url = until_ready(daemon, err)
+    assert url.startswith("https://127.0.0.1:")
+    assert curl("--cacert", str(cert), f"{url}/readyz") == '{"ok":true,"service":"proxyd"}'
+    stopped(daemon, err)
+
+
+def lines_of_curl(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip().startswith("curl ")]
+
+
+def in_bash(line: str, folder: Path) -> str:
+    """Run a line as a person pastes it into a shell."""
+    done = subprocess.run(
+        ["bash", "-c", line],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_demonstration_prints_lines_that_work(
+    serve: Serve, out: Callable[[], str], err: Callable[[], str], tmp_path: Path
+) -> None:
+    daemon = serve("--demo")
+    url = until_ready(daemon, err)
+    until_true(lambda: len(lines_of_curl(out())) == 2, "the demonstration is told")
+    assert url in out()
+    fetch, look = lines_of_curl(out())
+    assert in_bash(fetch, tmp_path) == '{"ok":true,"service":"proxyd"}'
+    until_true(lambda: '"bytes_used":0,' not in in_bash(look, tmp_path), "the bytes are shown")
+    assert '"status":"active"' in in_bash(look, tmp_path)
+    login = re.search(r"login +(\S+) / (\S+)", out())
+    assert login is not None
+    body = f'{{"email": "{login[1]}", "password": "{login[2]}"}}'
+    assert '"usd_balance":99.0' in curl("--json", body, f"{url}/auth/login")
+    stopped(daemon, err)
+
+
+def test_the_demonstration_can_be_had_again(
+    serve: Serve, out: Callable[[], str], err: Callable[[], str], tmp_path: Path
+) -> None:
+    for _ in range(2):
+        daemon = serve("--demo")
+        until_ready(daemon, err)
+        until_true(lambda: len(lines_of_curl(out())) == 2, "the demonstration is told")
+        fetch, look = lines_of_curl(out())
+        assert in_bash(fetch, tmp_path) == '{"ok":true,"service":"proxyd"}'
+        assert in_bash(look, tmp_path).count('"id":') == 1
+        stopped(daemon, err)
+
+
+@pytest.mark.parametrize("section", ["API", "PROXY"])
+def test_the_demonstration_is_for_this_machine_alone(
+    serve: Serve, out: Callable[[], str], err: Callable[[], str], database: Path, section: str
+) -> None:
+    public = {f"PROXYD_{section}__HOST": "0.0.0.0", "PROXYD_PROXY__PUBLIC_HOST": "127.0.0.1"}
+    daemon = serve("--demo", **public)
+    assert daemon.wait(timeout=60) != 0
+    assert out() == ""
+    assert f"{section.lower()}.host" in err()
+    assert "Traceback" not in err()
+    assert not database.exists()
