@@ -114,3 +114,23 @@ async def test_nobody_and_nothing_cannot_be_deposited_to(market: Market) -> None
     with pytest.raises(MarketError) as caught:
         await market.deposit("ada@example.com", 0)
     assert caught.value.code is Code.INVALID_FIELD
+
+
+async def test_a_reference_names_one_deposit(market: Market) -> None:
+    await register(market)
+    await market.deposit("ada@example.com", 5_000_000, "invoice 1")
+    with pytest.raises(MarketError) as caught:
+        await market.deposit("ada@example.com", 6_000_000, "invoice 1")
+    assert caught.value.code is Code.REFERENCE_REUSED
+
+
+async def test_more_than_an_account_can_hold_is_refused(market: Market) -> None:
+    await register(market)
+    for amount in (10**18 + 1, 2**63 - 1):
+        with pytest.raises(MarketError) as caught:
+            await market.deposit("ada@example.com", amount)
+        assert caught.value.code is Code.AMOUNT_TOO_LARGE
+    await market.deposit("ada@example.com", 10**18)
+    with pytest.raises(MarketError) as caught:
+        await market.deposit("ada@example.com", 1)
+    assert caught.value.code is Code.AMOUNT_TOO_LARGE
