@@ -130,6 +130,9 @@ class HttpServer:
             raise TransportError(Transport.BODY_TOO_LARGE)
         try:
             async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
+                if request.headers.get("Expect", "").lower() == "100-continue":
+                    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                    request.writer.output_size = 0
                 return await request.read()
         except TimeoutError as error:
             raise TransportError(Transport.REQUEST_TIMEOUT) from error

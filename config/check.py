@@ -63,7 +63,7 @@ def _urls(settings: Settings) -> Iterator[str]:
             "storage.url: expected sqlite:///path/to/file.db or postgresql://user@host/database, "
             f"got a URL that starts with {url.partition(':')[0]!r}"
         )
-    elif not url.removeprefix("sqlite:///").strip("/"):
+    elif url.removeprefix("sqlite:///").strip("/") in ("", ":memory:"):
         yield "storage.url: names no file; write sqlite:///var/proxyd.db"
 
 
@@ -99,4 +99,7 @@ def _prices(settings: Settings) -> Iterator[str]:
             yield f"{name}: has more than {MONEY_DIGITS} decimals: {price}"
     default, floor = market.price_per_gb_default_usd, market.price_per_gb_floor_usd
     if Decimal.is_finite(default) and Decimal.is_finite(floor) and default < floor:
-        yield f"market.price_per_gb_default_usd: {default} is below the floor, {floor}"
+        yield (
+            f"market.price_per_gb_default_usd: {default} is below market.price_per_gb_floor_usd, "
+            f"{floor}"
+        )

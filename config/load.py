@@ -49,21 +49,20 @@ def load(path: Path | None, environment: Mapping[str, str]) -> Settings:
             continue
         built[name] = _section(name, section, given, overrides.get(name, {}), problems)
     settings = Settings(**built)
-    blamed = {problem.partition(":")[0].lower() for problem in problems}
+    blamed = [_dotted(problem.partition(":")[0]) for problem in problems]
     problems.extend(
         problem
         for problem in contradictions(settings)
-        if not blamed & {name.lower() for name in _names(problem.partition(":")[0])}
+        if not any(name in problem for name in blamed)
     )
     if problems:
         raise SettingsError(problems)
     return settings
 
 
-def _names(setting: str) -> tuple[str, str]:
-    """Return how a setting is named in the file and in the environment."""
-    section, _, key = setting.partition(".")
-    return setting, _variable(section, key)
+def _dotted(label: str) -> str:
+    """Return a setting's name in the file, whichever of its names a mistake was reported under."""
+    return label.removeprefix(ENVIRONMENT_PREFIX).replace(SECTION_SEPARATOR, ".").lower()
 
 
 def _read_file(path: Path, problems: list[str]) -> dict[str, Any]:

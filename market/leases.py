@@ -59,6 +59,8 @@ class Leases:
         self._store = store
         self._identifiers = identifiers
         self._now = now
+        # By session: a lease whose writing failed, so that nobody knows whether it was committed.
+        self._unsure: dict[str, str] = {}
 
     async def open(self, username: str, password: bytes) -> Grant | None:
         """Lease the rest of the session that these credentials belong to; None when there is none.
@@ -69,9 +71,16 @@ class Leases:
         session = await self._store.read(queries.find_by_username, username)
         if session is None or not matches(password, session.password_hash):
             return None
-        return await self._store.write(
-            _open, session.id, lease_id=self._identifiers.new(), now=self._now()
-        )
+        lease_id = self._identifiers.new()
+        try:
+            grant = await self._store.write(
+                _open, session.id, self._unsure.get(session.id), lease_id=lease_id, now=self._now()
+            )
+        except BaseException:
+            self._unsure[session.id] = lease_id
+            raise
+        self._unsure.pop(session.id, None)
+        return grant
 
     async def report(self, usages: Sequence[Usage]) -> list[str]:
         """Write down what is used; return the leases that are no longer open.
@@ -92,7 +101,8 @@ class Leases:
     async def settle(self, session_id: str, status: SessionStatus, usage: Usage | None) -> bool:
         """Let a session leave `active`: capture what was used, release the rest of its hold.
 
-        Returns False when it had left `active` before; then nothing changes.
+        One whose every byte is used becomes `exhausted`, whatever `status` says. Returns False when
+        it had left `active` before; then nothing changes.
 
         Raises:
             UnavailableError: nothing was written; settle again.
@@ -124,8 +134,13 @@ class Leases:
         )
 
 
-async def _open(tx: Transaction, session_id: str, *, lease_id: str, now: int) -> Grant | None:
+async def _open(
+    tx: Transaction, session_id: str, unsure: str | None, *, lease_id: str, now: int
+) -> Grant | None:
     await queries.lock(tx, [session_id])
+    forgotten = await queries.find_open_lease(tx, unsure) if unsure is not None else None
+    if forgotten is not None:
+        await queries.close_lease(tx, forgotten, now)
     session = await queries.find(tx, session_id)
     if session is None:
         return None
@@ -180,6 +195,8 @@ async def _settle(
     if usage is not None:
         await queries.report(tx, usage.lease_id, usage.used_bytes)
     await _close(tx, await queries.open_leases(tx, session_id), now)
+    if await queries.is_used_up(tx, session_id):
+        status = SessionStatus.EXHAUSTED
     session = await queries.change_status(
         tx, session_id, before=SessionStatus.ACTIVE, after=status, now=now
     )

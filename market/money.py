@@ -1,6 +1,6 @@
 """Amounts: integers of millionths inside, decimal numbers outside."""
 
-from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation, localcontext
+from decimal import ROUND_HALF_EVEN, Decimal, localcontext
 from enum import StrEnum
 
 MICRO_DIGITS = 6
@@ -29,14 +29,9 @@ def scaled(number: int | Decimal, digits: int) -> int:
         raise ValueError("expected a number that is not negative")
     if value != 0 and value.adjusted() >= _WHOLE_DIGITS - digits:
         raise ValueError("expected a smaller number")
-    if value.adjusted() < -digits - 1:
-        return 0
-    try:
-        with localcontext(prec=_WHOLE_DIGITS + digits) as context:
-            context.rounding = ROUND_HALF_EVEN
-            return int(value.scaleb(digits).to_integral_value(ROUND_HALF_EVEN))
-    except InvalidOperation as error:
-        raise ValueError("expected a number") from error
+    with localcontext(prec=_WHOLE_DIGITS + digits):
+        rounded = value.quantize(Decimal((0, (1,), -digits)), ROUND_HALF_EVEN)
+        return int(rounded.scaleb(digits))
 
 
 def micro(number: int | Decimal) -> int:

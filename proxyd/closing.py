@@ -2,7 +2,7 @@
 
 A plain close answers data that nobody will read with a reset, and a reset makes the peer lose the
 last bytes it was sent. So a socket is closed in two steps: the end of stream is announced, and only
-when the peer has acknowledged everything (or after a while) is the socket given up.
+when the peer has acknowledged everything (or takes nothing more for a while) is it given up.
 """
 
 import asyncio
@@ -10,14 +10,17 @@ import fcntl
 import socket
 import struct
 import termios
-from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 PATIENCE_SECONDS = 5.0
-POLL_SECONDS = 0.02
+FIRST_LOOK_SECONDS = 0.02
+LONGEST_PAUSE_SECONDS = 0.5
 DISCARD_MAX_BYTES = 256 * 1024
 DISCARD_CHUNK_BYTES = 64 * 1024
 
+SIOCOUTQNSD = 0x894B
+TCP_CLOSE = 7
 _RESET = struct.pack("ii", 1, 0)
 
 
@@ -25,15 +28,23 @@ def unacknowledged(sock: socket.socket, *, ended: bool) -> int:
     """Return how many bytes given to the kernel the peer has not acknowledged (Linux, tcp(7)).
 
     Args:
-        sock: a TCP socket, not closed.
+        sock: a TCP socket, not closed; a connection that was reset still answers.
         ended: whether its end of stream was announced, which counts as one byte there.
     """
+    return _queued(sock, termios.TIOCOUTQ, ended=ended)
+
+
+def unsent(sock: socket.socket, *, ended: bool) -> int:
+    """Return how many bytes given to the kernel never left it; as `unacknowledged` otherwise."""
+    return _queued(sock, SIOCOUTQNSD, ended=ended)
+
+
+def is_dead(sock: socket.socket) -> bool:
+    """Say whether a connection is over on both sides, so that nothing will ever arrive (tcp(7))."""
     try:
-        answer = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
+        return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == TCP_CLOSE
     except OSError:
-        return 0
-    (waiting,) = struct.unpack("i", answer)
-    return max(waiting - 1, 0) if ended else int(waiting)
+        return True
 
 
 def reset(sock: socket.socket) -> None:
@@ -41,6 +52,22 @@ def reset(sock: socket.socket) -> None:
     with suppress(OSError):  # the peer may have reset it already
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     sock.close()
+
+
+class InTransit(Protocol):
+    """Something that holds bytes which are counted and may still be lost."""
+
+    def unsent(self) -> int:
+        """Return how many counted bytes have not left this machine."""
+
+
+class Payer(Protocol):
+    """Whoever paid for the bytes on their way, and gets back those that are lost."""
+
+    in_transit: set[InTransit]
+
+    def refund(self, size: int) -> None:
+        """Take back bytes that were counted as delivered."""
 
 
 class Closer:
@@ -59,12 +86,26 @@ class Closer:
     def __len__(self) -> int:
         return len(self._closing)
 
-    def close(self, sock: socket.socket, *, with_reset: bool = False) -> None:
-        """Close a socket once its peer has everything; then with a reset, if that is wanted."""
-        closing = _Closing(self._loop, sock, self._closed, with_reset=with_reset)
+    def close(
+        self,
+        sock: socket.socket,
+        *,
+        payer: Payer | None = None,
+        size: int = 0,
+        with_reset: bool = False,
+    ) -> None:
+        """Close a socket once its peer has everything.
+
+        Args:
+            sock: the socket, owned from here on.
+            payer: whoever paid for what is on its way.
+            size: at most how many bytes of it were paid for.
+            with_reset: end with a reset instead of the end of stream.
+        """
+        closing = _Closing(self, self._loop, sock, payer, size, with_reset=with_reset)
         self._closing.add(closing)
         self._empty.clear()
-        closing.step()
+        closing.start()
 
     async def wait_closed(self) -> None:
         """Wait until every socket is closed; each has its own limit of patience."""
@@ -75,7 +116,8 @@ class Closer:
         for closing in tuple(self._closing):
             closing.finish()
 
-    def _closed(self, closing: "_Closing") -> None:
+    def closed(self, closing: "_Closing") -> None:
+        """A socket is closed."""
         self._closing.discard(closing)
         if not self._closing:
             self._empty.set()
@@ -83,73 +125,125 @@ class Closer:
 
 class _Closing:
     __slots__ = (
+        "_closer",
         "_deadline",
         "_discarded",
-        "_done",
         "_ended",
         "_loop",
+        "_pause",
+        "_payer",
+        "_peer_ended",
+        "_reading",
+        "_size",
         "_sock",
         "_timer",
+        "_waiting",
         "_with_reset",
     )
 
     def __init__(
         self,
+        closer: Closer,
         loop: asyncio.AbstractEventLoop,
         sock: socket.socket,
-        done: Callable[["_Closing"], None],
+        payer: Payer | None,
+        size: int,
         *,
         with_reset: bool,
     ) -> None:
+        self._closer = closer
         self._loop = loop
         self._sock = sock
-        self._done = done
+        self._payer = payer
+        self._size = size
         self._with_reset = with_reset
-        self._deadline = loop.time() + PATIENCE_SECONDS
+        self._ended = False
+        self._peer_ended = False
+        self._reading = False
         self._discarded = 0
+        self._waiting = 0
+        self._pause = FIRST_LOOK_SECONDS
+        self._deadline = loop.time() + PATIENCE_SECONDS
         self._timer: asyncio.TimerHandle | None = None
-        self._ended = not with_reset and _announce_end(sock)
 
-    def step(self) -> None:
-        """Look whether the peer has everything; if not, look again soon."""
-        self._timer = None
-        peer_ended = self._discard()
-        everything = unacknowledged(self._sock, ended=self._ended) == 0
-        enough = peer_ended or self._with_reset or self._discarded >= DISCARD_MAX_BYTES
-        if (everything and enough) or self._loop.time() >= self._deadline:
-            self.finish()
-        else:
-            self._timer = self._loop.call_later(POLL_SECONDS, self.step)
+    def start(self) -> None:
+        """Announce the end, and watch what the peer makes of it."""
+        if self._payer is not None:
+            self._payer.in_transit.add(self)
+        if not self._with_reset:
+            with suppress(OSError):  # the peer may be gone
+                self._sock.shutdown(socket.SHUT_WR)
+                self._ended = True
+        self._waiting = unacknowledged(self._sock, ended=self._ended)
+        self._reading = True
+        self._loop.add_reader(self._sock.fileno(), self._discard)
+        self._look()
+
+    def unsent(self) -> int:
+        """Return how many of the bytes that were paid for have not left this machine."""
+        return min(unsent(self._sock, ended=self._ended), self._size)
 
     def finish(self) -> None:
-        """Close the socket."""
+        """Close the socket; what a reset takes from the peer is not paid for."""
+        self._stop_reading()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._with_reset:
+        cut = self._with_reset or unacknowledged(self._sock, ended=self._ended) > 0
+        if self._payer is not None:
+            self._payer.in_transit.discard(self)
+            if cut:
+                self._payer.refund(self.unsent())
+        if cut:
             reset(self._sock)
         else:
             self._sock.close()
-        self._done(self)
+        self._closer.closed(self)
 
-    def _discard(self) -> bool:
-        """Throw away what the peer still sends; say whether it has ended."""
+    def _look(self) -> None:
+        """Close if the peer has everything; if not, look again, at growing intervals."""
+        self._timer = None
+        waiting = unacknowledged(self._sock, ended=self._ended)
+        now = self._loop.time()
+        if waiting < self._waiting:
+            self._waiting = waiting
+            self._deadline = now + PATIENCE_SECONDS
+        everything = waiting == 0 and (self._peer_ended or self._with_reset or not self._reading)
+        if everything or now >= self._deadline or is_dead(self._sock):
+            self.finish()
+        else:
+            self._timer = self._loop.call_later(self._pause, self._look)
+            self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
+
+    def _discard(self) -> None:
+        """Throw away what the peer still sends, up to a limit."""
         while self._discarded < DISCARD_MAX_BYTES:
             try:
                 data = self._sock.recv(DISCARD_CHUNK_BYTES)
-            except BlockingIOError:
-                return False
+            except (BlockingIOError, InterruptedError):
+                return
             except OSError:
-                return True
-            if not data:
-                return True
+                self.finish()
+                return
             self._discarded += len(data)
-        return False
+            if not data:
+                self._peer_ended = True
+                break
+        self._stop_reading()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._look()
+
+    def _stop_reading(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._sock.fileno())
 
 
-def _announce_end(sock: socket.socket) -> bool:
+def _queued(sock: socket.socket, question: int, *, ended: bool) -> int:
     try:
-        sock.shutdown(socket.SHUT_WR)
+        answer = fcntl.ioctl(sock.fileno(), question, b"\0\0\0\0")
     except OSError:
-        return False
-    return True
+        return 0
+    (waiting,) = struct.unpack("i", answer)
+    return max(waiting - 1, 0) if ended else int(waiting)

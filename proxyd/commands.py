@@ -23,6 +23,7 @@ Run = Callable[[Settings, Namespace], Coroutine[Any, Any, int]]
 Amounts = dict[Currency, int]
 
 DIFFERENCES_FOUND = 1
+FAILED = 1
 
 
 async def serve(settings: Settings, *, with_demo: bool) -> int:
@@ -36,7 +37,7 @@ async def serve(settings: Settings, *, with_demo: bool) -> int:
             print(await demo.prepare(built), flush=True)  # noqa: T201 - what a person came for
 
     await daemon.serve(built, introduce)
-    return 0
+    return FAILED if built.has_failed else 0
 
 
 async def create_user(
@@ -58,7 +59,7 @@ async def create_user(
         )
     finally:
         passwords.close()
-    async with _store(settings) as store:
+    async with _store(settings, create=True) as store:
         balance = await store.write(_add_funded, user, amounts, identifiers)
     say(f"created {email} ({user.id}): {_in_words(balance)}")
     return 0
@@ -98,8 +99,8 @@ def say(text: str) -> None:
 
 
 @asynccontextmanager
-async def _store(settings: Settings) -> AsyncIterator[Store]:
-    store = await open_store(settings.storage.url, pool_size=1)
+async def _store(settings: Settings, *, create: bool = False) -> AsyncIterator[Store]:
+    store = await open_store(settings.storage.url, pool_size=1, create=create)
     try:
         yield store
     finally:

@@ -119,6 +119,7 @@ class Daemon:
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._draining = False
+        self.has_failed = False
 
     async def start(self) -> None:
         """Take up what an earlier daemon left, then serve."""
@@ -132,7 +133,7 @@ class Daemon:
             loop.create_task(self._expire(), name="expiry"),
         ]
         for task in self._tasks:
-            task.add_done_callback(_report_death)
+            task.add_done_callback(self._watch)
         self.gateway.start(self.listeners.proxy)
         await self.http.start(self.listeners.api, self.listeners.tls)
         api, proxy = self.settings.api, self.settings.proxy
@@ -186,6 +187,17 @@ class Daemon:
             except StoreError as error:
                 _logger.warning("expired sessions wait for the store to return: %s", error)
 
+    def stop_failed(self, reason: str) -> None:
+        """Drain because something that must not end has ended; the exit status will say so."""
+        _logger.critical("%s; the daemon stops", reason)
+        self.has_failed = True
+        signal.raise_signal(signal.SIGTERM)
+
+    def _watch(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and task.exception() is not None:
+            _logger.critical("the %s task failed", task.get_name(), exc_info=task.exception())
+            self.stop_failed(f"without its {task.get_name()} task")
+
     async def _ready(self) -> bool:
         if self._draining or not self.gateway.is_listening:
             return False
@@ -228,15 +240,17 @@ async def build(settings: Settings) -> Daemon:
     listeners = Listeners.open(settings)
     try:
         store = await open_store(settings.storage.url, pool_size=settings.storage.pool_size)
-        try:
-            await store.claim()
-            return Daemon(settings, listeners, store, signing_key(settings))
-        except BaseException:
-            await store.close()
-            raise
     except BaseException:
         listeners.close()
         raise
+    try:
+        daemon = Daemon(settings, listeners, store, signing_key(settings))
+        await store.claim(lambda: daemon.stop_failed("the claim on the database is lost"))
+    except BaseException:
+        listeners.close()
+        await store.close()
+        raise
+    return daemon
 
 
 def _terms(settings: Settings, proxy_port: int) -> Terms:
@@ -262,21 +276,19 @@ def _limits(settings: Settings) -> Limits:
         dial_seconds=limits.dial_seconds,
         idle_seconds=limits.idle_seconds,
         connections_per_address=limits.connections_per_address,
-        connections_total=limits.connections_total or _affordable_connections(),
+        connections_total=_connections_total(limits.connections_total),
         dials_waiting=limits.dials_waiting,
     )
 
 
-def _affordable_connections() -> int:
-    """Raise the limit of open descriptors as far as allowed; return what its share pays for."""
+def _connections_total(wanted: int) -> int:
+    """Raise the limit of open descriptors as far as allowed; return what its share pays for.
+
+    `wanted` is what the operator set; 0 for as many as that.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
-    descriptors = max(soft, wanted)
+    most = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
+    descriptors = max(soft, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))
-    return int(descriptors * DESCRIPTORS_SHARE) // DESCRIPTORS_PER_CONNECTION
-
-
-def _report_death(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled() and task.exception() is not None:
-        _logger.critical("the %s task has died", task.get_name(), exc_info=task.exception())
-        signal.raise_signal(signal.SIGTERM)
+    affordable = int(descriptors * DESCRIPTORS_SHARE) // DESCRIPTORS_PER_CONNECTION
+    return min(wanted, affordable) if wanted else affordable

@@ -36,6 +36,7 @@ ACCEPTS_PER_TURN = 64
 HANDSHAKE_READ_BYTES = 4096
 EXHAUSTED_PAUSE_SECONDS = 0.1
 IDLE_CHECKS_PER_LIMIT = 10
+REFUSALS_PAUSE_SECONDS = 1.0
 
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _IPPROTO_TCP = socket.IPPROTO_TCP
@@ -78,6 +79,8 @@ class Gateway:
         self._per_address: Counter[str] = Counter()
         self._listener: socket.socket | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._refused = 0
+        self._refusals_told_at = -REFUSALS_PAUSE_SECONDS
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -106,7 +109,7 @@ class Gateway:
             listener.close()
         for connection in tuple(self._connections):
             if not connection.is_relaying:
-                connection.abort()
+                connection.dismiss()
 
     async def drain(self, seconds: float) -> int:
         """Wait until every client has left, at most `seconds`; return how many have not."""
@@ -150,11 +153,9 @@ class Gateway:
     def _welcome(self, sock: socket.socket, address: str) -> None:
         total = len(self._connections) + len(self.closer)
         if total >= self.limits.connections_total:
-            _logger.warning("refused %s: %d connections are open", address, total)
-            reset(sock)
+            self._refuse(sock, f"{total} connections are open")
         elif self._per_address[address] >= self.limits.connections_per_address:
-            _logger.warning("refused %s: it has too many connections", address)
-            reset(sock)
+            self._refuse(sock, f"{address} has {self._per_address[address]} connections")
         else:
             sock.setblocking(False)
             sock.setsockopt(_IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -163,6 +164,16 @@ class Gateway:
             self._connections.add(connection)
             self._empty.clear()
             connection.start()
+
+    def _refuse(self, sock: socket.socket, reason: str) -> None:
+        """Turn a client away; whoever floods us does not flood the log too."""
+        reset(sock)
+        self._refused += 1
+        now = self.loop.time()
+        if now >= self._refusals_told_at + REFUSALS_PAUSE_SECONDS:
+            _logger.warning("refused %d clients, the last because %s", self._refused, reason)
+            self._refused = 0
+            self._refusals_told_at = now
 
     def _cannot_accept(self, error: OSError) -> None:
         """Leave new clients in the queue for a moment, instead of spinning on the same failure."""
@@ -266,6 +277,10 @@ class ClientConnection:
             self._over()
             reset(self._sock)
 
+    def dismiss(self) -> None:
+        """Let it go before it relays: told, if it waits for a target."""
+        self._fail(Failure.GENERAL)
+
     def abort_if_idle(self, since: float) -> None:
         """Cut it if it relays, and moved no byte after `since` (loop time)."""
         if self._relay is not None and self._relay.active_at < since:
@@ -275,6 +290,12 @@ class ClientConnection:
     # --- handshake -----------------------------------------------------------------------------
 
     def _readable(self) -> None:
+        try:
+            self._receive()
+        except Exception as error:  # noqa: BLE001 - logged there; half a connection helps nobody
+            self._break(error)
+
+    def _receive(self) -> None:
         if self._state is not State.HANDSHAKE or self._protocol is None:
             self._stop_reading()
             return
@@ -315,6 +336,12 @@ class ClientConnection:
                 self._close_gently()
 
     def _decided(self, decision: LiveSession | Refusal) -> None:
+        try:
+            self._admit(decision)
+        except Exception as error:  # noqa: BLE001 - logged there; half a connection helps nobody
+            self._break(error)
+
+    def _admit(self, decision: LiveSession | Refusal) -> None:
         if self._state is not State.ADMISSION or self._protocol is None:
             return
         if isinstance(decision, Refusal):
@@ -353,6 +380,12 @@ class ClientConnection:
     def _dialed(self, outcome: socket.socket | Failure) -> None:
         self._dial = None
         self._gateway.dialing -= 1
+        try:
+            self._answer(outcome)
+        except Exception as error:  # noqa: BLE001 - logged there; half a connection helps nobody
+            self._break(error)
+
+    def _answer(self, outcome: socket.socket | Failure) -> None:
         if isinstance(outcome, Failure):
             self._fail(outcome)
             return
@@ -396,6 +429,11 @@ class ClientConnection:
             self._close_gently()
         else:
             self.abort()
+
+    def _break(self, error: Exception) -> None:
+        """Cut it because of a mistake of ours, which is logged with its traceback."""
+        _logger.error("%s: a connection failed and is cut", self.address, exc_info=error)
+        self.abort()
 
     # --- the end -------------------------------------------------------------------------------
 

@@ -7,14 +7,17 @@ loop, so no two connections can take the same byte.
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from market.credentials import matches
 from market.leases import Grant, Leases, Usage
 from market.states import SessionStatus
 from proxyd.wire.events import Refusal
-from storage.errors import StoreError
+from storage.errors import ConstraintError, StoreError
+
+if TYPE_CHECKING:
+    from proxyd.closing import InTransit
 
 FLUSH_SECONDS = 0.5
 REMEMBER_SECONDS = 60.0
@@ -51,9 +54,11 @@ class LiveSession:
         "_waiting",
         "available",
         "connections",
+        "cuts",
         "expires_at",
         "granted",
         "id",
+        "in_transit",
         "lease_id",
         "password_hash",
         "reported",
@@ -73,7 +78,9 @@ class LiveSession:
         self.available = grant.granted_bytes
         self.used = 0
         self.reported = 0
+        self.cuts = 0
         self.connections: set[MeteredConnection] = set()
+        self.in_transit: set[InTransit] = set()
         self._waiting: set[Callable[[], None]] = set()
         self._on_exhausted = on_exhausted
 
@@ -112,8 +119,15 @@ class LiveSession:
 
     @property
     def usage(self) -> Usage | None:
-        """What is to be reported of the lease."""
+        """What is to be reported of the lease when its connections are closed."""
         return Usage(self.id, self.lease_id, self.used) if self.lease_id is not None else None
+
+    def certain(self) -> int:
+        """Return how many bytes are used whatever happens to this process now.
+
+        What waits in the kernel's queues would be lost with it, and is written down later.
+        """
+        return self.used - sum(each.unsent() for each in self.in_transit)
 
 
 class _Lookup(NamedTuple):
@@ -225,15 +239,19 @@ class Meter:
             return None
         for connection in tuple(session.connections):
             connection.abort()
+        session.cuts += 1
         if session.status is SessionStatus.ACTIVE:
             session.status = status
         return session.usage
 
     def restore(self, session_id: str) -> None:
-        """Take back a `cut` that could not be written down."""
+        """Take back a `cut` that could not be written down, unless another one was."""
         self._cut_unseen.pop(session_id, None)
         session = self._by_id.get(session_id)
-        if session is not None and session.status is not SessionStatus.EXHAUSTED:
+        if session is None:
+            return
+        session.cuts -= 1
+        if session.cuts == 0 and session.status is not SessionStatus.EXHAUSTED:
             session.status = SessionStatus.ACTIVE
             self._forget_at.pop(session_id, None)
 
@@ -278,38 +296,62 @@ class Meter:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._settle()
-        usages = [session.usage for session in self._by_id.values() if self._reports(session)]
-        await self._leases.release([usage for usage in usages if usage is not None])
+        try:
+            await self._settle()
+        finally:
+            usages = [session.usage for session in self._by_id.values() if self._reports(session)]
+            await self._leases.release([usage for usage in usages if usage is not None])
 
     @staticmethod
     def _reports(session: LiveSession) -> bool:
         return session.lease_id is not None and session.status is SessionStatus.ACTIVE
 
     async def _report(self) -> None:
-        changed = [
-            (session, session.used)
-            for session in self._by_id.values()
-            if session.used != session.reported and self._reports(session)
-        ]
+        changed = []
+        for session in self._by_id.values():
+            if session.used != session.reported and self._reports(session):
+                certain = session.certain()
+                if certain != session.reported:
+                    changed.append((session, certain))
         if not changed:
             return
-        lost = set(
-            await self._leases.report(
-                [Usage(session.id, session.lease_id or "", used) for session, used in changed]
-            )
-        )
+        try:
+            await self._report_all(changed)
+        except ConstraintError:
+            for one in changed:
+                await self._report_one(one)
+
+    async def _report_all(self, changed: Sequence[tuple[LiveSession, int]]) -> None:
+        usages = [Usage(session.id, session.lease_id or "", used) for session, used in changed]
+        lost = set(await self._leases.report(usages))
         for session, used in changed:
             session.reported = used
             if session.lease_id in lost and session.status is SessionStatus.ACTIVE:
                 _logger.warning("session %s has lost its lease; it is cut", session.id)
                 self.cut(session.id, SessionStatus.ENDED)
 
+    async def _report_one(self, changed: tuple[LiveSession, int]) -> None:
+        """Report one session alone, so that one the store refuses does not hold up the others."""
+        try:
+            await self._report_all([changed])
+        except ConstraintError as error:
+            session = changed[0]
+            _logger.error("session %s is cut, the store refuses its counts: %s", session.id, error)
+            self.cut(session.id, SessionStatus.ENDED)
+
     async def _settle(self) -> None:
+        """Settle what is exhausted; one session that fails does not hold up the others."""
+        failed: StoreError | None = None
         for session in tuple(self._to_settle.values()):
-            await self._leases.settle(session.id, SessionStatus.EXHAUSTED, session.usage)
+            try:
+                await self._leases.settle(session.id, SessionStatus.EXHAUSTED, session.usage)
+            except StoreError as error:
+                failed = error
+                continue
             self._to_settle.pop(session.id, None)
             self._forget_later(session.id)
+        if failed is not None:
+            raise failed
 
     def _exhausted(self, session: LiveSession) -> None:
         if session.status is not SessionStatus.ACTIVE:

@@ -142,6 +142,16 @@ async def used_up(tx: Transaction) -> list[str]:
     return [row.id for row in rows]
 
 
+async def is_used_up(tx: Transaction, session_id: str) -> bool:
+    """Say whether every byte of a session is used."""
+    found = await tx.one(
+        IdRow,
+        "SELECT id FROM bandwidth_sessions WHERE id = :id AND bytes_used = quota_bytes",
+        id=session_id,
+    )
+    return found is not None
+
+
 async def change_status(
     tx: Transaction, session_id: str, *, before: str, after: str, now: int
 ) -> SessionRow | None:

@@ -5,16 +5,17 @@ from storage.sqlite import SqliteStore
 from storage.store import Store
 
 
-async def open_store(url: str, *, pool_size: int = 10) -> Store:
+async def open_store(url: str, *, pool_size: int = 10, create: bool = True) -> Store:
     """Open the database that `url` names, and bring its schema up to date.
 
     Args:
         url: `sqlite:///relative.db`, `sqlite:////absolute.db` or `postgresql://…`.
         pool_size: connections to PostgreSQL.
+        create: whether to make an SQLite database that does not exist.
 
     Raises:
         CannotOpenError: unreadable, locked, read-only, unreachable, or made by a newer program.
     """
     if url.startswith("sqlite:///"):
-        return await SqliteStore.open(url.removeprefix("sqlite:///"))
+        return await SqliteStore.open(url.removeprefix("sqlite:///"), create=create)
     return await PostgresStore.open(url, pool_size=pool_size)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Self
+from urllib.parse import urlsplit
 
 import asyncpg
 
@@ -69,8 +70,7 @@ class PostgresStore:
                 await _prepare(connection)
         except (*_UNREACHABLE, ValueError, CannotOpenError) as error:
             pool.terminate()
-            reason = str(error) or type(error).__name__
-            raise CannotOpenError(f"{_without_password(url)}: {reason}") from error
+            raise CannotOpenError(f"{_place(url)}: {_reason(error)}") from error
         return cls(url, pool)
 
     async def write(
@@ -93,22 +93,32 @@ class PostgresStore:
         async with self._transaction("repeatable_read", readonly=True) as connection:
             return await unit(_Transaction(connection), *args, **kwargs)
 
-    async def claim(self) -> None:
+    async def claim(self, on_lost: Callable[[], None]) -> None:
         """See `Store.claim`; a lock of the server's, held by a connection of its own."""
         with _translating():
             connection = await asyncpg.connect(self._url, timeout=CONNECT_TIMEOUT_SECONDS)
-            claimed = await connection.fetchval("SELECT pg_try_advisory_lock($1)", DAEMON_LOCK)
+            try:
+                claimed = await connection.fetchval("SELECT pg_try_advisory_lock($1)", DAEMON_LOCK)
+            except BaseException:
+                connection.terminate()
+                raise
         if not claimed:
             await connection.close()
-            where = _without_password(self._url)
-            raise AlreadyClaimedError(f"{where}: another proxyd serves from this database")
+            place = _place(self._url)
+            raise AlreadyClaimedError(f"{place}: another proxyd serves from this database")
         self._claim = connection
+
+        def lost(_: object) -> None:
+            if self._claim is connection:
+                on_lost()
+
+        connection.add_termination_listener(lost)
 
     async def close(self) -> None:
         """See `Store.close`."""
-        if self._claim is not None:
-            await self._claim.close(timeout=CONNECT_TIMEOUT_SECONDS)
-            self._claim = None
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            await claim.close(timeout=CONNECT_TIMEOUT_SECONDS)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
                 await self._pool.close()
@@ -210,5 +220,20 @@ async def _prepare(connection: "_Connection") -> None:
         )
 
 
-def _without_password(url: str) -> str:
-    return re.sub(r"//([^:@/]*):[^@/]*@", r"//\1:***@", url)
+def _place(url: str) -> str:
+    """Return where a database is, and nothing that could be a secret."""
+    try:
+        parts = urlsplit(url)
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return "the PostgreSQL database"
+    if "@" in parts.path or "@" in (parts.hostname or ""):
+        return "the PostgreSQL database"
+    return f"postgresql://{parts.hostname or ''}{port}{parts.path}"
+
+
+def _reason(error: BaseException) -> str:
+    """Return why a database cannot be opened; a URL that cannot be read is not repeated."""
+    if isinstance(error, ValueError):
+        return "storage.url is not a URL of a PostgreSQL database"
+    return str(error) or type(error).__name__

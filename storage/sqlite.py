@@ -52,16 +52,17 @@ class SqliteStore:
         self._claim: int | None = None
 
     @classmethod
-    async def open(cls, name: str) -> Self:
-        """Open or create the file `name` and bring its schema up to date.
+    async def open(cls, name: str, *, create: bool) -> Self:
+        """Open, or `create`, the file `name` and bring its schema up to date.
 
         Raises:
-            CannotOpenError: it cannot be read or written, is locked, or is not such a database.
+            CannotOpenError: it does not exist, cannot be read or written, is locked, or is
+                something else.
         """
         path = Path(name)
         opened: list[_Connection] = []
         try:
-            _create_private(path)
+            _touch_private(path, create=create)
             for _ in range(1 + READERS):
                 connection = _Connection(partial(_connect, path), iter_chunk_size=64)
                 await connection
@@ -96,7 +97,7 @@ class SqliteStore:
         reader = next(self._next_reader)
         return await reader.call(partial(_read, lambda tx: unit(tx, *args, **kwargs)))
 
-    async def claim(self) -> None:
+    async def claim(self, on_lost: Callable[[], None]) -> None:  # noqa: ARG002 - a lock is not lost
         """See `Store.claim`."""
         path = f"{self._path}.lock"
         try:
@@ -245,7 +246,9 @@ def _read(start: _Started, connection: sqlite3.Connection) -> Any:  # noqa: ANN4
         raise _translated(error) from error
 
 
-def _create_private(path: Path) -> None:
+def _touch_private(path: Path, *, create: bool) -> None:
+    if not create and not path.exists():
+        raise CannotOpenError("there is no database")
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
 

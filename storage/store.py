@@ -57,8 +57,8 @@ class Store(Protocol):
             UnavailableError: the database did not answer.
         """
 
-    async def claim(self) -> None:
-        """Become the one daemon on this database, until `close`.
+    async def claim(self, on_lost: Callable[[], None]) -> None:
+        """Become the one daemon on this database, until `close`; `on_lost` is called if that ends.
 
         Raises:
             AlreadyClaimedError: another daemon is.

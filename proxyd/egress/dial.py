@@ -20,7 +20,6 @@ FAILURE_OF_ERRNO = {
     errno.ENETUNREACH: Failure.NETWORK_UNREACHABLE,
     errno.ENETDOWN: Failure.NETWORK_UNREACHABLE,
     errno.EAFNOSUPPORT: Failure.NETWORK_UNREACHABLE,
-    errno.EADDRNOTAVAIL: Failure.NETWORK_UNREACHABLE,
     errno.EHOSTUNREACH: Failure.HOST_UNREACHABLE,
     errno.EHOSTDOWN: Failure.HOST_UNREACHABLE,
     errno.ECONNREFUSED: Failure.REFUSED,
@@ -125,6 +124,8 @@ class Dial:
                     return
             except OSError as error:
                 self._fail(error.errno)
+            except (TypeError, ValueError):  # an address that no system call takes
+                self._fail(None)
         self._finish(self._failure)
 
     def _connect(self, address: Address) -> bool:

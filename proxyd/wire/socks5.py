@@ -192,7 +192,7 @@ class Socks5:
     def _request_end(self) -> int | None:
         """Return where the request ends, None while that is not known."""
         buffer = self._buffer
-        if len(buffer) < 5:
+        if len(buffer) < 4:
             return None
         match buffer[3]:
             case AddressType.IPV4:
@@ -200,9 +200,9 @@ class Socks5:
             case AddressType.IPV6:
                 return 4 + 16 + 2
             case AddressType.DOMAINNAME:
-                return 5 + buffer[4] + 2
+                return 5 + buffer[4] + 2 if len(buffer) > 4 else None
             case _:
-                return 5
+                return 4
 
     def _requested(self, *, command: int, kind: int, rest: bytes) -> Event:
         if kind not in AddressType.__members__.values():
@@ -248,18 +248,15 @@ def _host(kind: int, encoded: bytes) -> Address | str | None:
 def host_from_text(encoded: bytes) -> Address | str | None:
     """Return the host that a text means: an address in text is that address.
 
-    None when it can be neither an address nor a name: empty, or with bytes no name has.
+    None when it can be neither an address nor a name: empty, with bytes no name has, or an address
+    that means something on one machine's links alone (a scope, RFC 4007).
     """
-    try:
-        text = encoded.decode("ascii")
-    except UnicodeDecodeError:
+    if not encoded or not all(0x21 <= byte <= 0x7E for byte in encoded):
         return None
+    text = encoded.decode("ascii")
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     try:
-        return ip_address(bare)
+        address = ip_address(bare)
     except ValueError:
-        pass
-    name = text.removesuffix(".")
-    if not name or not all(0x21 <= byte <= 0x7E for byte in encoded):
-        return None
-    return name
+        return text.removesuffix(".") or None
+    return None if isinstance(address, IPv6Address) and address.scope_id else address

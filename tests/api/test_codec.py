@@ -216,6 +216,7 @@ def test_money_is_shown_as_a_short_number(amount: int, written: bytes) -> None:
         ("short", '"abcdef"', "expected str of length <= 5"),
         ("flag", "1", "expected bool, got int"),
         ("word", '"three"', "invalid enum value 'three'"),
+        ("note", "1", "expected str, got int"),
         ("inner", "[]", "expected object, got array"),
         ("items", "{}", "expected array, got object"),
     ],

@@ -344,6 +344,22 @@ def test_a_wrong_type_does_not_hide_a_text_that_cannot_be_used(write: Write) -> 
     assert {problem.partition(":")[0] for problem in problems(path)} == {"api.port", "egress.deny"}
 
 
+@pytest.mark.parametrize(
+    ("toml", "blamed"),
+    [
+        ('[api]\nport = "x"\n[proxy]\nport = 8080\n', "api.port"),
+        (
+            "[market]\nprice_per_gb_floor_usd = true\nprice_per_gb_default_usd = 0.05\n",
+            "market.price_per_gb_floor_usd",
+        ),
+    ],
+)
+def test_a_default_that_replaces_a_wrong_value_contradicts_nothing(
+    toml: str, blamed: str, write: Write
+) -> None:
+    assert [problem.partition(":")[0] for problem in problems(write(toml))] == [blamed]
+
+
 def test_a_price_beyond_any_number_is_a_mistake_like_others(write: Write) -> None:
     path = write("[market]\nprice_per_gb_default_usd = 1e99999999999999999999\n")
     (problem,) = problems(path)

@@ -643,19 +643,20 @@ async def test_a_refusal_ends_the_stream_in_order_whatever_is_behind_it(
 
 
 @pytest.mark.parametrize(
-    ("behind_success", "answer"),
+    ("asked", "answer"),
     [(request("10.0.0.1", 80), failure(2)), (request("127.0.0.1", 80, command=2), failure(7))],
+    ids=["forbidden", "bind"],
 )
 async def test_a_failure_is_not_followed_by_a_reset_although_more_was_sent(
-    service: Service, monkeypatch: pytest.MonkeyPatch, behind_success: bytes, answer: bytes
+    service: Service, monkeypatch: pytest.MonkeyPatch, asked: bytes, answer: bytes
 ) -> None:
-    monkeypatch.setattr("proxyd.closing.PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("proxyd.closing.PATIENCE_SECONDS", 0.5)
     _, bought = await buy(service)
     gateway = service.daemon.gateway
     loop = asyncio.get_running_loop()
     with socket.create_connection(("127.0.0.1", service.proxy_port)) as sock:
         sock.setblocking(False)
-        sent = GREETING + credentials(bought.username, bought.password) + behind_success
+        sent = GREETING + credentials(bought.username, bought.password) + asked
         await loop.sock_sendall(sock, sent + bytes(100_000))
         await until(lambda: len(gateway.closer) == 1, "it has failed")
         await until(lambda: len(gateway.closer) == 0, "it is closed before the client reads")

@@ -79,6 +79,12 @@ def test_a_clock_that_was_set_back_does_not_end_a_token() -> None:
     assert TOKENS.verify(GOOD, now=NOW - 3600) == CLAIMS
 
 
+def test_the_clock_of_whoever_asks_counts_and_no_other() -> None:
+    for moment in (1_000_000_000, 4_000_000_000):
+        claims = Claims("user", "session", moment)
+        assert TOKENS.verify(TOKENS.sign(claims, token_id="t"), now=moment + 1) == claims
+
+
 def test_the_lifetime_of_its_signing_counts() -> None:
     longer = Tokens(KEY, lifetime_seconds=10 * LIFETIME)
     refused(GOOD, now=NOW + LIFETIME, tokens=longer)
@@ -89,6 +95,9 @@ def test_a_token_of_another_key_is_refused() -> None:
     other = Tokens(b"o" * 32, lifetime_seconds=LIFETIME)
     refused(other.sign(CLAIMS, token_id="token"))
     refused(GOOD, tokens=other)
+    longer = Tokens(KEY + b"x", lifetime_seconds=LIFETIME)
+    refused(longer.sign(CLAIMS, token_id="token"))
+    refused(GOOD, tokens=longer)
 
 
 @pytest.mark.parametrize("algorithm", ["none", "None", "NONE", "nOnE", "", None])

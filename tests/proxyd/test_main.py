@@ -330,10 +330,18 @@ def test_an_audit_of_an_honest_ledger_passes(run: Run, ada: None) -> None:
     assert all(line.startswith("ok ") for line in checks)
 
 
-def test_an_audit_of_an_empty_database_passes(run: Run) -> None:
+def test_an_audit_of_an_untouched_account_passes(run: Run, ada: None) -> None:
     done = run(AUDIT)
     assert done.returncode == 0
     assert done.stdout.splitlines()[-1] == "the ledger agrees"
+
+
+@pytest.mark.parametrize("command", [AUDIT, [*DEPOSIT, "--usd", "1"]])
+def test_a_database_that_is_not_there_is_not_made(
+    run: Run, database: Path, command: list[Argument]
+) -> None:
+    refused(run(command), "there is no database")
+    assert not database.exists()
 
 
 @pytest.mark.parametrize("account", ["available:usd", "held:credit"])
@@ -509,7 +517,7 @@ def test_a_command_called_wrongly_tells_its_usage(run: Run) -> None:
         misused(done)
 
 
-def test_the_installed_command_is_the_same_program(environment: dict[str, str]) -> None:
+def test_the_installed_command_is_the_same_program(environment: dict[str, str], ada: None) -> None:
     installed = Path(sys.executable).with_name("proxyd")
     done = subprocess.run(
         [installed, *AUDIT], capture_output=True, text=True, env=environment, check=False

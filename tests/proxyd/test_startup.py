@@ -1,5 +1,6 @@
 """What `proxyd serve` does when it cannot start, and when it can."""
 
+import asyncio
 import os
 import re
 import shutil
@@ -130,14 +131,12 @@ def taken_port() -> Iterator[int]:
 
 def make_database(path: Path) -> None:
     """Make a database as `proxyd` does, without running it."""
-    done = subprocess.run(
-        [sys.executable, "-m", "proxyd", "ledger", "audit"],
-        env=os.environ | {"PROXYD_STORAGE__URL": f"sqlite:///{path}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+
+    async def make() -> None:
+        store = await open_store(f"sqlite:///{path}")
+        await store.close()
+
+    asyncio.run(make())
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:

@@ -12,14 +12,18 @@ from storage.open import open_store
 from storage.store import Transaction, probe
 
 
+def unexpected() -> None:
+    raise AssertionError("the claim was lost")
+
+
 async def test_one_daemon_claims_a_database_until_it_closes(postgres_server: str) -> None:
     async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
         first, second = await open_store(url), await open_store(url)
-        await first.claim()
+        await first.claim(unexpected)
         with pytest.raises(AlreadyClaimedError, match="another proxyd"):
-            await second.claim()
+            await second.claim(unexpected)
         await first.close()
-        await second.claim()
+        await second.claim(unexpected)
         await second.close()
 
 

@@ -13,6 +13,10 @@ from storage.sqlite import BUSY_TIMEOUT_SECONDS, GROUP_MAX_UNITS
 from storage.store import Transaction
 
 
+def unexpected() -> None:
+    raise AssertionError("the claim was lost")
+
+
 async def insert(tx: Transaction, number: int) -> None:
     await tx.run(
         "INSERT INTO schema_versions (version, name) VALUES (:version, 'x')", version=-1 - number
@@ -82,11 +86,11 @@ async def test_a_unit_that_awaits_something_else_is_refused(tmp_path: Path) -> N
 async def test_one_daemon_claims_a_database_until_it_closes(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/proxyd.db"
     first, second = await open_store(url), await open_store(url)
-    await first.claim()
+    await first.claim(unexpected)
     with pytest.raises(AlreadyClaimedError, match="another proxyd"):
-        await second.claim()
+        await second.claim(unexpected)
     await first.close()
-    await second.claim()
+    await second.claim(unexpected)
     await second.close()
 
 

@@ -68,6 +68,12 @@ class Silent:
             self.given_up.set()
 
 
+async def soon(event: asyncio.Event) -> None:
+    """Wait for an event, but not for ever."""
+    async with asyncio.timeout(LONG_SECONDS):
+        await event.wait()
+
+
 class Dialled:
     """A dial, and what it told its owner."""
 
@@ -86,7 +92,7 @@ class Dialled:
 
     async def outcome(self) -> Outcome:
         """Return the one outcome, after the loop had its chance to tell another."""
-        await self.told.wait()
+        await soon(self.told)
         for _ in range(5):
             await asyncio.sleep(0)
         assert len(self.outcomes) == 1
@@ -219,7 +225,6 @@ async def test_a_target_that_does_not_answer_times_out(tracked: list[Tracked]) -
         (errno.ENETUNREACH, Failure.NETWORK_UNREACHABLE),
         (errno.ENETDOWN, Failure.NETWORK_UNREACHABLE),
         (errno.EAFNOSUPPORT, Failure.NETWORK_UNREACHABLE),
-        (errno.EADDRNOTAVAIL, Failure.NETWORK_UNREACHABLE),
         (errno.EHOSTUNREACH, Failure.HOST_UNREACHABLE),
         (errno.EHOSTDOWN, Failure.HOST_UNREACHABLE),
         (errno.ECONNREFUSED, Failure.REFUSED),
@@ -228,6 +233,7 @@ async def test_a_target_that_does_not_answer_times_out(tracked: list[Tracked]) -
         (errno.EACCES, Failure.NOT_ALLOWED),
         (errno.EPERM, Failure.NOT_ALLOWED),
         (errno.EMFILE, Failure.GENERAL),
+        (errno.EADDRNOTAVAIL, Failure.GENERAL),
         (errno.EIO, Failure.GENERAL),
     ],
 )
@@ -385,16 +391,16 @@ async def test_a_resolver_that_never_answers_times_out_and_is_given_up() -> None
     dialled = Dialled(resolver, timeout=SHORT_SECONDS)
     dialled.dial.start("slow.example", 80)
     assert await dialled.failure() is Failure.TIMED_OUT
-    await resolver.given_up.wait()
+    await soon(resolver.given_up)
 
 
 async def test_cancelling_while_a_name_is_looked_up_tells_nothing() -> None:
     resolver = Silent()
     dialled = Dialled(resolver, timeout=SHORT_SECONDS)
     dialled.dial.start("slow.example", 80)
-    await resolver.asked.wait()
+    await soon(resolver.asked)
     dialled.dial.cancel()
-    await resolver.given_up.wait()
+    await soon(resolver.given_up)
     await elapsed(2 * SHORT_SECONDS)
     assert dialled.outcomes == []
 

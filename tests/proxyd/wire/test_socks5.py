@@ -291,6 +291,13 @@ def test_an_unknown_address_type_is_refused_with_eight(kind: int) -> None:
     assert_over(protocol, refusal_reply(8))
 
 
+def test_an_unknown_address_type_is_told_at_its_byte() -> None:
+    protocol = logged_in()
+    assert says(protocol, b"\x05\x01\x00") is None
+    assert says(protocol, b"\x02") == Violation("address type 2")
+    assert_over(protocol, refusal_reply(8))
+
+
 @pytest.mark.parametrize(
     ("text", "host"),
     [
@@ -350,9 +357,17 @@ def test_what_no_name_can_be_is_refused_as_an_unknown_host(text: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"2606:4700::1%\x00", b"2606:4700::1% ", b"[2606:4700::1%\n]", b"::1%\x1b[2J"]
+    "text",
+    [
+        b"fe80::1%eth0",
+        b"[fe80::1%1]",
+        b"2606:4700::1%\x00",
+        b"2606:4700::1% ",
+        b"[2606:4700::1%\n]",
+        b"::1%\x1b[2J",
+    ],
 )
-def test_the_zone_of_an_address_hides_no_byte_that_a_name_could_not_have(text: bytes) -> None:
+def test_an_address_with_a_zone_is_no_host_of_ours(text: bytes) -> None:
     protocol = logged_in()
     assert says(protocol, name_request(text)) == Violation("not a host name")
     assert_over(protocol, refusal_reply(4))
