@@ -208,7 +208,10 @@ def test_zeros_at_the_end_are_no_decimals() -> None:
 def test_the_default_price_is_not_below_the_floor() -> None:
     assert problems(market={DEFAULT: "1.5", FLOOR: "1.5"}) == []
     (problem,) = problems(market={FLOOR: "1.5"})
-    assert problem == "market.price_per_gb_default_usd: 1.0 is below market.price_per_gb_floor_usd, 1.5"
+    assert (
+        problem
+        == "market.price_per_gb_default_usd: 1.0 is below market.price_per_gb_floor_usd, 1.5"
+    )
 
 
 # --- all of them -------------------------------------------------------------------------------

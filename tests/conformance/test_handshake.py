@@ -788,3 +788,19 @@ async def test_a_finished_handshake_is_not_cut(tmp_path: Path) -> None:
             assert await client.receive(5) == b"hello"
             await client.close()
         await service.assert_audit()
+
+
+@pytest.mark.parametrize("name", [b"2001:4860:4860::8888%\0", b"fe80::1%lo", b"::1%1", b"[::1%1]"])
+async def test_a_scoped_address_is_no_host_and_leaves_nothing_behind(
+    service: Service, name: bytes
+) -> None:
+    buyer = await service.person(usd="10")
+    bought = await service.buy(buyer)
+    client = await Client.open(service.proxy_port)
+    assert await client.log_in(bought.username, bought.password) == 0
+    await client.send(b"\x05\x01\x00\x03" + bytes([len(name)]) + name + b"\x00\x50")
+    assert (await client.reply())[0] == 4
+    assert await client.rest() == b""
+    await client.close()
+    await until(lambda: service.daemon.gateway.connections == 0)
+    assert service.daemon.gateway.dialing == 0

@@ -660,3 +660,30 @@ async def test_a_hundred_purchases_with_money_for_ten_sell_ten(service: Service)
     assert outcomes == {"sold": 10, "400 insufficient_funds": 90}
     assert await micro_balance(service, buyer) == 0
     assert len(await service.sessions(buyer)) == 10
+
+
+async def test_who_reads_and_resets_pays_all_the_same(service: Service) -> None:
+    """A client that withholds its acknowledgements gets neither the bytes nor the quota back."""
+    answer = targets.pattern(1_000)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(1)
+        writer.write(answer)
+        await reader.read()
+
+    buyer = await service.person(usd="10")
+    bought = await service.buy(buyer)
+    rounds = 50
+    async with targets.serving(serve) as target:
+        for _ in range(rounds):
+            client = await tunnel(
+                service.proxy_port, bought.username, bought.password, target.host, target.port
+            )
+            sock = client.writer.get_extra_info("socket")
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+            await client.send(b"x")
+            assert await client.receive(len(answer)) == answer
+            client.reset()
+        await until(lambda: service.daemon.gateway.connections == 0)
+    session = await service.session(buyer, bought)
+    assert session["bytes_used"] == rounds * (1 + len(answer))

@@ -1,6 +1,7 @@
 """kill -9 in the middle of a transfer: nothing is billed that was not delivered, little is lost."""
 
 import signal
+import socket
 import threading
 
 from support import process, threads
@@ -60,6 +61,52 @@ async def test_killed_in_mid_transfer(store_url: str) -> None:
         _, me = daemon.call("GET", "/auth/me", token=token)
         assert me["usd_balance"] == (100_000_000 - billed * 1_000_000 // 10**9) / 1_000_000
         assert_audit(url)
+
+
+async def test_killed_while_both_directions_are_stuck(store_url: str) -> None:
+    """Unread data makes the kernel reset at death, and drop what it had not sent."""
+    url = store_url
+    email, password = process.funded(url)
+    with threads.stuck() as target:
+        with process.serving(url) as daemon:
+            token = daemon.log_in(email, password)
+            bought = daemon.buy(token, gb=100)
+            client = process.proxied(daemon, bought["proxy"], target.port)
+            client.settimeout(0.5)
+            uploaded = fill(client)
+            until_true(target.is_stuck, "the target is stuck")
+            session = bought["session_id"]
+            until_true(lambda: daemon.used(token, session) > 1_000_000)
+            until_true(lambda: process.bytes_used(url, session) > 0, "something is written")
+            daemon.stop(signal.SIGKILL)
+        downloaded = drained(client)
+        delivered = downloaded + target.drained()
+    billed = process.bytes_used(url, bought["session_id"])
+    assert 0 < billed <= delivered
+    assert uploaded > 0
+    assert_audit(url)
+
+
+def fill(client: socket.socket) -> int:
+    """Send until nothing more is taken, and return how much was."""
+    sent = 0
+    while True:
+        try:
+            sent += client.send(bytes(65_536))
+        except TimeoutError:
+            return sent
+
+
+def drained(client: socket.socket) -> int:
+    """Read what is left until the end, in order or not, and return how much it was."""
+    received = 0
+    with client:
+        try:
+            while data := client.recv(65_536):
+                received += len(data)
+        except OSError:
+            pass
+    return received
 
 
 async def test_a_session_goes_on_after_a_crash_with_what_was_left(store_url: str) -> None:

@@ -1,5 +1,6 @@
 """Targets for clients that have no event loop: servers in threads, counting what they see."""
 
+import socket
 import socketserver
 import threading
 from collections.abc import Iterator
@@ -117,6 +118,65 @@ def endless() -> Iterator[EndlessTarget]:
     """Run a server that never stops sending."""
     server = EndlessTarget()
     yield from _run(server)
+
+
+class StuckTarget(socketserver.ThreadingTCPServer):
+    """Sends until the client takes no more, and reads nothing until it is asked to drain."""
+
+    daemon_threads = True
+    block_on_close = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Stuck)
+        self._is_stuck = threading.Event()
+        self._drain = threading.Event()
+        self._is_drained = threading.Event()
+        self._received = 0
+
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+    def is_stuck(self) -> bool:
+        """Say whether the client takes no more."""
+        return self._is_stuck.is_set()
+
+    def drained(self) -> int:
+        """Read until the connection is over, and return how much came."""
+        self._drain.set()
+        self._is_drained.wait(30)
+        return self._received
+
+    def serve(self, connection: socket.socket) -> None:
+        """Get stuck, and wait to drain."""
+        connection.settimeout(0.5)
+        try:
+            while True:
+                connection.sendall(PATTERN)
+        except TimeoutError:
+            self._is_stuck.set()
+        except OSError:
+            pass
+        self._drain.wait(60)
+        try:
+            while data := connection.recv(65_536):
+                self._received += len(data)
+        except OSError:
+            pass
+        self._is_drained.set()
+
+
+class _Stuck(socketserver.BaseRequestHandler):
+    server: StuckTarget
+
+    def handle(self) -> None:
+        self.server.serve(self.request)
+
+
+@contextmanager
+def stuck() -> Iterator[StuckTarget]:
+    """Run a server that gets stuck."""
+    yield from _run(StuckTarget())
 
 
 def _run(server: socketserver.BaseServer) -> Iterator[socketserver.BaseServer]:

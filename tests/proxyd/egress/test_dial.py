@@ -457,13 +457,3 @@ async def test_cancelling_twice_or_after_the_outcome_changes_nothing() -> None:
         dialled.dial.cancel()
         dialled.dial.cancel()
         assert await dialled.failure() is Failure.REFUSED
-
-
-async def test_a_dial_leaves_no_callback_with_the_loop(tracked: list[Tracked]) -> None:
-    loop = asyncio.get_running_loop()
-    async with mute() as port:
-        dialled = Dialled(Silent(), timeout=LONG_SECONDS)
-        dialled.dial.start(LOCALHOST, port)
-        descriptor = tracked[0].fileno()
-        dialled.dial.cancel()
-        assert not loop.remove_writer(descriptor)
