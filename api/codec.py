@@ -56,6 +56,8 @@ class Decoder(Generic[_Body]):
 
 def convert_query(query: dict[str, str], kind: type[_Body]) -> _Body:
     """Return query parameters as their type; raises as `Decoder.decode`."""
+    if any("\0" in value for value in query.values()):
+        raise MarketError(Code.INVALID_FIELD, "A parameter contains the character U+0000.")
     try:
         return msgspec.convert(query, kind, strict=False)
     except msgspec.ValidationError as error:

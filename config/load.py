@@ -1,6 +1,7 @@
 """Reads settings from TOML and the environment, and reports every mistake at once."""
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
@@ -14,6 +15,8 @@ from config.settings import Settings
 
 ENVIRONMENT_PREFIX = "PROXYD_"
 SECTION_SEPARATOR = "__"
+
+_SETTING = re.compile(r"(?<![\w.])[a-z]+\.[a-z_]+(?![\w.])")
 
 
 class SettingsError(Exception):
@@ -49,11 +52,11 @@ def load(path: Path | None, environment: Mapping[str, str]) -> Settings:
             continue
         built[name] = _section(name, section, given, overrides.get(name, {}), problems)
     settings = Settings(**built)
-    blamed = [_dotted(problem.partition(":")[0]) for problem in problems]
+    blamed = {_dotted(problem.partition(":")[0]) for problem in problems}
     problems.extend(
         problem
         for problem in contradictions(settings)
-        if not any(name in problem for name in blamed)
+        if blamed.isdisjoint(_SETTING.findall(problem))
     )
     if problems:
         raise SettingsError(problems)

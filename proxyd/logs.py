@@ -49,4 +49,9 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _one_line(record: logging.LogRecord) -> str:
-    return record.getMessage().replace("\n", "\\n").replace("\r", "\\r")
+    message = record.getMessage()
+    if message.isprintable():
+        return message
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in message
+    )

@@ -360,6 +360,14 @@ def test_a_default_that_replaces_a_wrong_value_contradicts_nothing(
     assert [problem.partition(":")[0] for problem in problems(write(toml))] == [blamed]
 
 
+@pytest.mark.parametrize("unknown", ["egres", "e", "deny", "network"])
+def test_an_unknown_section_hides_no_contradiction_that_its_name_is_a_part_of(
+    unknown: str, write: Write
+) -> None:
+    path = write(f'[{unknown}]\n[egress]\ndeny = ["nonsense"]\n')
+    assert [problem.partition(":")[0] for problem in problems(path)] == [unknown, "egress.deny"]
+
+
 def test_a_price_beyond_any_number_is_a_mistake_like_others(write: Write) -> None:
     path = write("[market]\nprice_per_gb_default_usd = 1e99999999999999999999\n")
     (problem,) = problems(path)

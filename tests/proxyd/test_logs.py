@@ -165,3 +165,9 @@ def test_noisy_loggers_are_no_louder_than_the_others(capsys: pytest.CaptureFixtu
     with logging_to_stderr("error", "text"):
         logging.getLogger("asyncio").warning("noise")
     assert capsys.readouterr().err == ""
+
+
+def test_what_a_terminal_would_obey_is_written_out() -> None:
+    record = logging.LogRecord("x", logging.INFO, "", 0, "a\x1b[2Jb\u2028c\x85d é", (), None)
+    line = TextFormatter().format(record)
+    assert line.endswith("x: a\\x1b[2Jb\\u2028c\\x85d é")
