@@ -56,8 +56,10 @@ class Decoder(Generic[_Body]):
 
 def convert_query(query: dict[str, str], kind: type[_Body]) -> _Body:
     """Return query parameters as their type; raises as `Decoder.decode`."""
-    if any("\0" in value for value in query.values()):
-        raise MarketError(Code.INVALID_FIELD, "A parameter contains the character U+0000.")
+    for name, value in query.items():
+        if "\0" in value:
+            message = f"The parameter {name} contains the character U+0000."
+            raise MarketError(Code.INVALID_FIELD, message, field=name)
     try:
         return msgspec.convert(query, kind, strict=False)
     except msgspec.ValidationError as error:
