@@ -8,6 +8,7 @@ from api.codec import money
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.accounts import Accounts, Login
 from market.errors import Code
+from market.recovery import Recovery
 
 RequiredText = Annotated[str, Meta(min_length=1, max_length=1024)]
 
@@ -61,11 +62,44 @@ class ProfileReply(Reply, kw_only=True):
     email_verified: bool
 
 
+class TokenReply(Reply, kw_only=True):
+    """A new session token."""
+
+    token: str
+
+
+class VerifyRequest(Struct):
+    """The secret from the letter."""
+
+    token: RequiredText
+
+
+class ForgotRequest(Struct):
+    """The address of an account, perhaps."""
+
+    email: RequiredText
+
+
+class ResetRequest(Struct):
+    """The secret from the letter, and the new password."""
+
+    token: RequiredText
+    password: RequiredText
+
+
+class ChangePasswordRequest(Struct):
+    """The password until now, and the one from now on."""
+
+    old_password: RequiredText
+    new_password: RequiredText
+
+
 class AccountRoutes:
     """The routes of accounts."""
 
-    def __init__(self, accounts: Accounts) -> None:
+    def __init__(self, accounts: Accounts, recovery: Recovery) -> None:
         self._accounts = accounts
+        self._recovery = recovery
 
     def table(self) -> list[Route]:
         """Return the declarations."""
@@ -77,7 +111,12 @@ class AccountRoutes:
                 self.register,
                 RegisterReply,
                 body=RegisterRequest,
-                errors=(Code.EMAIL_TAKEN, Code.USERNAME_TAKEN, Code.TOO_BUSY),
+                errors=(
+                    Code.EMAIL_TAKEN,
+                    Code.USERNAME_TAKEN,
+                    Code.TOO_BUSY,
+                    Code.TOO_MANY_ATTEMPTS,
+                ),
             ),
             Route(
                 "POST",
@@ -86,28 +125,88 @@ class AccountRoutes:
                 self.login,
                 LoginReply,
                 body=LoginRequest,
-                errors=(Code.INVALID_CREDENTIALS, Code.TOO_BUSY),
+                errors=(Code.INVALID_CREDENTIALS, Code.TOO_BUSY, Code.TOO_MANY_ATTEMPTS),
             ),
             Route("GET", "/auth/me", "Who am I", self.me, ProfileReply, auth=Auth.JWT),
+            Route("POST", "/auth/logout", "Log out", self.logout, Reply, auth=Auth.JWT),
+            Route(
+                "POST",
+                "/auth/refresh",
+                "Get a new token for this login",
+                self.refresh,
+                TokenReply,
+                auth=Auth.JWT,
+                errors=(Code.LOGIN_TOO_OLD,),
+            ),
+            Route(
+                "POST",
+                "/auth/verify",
+                "Confirm an e-mail address",
+                self.verify,
+                Reply,
+                body=VerifyRequest,
+                errors=(Code.INVALID_MAIL_TOKEN,),
+            ),
+            Route(
+                "POST",
+                "/auth/verify/resend",
+                "Send the letter to confirm my e-mail address again",
+                self.resend,
+                Reply,
+                auth=Auth.JWT,
+                errors=(Code.TOO_MANY_ATTEMPTS,),
+            ),
+            Route(
+                "POST",
+                "/auth/password/forgot",
+                "Have a letter sent to choose a new password",
+                self.forgot,
+                Reply,
+                body=ForgotRequest,
+                errors=(Code.TOO_BUSY, Code.TOO_MANY_ATTEMPTS),
+            ),
+            Route(
+                "POST",
+                "/auth/password/reset",
+                "Choose a new password with the secret from that letter",
+                self.reset,
+                Reply,
+                body=ResetRequest,
+                errors=(Code.INVALID_MAIL_TOKEN, Code.TOO_BUSY),
+            ),
+            Route(
+                "POST",
+                "/auth/password/change",
+                "Change my password; my other logins end",
+                self.change_password,
+                Reply,
+                auth=Auth.JWT,
+                body=ChangePasswordRequest,
+                errors=(Code.WRONG_PASSWORD, Code.TOO_BUSY, Code.TOO_MANY_ATTEMPTS),
+            ),
         ]
 
     async def register(self, call: Call[RegisterRequest, Any]) -> RegisterReply:
         """Open an account and log its owner in."""
         body = call.body
         login = await self._accounts.register(
-            username=body.username, email=body.email, password=body.password
+            username=body.username, email=body.email, password=body.password, client=call.client
         )
+        await self._recovery.send_verification(login.profile.user_id, login.profile.email)
         applied = UNSET if body.ref is None else False
         return RegisterReply(token=login.token, user=_login_user(login), referral_applied=applied)
 
     async def login(self, call: Call[LoginRequest, Any]) -> LoginReply:
         """Let somebody in."""
-        login = await self._accounts.login(email=call.body.email, password=call.body.password)
+        body = call.body
+        login = await self._accounts.login(
+            email=body.email, password=body.password, client=call.client
+        )
         return LoginReply(token=login.token, user=_login_user(login))
 
     async def me(self, call: Call[Nothing, Any]) -> ProfileReply:
         """Say whose token this is."""
-        user = call.user
+        user = call.caller.profile
         return ProfileReply(
             id=user.user_id,
             username=user.username,
@@ -115,6 +214,43 @@ class AccountRoutes:
             usd_balance=money(user.usd_available),
             email_verified=user.email_verified_at is not None,
         )
+
+    async def logout(self, call: Call[Nothing, Any]) -> Reply:
+        """End this login session."""
+        await self._accounts.logout(call.caller)
+        return Reply()
+
+    async def refresh(self, call: Call[Nothing, Any]) -> TokenReply:
+        """Return a new token of this login session."""
+        return TokenReply(token=await self._accounts.refresh(call.caller))
+
+    async def verify(self, call: Call[VerifyRequest, Any]) -> Reply:
+        """Confirm an e-mail address."""
+        await self._recovery.verify(call.body.token)
+        return Reply()
+
+    async def resend(self, call: Call[Nothing, Any]) -> Reply:
+        """Send the letter again."""
+        await self._recovery.resend_verification(call.caller)
+        return Reply()
+
+    async def forgot(self, call: Call[ForgotRequest, Any]) -> Reply:
+        """Answer the same whether or not the address is known."""
+        self._recovery.forgot(call.body.email)
+        return Reply()
+
+    async def reset(self, call: Call[ResetRequest, Any]) -> Reply:
+        """Replace a forgotten password."""
+        await self._recovery.reset(call.body.token, call.body.password)
+        return Reply()
+
+    async def change_password(self, call: Call[ChangePasswordRequest, Any]) -> Reply:
+        """Replace the password of whoever calls."""
+        body = call.body
+        await self._accounts.change_password(
+            call.caller, old=body.old_password, new=body.new_password
+        )
+        return Reply()
 
 
 def _login_user(login: Login) -> LoginUser:

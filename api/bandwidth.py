@@ -122,7 +122,7 @@ class BandwidthRoutes:
     async def create(self, call: Call[BuyRequest, Any]) -> BuyReply:
         """Buy a session."""
         bought = await self._bandwidth.buy(
-            call.user.user_id, quota_bytes=call.body.gb, price_per_gb=call.body.price_per_gb
+            call.user_id, quota_bytes=call.body.gb, price_per_gb=call.body.price_per_gb
         )
         return BuyReply(
             session_id=bought.session_id,
@@ -134,7 +134,7 @@ class BandwidthRoutes:
         """List the caller's sessions, their counters as of now."""
         query = call.query
         found = await self._bandwidth.page(
-            call.user.user_id,
+            call.user_id,
             status=None if query.status == "all" else SessionStatus(query.status),
             before=_cursor(query.cursor),
             limit=query.limit + 1,
@@ -146,7 +146,7 @@ class BandwidthRoutes:
     async def end(self, call: Call[EndRequest, Any]) -> Reply:
         """End a session."""
         session_id = parse_session_id(call.body.session_id)
-        await self._bandwidth.end(call.user.user_id, session_id)
+        await self._bandwidth.end(call.user_id, session_id)
         return Reply()
 
 

@@ -92,7 +92,7 @@ def of_market(error: MarketError) -> Failure:
     detail = ErrorDetail(error.code.word, error.message, error.field or UNSET)
     headers = {}
     if error.code.kind is Kind.OVERLOADED:
-        headers["Retry-After"] = RETRY_AFTER_SECONDS
+        headers["Retry-After"] = str(error.retry_after_seconds)
     if error.code.kind is Kind.UNAUTHENTICATED:
         headers["WWW-Authenticate"] = "Bearer"
     return Failure(STATUS_OF_KIND[error.code.kind], ErrorBody(detail), headers)

@@ -7,8 +7,8 @@ from typing import Any, Generic, Literal, TypeVar
 
 from msgspec import Struct
 
+from market.accounts import Caller
 from market.errors import Code
-from storage.users import LoginRow
 
 
 class Auth(Enum):
@@ -36,21 +36,26 @@ Query = TypeVar("Query")
 class Call(Generic[Body, Query]):
     """A request that was read and checked.
 
-    `client` is the caller's address, `profile` who they are where the route wants to know.
+    `client` is the address it came from, `login` who is calling where the route wants to know.
     """
 
     body: Body
     query: Query
     path: dict[str, str]
     client: str
-    profile: LoginRow | None = None
+    login: Caller | None = None
 
     @property
-    def user(self) -> LoginRow:
+    def caller(self) -> Caller:
         """Whoever is calling; only routes that want a login ask."""
-        if self.profile is None:
+        if self.login is None:
             raise LookupError("the route does not authenticate its callers")
-        return self.profile
+        return self.login
+
+    @property
+    def user_id(self) -> str:
+        """The identifier of whoever is calling."""
+        return self.caller.profile.user_id
 
 
 @dataclass(frozen=True, slots=True)

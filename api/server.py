@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,9 +16,9 @@ from api.codec import Decoder, convert_query
 from api.errors import Failure, Transport, TransportError
 from api.router import Router
 from api.routes import Auth, Call, Nothing, Route
+from market.accounts import Caller
 from market.errors import Code, MarketError
 from storage.errors import StoreError
-from storage.users import LoginRow
 
 if TYPE_CHECKING:
     import socket
@@ -28,7 +29,7 @@ KEEPALIVE_SECONDS = 75.0
 SHUTDOWN_SECONDS = 5.0
 JSON = "application/json"
 
-Authenticate = Callable[[str], Awaitable[LoginRow]]
+Authenticate = Callable[[str], Awaitable[Caller]]
 
 _logger = logging.getLogger("api")
 _encoder = msgspec.json.Encoder()
@@ -41,16 +42,23 @@ class HttpServer:
         routes: the table.
         authenticate: returns whose session token it is given, or raises `MarketError`.
         body_max_bytes: the largest request body.
+        trusted_proxies: networks whose X-Forwarded-For is believed.
     """
 
     def __init__(
-        self, routes: Iterable[Route], *, authenticate: Authenticate, body_max_bytes: int
+        self,
+        routes: Iterable[Route],
+        *,
+        authenticate: Authenticate,
+        body_max_bytes: int,
+        trusted_proxies: Iterable[str] = (),
     ) -> None:
         table = tuple(routes)
         self._router = Router(table)
         self._decoders = {route.body: Decoder(route.body) for route in table}
         self._authenticate = authenticate
         self._body_max_bytes = body_max_bytes
+        self._trusted_proxies = tuple(ip_network(text) for text in trusted_proxies)
         self._draining = False
         self._runner: web.ServerRunner | None = None
 
@@ -111,16 +119,36 @@ class HttpServer:
     async def _call(
         self, request: web.BaseRequest, route: Route, names: dict[str, str]
     ) -> Call[Any, Any]:
-        profile = None
+        login = None
         if route.auth is Auth.JWT:
-            profile = await self._authenticate(_bearer(request))
+            login = await self._authenticate(_bearer(request))
         query: object = None
         if route.query is not Nothing:
             query = convert_query(dict(request.query), route.query)
         body: object = None
         if route.body is not Nothing:
             body = self._decoders[route.body].decode(await self._body(request))
-        return Call(body, query, names, request.remote or "", profile)
+        return Call(body, query, names, self._client(request), login)
+
+    def _client(self, request: web.BaseRequest) -> str:
+        """Return the client's address: what a trusted proxy says it is, or where it came from."""
+        address = request.remote or ""
+        if not self._trusted_proxies:
+            return address
+        hops = [hop.strip() for hop in request.headers.get("X-Forwarded-For", "").split(",")]
+        while hops and self._is_trusted(address):
+            address = hops.pop() or address
+        return address
+
+    def _is_trusted(self, address: str) -> bool:
+        try:
+            parsed = ip_address(address)
+        except ValueError:
+            return False
+        return any(
+            parsed.version == network.version and parsed in network
+            for network in self._trusted_proxies
+        )
 
     async def _body(self, request: web.BaseRequest) -> bytes:
         declared = request.headers.get("Content-Type")

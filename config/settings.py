@@ -66,6 +66,17 @@ class MarketSettings(Struct, frozen=True):
     session_days: Annotated[int, Meta(ge=1, le=3650)] = 30
 
 
+class MailSettings(Struct, frozen=True):
+    """How letters go out; without a host they are written to the log."""
+
+    host: str = ""
+    port: Annotated[int, Meta(ge=1, le=65535)] = 587
+    username: str = ""
+    password: str = ""
+    tls: Literal["starttls", "tls", "none"] = "starttls"
+    sender: str = "proxyd@localhost"
+
+
 class LimitSettings(Struct, frozen=True):
     """Bounds on time and number; a client that passes one is refused, the others are served."""
 
@@ -77,6 +88,9 @@ class LimitSettings(Struct, frozen=True):
     connections_per_address: PositiveInt = 2000
     connections_total: NonNegativeInt = 0
     dials_waiting: PositiveInt = 4096
+    login_failures_per_email: NonNegativeInt = 10
+    login_failures_per_client: NonNegativeInt = 100
+    registrations_per_hour: NonNegativeInt = 30
 
 
 class LogSettings(Struct, frozen=True):
@@ -95,5 +109,6 @@ class Settings(Struct, frozen=True):
     egress: EgressSettings = EgressSettings()
     auth: AuthSettings = AuthSettings()
     market: MarketSettings = MarketSettings()
+    mail: MailSettings = MailSettings()
     limits: LimitSettings = LimitSettings()
     log: LogSettings = LogSettings()

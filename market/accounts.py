@@ -10,6 +10,7 @@ from market.ids import Identifiers
 from market.ledger import Movement, Transfer
 from market.money import Currency
 from market.passwords import Passwords
+from market.throttle import Throttle
 from market.tokens import Claims, Tokens
 from storage import ledger as ledger_queries
 from storage import users as queries
@@ -21,6 +22,8 @@ EMAIL_MAX_CHARACTERS = 254
 PASSWORD_MIN_CHARACTERS = 8
 PASSWORD_MAX_CHARACTERS = 128
 LOGIN_MAX_SECONDS = 30 * 86_400
+LOGIN_WINDOW_SECONDS = 15 * 60
+HOUR_SECONDS = 3_600
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +34,36 @@ class Login:
     profile: LoginRow
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whoever shows a valid session token, and the login session it belongs to."""
+
+    profile: LoginRow
+    session_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoginLimits:
+    """How often somebody may fail to log in within a quarter of an hour, and register in an hour.
+
+    0 switches a limit off.
+    """
+
+    failures_per_email: int = 10
+    failures_per_client: int = 100
+    registrations_per_client: int = 30
+
+
 class Accounts:
     """Registers people, lets them in, and knows who is calling.
 
     Args:
         store: where accounts are kept.
         passwords: hashes and verifies.
-        tokens: signs and verifies; None where nobody logs in (the command line).
+        tokens: signs and verifies.
         identifiers: makes identifiers.
         now: the wall clock, in UTC seconds.
+        limits: how often somebody may try.
     """
 
     def __init__(
@@ -49,19 +73,27 @@ class Accounts:
         tokens: Tokens,
         identifiers: Identifiers,
         now: Callable[[], int],
+        limits: LoginLimits = LoginLimits(),
     ) -> None:
         self._store = store
         self._passwords = passwords
         self._tokens = tokens
         self._identifiers = identifiers
         self._now = now
+        self._failures_by_email = Throttle(limits.failures_per_email, LOGIN_WINDOW_SECONDS, now)
+        self._failures_by_client = Throttle(limits.failures_per_client, LOGIN_WINDOW_SECONDS, now)
+        self._registrations = Throttle(limits.registrations_per_client, HOUR_SECONDS, now)
 
-    async def register(self, *, username: str, email: str, password: str) -> Login:
-        """Open an account and log its owner in.
+    async def register(
+        self, *, username: str, email: str, password: str, client: str = ""
+    ) -> Login:
+        """Open an account and log its owner in; `client` is the address they come from.
 
         Raises:
-            MarketError: `invalid_field`, `email_taken`, `username_taken`, `too_busy`.
+            MarketError: `invalid_field`, `email_taken`, `username_taken`, `too_busy`,
+                `too_many_attempts`.
         """
+        self._registrations.check(client)
         user = await prepared_user(
             self._passwords,
             user_id=self._identifiers.new(),
@@ -71,24 +103,66 @@ class Accounts:
             now=self._now(),
         )
         await self._store.write(add_user, user)
+        self._registrations.count(client)
         return await self._logged_in(user.id)
 
-    async def login(self, *, email: str, password: str) -> Login:
-        """Let somebody in.
+    async def login(self, *, email: str, password: str, client: str = "") -> Login:
+        """Let somebody in; `client` is the address they come from.
 
-        An address that nobody has is answered like a wrong password, and takes as long.
+        An e-mail address that nobody has is answered like a wrong password, and takes as long.
 
         Raises:
-            MarketError: `invalid_credentials`, `too_busy`.
+            MarketError: `invalid_credentials`, `too_busy`, `too_many_attempts`.
         """
+        self._failures_by_email.check(email_key(email))
+        self._failures_by_client.check(client)
         user = await self._store.read(queries.find_by_email, email_key(email))
         encoded = user.password_hash if user is not None else None
         right = await self._passwords.verify(password[: PASSWORD_MAX_CHARACTERS + 1], encoded)
         if user is None or not right:
+            self._failures_by_email.count(email_key(email))
+            self._failures_by_client.count(client)
             raise MarketError(Code.INVALID_CREDENTIALS)
+        self._failures_by_email.forget(email_key(email))
         return await self._logged_in(user.id)
 
-    async def authenticate(self, token: str) -> LoginRow:
+    async def logout(self, caller: Caller) -> None:
+        """End the login session of whoever calls; its tokens are worth nothing at once."""
+        await self._store.write(queries.end_login, caller.session_id, self._now())
+
+    async def refresh(self, caller: Caller) -> str:
+        """Return a new token of the same login session; the old one lives out its time.
+
+        Raises:
+            MarketError: `login_too_old`, when the session ends before such a token could be used.
+        """
+        now = self._now()
+        expires_at = await self._store.read(queries.login_expires_at, caller.session_id)
+        if expires_at is None or expires_at <= now:
+            raise MarketError(Code.LOGIN_TOO_OLD)
+        claims = Claims(caller.profile.user_id, caller.session_id, now)
+        return self._tokens.sign(claims, token_id=self._identifiers.new())
+
+    async def change_password(self, caller: Caller, *, old: str, new: str) -> None:
+        """Replace the password of whoever calls; every other login session of theirs ends.
+
+        Raises:
+            MarketError: `wrong_password`, `invalid_field`, `too_busy`, `too_many_attempts`.
+        """
+        check_password(new, field="new_password")
+        user = await self._store.read(queries.find, caller.profile.user_id)
+        if user is None:
+            raise MarketError(Code.UNAUTHORIZED)
+        self._failures_by_email.check(email_key(user.email))
+        if not await self._passwords.verify(old, user.password_hash):
+            self._failures_by_email.count(email_key(user.email))
+            raise MarketError(Code.WRONG_PASSWORD, field="old_password")
+        encoded = await self._passwords.hash(new)
+        await self._store.write(
+            replace_password, user.id, encoded, keep=caller.session_id, now=self._now()
+        )
+
+    async def authenticate(self, token: str) -> Caller:
         """Return whose token this is, as of now.
 
         Raises:
@@ -101,7 +175,7 @@ class Accounts:
         )
         if profile is None:
             raise MarketError(Code.UNAUTHORIZED, "The login session has ended.")
-        return profile
+        return Caller(profile, claims.session_id)
 
     async def _logged_in(self, user_id: str) -> Login:
         now = self._now()
@@ -206,8 +280,16 @@ def username_key(username: str) -> str:
     return unicodedata.normalize("NFKC", username).casefold()
 
 
-def check_password(password: str) -> None:
-    """Check the length of a new password.
+async def replace_password(
+    tx: Transaction, user_id: str, password_hash: str, *, keep: str, now: int
+) -> None:
+    """Replace a password and end every login session of the user but `keep` ("" for none)."""
+    await queries.set_password(tx, user_id, password_hash)
+    await queries.end_logins(tx, user_id, but=keep, now=now)
+
+
+def check_password(password: str, *, field: str = "password") -> None:
+    """Check the length of a new password, given in `field`.
 
     Raises:
         MarketError: `invalid_field`.
@@ -216,7 +298,7 @@ def check_password(password: str) -> None:
         raise MarketError(
             Code.INVALID_FIELD,
             f"A password has {PASSWORD_MIN_CHARACTERS} to {PASSWORD_MAX_CHARACTERS} characters.",
-            field="password",
+            field=field,
         )
 
 

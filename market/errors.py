@@ -42,6 +42,22 @@ class Code(Enum):
         Kind.INVALID,
         "This reference was used before, for another transfer.",
     )
+    INVALID_MAIL_TOKEN = (
+        "invalid_mail_token",
+        Kind.INVALID,
+        "The link is not valid, was used before, or is too old.",
+    )
+    WRONG_PASSWORD = "wrong_password", Kind.INVALID, "The old password is wrong."
+    LOGIN_TOO_OLD = (
+        "login_too_old",
+        Kind.UNAUTHENTICATED,
+        "The login is too old to be refreshed; log in again.",
+    )
+    TOO_MANY_ATTEMPTS = (
+        "too_many_attempts",
+        Kind.OVERLOADED,
+        "Too many attempts; wait a while before the next.",
+    )
     TOO_BUSY = "too_busy", Kind.OVERLOADED, "Too many requests of this kind are waiting."
 
     def __init__(self, word: str, kind: Kind, meaning: str) -> None:
@@ -57,10 +73,19 @@ class MarketError(Exception):
         code: the stable code.
         message: one sentence for the person who asked; the code's own meaning by default.
         field: the one field to blame, if there is one.
+        retry_after_seconds: when it makes sense to try again, if it does.
     """
 
-    def __init__(self, code: Code, message: str | None = None, *, field: str | None = None) -> None:
+    def __init__(
+        self,
+        code: Code,
+        message: str | None = None,
+        *,
+        field: str | None = None,
+        retry_after_seconds: int = 1,
+    ) -> None:
         super().__init__(message or code.meaning)
         self.code = code
         self.message = message or code.meaning
         self.field = field
+        self.retry_after_seconds = retry_after_seconds

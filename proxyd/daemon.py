@@ -15,18 +15,20 @@ from api.bandwidth import BandwidthRoutes
 from api.health import HealthRoutes
 from api.server import HttpServer
 from config.settings import Settings
-from market.accounts import Accounts
+from market.accounts import Accounts, LoginLimits
 from market.bandwidth import Bandwidth, Terms
 from market.ids import Identifiers
 from market.leases import Leases
 from market.money import micro
 from market.passwords import Passwords
+from market.recovery import Recovery
 from market.tokens import Tokens
 from proxyd import clock
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import SystemResolver
 from proxyd.gateway import Gateway, Limits
 from proxyd.listening import address_in_words, bound_port, listen, tls_context
+from proxyd.mail import LogOutbox, SmtpOutbox, SmtpServer
 from proxyd.meter import Meter
 from proxyd.secret import signing_key
 from storage.errors import StoreError
@@ -92,7 +94,22 @@ class Daemon:
             time_cost=settings.auth.argon2_time_cost, memory_kib=settings.auth.argon2_memory_kib
         )
         tokens = Tokens(key, lifetime_seconds=settings.auth.token_hours * HOUR_SECONDS)
-        self.accounts = Accounts(store, self.passwords, tokens, self.identifiers, clock.seconds)
+        self.accounts = Accounts(
+            store,
+            self.passwords,
+            tokens,
+            self.identifiers,
+            clock.seconds,
+            _login_limits(settings),
+        )
+        self.outbox = _outbox(settings)
+        self.recovery = Recovery(
+            store,
+            self.passwords,
+            self.outbox,
+            _app_url(settings, bound_port(listeners.api)),
+            clock.seconds,
+        )
         self.leases = Leases(store, self.identifiers, clock.seconds)
         self.meter = Meter(
             self.leases,
@@ -111,11 +128,12 @@ class Daemon:
         self.http = HttpServer(
             [
                 *HealthRoutes(self._ready).table(),
-                *AccountRoutes(self.accounts).table(),
+                *AccountRoutes(self.accounts, self.recovery).table(),
                 *BandwidthRoutes(self.bandwidth).table(),
             ],
             authenticate=self.accounts.authenticate,
             body_max_bytes=settings.api.body_max_bytes,
+            trusted_proxies=settings.api.trusted_proxies,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._draining = False
@@ -131,6 +149,8 @@ class Daemon:
         self._tasks = [
             loop.create_task(self.meter.run(), name="meter"),
             loop.create_task(self._expire(), name="expiry"),
+            loop.create_task(self.recovery.run(), name="recovery"),
+            loop.create_task(self.outbox.run(), name="mail"),
         ]
         for task in self._tasks:
             task.add_done_callback(self._watch)
@@ -262,6 +282,31 @@ def _terms(settings: Settings, proxy_port: int) -> Terms:
         public_host=proxy.public_host or proxy.host,
         public_port=proxy.public_port or proxy_port,
     )
+
+
+def _login_limits(settings: Settings) -> LoginLimits:
+    limits = settings.limits
+    return LoginLimits(
+        failures_per_email=limits.login_failures_per_email,
+        failures_per_client=limits.login_failures_per_client,
+        registrations_per_client=limits.registrations_per_hour,
+    )
+
+
+def _outbox(settings: Settings) -> LogOutbox | SmtpOutbox:
+    mail = settings.mail
+    if not mail.host:
+        return LogOutbox()
+    return SmtpOutbox(
+        SmtpServer(mail.host, mail.port, mail.username, mail.password, mail.tls, mail.sender)
+    )
+
+
+def _app_url(settings: Settings, api_port: int) -> str:
+    """Return where links lead: to the web application, or to the API for want of one."""
+    api = settings.api
+    local = f"http://{address_in_words(api.host, api_port)}"
+    return (api.app_url or api.base_url or local).rstrip("/")
 
 
 def _policy(settings: Settings) -> Policy:

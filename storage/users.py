@@ -77,6 +77,105 @@ async def insert_login(
     )
 
 
+async def login_expires_at(tx: Transaction, session_id: str) -> int | None:
+    """Return when a login session that was not ended ends by itself, in UTC seconds."""
+    return await tx.one(
+        int,
+        "SELECT expires_at FROM login_sessions WHERE id = :id AND ended_at IS NULL",
+        id=session_id,
+    )
+
+
+async def end_login(tx: Transaction, session_id: str, now: int) -> None:
+    """End one login session; ending it again changes nothing."""
+    await tx.run(
+        "UPDATE login_sessions SET ended_at = :now WHERE id = :id AND ended_at IS NULL",
+        id=session_id,
+        now=now,
+    )
+
+
+async def end_logins(tx: Transaction, user_id: str, *, but: str, now: int) -> None:
+    """End every login session of a user but one ("" for none)."""
+    await tx.run(
+        """
+        UPDATE login_sessions SET ended_at = :now
+        WHERE user_id = :user_id AND id <> :but AND ended_at IS NULL
+        """,
+        user_id=user_id,
+        but=but,
+        now=now,
+    )
+
+
+async def find(tx: Transaction, user_id: str) -> UserRow | None:
+    """Return a user by their identifier."""
+    return await tx.one(UserRow, f"{_USER} WHERE id = :user_id", user_id=user_id)
+
+
+async def set_password(tx: Transaction, user_id: str, password_hash: str) -> None:
+    """Replace a user's password."""
+    await tx.run(
+        "UPDATE users SET password_hash = :password_hash WHERE id = :user_id",
+        user_id=user_id,
+        password_hash=password_hash,
+    )
+
+
+async def set_email_verified(tx: Transaction, user_id: str, now: int) -> None:
+    """Note that a user reads the mail of their address; the first time counts."""
+    await tx.run(
+        """
+        UPDATE users SET email_verified_at = :now
+        WHERE id = :user_id AND email_verified_at IS NULL
+        """,
+        user_id=user_id,
+        now=now,
+    )
+
+
+async def insert_mail_token(
+    tx: Transaction, *, token_hash: str, user_id: str, purpose: str, now: int, expires_at: int
+) -> None:
+    """Note a secret that goes out by mail; earlier ones of the same purpose are void."""
+    await tx.run(
+        """
+        UPDATE mail_tokens SET used_at = :now
+        WHERE user_id = :user_id AND purpose = :purpose AND used_at IS NULL
+        """,
+        user_id=user_id,
+        purpose=purpose,
+        now=now,
+    )
+    await tx.run(
+        """
+        INSERT INTO mail_tokens (token_hash, user_id, purpose, created_at, expires_at)
+        VALUES (:token_hash, :user_id, :purpose, :now, :expires_at)
+        """,
+        token_hash=token_hash,
+        user_id=user_id,
+        purpose=purpose,
+        now=now,
+        expires_at=expires_at,
+    )
+
+
+async def use_mail_token(tx: Transaction, *, token_hash: str, purpose: str, now: int) -> str | None:
+    """Use a secret up and return whose it was; None when it is not valid."""
+    return await tx.one(
+        str,
+        """
+        UPDATE mail_tokens SET used_at = :now
+        WHERE token_hash = :token_hash AND purpose = :purpose
+            AND used_at IS NULL AND expires_at > :now
+        RETURNING user_id
+        """,
+        token_hash=token_hash,
+        purpose=purpose,
+        now=now,
+    )
+
+
 async def profile(tx: Transaction, user_id: str) -> LoginRow | None:
     """Return a user with their balances."""
     return await tx.one(LoginRow, f"{_PROFILE} WHERE u.id = :user_id", user_id=user_id)

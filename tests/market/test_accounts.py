@@ -22,7 +22,7 @@ async def refused(market: Market, **changes: str) -> MarketError:
 
 
 async def test_whoever_registers_is_logged_in_with_empty_wallets(market: Market) -> None:
-    profile = await market.accounts.authenticate(await register(market))
+    profile = (await market.accounts.authenticate(await register(market))).profile
     assert (profile.username, profile.email) == ("ada", "Ada@Example.com")
     assert (profile.usd_available, profile.credit_available) == (0, 0)
     assert profile.email_verified_at is None
@@ -77,7 +77,7 @@ async def test_what_cannot_be_is_refused_by_name(market: Market, field: str, val
 async def test_the_right_password_lets_in_and_a_wrong_one_does_not(market: Market) -> None:
     await register(market)
     login = await market.accounts.login(email="ada@example.com", password="long enough")
-    assert (await market.accounts.authenticate(login.token)).username == "ada"
+    assert (await market.accounts.authenticate(login.token)).profile.username == "ada"
     for email, password in (
         ("ada@example.com", "long enougH"),
         ("nobody@example.com", "long enough"),

@@ -1,0 +1,59 @@
+"""Counts events by key over a sliding window, in bounded memory."""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+
+from market.errors import Code, MarketError
+
+KEYS_MAX = 100_000
+
+
+class Throttle:
+    """Lets a key do something a limited number of times in any window of time.
+
+    Args:
+        limit: how many times; 0 for no limit.
+        window_seconds: the length of the window.
+        now: the wall clock, in UTC seconds.
+    """
+
+    def __init__(self, limit: int, window_seconds: int, now: Callable[[], int]) -> None:
+        self._limit = limit
+        self._window_seconds = window_seconds
+        self._now = now
+        self._events: OrderedDict[str, deque[int]] = OrderedDict()
+
+    def check(self, key: str) -> None:
+        """Let a key that has not used its window up pass.
+
+        Raises:
+            MarketError: `too_many_attempts`, with the seconds until it may try again.
+        """
+        events = self._recent(key)
+        if self._limit and len(events) >= self._limit:
+            wait = events[0] + self._window_seconds - self._now()
+            raise MarketError(Code.TOO_MANY_ATTEMPTS, retry_after_seconds=max(wait, 1))
+
+    def count(self, key: str) -> None:
+        """Count one event of a key."""
+        if not self._limit:
+            return
+        self._events.setdefault(key, deque(maxlen=self._limit)).append(self._now())
+        self._events.move_to_end(key)
+        if len(self._events) > KEYS_MAX:
+            self._events.popitem(last=False)
+
+    def forget(self, key: str) -> None:
+        """Forget the events of a key."""
+        self._events.pop(key, None)
+
+    def _recent(self, key: str) -> deque[int]:
+        events = self._events.get(key)
+        if events is None:
+            return deque()
+        oldest = self._now() - self._window_seconds
+        while events and events[0] <= oldest:
+            events.popleft()
+        if not events:
+            del self._events[key]
+        return events

@@ -1,0 +1,109 @@
+"""Letters: by SMTP when that is configured, into the log otherwise."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from email.message import EmailMessage
+from email.utils import formatdate, make_msgid
+
+import aiosmtplib
+
+from market.mail import Message
+
+WAITING_MAX = 1_000
+ATTEMPTS = 4
+FIRST_PAUSE_SECONDS = 2.0
+TIMEOUT_SECONDS = 20.0
+
+_logger = logging.getLogger("mail")
+
+
+@dataclass(frozen=True, slots=True)
+class SmtpServer:
+    """Where letters go: `tls` is how the connection is encrypted, `sender` who they are from."""
+
+    host: str
+    port: int
+    username: str
+    password: str
+    tls: str
+    sender: str
+
+
+class LogOutbox:
+    """Writes letters to the log, so that an installation without mail works."""
+
+    def put(self, message: Message) -> None:
+        """See `Outbox.put`."""
+        _logger.info(
+            "no mail server is configured; to %s: %s: %s",
+            message.to,
+            message.subject,
+            " ".join(word for word in message.text.split() if "://" in word),
+        )
+
+    async def run(self) -> None:
+        """There is nothing to do later."""
+        await asyncio.Event().wait()
+
+
+class SmtpOutbox:
+    """Sends letters by SMTP, one after the other, each tried a few times.
+
+    Args:
+        server: where they go.
+    """
+
+    def __init__(self, server: SmtpServer) -> None:
+        self._server = server
+        self._waiting: asyncio.Queue[Message] = asyncio.Queue(WAITING_MAX)
+
+    def put(self, message: Message) -> None:
+        """See `Outbox.put`."""
+        try:
+            self._waiting.put_nowait(message)
+        except asyncio.QueueFull:
+            _logger.error("a letter is dropped, %d wait already", WAITING_MAX)
+
+    async def run(self) -> None:
+        """Send what is put, until cancelled."""
+        while True:
+            await self._send(await self._waiting.get())
+
+    async def _send(self, message: Message) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                await self._try(message)
+            except (aiosmtplib.SMTPException, OSError, ValueError) as error:
+                _logger.warning("attempt %d to send a letter failed: %s", attempt, error)
+            else:
+                return
+            if attempt < ATTEMPTS:
+                await asyncio.sleep(pause)
+                pause *= 2
+        _logger.error("a letter is given up after %d attempts", ATTEMPTS)
+
+    async def _try(self, message: Message) -> None:
+        server = self._server
+        await aiosmtplib.send(
+            _letter(message, server.sender),
+            hostname=server.host,
+            port=server.port,
+            username=server.username or None,
+            password=server.password or None,
+            use_tls=server.tls == "tls",
+            start_tls=server.tls == "starttls",
+            timeout=TIMEOUT_SECONDS,
+        )
+
+
+def _letter(message: Message, sender: str) -> EmailMessage:
+    letter = EmailMessage()
+    letter["From"] = sender
+    letter["To"] = message.to
+    letter["Subject"] = message.subject
+    letter["Date"] = formatdate()
+    letter["Message-ID"] = make_msgid(domain=sender.rpartition("@")[2] or None)
+    letter.set_content(message.text)
+    return letter

@@ -1,0 +1,58 @@
+"""A throttle counts by key over a sliding window, and forgets."""
+
+import pytest
+from support.clock import Clock
+
+from market import throttle
+from market.errors import Code, MarketError
+from market.throttle import Throttle
+
+
+def is_throttled(made: Throttle, key: str) -> int:
+    """Return the seconds that a key has to wait, 0 for none."""
+    try:
+        made.check(key)
+    except MarketError as error:
+        return error.retry_after_seconds if error.code is Code.TOO_MANY_ATTEMPTS else -1
+    return 0
+
+
+def test_the_limit_is_reached_and_the_window_slides(clock: Clock) -> None:
+    made = Throttle(3, 60, clock.seconds)
+    for _ in range(3):
+        assert not is_throttled(made, "a")
+        made.count("a")
+        clock.now += 10
+    assert is_throttled(made, "a") == 30
+    assert not is_throttled(made, "b")
+    clock.now += 29
+    assert is_throttled(made, "a") == 1
+    clock.now += 1
+    assert not is_throttled(made, "a")
+    made.count("a")
+    assert is_throttled(made, "a") == 10
+
+
+def test_what_is_forgotten_starts_anew(clock: Clock) -> None:
+    made = Throttle(1, 60, clock.seconds)
+    made.count("a")
+    assert is_throttled(made, "a")
+    made.forget("a")
+    assert not is_throttled(made, "a")
+
+
+def test_no_limit_is_no_limit(clock: Clock) -> None:
+    made = Throttle(0, 60, clock.seconds)
+    for _ in range(1000):
+        made.check("a")
+        made.count("a")
+
+
+def test_the_number_of_keys_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throttle, "KEYS_MAX", 10)
+    made = Throttle(1, 60, clock.seconds)
+    for number in range(30):
+        made.count(str(number))
+    assert [number for number in range(30) if is_throttled(made, str(number))] == list(
+        range(20, 30)
+    )

@@ -1,0 +1,148 @@
+"""Letters go out through a real SMTP server, are tried again, and reach the log without one."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from email import message_from_bytes, policy
+from email.message import EmailMessage
+
+import pytest
+from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
+from support.waiting import until
+
+from market.mail import Message, password_reset, verification
+from proxyd import mail
+from proxyd.mail import LogOutbox, SmtpOutbox, SmtpServer
+
+LETTER = verification("ada@example.com", "https://app.example.com", "a-secret")
+
+
+class Mailbox:
+    """A handler that keeps letters, and refuses some first."""
+
+    def __init__(self, refusals: int = 0) -> None:
+        self.refusals = refusals
+        self.letters: list[EmailMessage] = []
+
+    async def handle_DATA(  # noqa: N802 - aiosmtpd calls it so
+        self, server: SMTP, session: Session, envelope: Envelope
+    ) -> str:
+        if self.refusals:
+            self.refusals -= 1
+            return "451 try again later"
+        letter = message_from_bytes(bytes(envelope.content or b""), policy=policy.default)
+        assert isinstance(letter, EmailMessage)
+        self.letters.append(letter)
+        return "250 OK"
+
+
+def authenticate(
+    server: SMTP, session: Session, envelope: Envelope, mechanism: str, data: LoginPassword
+) -> AuthResult:
+    return AuthResult(success=data == LoginPassword(b"user", b"secret"))
+
+
+@asynccontextmanager
+async def smtp(mailbox: Mailbox, *, auth: bool = False) -> AsyncIterator[int]:
+    """Run a server on a free port."""
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(
+        lambda: SMTP(
+            mailbox,
+            hostname="mail.example.com",
+            auth_required=auth,
+            auth_require_tls=False,
+            authenticator=authenticate if auth else None,
+        ),
+        "127.0.0.1",
+        0,
+    )
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+@asynccontextmanager
+async def outbox(port: int, username: str = "", password: str = "") -> AsyncIterator[SmtpOutbox]:
+    server = SmtpServer("127.0.0.1", port, username, password, "none", "proxyd@example.com")
+    made = SmtpOutbox(server)
+    running = asyncio.create_task(made.run())
+    yield made
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_letter_arrives_whole() -> None:
+    mailbox = Mailbox()
+    async with smtp(mailbox) as port:
+        async with outbox(port) as made:
+            made.put(LETTER)
+            await until(lambda: bool(mailbox.letters))
+    [letter] = mailbox.letters
+    assert (letter["From"], letter["To"]) == ("proxyd@example.com", "ada@example.com")
+    assert letter["Subject"] == LETTER.subject
+    assert letter["Message-ID"].endswith("@example.com>")
+    assert "https://app.example.com/verify?token=a-secret" in letter.get_content()
+
+
+@pytest.mark.filterwarnings("ignore:Requiring AUTH while not requiring TLS")
+async def test_a_server_that_wants_a_password_gets_it() -> None:
+    mailbox = Mailbox()
+    async with smtp(mailbox, auth=True) as port:
+        async with outbox(port, "user", "secret") as made:
+            made.put(LETTER)
+            await until(lambda: bool(mailbox.letters))
+
+
+async def test_a_letter_is_tried_again_and_the_next_follows(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(mail, "FIRST_PAUSE_SECONDS", 0.01)
+    mailbox = Mailbox(refusals=2)
+    async with smtp(mailbox) as port:
+        async with outbox(port) as made:
+            made.put(LETTER)
+            made.put(password_reset("bob@example.com", "https://app.example.com", "b-secret"))
+            await until(lambda: len(mailbox.letters) == 2)
+    assert [letter["To"] for letter in mailbox.letters] == ["ada@example.com", "bob@example.com"]
+    assert "a-secret" not in caplog.text
+
+
+async def test_a_letter_is_given_up_in_the_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(mail, "FIRST_PAUSE_SECONDS", 0.01)
+    async with outbox(1) as made:
+        made.put(LETTER)
+        await until(lambda: "given up" in caplog.text)
+    assert "a-secret" not in caplog.text
+
+
+async def test_a_letter_to_a_hostile_address_harms_nobody(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(mail, "FIRST_PAUSE_SECONDS", 0.01)
+    mailbox = Mailbox()
+    async with smtp(mailbox) as port:
+        async with outbox(port) as made:
+            made.put(Message("eve@example.com\r\nBcc: all@example.com", "x", "y"))
+            made.put(LETTER)
+            await until(lambda: bool(mailbox.letters))
+    assert [letter["To"] for letter in mailbox.letters] == ["ada@example.com"]
+
+
+def test_the_number_of_waiting_letters_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    made = SmtpOutbox(SmtpServer("127.0.0.1", 1, "", "", "none", "proxyd@example.com"))
+    for _ in range(mail.WAITING_MAX):
+        made.put(LETTER)
+    assert "dropped" not in caplog.text
+    made.put(LETTER)
+    assert "dropped" in caplog.text
+
+
+def test_without_a_server_the_link_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    LogOutbox().put(LETTER)
+    assert "https://app.example.com/verify?token=a-secret" in caplog.text
