@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
@@ -93,7 +93,12 @@ def _overrides(
 ) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for variable, value in sorted(environment.items()):
-        if not variable.startswith(ENVIRONMENT_PREFIX) or SECTION_SEPARATOR not in variable:
+        if not variable.startswith(ENVIRONMENT_PREFIX):
+            continue
+        if SECTION_SEPARATOR not in variable:
+            section, _, key = variable.removeprefix(ENVIRONMENT_PREFIX).lower().partition("_")
+            if section in sections and key:
+                problems.append(f"{variable}: did you mean {_variable(section, key)}?")
             continue
         name = variable[len(ENVIRONMENT_PREFIX) - 1 :].lower().removeprefix("_")
         section, _, key = name.partition(SECTION_SEPARATOR)
@@ -125,7 +130,7 @@ def _section(
                 try:
                     converted[key] = convert(values[key], fields[key])
                 except (msgspec.MsgspecError, ValueError, ArithmeticError) as error:
-                    problems.append(f"{label}: {_words(error)}")
+                    problems.append(f"{label}: {_words(error, fields[key])}")
     return section(**converted)
 
 
@@ -147,7 +152,9 @@ def _variable(section: str, key: str) -> str:
     return f"{ENVIRONMENT_PREFIX}{section}{SECTION_SEPARATOR}{key}".upper()
 
 
-def _words(error: Exception) -> str:
+def _words(error: Exception, kind: Any) -> str:  # noqa: ANN401 - as above
+    if get_origin(kind) is Literal:
+        return f"expected one of {', '.join(get_args(kind))}"
     return str(error).replace("`", "").replace("Expected", "expected").removesuffix(" - at $")
 
 

@@ -15,7 +15,7 @@ import uvloop
 from config.load import SettingsError, load
 from config.settings import Settings
 from market.errors import Code, MarketError
-from market.money import Currency, micro
+from market.money import MICRO, Currency, micro
 from proxyd import commands, logs
 from proxyd.listening import CannotListenError
 from proxyd.secret import SigningKeyError
@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="COMMAND", required=True
     )
     check = config.add_parser("check", help="check the settings, and start nothing")
-    _finish(check, lambda _, options: commands.config_check(options.config))
+    _finish(check, lambda settings, options: commands.config_check(settings, options.config))
     return parser
 
 
@@ -120,9 +120,13 @@ def _add_amounts(parser: argparse.ArgumentParser) -> None:
 
 def _amount(text: str) -> int:
     try:
-        return micro(Decimal(text))
+        amount = Decimal(text)
+        exact = micro(amount)
     except (InvalidOperation, ValueError):
         raise argparse.ArgumentTypeError(f"{text!r} is not an amount") from None
+    if exact != amount * MICRO:
+        raise argparse.ArgumentTypeError(f"{text!r} has more than six decimals")
+    return exact
 
 
 def _amounts(options: argparse.Namespace) -> commands.Amounts:
@@ -150,7 +154,14 @@ def _password(*, from_stdin: bool) -> str:
         raise MarketError(
             Code.INVALID_FIELD, "There is no terminal to ask for a password: use --password-stdin."
         )
-    return getpass.getpass("Password: ")
+    try:
+        password = getpass.getpass("Password: ")
+        again = getpass.getpass("The same again: ")
+    except EOFError:
+        raise MarketError(Code.INVALID_FIELD, "No password was given.") from None
+    if password != again:
+        raise MarketError(Code.INVALID_FIELD, "The two passwords differ.")
+    return password
 
 
 def _text(argument: str) -> str:

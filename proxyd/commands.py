@@ -15,7 +15,8 @@ from market.ids import Identifiers
 from market.money import Currency, shown
 from market.passwords import Passwords
 from proxyd import clock, daemon, demo
-from storage.open import open_store
+from proxyd.listening import tls_context
+from storage.open import open_store, place
 from storage.store import Store, Transaction
 from storage.users import UserRow
 
@@ -43,7 +44,7 @@ async def serve(settings: Settings, *, with_demo: bool) -> int:
 async def create_user(
     settings: Settings, *, email: str, username: str, password: str, amounts: Amounts
 ) -> int:
-    """Open an account, with money in it if any is given."""
+    """Open an account, with money in it if any is given; makes the database if there is none."""
     identifiers = Identifiers(clock.milliseconds)
     passwords = Passwords(
         time_cost=settings.auth.argon2_time_cost, memory_kib=settings.auth.argon2_memory_kib
@@ -61,7 +62,7 @@ async def create_user(
         passwords.close()
     async with _store(settings, create=True) as store:
         balance = await store.write(_add_funded, user, amounts, identifiers)
-    say(f"created {email} ({user.id}): {_in_words(balance)}")
+    say(f"created {email} ({user.id}) in {place(settings.storage.url)}: {_in_words(balance)}")
     return 0
 
 
@@ -87,8 +88,13 @@ async def audit(settings: Settings) -> int:
     return 0 if report.passed else DIFFERENCES_FOUND
 
 
-async def config_check(path: Path | None) -> int:
-    """Say that the settings are right; whoever gets here has read them without a mistake."""
+async def config_check(settings: Settings, path: Path | None) -> int:
+    """Say that the settings are right; whoever gets here has read them without a mistake.
+
+    Raises:
+        CannotListenError: the certificate or its key cannot be used.
+    """
+    tls_context(settings.api.tls_cert, settings.api.tls_key)
     say(f"{path or 'the defaults and the environment'}: the settings are right")
     return 0
 

@@ -143,7 +143,7 @@ class Daemon:
         """Take up what an earlier daemon left, then serve."""
         recovered = await self.leases.recover()
         if recovered:
-            _logger.info("took back %d leases that were open when the last daemon died", recovered)
+            _logger.info("leases that a dead daemon had left open, taken back: %d", recovered)
         await self.passwords.prepare()
         loop = asyncio.get_running_loop()
         self._tasks = [

@@ -38,6 +38,8 @@ internet will do; this one works offline):
 See the bytes that it cost:
 
   curl -H 'Authorization: Bearer {token}' {api}/api/bandwidth/sessions
+
+Each start fills the account up to 100 and ends the sessions of earlier demonstrations.
 """
 
 

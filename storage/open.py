@@ -1,5 +1,8 @@
 """From a URL to a store that is ready to use, its schema up to date."""
 
+from pathlib import Path
+
+from storage import postgres
 from storage.postgres import PostgresStore
 from storage.sqlite import SqliteStore
 from storage.store import Store
@@ -19,3 +22,10 @@ async def open_store(url: str, *, pool_size: int = 10, create: bool = True) -> S
     if url.startswith("sqlite:///"):
         return await SqliteStore.open(url.removeprefix("sqlite:///"), create=create)
     return await PostgresStore.open(url, pool_size=pool_size)
+
+
+def place(url: str) -> str:
+    """Return where the database of a URL is, and nothing that could be a secret."""
+    if url.startswith("sqlite:///"):
+        return str(Path(url.removeprefix("sqlite:///")).resolve())
+    return postgres.place(url)

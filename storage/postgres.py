@@ -70,7 +70,7 @@ class PostgresStore:
                 await _prepare(connection)
         except (*_UNREACHABLE, ValueError, CannotOpenError) as error:
             pool.terminate()
-            raise CannotOpenError(f"{_place(url)}: {_reason(error)}") from error
+            raise CannotOpenError(f"{place(url)}: {_reason(error)}") from error
         return cls(url, pool)
 
     async def write(
@@ -104,8 +104,8 @@ class PostgresStore:
                 raise
         if not claimed:
             await connection.close()
-            place = _place(self._url)
-            raise AlreadyClaimedError(f"{place}: another proxyd serves from this database")
+            where = place(self._url)
+            raise AlreadyClaimedError(f"{where}: another proxyd serves from this database")
         self._claim = connection
 
         def lost(_: object) -> None:
@@ -220,7 +220,7 @@ async def _prepare(connection: "_Connection") -> None:
         )
 
 
-def _place(url: str) -> str:
+def place(url: str) -> str:
     """Return where a database is, and nothing that could be a secret."""
     try:
         parts = urlsplit(url)

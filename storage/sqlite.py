@@ -248,7 +248,10 @@ def _read(start: _Started, connection: sqlite3.Connection) -> Any:  # noqa: ANN4
 
 def _touch_private(path: Path, *, create: bool) -> None:
     if not create and not path.exists():
-        raise CannotOpenError("there is no database")
+        raise CannotOpenError(
+            f"there is no database in {path.parent.resolve()}; "
+            "name the settings of the daemon with --config, or start it once"
+        )
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
 

@@ -46,6 +46,7 @@ def test_the_walk_through_runs(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         used = page.received + page.sent
     assert '"usd_balance":0.0' in done.stdout
+    assert not (tmp_path / "session.json").exists()
     assert "20.00 usd" in done.stdout
     assert f'"bytes_used":{used},' in done.stdout
     assert done.stdout.rstrip().endswith('{"ok":true}')

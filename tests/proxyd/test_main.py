@@ -150,7 +150,8 @@ def test_an_account_is_created_with_a_password_from_standard_input(
 ) -> None:
     done = run(CREATE, f"{PASSWORD}\n".encode())
     assert (done.returncode, done.stderr) == (0, "")
-    told = rf"created {EMAIL} \(([0-9a-f-]{{36}})\): 0\.00 usd, 0\.00 credit\n"
+    where = re.escape(str(database.resolve()))
+    told = rf"created {EMAIL} \(([0-9a-f-]{{36}})\) in {where}: 0\.00 usd, 0\.00 credit\n"
     said = re.fullmatch(told, done.stdout)
     assert said is not None
     assert rows(database, "SELECT id, username, email FROM users") == [(said[1], "ada", EMAIL)]
@@ -275,7 +276,7 @@ def test_a_deposit_to_nobody_is_refused(run: Run, ada: None) -> None:
 
 
 def test_a_deposit_of_nothing_is_refused(run: Run, ada: None, database: Path) -> None:
-    nothing = [[], ["--usd", "0"], ["--usd", "0.0000001", "--credits", "0"]]
+    nothing = [[], ["--usd", "0"], ["--usd", "0.000000", "--credits", "0"]]
     for done in at_once(lambda amounts: run([*DEPOSIT, *amounts]), nothing):
         refused(done, "--usd", "--credits")
     assert rows(database, "SELECT COUNT(*) FROM transfers") == [(0,)]
@@ -285,6 +286,11 @@ def test_what_is_not_an_amount_is_refused(run: Run) -> None:
     amounts = [b"abc", b"-1", b"", b"NaN", b"1e400", b"\xff"]
     for done in at_once(lambda amount: run([*DEPOSIT, b"--usd=" + amount]), amounts):
         misused(done, "--usd", "is not an amount")
+
+
+def test_an_amount_that_would_be_rounded_is_refused(run: Run) -> None:
+    for done in at_once(lambda text: run([*DEPOSIT, "--usd", text]), ["0.0000001", "1.2345678"]):
+        misused(done, "--usd", "more than six decimals")
 
 
 @pytest.mark.parametrize("option", ["EMAIL", "--reference"])
