@@ -1,20 +1,17 @@
 """Routes of bandwidth: buy a session, list sessions, end one (specification 4.12 to 4.14)."""
 
-from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from api.accounts import RequiredText
 from api.codec import Money, Size, money
+from api.listing import Page, timestamp
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.bandwidth import Bandwidth, Session, parse_session_id
-from market.errors import Code, MarketError
-from market.ids import parsed
+from market.errors import Code
 from market.money import GB
 from market.states import SessionStatus
-
-Limit = Annotated[int, Meta(ge=1, le=1000)]
 
 
 class BuyRequest(Struct):
@@ -42,12 +39,10 @@ class BuyReply(Reply, kw_only=True):
     cost_usd: float
 
 
-class ListQuery(Struct):
+class ListQuery(Page):
     """Which sessions to list: `status=all` adds the past ones."""
 
     status: Literal["active", "ended", "exhausted", "expired", "all"] = "active"
-    limit: Limit = 100
-    cursor: str = ""
 
 
 class SessionItem(Struct):
@@ -136,7 +131,7 @@ class BandwidthRoutes:
         found = await self._bandwidth.page(
             call.user_id,
             status=None if query.status == "all" else SessionStatus(query.status),
-            before=_cursor(query.cursor),
+            before=query.before,
             limit=query.limit + 1,
         )
         items = [_item(session) for session in found[: query.limit]]
@@ -150,16 +145,6 @@ class BandwidthRoutes:
         return Reply()
 
 
-def _cursor(text: str) -> str:
-    if not text:
-        return ""
-    try:
-        return parsed(text)
-    except ValueError as error:
-        message = "cursor is not one that a list has returned."
-        raise MarketError(Code.INVALID_FIELD, message, field="cursor") from error
-
-
 def _item(session: Session) -> SessionItem:
     return SessionItem(
         id=session.id,
@@ -170,11 +155,7 @@ def _item(session: Session) -> SessionItem:
         price_per_gb=money(session.price_per_gb),
         quota_bytes=session.quota_bytes,
         bytes_left=session.quota_bytes - session.bytes_used,
-        created_at=_timestamp(session.created_at),
-        expires_at=_timestamp(session.expires_at),
-        ended_at=_timestamp(session.ended_at) if session.ended_at is not None else UNSET,
+        created_at=timestamp(session.created_at),
+        expires_at=timestamp(session.expires_at),
+        ended_at=timestamp(session.ended_at) if session.ended_at is not None else UNSET,
     )
-
-
-def _timestamp(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from market.accounts import Caller
 from market.errors import Code
+from storage.devices import DeviceRow
 
 
 class Auth(Enum):
@@ -16,6 +17,7 @@ class Auth(Enum):
 
     NONE = auto()
     JWT = auto()
+    WORKER = auto()
 
 
 class Reply(Struct, kw_only=True):
@@ -44,6 +46,14 @@ class Call(Generic[Body, Query]):
     path: dict[str, str]
     client: str
     login: Caller | None = None
+    worker: DeviceRow | None = None
+
+    @property
+    def device(self) -> DeviceRow:
+        """The worker device that calls; only routes that want a worker token ask."""
+        if self.worker is None:
+            raise LookupError("the route does not authenticate workers")
+        return self.worker
 
     @property
     def caller(self) -> Caller:
@@ -60,7 +70,10 @@ class Call(Generic[Body, Query]):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One endpoint. `path` may hold `{names}`; `errors` are the refusals of its own."""
+    """One endpoint. `path` may hold `{names}`; `errors` are the refusals of its own.
+
+    With `body_optional`, a request without a body is one with an empty object.
+    """
 
     method: str
     path: str
@@ -71,4 +84,5 @@ class Route:
     body: type[Struct] = Nothing
     query: type[Struct] = Nothing
     errors: tuple[Code, ...] = field(default=())
+    body_optional: bool = False
     while_draining: bool = False

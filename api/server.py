@@ -18,6 +18,7 @@ from api.router import Router
 from api.routes import Auth, Call, Nothing, Route
 from market.accounts import Caller
 from market.errors import Code, MarketError
+from storage.devices import DeviceRow
 from storage.errors import StoreError
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ SHUTDOWN_SECONDS = 5.0
 JSON = "application/json"
 
 Authenticate = Callable[[str], Awaitable[Caller]]
+AuthenticateWorker = Callable[[str], Awaitable[DeviceRow]]
 
 _logger = logging.getLogger("api")
 _encoder = msgspec.json.Encoder()
@@ -41,6 +43,7 @@ class HttpServer:
     Args:
         routes: the table.
         authenticate: returns whose session token it is given, or raises `MarketError`.
+        authenticate_worker: the same for the tokens of worker devices.
         body_max_bytes: the largest request body.
         trusted_proxies: networks whose X-Forwarded-For is believed.
     """
@@ -50,6 +53,7 @@ class HttpServer:
         routes: Iterable[Route],
         *,
         authenticate: Authenticate,
+        authenticate_worker: AuthenticateWorker,
         body_max_bytes: int,
         trusted_proxies: Iterable[str] = (),
     ) -> None:
@@ -57,6 +61,7 @@ class HttpServer:
         self._router = Router(table)
         self._decoders = {route.body: Decoder(route.body) for route in table}
         self._authenticate = authenticate
+        self._authenticate_worker = authenticate_worker
         self._body_max_bytes = body_max_bytes
         self._trusted_proxies = tuple(ip_network(text) for text in trusted_proxies)
         self._draining = False
@@ -119,7 +124,9 @@ class HttpServer:
     async def _call(
         self, request: web.BaseRequest, route: Route, names: dict[str, str]
     ) -> Call[Any, Any]:
-        login = None
+        login, worker = None, None
+        if route.auth is Auth.WORKER:
+            worker = await self._authenticate_worker(request.headers.get("X-Worker-Token", ""))
         if route.auth is Auth.JWT:
             login = await self._authenticate(_bearer(request))
         query: object = None
@@ -127,8 +134,11 @@ class HttpServer:
             query = convert_query(dict(request.query), route.query)
         body: object = None
         if route.body is not Nothing:
-            body = self._decoders[route.body].decode(await self._body(request))
-        return Call(body, query, names, self._client(request), login)
+            sent = await self._body(request)
+            if route.body_optional and not sent.strip():
+                sent = b"{}"
+            body = self._decoders[route.body].decode(sent)
+        return Call(body, query, names, self._client(request), login, worker)
 
     def _client(self, request: web.BaseRequest) -> str:
         """Return the client's address: what a trusted proxy says it is, or where it came from."""

@@ -9,6 +9,7 @@ from config.settings import Settings
 
 SIGNING_KEY_MIN_BYTES = 32
 MONEY_DIGITS = 6
+PERCENT_DIGITS = 2
 
 
 def contradictions(settings: Settings) -> Iterator[str]:
@@ -97,6 +98,10 @@ def _prices(settings: Settings) -> Iterator[str]:
             yield f"{name}: expected an amount from 0 to 1000000, got {price}"
         elif price != round(price, MONEY_DIGITS):
             yield f"{name}: has more than {MONEY_DIGITS} decimals: {price}"
+    if not market.fee_percent.is_finite() or not 0 <= market.fee_percent <= 100:
+        yield f"market.fee_percent: expected 0 to 100, got {market.fee_percent}"
+    elif market.fee_percent != round(market.fee_percent, PERCENT_DIGITS):
+        yield f"market.fee_percent: has more than {PERCENT_DIGITS} decimals: {market.fee_percent}"
     default, floor = market.price_per_gb_default_usd, market.price_per_gb_floor_usd
     if Decimal.is_finite(default) and Decimal.is_finite(floor) and default < floor:
         yield (

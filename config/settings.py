@@ -63,6 +63,7 @@ class MarketSettings(Struct, frozen=True):
 
     price_per_gb_default_usd: Decimal = Decimal("1.0")
     price_per_gb_floor_usd: Decimal = Decimal("0.10")
+    fee_percent: Decimal = Decimal(10)
     session_days: Annotated[int, Meta(ge=1, le=3650)] = 30
 
 

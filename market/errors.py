@@ -34,8 +34,26 @@ class Code(Enum):
         Kind.UNAUTHENTICATED,
         "The e-mail address or the password is wrong.",
     )
-    UNAUTHORIZED = "unauthorized", Kind.UNAUTHENTICATED, "The session token is missing or invalid."
+    UNAUTHORIZED = (
+        "unauthorized",
+        Kind.UNAUTHENTICATED,
+        "The session token is missing or invalid; send it as Authorization: Bearer TOKEN.",
+    )
     SESSION_NOT_FOUND = "session_not_found", Kind.NOT_FOUND, "The caller has no such proxy session."
+    WORKER_UNAUTHORIZED = (
+        "worker_unauthorized",
+        Kind.UNAUTHENTICATED,
+        "The worker token is missing, invalid or revoked; it goes into the header X-Worker-Token.",
+    )
+    TOKEN_NOT_FOUND = "token_not_found", Kind.NOT_FOUND, "The caller has no such worker token."
+    JOB_NOT_FOUND = "job_not_found", Kind.NOT_FOUND, "There is no such job for the caller."
+    JOB_NOT_WAITING = "job_not_waiting", Kind.INVALID, "The job is not waiting for a worker."
+    JOB_OVER = "job_over", Kind.INVALID, "The job is over; it can not be cancelled any more."
+    ATTEMPT_NOT_CURRENT = (
+        "attempt_not_current",
+        Kind.INVALID,
+        "The job was taken back from this device, or is over.",
+    )
     USER_NOT_FOUND = "user_not_found", Kind.NOT_FOUND, "There is no such user."
     REFERENCE_REUSED = (
         "reference_reused",

@@ -11,7 +11,7 @@ from market import ledger
 from market.credentials import matches
 from market.ids import Identifiers
 from market.money import Currency, earned
-from market.states import SessionStatus, require_transition
+from market.states import SessionStatus
 from storage import bandwidth as queries
 from storage import ledger as ledger_queries
 from storage.bandwidth import LeaseRow
@@ -190,7 +190,7 @@ async def _settle(
     transfer_id: str,
     now: int,
 ) -> bool:
-    require_transition(SessionStatus.ACTIVE, status)
+    SessionStatus.ACTIVE.require_before(status)
     await queries.lock(tx, [session_id])
     if usage is not None:
         await queries.report(tx, usage.lease_id, usage.used_bytes)

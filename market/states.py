@@ -1,9 +1,23 @@
 """The life cycles of what is sold: every state, and every way from one to another."""
 
 from enum import StrEnum
+from typing import Self
 
 
-class SessionStatus(StrEnum):
+class Status(StrEnum):
+    """A state of something with a life cycle."""
+
+    def require_before(self, after: Self) -> None:
+        """Check that there is a way from this state to `after`.
+
+        Raises:
+            ValueError: there is none; the caller has a mistake.
+        """
+        if after not in TRANSITIONS[type(self)][self]:
+            raise ValueError(f"there is no way from {self} to {after}")
+
+
+class SessionStatus(Status):
     """The states of a proxy session."""
 
     ACTIVE = "active"
@@ -12,21 +26,32 @@ class SessionStatus(StrEnum):
     EXPIRED = "expired"
 
 
-SESSION_TRANSITIONS: dict[SessionStatus, frozenset[SessionStatus]] = {
-    SessionStatus.ACTIVE: frozenset(
-        {SessionStatus.ENDED, SessionStatus.EXHAUSTED, SessionStatus.EXPIRED}
-    ),
-    SessionStatus.ENDED: frozenset(),
-    SessionStatus.EXHAUSTED: frozenset(),
-    SessionStatus.EXPIRED: frozenset(),
+class JobStatus(Status):
+    """The states of a job; back to `waiting` when its worker fails or vanishes."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+TRANSITIONS: dict[type[Status], dict[Status, frozenset[Status]]] = {
+    SessionStatus: {
+        SessionStatus.ACTIVE: frozenset(
+            {SessionStatus.ENDED, SessionStatus.EXHAUSTED, SessionStatus.EXPIRED}
+        ),
+        SessionStatus.ENDED: frozenset(),
+        SessionStatus.EXHAUSTED: frozenset(),
+        SessionStatus.EXPIRED: frozenset(),
+    },
+    JobStatus: {
+        JobStatus.WAITING: frozenset({JobStatus.RUNNING, JobStatus.CANCELLED}),
+        JobStatus.RUNNING: frozenset(
+            {JobStatus.WAITING, JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED}
+        ),
+        JobStatus.COMPLETED: frozenset(),
+        JobStatus.FAILED: frozenset(),
+        JobStatus.CANCELLED: frozenset(),
+    },
 }
-
-
-def require_transition(before: SessionStatus, after: SessionStatus) -> None:
-    """Check that a session may go from `before` to `after`.
-
-    Raises:
-        ValueError: no such transition exists; the caller has a mistake.
-    """
-    if after not in SESSION_TRANSITIONS[before]:
-        raise ValueError(f"a session never goes from {before} to {after}")

@@ -13,11 +13,15 @@ from typing import Self
 from api.accounts import AccountRoutes
 from api.bandwidth import BandwidthRoutes
 from api.health import HealthRoutes
+from api.jobs import JobRoutes
 from api.server import HttpServer
+from api.workers import WorkerRoutes
 from config.settings import Settings
 from market.accounts import Accounts, LoginLimits
 from market.bandwidth import Bandwidth, Terms
+from market.devices import Devices
 from market.ids import Identifiers
+from market.jobs import Jobs
 from market.leases import Leases
 from market.money import micro
 from market.passwords import Passwords
@@ -38,6 +42,7 @@ from storage.store import Store, probe
 DAY_SECONDS = 86_400
 HOUR_SECONDS = 3_600
 EXPIRY_CHECK_SECONDS = 2.0
+TAKE_BACK_CHECK_SECONDS = 15.0
 DESCRIPTORS_MAX = 1_048_576
 DESCRIPTORS_SHARE = 0.8
 DESCRIPTORS_PER_CONNECTION = 2
@@ -124,14 +129,25 @@ class Daemon:
             self.identifiers,
             clock.seconds,
         )
+        self.devices = Devices(store, self.identifiers, clock.seconds)
+        self.jobs = Jobs(
+            store,
+            self.devices,
+            self.identifiers,
+            clock.seconds,
+            fee=int(settings.market.fee_percent * 100),
+        )
         self.gateway = Gateway(self.meter, SystemResolver(), _policy(settings), _limits(settings))
         self.http = HttpServer(
             [
                 *HealthRoutes(self._ready).table(),
                 *AccountRoutes(self.accounts, self.recovery).table(),
                 *BandwidthRoutes(self.bandwidth).table(),
+                *WorkerRoutes(self.devices, self.jobs).table(),
+                *JobRoutes(self.jobs).table(),
             ],
             authenticate=self.accounts.authenticate,
+            authenticate_worker=self.devices.authenticate,
             body_max_bytes=settings.api.body_max_bytes,
             trusted_proxies=settings.api.trusted_proxies,
         )
@@ -149,6 +165,8 @@ class Daemon:
         self._tasks = [
             loop.create_task(self.meter.run(), name="meter"),
             loop.create_task(self._expire(), name="expiry"),
+            loop.create_task(self.devices.run(), name="heartbeats"),
+            loop.create_task(self._take_back(), name="abandoned jobs"),
             loop.create_task(self.recovery.run(), name="recovery"),
             loop.create_task(self.outbox.run(), name="mail"),
         ]
@@ -190,6 +208,7 @@ class Daemon:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self.meter.stop()
+            await self.devices.flush()
         except StoreError as error:
             _logger.error("the last counts could not be written: %s", error)
         finally:
@@ -206,6 +225,17 @@ class Daemon:
                 await self.bandwidth.expire()
             except StoreError as error:
                 _logger.warning("expired sessions wait for the store to return: %s", error)
+
+    async def _take_back(self) -> None:
+        """Take jobs back from devices that have vanished, again and again."""
+        while True:
+            await asyncio.sleep(TAKE_BACK_CHECK_SECONDS)
+            try:
+                taken = await self.jobs.take_back()
+                if taken:
+                    _logger.info("jobs taken back from devices that have vanished: %d", taken)
+            except StoreError as error:
+                _logger.warning("abandoned jobs wait for the store to return: %s", error)
 
     def stop_failed(self, reason: str) -> None:
         """Drain because something that must not end has ended; the exit status will say so."""

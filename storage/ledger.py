@@ -239,14 +239,17 @@ async def holds_against_work(tx: Transaction) -> list[DifferenceRow]:
     return await tx.all(
         DifferenceRow,
         """
+        WITH work AS (
+            SELECT 'bandwidth:' || id AS hold_id FROM bandwidth_sessions WHERE status = 'active'
+            UNION ALL
+            SELECT 'job:' || id FROM jobs WHERE status IN ('waiting', 'running')
+        )
         SELECT h.id, 0, 1 FROM holds AS h
-        LEFT JOIN bandwidth_sessions AS s
-            ON h.id = 'bandwidth:' || s.id AND s.status = 'active'
-        WHERE h.resolved_at IS NULL AND s.id IS NULL
+        LEFT JOIN work AS w ON w.hold_id = h.id
+        WHERE h.resolved_at IS NULL AND w.hold_id IS NULL
         UNION ALL
-        SELECT 'bandwidth:' || s.id, 1, 0 FROM bandwidth_sessions AS s
-        LEFT JOIN holds AS h
-            ON h.id = 'bandwidth:' || s.id AND h.resolved_at IS NULL
-        WHERE s.status = 'active' AND h.id IS NULL
+        SELECT w.hold_id, 1, 0 FROM work AS w
+        LEFT JOIN holds AS h ON h.id = w.hold_id AND h.resolved_at IS NULL
+        WHERE h.id IS NULL
         """,
     )

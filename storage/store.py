@@ -3,7 +3,7 @@
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-Value = str | int | None
+Value = str | int | float | None
 Row = TypeVar("Row")
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")

@@ -1,42 +1,53 @@
-"""The life cycle of a session: the whole table, way by way."""
+"""The life cycles: every table whole, way by way."""
 
 import itertools
 
 import pytest
 
-from market.states import SESSION_TRANSITIONS, SessionStatus, require_transition
+from market.states import TRANSITIONS, JobStatus, SessionStatus, Status
 
 WAYS = {
     (SessionStatus.ACTIVE, SessionStatus.ENDED),
     (SessionStatus.ACTIVE, SessionStatus.EXHAUSTED),
     (SessionStatus.ACTIVE, SessionStatus.EXPIRED),
+    (JobStatus.WAITING, JobStatus.RUNNING),
+    (JobStatus.WAITING, JobStatus.CANCELLED),
+    (JobStatus.RUNNING, JobStatus.WAITING),
+    (JobStatus.RUNNING, JobStatus.COMPLETED),
+    (JobStatus.RUNNING, JobStatus.FAILED),
+    (JobStatus.RUNNING, JobStatus.CANCELLED),
 }
-EVERY = list(itertools.product(SessionStatus, SessionStatus))
+CYCLES = [SessionStatus, JobStatus]
+EVERY = [pair for cycle in CYCLES for pair in itertools.product(cycle, cycle)]
 
 
 def test_the_states_are_the_words_that_are_stored_and_shown() -> None:
     assert [str(status) for status in SessionStatus] == ["active", "ended", "exhausted", "expired"]
+    assert [str(status) for status in JobStatus] == [
+        "waiting",
+        "running",
+        "completed",
+        "failed",
+        "cancelled",
+    ]
 
 
-def test_the_table_knows_every_state() -> None:
-    assert set(SESSION_TRANSITIONS) == set(SessionStatus)
+@pytest.mark.parametrize("cycle", CYCLES)
+def test_the_table_knows_every_state(cycle: type[Status]) -> None:
+    assert set(TRANSITIONS[cycle]) == set(cycle)
 
 
 @pytest.mark.parametrize(("before", "after"), EVERY)
-def test_a_session_goes_only_where_the_table_says(
-    before: SessionStatus, after: SessionStatus
-) -> None:
+def test_there_are_only_the_ways_that_the_table_says(before: Status, after: Status) -> None:
     if (before, after) in WAYS:
-        require_transition(before, after)
+        before.require_before(after)
     else:
-        with pytest.raises(ValueError, match=f"never goes from {before} to {after}"):
-            require_transition(before, after)
+        with pytest.raises(ValueError, match=f"no way from {before} to {after}"):
+            before.require_before(after)
 
 
-def test_only_an_active_session_goes_anywhere() -> None:
-    assert [status for status, ways in SESSION_TRANSITIONS.items() if ways] == ["active"]
-
-
-def test_every_state_but_the_first_is_reached() -> None:
-    reached = set().union(*SESSION_TRANSITIONS.values())
-    assert reached == set(SessionStatus) - {SessionStatus.ACTIVE}
+@pytest.mark.parametrize("cycle", CYCLES)
+def test_every_state_but_the_first_is_reached(cycle: type[Status]) -> None:
+    reached = set().union(*TRANSITIONS[cycle].values())
+    first = next(iter(cycle))
+    assert reached | {first} == set(cycle)

@@ -5,7 +5,9 @@ from decimal import Decimal
 from market import accounts
 from market.accounts import Accounts
 from market.bandwidth import Bandwidth, Terms
+from market.devices import Devices
 from market.ids import Identifiers
+from market.jobs import Jobs
 from market.leases import Leases, Usage
 from market.money import Currency, micro
 from market.passwords import Passwords
@@ -55,6 +57,8 @@ class Market:
         self.accounts = Accounts(
             store, self.passwords, self.tokens, self.identifiers, clock.seconds
         )
+        self.devices = Devices(store, self.identifiers, clock.seconds)
+        self.jobs = Jobs(store, self.devices, self.identifiers, clock.seconds, fee=1_000)
         self.leases = Leases(store, self.identifiers, clock.seconds)
         self.traffic = NoTraffic()
         self.bandwidth = Bandwidth(
@@ -62,7 +66,7 @@ class Market:
         )
         self._people = 0
 
-    async def person(self, usd: str = "0") -> str:
+    async def person(self, usd: str = "0", credit: str = "0") -> str:
         """Register somebody with money, and return their identifier."""
         self._people += 1
         email = f"person{self._people}@example.com"
@@ -71,15 +75,23 @@ class Market:
         )
         if Decimal(usd):
             await self.deposit(email, micro(Decimal(usd)))
+        if Decimal(credit):
+            await self.deposit(email, micro(Decimal(credit)), currency=Currency.CREDIT)
         return login.profile.user_id
 
-    async def deposit(self, email: str, amount: int, reference: str | None = None) -> bool:
-        """Pay USD in."""
+    async def deposit(
+        self,
+        email: str,
+        amount: int,
+        reference: str | None = None,
+        currency: Currency = Currency.USD,
+    ) -> bool:
+        """Pay money in."""
         transfer = self.identifiers.new()
         return await self.store.write(
             accounts.deposit,
             email=email,
-            currency=Currency.USD,
+            currency=currency,
             amount=amount,
             reference=reference or transfer,
             transfer_id=transfer,

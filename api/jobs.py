@@ -1,0 +1,359 @@
+"""Routes of jobs: the marketplace, a buyer's own, a worker's (specification 4.7 to 4.9)."""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from api.codec import Money, money
+from api.listing import Page, timestamp
+from api.routes import Auth, Call, Nothing, Reply, Route
+from market.errors import Code, MarketError
+from market.ids import parsed
+from market.jobs import Jobs, NewJob
+from market.states import JobStatus
+from storage.jobs import JobRow
+
+JobType = Literal["docker", "training", "inference", "script"]
+LongText = Annotated[str, Meta(max_length=20_000)]
+
+
+class CreateRequest(Struct):
+    """What is to be done, for how many credits, and how many hours it may take."""
+
+    title: Annotated[str, Meta(min_length=1, max_length=200)]
+    job_type: JobType
+    price_credit: Money
+    duration_hrs: int
+    description: LongText | None = None
+    requirements: LongText | None = None
+
+
+class CreateReply(Reply, kw_only=True):
+    """A job that was put up."""
+
+    job_id: str
+
+
+class JobItem(Struct):
+    """A job in the marketplace; price in credits."""
+
+    id: str
+    title: str
+    job_type: str
+    price_credit: float
+    duration_hrs: int
+    status: str
+    buyer_id: str
+
+
+class MarketplaceQuery(Page):
+    """Which open jobs to list."""
+
+    status: Literal["waiting", "running"] | None = None
+    job_type: JobType | None = None
+
+
+class MarketplaceReply(Reply, kw_only=True):
+    """Open jobs, newest first; `next_cursor` is there when there are more."""
+
+    jobs: list[JobItem]
+    next_cursor: str | UnsetType = UNSET
+
+
+class OwnJob(JobItem, kw_only=True):
+    """A job as its buyer sees it."""
+
+    description: str
+    requirements: str
+    attempts: int
+    created_at: str
+    accepted_at: str | UnsetType = UNSET
+    finished_at: str | UnsetType = UNSET
+    result: str | UnsetType = UNSET
+
+
+class OwnQuery(Page):
+    """Which of the caller's jobs to list."""
+
+    status: Literal["waiting", "running", "completed", "failed", "cancelled"] | None = None
+
+
+class OwnReply(Reply, kw_only=True):
+    """The caller's jobs, newest first; `next_cursor` is there when there are more."""
+
+    jobs: list[OwnJob]
+    next_cursor: str | UnsetType = UNSET
+
+
+class JobReply(Reply, kw_only=True):
+    """One of the caller's jobs."""
+
+    job: OwnJob
+
+
+class AcceptedJob(Struct):
+    """A job that a device runs now."""
+
+    id: str
+    title: str
+    status: str
+
+
+class AcceptReply(Reply, kw_only=True):
+    """The job that was accepted."""
+
+    job: AcceptedJob
+
+
+class Work(Struct):
+    """What a device is to run, and until when that is worth its price."""
+
+    id: str
+    title: str
+    job_type: str
+    status: str
+    duration_hrs: int
+    price_credit: float
+    description: str
+    requirements: str
+    attempt: int
+
+
+class WorkReply(Reply, kw_only=True):
+    """The job that the device runs."""
+
+    job: Work
+
+
+class CompleteRequest(Struct):
+    """What came of it."""
+
+    result: LongText | None = None
+
+
+class FailRequest(Struct):
+    """Why it could not be done."""
+
+    reason: Annotated[str, Meta(min_length=1, max_length=2_000)]
+
+
+class JobRoutes:
+    """The routes of jobs."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+
+    def table(self) -> list[Route]:
+        """Return the declarations."""
+        return [*self._buyers(), *self._workers()]
+
+    def _buyers(self) -> list[Route]:
+        return [
+            Route(
+                "GET",
+                "/api/marketplace/jobs",
+                "List open jobs",
+                self.marketplace,
+                MarketplaceReply,
+                query=MarketplaceQuery,
+            ),
+            Route(
+                "POST",
+                "/api/jobs",
+                "Put a job up",
+                self.create,
+                CreateReply,
+                auth=Auth.JWT,
+                body=CreateRequest,
+                errors=(Code.INSUFFICIENT_FUNDS,),
+            ),
+            Route(
+                "GET",
+                "/api/jobs",
+                "List my jobs",
+                self.own,
+                OwnReply,
+                auth=Auth.JWT,
+                query=OwnQuery,
+            ),
+            Route(
+                "GET",
+                "/api/jobs/{job_id}",
+                "Look at one of my jobs",
+                self.one,
+                JobReply,
+                auth=Auth.JWT,
+                errors=(Code.JOB_NOT_FOUND,),
+            ),
+            Route(
+                "POST",
+                "/api/jobs/{job_id}/cancel",
+                "Cancel one of my jobs",
+                self.cancel,
+                Reply,
+                auth=Auth.JWT,
+                errors=(Code.JOB_NOT_FOUND, Code.JOB_OVER),
+            ),
+        ]
+
+    def _workers(self) -> list[Route]:
+        held = (Code.JOB_NOT_FOUND, Code.ATTEMPT_NOT_CURRENT)
+        return [
+            Route(
+                "POST",
+                "/api/jobs/{job_id}/accept",
+                "Accept a job on this device",
+                self.accept,
+                AcceptReply,
+                auth=Auth.WORKER,
+                errors=(Code.JOB_NOT_FOUND, Code.JOB_NOT_WAITING),
+            ),
+            Route(
+                "GET",
+                "/api/worker/jobs/{job_id}",
+                "Look at what this device is to run",
+                self.work,
+                WorkReply,
+                auth=Auth.WORKER,
+                errors=held,
+            ),
+            Route(
+                "POST",
+                "/api/worker/jobs/{job_id}/complete",
+                "Report that a job is done",
+                self.complete,
+                Reply,
+                auth=Auth.WORKER,
+                body=CompleteRequest,
+                body_optional=True,
+                errors=held,
+            ),
+            Route(
+                "POST",
+                "/api/worker/jobs/{job_id}/fail",
+                "Report that a job cannot be done here",
+                self.fail,
+                Reply,
+                auth=Auth.WORKER,
+                body=FailRequest,
+                errors=held,
+            ),
+        ]
+
+    async def marketplace(self, call: Call[Nothing, MarketplaceQuery]) -> MarketplaceReply:
+        """List open jobs of everybody."""
+        query = call.query
+        found = await self._jobs.page_open(
+            status=JobStatus(query.status) if query.status else None,
+            job_type=query.job_type or "",
+            before=query.before,
+            limit=query.limit + 1,
+        )
+        items = [_item(job) for job in found[: query.limit]]
+        more = len(found) > query.limit
+        return MarketplaceReply(jobs=items, next_cursor=items[-1].id if more else UNSET)
+
+    async def create(self, call: Call[CreateRequest, Any]) -> CreateReply:
+        """Put a job up."""
+        body = call.body
+        new = NewJob(
+            title=body.title,
+            job_type=body.job_type,
+            price=body.price_credit,
+            duration_hrs=body.duration_hrs,
+            description=body.description or "",
+            requirements=body.requirements or "",
+        )
+        return CreateReply(job_id=await self._jobs.create(call.user_id, new))
+
+    async def own(self, call: Call[Nothing, OwnQuery]) -> OwnReply:
+        """List the caller's jobs."""
+        query = call.query
+        found = await self._jobs.page_of_user(
+            call.user_id,
+            status=JobStatus(query.status) if query.status else None,
+            before=query.before,
+            limit=query.limit + 1,
+        )
+        items = [_own(job) for job in found[: query.limit]]
+        more = len(found) > query.limit
+        return OwnReply(jobs=items, next_cursor=items[-1].id if more else UNSET)
+
+    async def one(self, call: Call[Nothing, Any]) -> JobReply:
+        """Return one of the caller's jobs."""
+        return JobReply(job=_own(await self._jobs.find(call.user_id, _job_id(call))))
+
+    async def cancel(self, call: Call[Nothing, Any]) -> Reply:
+        """Cancel one of the caller's jobs."""
+        await self._jobs.cancel(call.user_id, _job_id(call))
+        return Reply()
+
+    async def accept(self, call: Call[Nothing, Any]) -> AcceptReply:
+        """Let the device run a job."""
+        job = await self._jobs.accept(call.device, _job_id(call))
+        return AcceptReply(job=AcceptedJob(job.id, job.title, job.status))
+
+    async def work(self, call: Call[Nothing, Any]) -> WorkReply:
+        """Return what the device is to run."""
+        job = await self._jobs.work(call.device, _job_id(call))
+        return WorkReply(
+            job=Work(
+                id=job.id,
+                title=job.title,
+                job_type=job.job_type,
+                status=job.status,
+                duration_hrs=job.duration_hrs,
+                price_credit=money(job.price_credit),
+                description=job.description,
+                requirements=job.requirements,
+                attempt=job.attempts,
+            )
+        )
+
+    async def complete(self, call: Call[CompleteRequest, Any]) -> Reply:
+        """Take a result."""
+        await self._jobs.complete(call.device, _job_id(call), call.body.result or "")
+        return Reply()
+
+    async def fail(self, call: Call[FailRequest, Any]) -> Reply:
+        """Take a job back."""
+        await self._jobs.fail(call.device, _job_id(call), call.body.reason)
+        return Reply()
+
+
+def _job_id(call: Call[Any, Any]) -> str:
+    try:
+        return parsed(call.path["job_id"])
+    except ValueError as error:
+        raise MarketError(Code.JOB_NOT_FOUND) from error
+
+
+def _item(job: JobRow) -> JobItem:
+    return JobItem(
+        id=job.id,
+        title=job.title,
+        job_type=job.job_type,
+        price_credit=money(job.price_credit),
+        duration_hrs=job.duration_hrs,
+        status=job.status,
+        buyer_id=job.user_id,
+    )
+
+
+def _own(job: JobRow) -> OwnJob:
+    return OwnJob(
+        id=job.id,
+        title=job.title,
+        job_type=job.job_type,
+        price_credit=money(job.price_credit),
+        duration_hrs=job.duration_hrs,
+        status=job.status,
+        buyer_id=job.user_id,
+        description=job.description,
+        requirements=job.requirements,
+        attempts=job.attempts,
+        created_at=timestamp(job.created_at),
+        accepted_at=UNSET if job.accepted_at is None else timestamp(job.accepted_at),
+        finished_at=UNSET if job.finished_at is None else timestamp(job.finished_at),
+        result=UNSET if job.result is None else job.result,
+    )

@@ -1,0 +1,236 @@
+"""Routes of worker devices: tokens, heartbeats, the list (specification 4.3 to 4.6)."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from api.accounts import RequiredText
+from api.codec import Money, money
+from api.listing import Page, timestamp
+from api.routes import Auth, Call, Nothing, Reply, Route
+from market.devices import Devices
+from market.errors import Code, MarketError
+from market.ids import parsed
+from market.jobs import Jobs
+from storage.devices import DeviceRow
+
+Celsius = Annotated[float, Meta(ge=-50, le=150)]
+Percentage = Annotated[float, Meta(ge=0, le=100)]
+ShortText = Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class CreateTokenRequest(Struct):
+    """What a new device is called, what it is, and what it works for, in USD per hour."""
+
+    name: ShortText
+    device_type: Literal["desktop", "mini_pc", "server", "phone"] | None = None
+    min_price_usd: Money | None = None
+
+
+class CreateTokenReply(Reply, kw_only=True):
+    """A worker token, shown this once, and its identifier, which is also the device's."""
+
+    token: str
+    token_id: str
+
+
+class HeartbeatRequest(Struct):
+    """What a device reports of itself; what is left out keeps its last value."""
+
+    hostname: ShortText | None = None
+    gpu_name: Annotated[str, Meta(max_length=200)] | None = None
+    cpu_cores: Annotated[int, Meta(ge=1, le=100_000)] | None = None
+    ram_gb: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
+    cpu_temp: Celsius | None = None
+    gpu_temp: Celsius | None = None
+    cpu_pct: Percentage | None = None
+    ram_pct: Percentage | None = None
+
+
+class DeviceItem(Struct):
+    """A device in the list; memory in GB, earnings in credits since 00:00 UTC."""
+
+    id: str
+    hostname: str
+    device_type: str
+    gpu_name: str
+    cpu_cores: int
+    ram_gb: float
+    is_online: bool
+    earn_today: float
+
+
+class DevicesReply(Reply, kw_only=True):
+    """Devices, newest first; `next_cursor` is there when there are more."""
+
+    devices: list[DeviceItem]
+    next_cursor: str | UnsetType = UNSET
+
+
+class TokenItem(Struct):
+    """A worker token in the list, without its secret; price in USD per hour."""
+
+    token_id: str
+    name: str
+    device_type: str
+    created_at: str
+    min_price_usd: float | UnsetType = UNSET
+    revoked_at: str | UnsetType = UNSET
+
+
+class TokensReply(Reply, kw_only=True):
+    """Worker tokens, newest first; `next_cursor` is there when there are more."""
+
+    tokens: list[TokenItem]
+    next_cursor: str | UnsetType = UNSET
+
+
+class RevokeRequest(Struct):
+    """Which token to end."""
+
+    token_id: RequiredText
+
+
+class WorkerRoutes:
+    """The routes of worker devices."""
+
+    def __init__(self, devices: Devices, jobs: Jobs) -> None:
+        self._devices = devices
+        self._jobs = jobs
+
+    def table(self) -> list[Route]:
+        """Return the declarations."""
+        return [
+            Route(
+                "POST",
+                "/api/worker/token/create",
+                "Register a worker device and make its token",
+                self.create_token,
+                CreateTokenReply,
+                auth=Auth.JWT,
+                body=CreateTokenRequest,
+            ),
+            Route(
+                "GET",
+                "/api/worker/tokens",
+                "List my worker tokens",
+                self.tokens,
+                TokensReply,
+                auth=Auth.JWT,
+                query=Page,
+            ),
+            Route(
+                "POST",
+                "/api/worker/token/revoke",
+                "End a worker token",
+                self.revoke_token,
+                Reply,
+                auth=Auth.JWT,
+                body=RevokeRequest,
+                errors=(Code.TOKEN_NOT_FOUND,),
+            ),
+            Route(
+                "POST",
+                "/api/worker/heartbeat",
+                "Report that this device is alive",
+                self.heartbeat,
+                Reply,
+                auth=Auth.WORKER,
+                body=HeartbeatRequest,
+                body_optional=True,
+            ),
+            Route(
+                "POST",
+                "/api/worker/offline",
+                "Report that this device leaves",
+                self.offline,
+                Reply,
+                auth=Auth.WORKER,
+            ),
+            Route(
+                "GET",
+                "/api/worker/devices",
+                "List my worker devices",
+                self.list_devices,
+                DevicesReply,
+                auth=Auth.JWT,
+                query=Page,
+            ),
+        ]
+
+    async def create_token(self, call: Call[CreateTokenRequest, Any]) -> CreateTokenReply:
+        """Register a device."""
+        body = call.body
+        made = await self._devices.create(
+            call.user_id,
+            name=body.name,
+            device_type=body.device_type or "desktop",
+            min_price_usd=body.min_price_usd,
+        )
+        return CreateTokenReply(token=made.token, token_id=made.device_id)
+
+    async def tokens(self, call: Call[Nothing, Page]) -> TokensReply:
+        """List the caller's tokens."""
+        devices, cursor = await self._page(call)
+        return TokensReply(tokens=[_token_item(device) for device in devices], next_cursor=cursor)
+
+    async def revoke_token(self, call: Call[RevokeRequest, Any]) -> Reply:
+        """End a token at once."""
+        try:
+            device_id = parsed(call.body.token_id)
+        except ValueError as error:
+            message = "token_id is not a UUID."
+            raise MarketError(Code.INVALID_FIELD, message, field="token_id") from error
+        await self._devices.revoke(call.user_id, device_id)
+        return Reply()
+
+    async def heartbeat(self, call: Call[HeartbeatRequest, Any]) -> Reply:
+        """Take a report."""
+        report = msgspec.structs.asdict(call.body)
+        self._devices.heartbeat(
+            call.device, {name: value for name, value in report.items() if value is not None}
+        )
+        return Reply()
+
+    async def offline(self, call: Call[Nothing, Any]) -> Reply:
+        """Note that the device leaves."""
+        self._devices.offline(call.device)
+        return Reply()
+
+    async def list_devices(self, call: Call[Nothing, Page]) -> DevicesReply:
+        """List the caller's devices, as of now."""
+        devices, cursor = await self._page(call)
+        earned = await self._jobs.earned_today(call.user_id)
+        items = [
+            DeviceItem(
+                id=device.id,
+                hostname=device.hostname,
+                device_type=device.device_type,
+                gpu_name=device.gpu_name,
+                cpu_cores=device.cpu_cores,
+                ram_gb=device.ram_gb,
+                is_online=self._devices.is_online(device),
+                earn_today=money(earned.get(device.id, 0)),
+            )
+            for device in devices
+        ]
+        return DevicesReply(devices=items, next_cursor=cursor)
+
+    async def _page(self, call: Call[Any, Page]) -> tuple[list[DeviceRow], str | UnsetType]:
+        limit = call.query.limit
+        found = await self._devices.page(call.user_id, before=call.query.before, limit=limit + 1)
+        page = found[:limit]
+        return page, page[-1].id if len(found) > limit else UNSET
+
+
+def _token_item(device: DeviceRow) -> TokenItem:
+    price, revoked = device.min_price_usd, device.revoked_at
+    return TokenItem(
+        token_id=device.id,
+        name=device.name,
+        device_type=device.device_type,
+        created_at=timestamp(device.created_at),
+        min_price_usd=UNSET if price is None else money(price),
+        revoked_at=UNSET if revoked is None else timestamp(revoked),
+    )

@@ -1,0 +1,202 @@
+"""Worker devices: their tokens, their heartbeats, who is online.
+
+Heartbeats are the most frequent request of the service. The latest report of every device that was
+heard of is kept in memory and is what every answer is made from; `run` writes what changed down in
+batches. After a crash a device has lost at most the reports of the last seconds.
+"""
+
+import asyncio
+import hashlib
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from market.errors import Code, MarketError
+from market.ids import Identifiers
+from storage import devices as queries
+from storage.devices import DeviceRow
+from storage.errors import StoreError
+from storage.store import Store
+
+TOKEN_BYTES = 32
+TOKEN_MAX_CHARACTERS = 256
+ONLINE_SECONDS = 90
+WRITE_SECONDS = 2.0
+WRITE_MAX_DEVICES = 1_000
+NAME_MAX_CHARACTERS = 200
+
+_logger = logging.getLogger("devices")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerToken:
+    """A token that was made, shown this once, and the device it belongs to."""
+
+    token: str
+    device_id: str
+
+
+class Devices:
+    """Knows the worker devices.
+
+    Args:
+        store: where devices are kept.
+        identifiers: makes identifiers.
+        now: the wall clock, in UTC seconds.
+    """
+
+    def __init__(self, store: Store, identifiers: Identifiers, now: Callable[[], int]) -> None:
+        self._store = store
+        self._identifiers = identifiers
+        self._now = now
+        self._by_token: dict[str, DeviceRow] = {}
+        self._by_id: dict[str, str] = {}
+        self._changed: set[str] = set()
+        # Tokens that were revoked here: one may be read from the store while it is being revoked.
+        self._revoked: set[str] = set()
+        self._store_failing = False
+
+    async def create(
+        self, user_id: str, *, name: str, device_type: str, min_price_usd: int | None
+    ) -> WorkerToken:
+        """Register a device, offline, and make its token.
+
+        Args:
+            user_id: whose device.
+            name: its label, and its host name until it says another.
+            device_type: desktop, mini_pc, server or phone.
+            min_price_usd: micro-USD per hour below which it is not offered work.
+
+        Raises:
+            MarketError: `invalid_field`.
+        """
+        if not name.isprintable() or len(name) > NAME_MAX_CHARACTERS:
+            message = f"A name has 1 to {NAME_MAX_CHARACTERS} printable characters."
+            raise MarketError(Code.INVALID_FIELD, message, field="name")
+        token = secrets.token_urlsafe(TOKEN_BYTES)
+        device = DeviceRow(
+            id=self._identifiers.new(),
+            user_id=user_id,
+            token_hash=_hashed(token),
+            name=name,
+            hostname=name,
+            device_type=device_type,
+            min_price_usd=min_price_usd,
+            gpu_name="",
+            cpu_cores=0,
+            ram_gb=0.0,
+            cpu_temp=None,
+            gpu_temp=None,
+            cpu_pct=None,
+            ram_pct=None,
+            created_at=self._now(),
+            last_heartbeat_at=None,
+            offline_at=None,
+            revoked_at=None,
+        )
+        await self._store.write(queries.insert, device)
+        return WorkerToken(token, device.id)
+
+    async def authenticate(self, token: str) -> DeviceRow:
+        """Return the device that shows a token, as of now.
+
+        Raises:
+            MarketError: `worker_unauthorized`.
+        """
+        if not token or len(token) > TOKEN_MAX_CHARACTERS:
+            raise MarketError(Code.WORKER_UNAUTHORIZED)
+        token_hash = _hashed(token)
+        device = self._by_token.get(token_hash)
+        if device is None:
+            device = await self._store.read(queries.find_by_token, token_hash)
+            if device is None or device.revoked_at is not None or token_hash in self._revoked:
+                raise MarketError(Code.WORKER_UNAUTHORIZED)
+            device = self._by_token.setdefault(token_hash, device)
+            self._by_id[device.id] = token_hash
+        if device.revoked_at is not None:
+            raise MarketError(Code.WORKER_UNAUTHORIZED)
+        return device
+
+    def heartbeat(self, device: DeviceRow, report: Mapping[str, object]) -> None:
+        """Take a device's report; what it leaves out keeps its last value."""
+        self._keep(device, last_heartbeat_at=self._now(), offline_at=None, **report)
+
+    def offline(self, device: DeviceRow) -> None:
+        """Note that a device leaves."""
+        self._keep(device, offline_at=self._now())
+
+    async def page(self, user_id: str, *, before: str, limit: int) -> list[DeviceRow]:
+        """Return a user's devices that were not revoked and those that were, newest first."""
+        rows = await self._store.read(queries.page, user_id=user_id, before=before, limit=limit)
+        return [self._latest(row) for row in rows]
+
+    async def revoke(self, user_id: str, device_id: str) -> None:
+        """End a device's token at once; doing it again changes nothing.
+
+        Raises:
+            MarketError: `token_not_found`, when there is none or it is somebody else's.
+        """
+        now = self._now()
+        token_hash = await self._store.write(
+            queries.revoke, device_id=device_id, user_id=user_id, now=now
+        )
+        if token_hash is None:
+            raise MarketError(Code.TOKEN_NOT_FOUND, field="token_id")
+        self._revoked.add(token_hash)
+        known = self._by_token.get(token_hash)
+        if known is not None and known.revoked_at is None:
+            self._by_token[token_hash] = known._replace(revoked_at=now)
+
+    def is_online(self, device: DeviceRow) -> bool:
+        """Say whether a device was heard of lately and has not left since."""
+        latest = device.last_heartbeat_at
+        return (
+            device.revoked_at is None
+            and device.offline_at is None
+            and latest is not None
+            and self._now() - latest <= ONLINE_SECONDS
+        )
+
+    async def run(self) -> None:
+        """Write reports down until cancelled; the store's failures delay that."""
+        while True:
+            await asyncio.sleep(WRITE_SECONDS)
+            try:
+                await self.flush()
+            except StoreError as error:
+                if not self._store_failing:
+                    _logger.error("heartbeats wait for the store to return: %s", error)
+                self._store_failing = True
+            else:
+                self._store_failing = False
+
+    async def flush(self) -> None:
+        """Write every report down that is not.
+
+        Raises:
+            StoreError: what was not written is kept for the next time.
+        """
+        while self._changed:
+            batch = [self._changed.pop() for _ in range(min(len(self._changed), WRITE_MAX_DEVICES))]
+            try:
+                await self._store.write(
+                    queries.write_reports, [self._by_token[token] for token in batch]
+                )
+            except BaseException:
+                self._changed.update(batch)
+                raise
+
+    def _latest(self, row: DeviceRow) -> DeviceRow:
+        token_hash = self._by_id.get(row.id)
+        return row if token_hash is None else self._by_token[token_hash]
+
+    def _keep(self, device: DeviceRow, **changes: object) -> None:
+        token_hash = device.token_hash
+        latest = self._by_token[token_hash]
+        self._by_token[token_hash] = latest._replace(**changes)  # type: ignore[arg-type]
+        self._changed.add(token_hash)
+
+
+def _hashed(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

@@ -1,0 +1,339 @@
+"""Jobs: put up by a buyer, run by a worker's device, paid when they are done.
+
+A job's price is held when it is put up. Each change is one guarded update of the state it was read
+in, in one transaction with the money it moves, so that of a thousand who accept a job one wins, and
+no late report is paid.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from market import ledger
+from market.devices import Devices
+from market.errors import Code, MarketError
+from market.ids import Identifiers
+from market.money import MICRO, Currency, shown
+from market.states import JobStatus
+from storage import jobs as queries
+from storage.devices import DeviceRow
+from storage.errors import StoreError
+from storage.jobs import JobRow
+from storage.ledger import HoldRow
+from storage.store import Store, Transaction
+
+TITLE_MAX_CHARACTERS = 200
+TEXT_MAX_CHARACTERS = 20_000
+DURATION_MAX_HOURS = 8_760
+PRICE_MAX = 1_000_000 * MICRO
+ATTEMPTS_MAX = 3
+SILENCE_SECONDS = 600
+TAKE_BACK_MAX_JOBS = 100
+HOUR_SECONDS = 3_600
+DAY_SECONDS = 86_400
+FEE_WHOLE = 10_000
+
+_logger = logging.getLogger("jobs")
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """What a buyer wants done: `price` in micro-credits, `duration_hrs` as estimated."""
+
+    title: str
+    job_type: str
+    price: int
+    duration_hrs: int
+    description: str
+    requirements: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a job is left: its new status, what of its price the worker's work was worth, and why."""
+
+    status: JobStatus
+    gross: int
+    result: str | None
+
+
+class Jobs:
+    """The marketplace of jobs.
+
+    Args:
+        store: where jobs are kept.
+        devices: knows who is alive.
+        identifiers: makes identifiers.
+        now: the wall clock, in UTC seconds.
+        fee: what the house keeps of a payment, in ten-thousandths.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        devices: Devices,
+        identifiers: Identifiers,
+        now: Callable[[], int],
+        *,
+        fee: int,
+    ) -> None:
+        self._store = store
+        self._devices = devices
+        self._identifiers = identifiers
+        self._now = now
+        self._fee = fee
+        self._listening_since = now()
+
+    async def create(self, user_id: str, new: NewJob) -> str:
+        """Put a job up, hold its price, and return its identifier.
+
+        Raises:
+            MarketError: `invalid_field`, `insufficient_funds`.
+        """
+        _check(new)
+        job = JobRow(
+            id=self._identifiers.new(),
+            user_id=user_id,
+            title=new.title,
+            job_type=new.job_type,
+            price_credit=new.price,
+            duration_hrs=new.duration_hrs,
+            description=new.description,
+            requirements=new.requirements,
+            status=JobStatus.WAITING,
+            attempts=0,
+            device_id=None,
+            created_at=self._now(),
+            accepted_at=None,
+            finished_at=None,
+            earned=0,
+            result=None,
+        )
+        try:
+            await self._store.write(_create, job, transfer_id=self._identifiers.new())
+        except MarketError as error:
+            if error.code is not Code.INSUFFICIENT_FUNDS:
+                raise
+            message = f"The price of {shown(new.price)} credits is more than is available."
+            raise MarketError(error.code, message, field="price_credit") from error
+        return job.id
+
+    async def page_open(
+        self, *, status: JobStatus | None, job_type: str, before: str, limit: int
+    ) -> list[JobRow]:
+        """Return waiting and running jobs of everybody, newest first; "" filters nothing."""
+        return await self._store.read(
+            queries.page_open, status=status or "", job_type=job_type, before=before, limit=limit
+        )
+
+    async def page_of_user(
+        self, user_id: str, *, status: JobStatus | None, before: str, limit: int
+    ) -> list[JobRow]:
+        """Return a buyer's jobs, newest first."""
+        return await self._store.read(
+            queries.page_of_user, user_id=user_id, status=status or "", before=before, limit=limit
+        )
+
+    async def find(self, user_id: str, job_id: str) -> JobRow:
+        """Return one of a buyer's jobs.
+
+        Raises:
+            MarketError: `job_not_found`, when there is none or it is somebody else's.
+        """
+        job = await self._store.read(queries.find, job_id)
+        if job is None or job.user_id != user_id:
+            raise MarketError(Code.JOB_NOT_FOUND)
+        return job
+
+    async def cancel(self, user_id: str, job_id: str) -> None:
+        """Cancel one of a buyer's jobs.
+
+        A running one pays for the share of its estimated hours that has run. Cancelling what is
+        cancelled changes nothing.
+
+        Raises:
+            MarketError: `job_not_found`, `job_over`.
+        """
+        await self._store.write(self._cancel, user_id, job_id)
+
+    async def accept(self, device: DeviceRow, job_id: str) -> JobRow:
+        """Let a device run a waiting job; doing it again while it runs there changes nothing.
+
+        Raises:
+            MarketError: `job_not_found`, `job_not_waiting`.
+        """
+        return await self._store.write(_accept, device.id, job_id, now=self._now())
+
+    async def work(self, device: DeviceRow, job_id: str) -> JobRow:
+        """Return a job for the device that runs it.
+
+        Raises:
+            MarketError: `job_not_found`, `attempt_not_current`.
+        """
+        return await self._store.read(_held_by, device.id, job_id)
+
+    async def complete(self, device: DeviceRow, job_id: str, result: str) -> None:
+        """Take a result and pay the device's owner; reporting it again changes nothing.
+
+        Raises:
+            MarketError: `job_not_found`, `attempt_not_current`.
+        """
+        await self._store.write(self._complete, device, job_id, result)
+
+    async def fail(self, device: DeviceRow, job_id: str, reason: str) -> None:
+        """Take a job back that a device could not do; after the last attempt it has failed.
+
+        Raises:
+            MarketError: `job_not_found`, `attempt_not_current`.
+        """
+        await self._store.write(self._fail, device, job_id, reason)
+
+    async def take_back(self) -> int:
+        """Take jobs back from devices that were silent for too long; return how many.
+
+        Silence counts only while this service was there to listen.
+        """
+        silent_since = self._now() - SILENCE_SECONDS
+        if silent_since < self._listening_since:
+            return 0
+        await self._devices.flush()
+        found = await self._store.read(
+            queries.abandoned, silent_since=silent_since, limit=TAKE_BACK_MAX_JOBS
+        )
+        for job in found:
+            try:
+                await self._store.write(self._take_back, job)
+            except StoreError as error:
+                _logger.warning("job %s could not be taken back: %s", job.id, error)
+        return len(found)
+
+    async def earned_today(self, user_id: str) -> dict[str, int]:
+        """Return what each device of a user earned since 00:00 UTC, in micro-credits."""
+        now = self._now()
+        rows = await self._store.read(
+            queries.earned_since, user_id=user_id, since=now - now % DAY_SECONDS
+        )
+        return {row.device_id: row.earned for row in rows}
+
+    async def _cancel(self, tx: Transaction, user_id: str, job_id: str) -> None:
+        await tx.lock("jobs", [job_id])
+        job = await queries.find(tx, job_id)
+        if job is None or job.user_id != user_id:
+            raise MarketError(Code.JOB_NOT_FOUND)
+        if job.status == JobStatus.CANCELLED:
+            return
+        if job.status not in (JobStatus.WAITING, JobStatus.RUNNING):
+            raise MarketError(Code.JOB_OVER)
+        worker = await queries.owner_of(tx, job.device_id) if job.device_id is not None else None
+        gross = self._share(job) if worker is not None else 0
+        await self._leave(tx, job, Outcome(JobStatus.CANCELLED, gross, None), worker)
+
+    async def _complete(self, tx: Transaction, device: DeviceRow, job_id: str, result: str) -> None:
+        await tx.lock("jobs", [job_id])
+        job = await queries.find(tx, job_id)
+        if job is not None and job.device_id == device.id and job.status == JobStatus.COMPLETED:
+            return
+        job = await _held_by(tx, device.id, job_id)
+        outcome = Outcome(JobStatus.COMPLETED, job.price_credit, result)
+        await self._leave(tx, job, outcome, device.user_id)
+
+    async def _fail(self, tx: Transaction, device: DeviceRow, job_id: str, reason: str) -> None:
+        await tx.lock("jobs", [job_id])
+        await self._retry(tx, await _held_by(tx, device.id, job_id), reason)
+
+    async def _take_back(self, tx: Transaction, seen: JobRow) -> None:
+        await tx.lock("jobs", [seen.id])
+        job = await queries.find(tx, seen.id)
+        if job == seen:
+            await self._retry(tx, job, "the device was not heard of any more")
+
+    async def _retry(self, tx: Transaction, job: JobRow, reason: str) -> None:
+        """Put a running job up again; after its last attempt it has failed."""
+        if job.attempts >= ATTEMPTS_MAX:
+            await self._leave(tx, job, Outcome(JobStatus.FAILED, 0, reason), None)
+        else:
+            await _move(tx, job, Outcome(JobStatus.WAITING, 0, reason), 0, self._now())
+
+    async def _leave(
+        self, tx: Transaction, job: JobRow, outcome: Outcome, worker: str | None
+    ) -> None:
+        """End a job and settle its hold: the worker's part, the house's, and the rest."""
+        fee = outcome.gross * self._fee // FEE_WHOLE
+        earned = outcome.gross - fee
+        now = self._now()
+        await _move(tx, job, outcome, earned, now)
+        payments = []
+        if worker is not None:
+            payments = [
+                (ledger.available(worker, Currency.CREDIT), earned),
+                (ledger.revenue(Currency.CREDIT), fee),
+            ]
+        await ledger.capture(
+            tx, hold_of(job.id), payments, transfer_id=self._identifiers.new(), now=now
+        )
+
+    def _share(self, job: JobRow) -> int:
+        """Return what the part of a job's estimated time that has run is worth."""
+        if job.accepted_at is None:
+            return 0
+        ran = max(self._now() - job.accepted_at, 0)
+        return min(job.price_credit * ran // (job.duration_hrs * HOUR_SECONDS), job.price_credit)
+
+
+def hold_of(job_id: str) -> str:
+    """Return the hold that pays for a job."""
+    return f"job:{job_id}"
+
+
+def _check(new: NewJob) -> None:
+    for field, text, least, most in (
+        ("title", new.title, 1, TITLE_MAX_CHARACTERS),
+        ("description", new.description, 0, TEXT_MAX_CHARACTERS),
+        ("requirements", new.requirements, 0, TEXT_MAX_CHARACTERS),
+    ):
+        if not least <= len(text) <= most:
+            message = f"The {field} has {least} to {most} characters."
+            raise MarketError(Code.INVALID_FIELD, message, field=field)
+    if not 1 <= new.duration_hrs <= DURATION_MAX_HOURS:
+        message = f"A job takes 1 to {DURATION_MAX_HOURS} hours."
+        raise MarketError(Code.INVALID_FIELD, message, field="duration_hrs")
+    if new.price > PRICE_MAX:
+        message = f"The highest price is {PRICE_MAX // MICRO} credits."
+        raise MarketError(Code.INVALID_FIELD, message, field="price_credit")
+
+
+async def _create(tx: Transaction, job: JobRow, *, transfer_id: str) -> None:
+    hold = HoldRow(hold_of(job.id), job.user_id, Currency.CREDIT, job.price_credit, None)
+    await ledger.hold(tx, hold, transfer_id=transfer_id, now=job.created_at)
+    await queries.insert(tx, job)
+
+
+async def _accept(tx: Transaction, device_id: str, job_id: str, *, now: int) -> JobRow:
+    started = await queries.start(tx, job_id=job_id, device_id=device_id, now=now)
+    if started is not None:
+        return started
+    job = await queries.find(tx, job_id)
+    if job is None:
+        raise MarketError(Code.JOB_NOT_FOUND)
+    if job.status == JobStatus.RUNNING and job.device_id == device_id:
+        return job
+    raise MarketError(Code.JOB_NOT_WAITING)
+
+
+async def _held_by(tx: Transaction, device_id: str, job_id: str) -> JobRow:
+    """Return a job that a device runs; say why not, when it does not."""
+    job = await queries.find(tx, job_id)
+    if job is not None and job.status == JobStatus.RUNNING and job.device_id == device_id:
+        return job
+    if job is None or not await queries.has_attempted(tx, job_id=job_id, device_id=device_id):
+        raise MarketError(Code.JOB_NOT_FOUND)
+    raise MarketError(Code.ATTEMPT_NOT_CURRENT)
+
+
+async def _move(tx: Transaction, job: JobRow, outcome: Outcome, earned: int, now: int) -> None:
+    JobStatus(job.status).require_before(outcome.status)
+    moved = await queries.change_status(
+        tx, job, after=outcome.status, earned=earned, result=outcome.result, now=now
+    )
+    if not moved:
+        raise MarketError(Code.ATTEMPT_NOT_CURRENT)

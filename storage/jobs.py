@@ -1,0 +1,211 @@
+"""Queries on jobs and on the attempts of devices at them."""
+
+from typing import NamedTuple
+
+from storage.store import Transaction
+
+
+class JobRow(NamedTuple):
+    """A job: amounts in micro-credits, times in UTC seconds."""
+
+    id: str
+    user_id: str
+    title: str
+    job_type: str
+    price_credit: int
+    duration_hrs: int
+    description: str
+    requirements: str
+    status: str
+    attempts: int
+    device_id: str | None
+    created_at: int
+    accepted_at: int | None
+    finished_at: int | None
+    earned: int
+    result: str | None
+
+
+class EarnedRow(NamedTuple):
+    """What a device earned, in micro-credits."""
+
+    device_id: str
+    earned: int
+
+
+_COLUMNS = ", ".join(JobRow._fields)
+_VALUES = ", ".join(f":{name}" for name in JobRow._fields)
+_JOB = f"SELECT {_COLUMNS} FROM jobs"
+
+
+async def insert(tx: Transaction, job: JobRow) -> None:
+    """Add a job."""
+    await tx.run(f"INSERT INTO jobs ({_COLUMNS}) VALUES ({_VALUES})", **job._asdict())
+
+
+async def find(tx: Transaction, job_id: str) -> JobRow | None:
+    """Return a job."""
+    return await tx.one(JobRow, f"{_JOB} WHERE id = :id", id=job_id)
+
+
+async def page_open(
+    tx: Transaction, *, status: str, job_type: str, before: str, limit: int
+) -> list[JobRow]:
+    """Return waiting and running jobs of everybody, newest first; "" filters nothing."""
+    return await tx.all(
+        JobRow,
+        f"""
+        {_JOB}
+        WHERE status IN ('waiting', 'running')
+            AND (:status = '' OR status = :status)
+            AND (:job_type = '' OR job_type = :job_type)
+            AND (:before = '' OR id < :before)
+        ORDER BY id DESC
+        LIMIT :limit
+        """,
+        status=status,
+        job_type=job_type,
+        before=before,
+        limit=limit,
+    )
+
+
+async def page_of_user(
+    tx: Transaction, *, user_id: str, status: str, before: str, limit: int
+) -> list[JobRow]:
+    """Return a user's jobs, newest first; "" filters nothing."""
+    return await tx.all(
+        JobRow,
+        f"""
+        {_JOB}
+        WHERE user_id = :user_id
+            AND (:status = '' OR status = :status)
+            AND (:before = '' OR id < :before)
+        ORDER BY id DESC
+        LIMIT :limit
+        """,
+        user_id=user_id,
+        status=status,
+        before=before,
+        limit=limit,
+    )
+
+
+async def start(tx: Transaction, *, job_id: str, device_id: str, now: int) -> JobRow | None:
+    """Let a device run a waiting job, and return it; None when it is not waiting."""
+    job = await tx.one(
+        JobRow,
+        f"""
+        UPDATE jobs
+        SET status = 'running', device_id = :device_id, accepted_at = :now, attempts = attempts + 1
+        WHERE id = :job_id AND status = 'waiting'
+        RETURNING {_COLUMNS}
+        """,
+        job_id=job_id,
+        device_id=device_id,
+        now=now,
+    )
+    if job is not None:
+        await tx.run(
+            """
+            INSERT INTO job_attempts (job_id, attempt, device_id, started_at)
+            VALUES (:job_id, :attempt, :device_id, :now)
+            """,
+            job_id=job_id,
+            attempt=job.attempts,
+            device_id=device_id,
+            now=now,
+        )
+    return job
+
+
+async def change_status(
+    tx: Transaction,
+    before: JobRow,
+    *,
+    after: str,
+    earned: int = 0,
+    result: str | None = None,
+    now: int,
+) -> bool:
+    """Move a job on from the very state it was read in; False when it has left that state."""
+    over = after != "waiting"
+    changed = await tx.run(
+        """
+        UPDATE jobs
+        SET status = :after, earned = :earned, result = :result, finished_at = :finished_at,
+            device_id = :device_id
+        WHERE id = :id AND status = :before AND attempts = :attempts
+        """,
+        id=before.id,
+        before=before.status,
+        attempts=before.attempts,
+        after=after,
+        earned=earned,
+        result=result,
+        finished_at=now if over else None,
+        device_id=before.device_id if over else None,
+    )
+    if changed == 0:
+        return False
+    await tx.run(
+        """
+        UPDATE job_attempts SET ended_at = :now, outcome = :outcome
+        WHERE job_id = :job_id AND attempt = :attempt AND ended_at IS NULL
+        """,
+        job_id=before.id,
+        attempt=before.attempts,
+        outcome=after,
+        now=now,
+    )
+    return True
+
+
+async def owner_of(tx: Transaction, device_id: str) -> str | None:
+    """Return whose device it is."""
+    return await tx.one(
+        str, "SELECT user_id FROM devices WHERE id = :device_id", device_id=device_id
+    )
+
+
+async def has_attempted(tx: Transaction, *, job_id: str, device_id: str) -> bool:
+    """Say whether a device ever ran a job."""
+    found = await tx.one(
+        int,
+        "SELECT 1 FROM job_attempts WHERE job_id = :job_id AND device_id = :device_id",
+        job_id=job_id,
+        device_id=device_id,
+    )
+    return found is not None
+
+
+async def abandoned(tx: Transaction, *, silent_since: int, limit: int) -> list[JobRow]:
+    """Return running jobs whose device was last heard of, and began, before a moment."""
+    columns = ", ".join(f"j.{name}" for name in JobRow._fields)
+    return await tx.all(
+        JobRow,
+        f"""
+        SELECT {columns} FROM jobs AS j JOIN devices AS d ON d.id = j.device_id
+        WHERE j.status = 'running' AND j.accepted_at < :silent_since
+            AND (d.revoked_at IS NOT NULL OR COALESCE(d.last_heartbeat_at, 0) < :silent_since)
+        ORDER BY j.accepted_at
+        LIMIT :limit
+        """,
+        silent_since=silent_since,
+        limit=limit,
+    )
+
+
+async def earned_since(tx: Transaction, *, user_id: str, since: int) -> list[EarnedRow]:
+    """Return what each device of a user earned since a moment."""
+    return await tx.all(
+        EarnedRow,
+        """
+        SELECT j.device_id, CAST(SUM(j.earned) AS BIGINT) FROM jobs AS j
+        JOIN devices AS d ON d.id = j.device_id
+        WHERE d.user_id = :user_id AND j.finished_at >= :since AND j.earned > 0
+        GROUP BY j.device_id
+        """,
+        user_id=user_id,
+        since=since,
+    )
