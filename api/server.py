@@ -134,9 +134,8 @@ class HttpServer:
             query = convert_query(dict(request.query), route.query)
         body: object = None
         if route.body is not Nothing:
-            sent = await self._body(request)
-            if route.body_optional and not sent.strip():
-                sent = b"{}"
+            absent = route.body_optional and not request.body_exists
+            sent = b"{}" if absent else await self._body(request)
             body = self._decoders[route.body].decode(sent)
         return Call(body, query, names, self._client(request), login, worker)
 

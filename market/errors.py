@@ -37,13 +37,13 @@ class Code(Enum):
     UNAUTHORIZED = (
         "unauthorized",
         Kind.UNAUTHENTICATED,
-        "The session token is missing or invalid; send it as Authorization: Bearer TOKEN.",
+        "The session token is missing or invalid; it goes behind Authorization: Bearer.",
     )
     SESSION_NOT_FOUND = "session_not_found", Kind.NOT_FOUND, "The caller has no such proxy session."
     WORKER_UNAUTHORIZED = (
         "worker_unauthorized",
         Kind.UNAUTHENTICATED,
-        "The worker token is missing, invalid or revoked; it goes into the header X-Worker-Token.",
+        "The worker token is missing, invalid or revoked; it goes into X-Worker-Token, a header.",
     )
     TOKEN_NOT_FOUND = "token_not_found", Kind.NOT_FOUND, "The caller has no such worker token."
     JOB_NOT_FOUND = "job_not_found", Kind.NOT_FOUND, "There is no such job for the caller."
