@@ -189,11 +189,15 @@ class AccountRoutes:
     async def register(self, call: Call[RegisterRequest, Any]) -> RegisterReply:
         """Open an account and log its owner in."""
         body = call.body
-        login = await self._accounts.register(
-            username=body.username, email=body.email, password=body.password, client=call.client
+        login, referred = await self._accounts.register(
+            username=body.username,
+            email=body.email,
+            password=body.password,
+            ref=body.ref or "",
+            client=call.client,
         )
         await self._recovery.send_verification(login.profile.user_id, login.profile.email)
-        applied = UNSET if body.ref is None else False
+        applied = UNSET if body.ref is None else referred
         return RegisterReply(token=login.token, user=_login_user(login), referral_applied=applied)
 
     async def login(self, call: Call[LoginRequest, Any]) -> LoginReply:

@@ -93,11 +93,16 @@ def _prices(settings: Settings) -> Iterator[str]:
     for name, price in (
         ("market.price_per_gb_default_usd", market.price_per_gb_default_usd),
         ("market.price_per_gb_floor_usd", market.price_per_gb_floor_usd),
+        ("market.credit_usd", market.credit_usd),
+        ("market.gpu_rate_default_usd", market.gpu_rate_default_usd),
+        *(("market.gpu_rates_usd", rate) for rate in market.gpu_rates_usd.values()),
     ):
         if not price.is_finite() or not 0 <= price <= 1_000_000:
             yield f"{name}: expected an amount from 0 to 1000000, got {price}"
         elif price != round(price, MONEY_DIGITS):
             yield f"{name}: has more than {MONEY_DIGITS} decimals: {price}"
+    if market.credit_usd == 0:
+        yield "market.credit_usd: a credit is worth something, expected an amount above 0"
     if not market.fee_percent.is_finite() or not 0 <= market.fee_percent <= 100:
         yield f"market.fee_percent: expected 0 to 100, got {market.fee_percent}"
     elif market.fee_percent != round(market.fee_percent, PERCENT_DIGITS):

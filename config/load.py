@@ -143,7 +143,7 @@ def _from_toml(value: object, kind: Any) -> object:  # noqa: ANN401 - as above
 
 
 def _from_text(text: str, kind: Any) -> object:  # noqa: ANN401 - as above
-    if getattr(kind, "__origin__", None) is tuple:
+    if get_origin(kind) in (tuple, dict):
         return msgspec.json.decode(text, type=kind)
     return msgspec.convert(text, kind, strict=False)
 

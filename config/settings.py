@@ -64,6 +64,11 @@ class MarketSettings(Struct, frozen=True):
     price_per_gb_default_usd: Decimal = Decimal("1.0")
     price_per_gb_floor_usd: Decimal = Decimal("0.10")
     fee_percent: Decimal = Decimal(10)
+    credit_usd: Decimal = Decimal("0.01")
+    gpu_rate_default_usd: Decimal = Decimal("1.0")
+    gpu_rates_usd: dict[str, Decimal] = {}
+    referrer_reward_credits: Annotated[int, Meta(ge=0, le=1_000_000)] = 50
+    referred_reward_credits: Annotated[int, Meta(ge=0, le=1_000_000)] = 25
     session_days: Annotated[int, Meta(ge=1, le=3650)] = 30
 
 

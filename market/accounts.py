@@ -10,6 +10,7 @@ from market.ids import Identifiers
 from market.ledger import Movement, Transfer
 from market.money import Currency
 from market.passwords import Passwords
+from market.referrals import Rewards, parse_code, refer
 from market.throttle import Throttle
 from market.tokens import Claims, Tokens
 from storage import ledger as ledger_queries
@@ -64,6 +65,7 @@ class Accounts:
         identifiers: makes identifiers.
         now: the wall clock, in UTC seconds.
         limits: how often somebody may try.
+        rewards: what somebody earns who comes by another's code, and that other.
     """
 
     def __init__(
@@ -73,8 +75,10 @@ class Accounts:
         tokens: Tokens,
         identifiers: Identifiers,
         now: Callable[[], int],
-        limits: LoginLimits = LoginLimits(),
+        limits: LoginLimits,
+        rewards: Rewards,
     ) -> None:
+        self._rewards = rewards
         self._store = store
         self._passwords = passwords
         self._tokens = tokens
@@ -85,9 +89,16 @@ class Accounts:
         self._registrations = Throttle(limits.registrations_per_client, HOUR_SECONDS, now)
 
     async def register(
-        self, *, username: str, email: str, password: str, client: str = ""
-    ) -> Login:
-        """Open an account and log its owner in; `client` is the address they come from.
+        self, *, username: str, email: str, password: str, ref: str = "", client: str = ""
+    ) -> tuple[Login, bool]:
+        """Open an account and log its owner in; say too whether the referral code was applied.
+
+        Args:
+            username: how others see them.
+            email: how they log in.
+            password: what nobody else knows.
+            ref: the referral code of whoever sent them; one that is no good stops nothing.
+            client: the network address they come from.
 
         Raises:
             MarketError: `invalid_field`, `email_taken`, `username_taken`, `too_busy`,
@@ -102,9 +113,11 @@ class Accounts:
             password=password,
             now=self._now(),
         )
-        await self._store.write(add_user, user)
+        referred = await self._store.write(
+            _register, user, ref, self._rewards, self._identifiers.new()
+        )
         self._registrations.count(client)
-        return await self._logged_in(user.id)
+        return await self._logged_in(user.id), referred
 
     async def login(self, *, email: str, password: str, client: str = "") -> Login:
         """Let somebody in; `client` is the address they come from.
@@ -325,6 +338,26 @@ def _check_email(email: str) -> None:
             "This is not an e-mail address like name@example.com.",
             field="email",
         )
+
+
+async def _register(
+    tx: Transaction, user: UserRow, ref: str, rewards: Rewards, transfer_id: str
+) -> bool:
+    await add_user(tx, user)
+    if not ref:
+        return False
+    try:
+        await refer(
+            tx,
+            user.id,
+            parse_code(ref),
+            rewards=rewards,
+            transfer_id=transfer_id,
+            now=user.created_at,
+        )
+    except MarketError:
+        return False
+    return True
 
 
 async def _begin_login(tx: Transaction, claims: Claims) -> LoginRow:

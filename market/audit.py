@@ -56,8 +56,8 @@ async def _audit(tx: Transaction) -> Report:
         Check("held money is the sum of open holds", _words(await queries.held_against_holds(tx))),
         Check("every hold was set aside in full", _words(await queries.holds_without_posting(tx))),
         Check(
-            "every resolved hold paid out what it captured",
-            _words(await queries.captures_against_postings(tx)),
+            "every resolved hold paid out what it captured, and released the rest",
+            _words(await queries.resolutions_against_postings(tx)),
         ),
         Check(
             "open holds are open work",

@@ -54,6 +54,28 @@ class Code(Enum):
         Kind.INVALID,
         "The job was taken back from this device, or is over.",
     )
+    REFERRAL_CODE_NOT_FOUND = (
+        "referral_code_not_found",
+        Kind.NOT_FOUND,
+        "Nobody has this referral code.",
+    )
+    OWN_REFERRAL_CODE = "own_referral_code", Kind.INVALID, "This is the caller's own referral code."
+    REFERRAL_ALREADY_APPLIED = (
+        "referral_already_applied",
+        Kind.INVALID,
+        "The caller has applied a referral code before.",
+    )
+    REFERRAL_TOO_LATE = (
+        "referral_too_late",
+        Kind.INVALID,
+        "A referral code is applied within 30 days of registering.",
+    )
+    REFERRAL_CIRCLE = (
+        "referral_circle",
+        Kind.INVALID,
+        "Whoever has this code came, perhaps over others, by the caller's own.",
+    )
+    DEPLOY_NOT_FOUND = "deploy_not_found", Kind.NOT_FOUND, "The caller has no such deploy."
     USER_NOT_FOUND = "user_not_found", Kind.NOT_FOUND, "There is no such user."
     REFERENCE_REUSED = (
         "reference_reused",

@@ -6,13 +6,14 @@ no late report is paid.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from market import ledger
 from market.devices import Devices
 from market.errors import Code, MarketError
 from market.ids import Identifiers
+from market.ledger import Movement, Transfer, TransferIds
 from market.money import MICRO, Currency, shown
 from market.states import JobStatus
 from storage import jobs as queries
@@ -55,6 +56,15 @@ class Outcome:
     status: JobStatus
     gross: int
     result: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a change needs from outside its transaction: the time, and identifiers of transfers."""
+
+    now: int
+    resolution: TransferIds
+    payout_id: str
 
 
 class Jobs:
@@ -108,9 +118,12 @@ class Jobs:
             finished_at=None,
             earned=0,
             result=None,
+            deploy_id=None,
+            currency=Currency.CREDIT,
+            price_held=new.price,
         )
         try:
-            await self._store.write(_create, job, transfer_id=self._identifiers.new())
+            await self._store.write(put_up, job, transfer_id=self._identifiers.new())
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
@@ -154,7 +167,16 @@ class Jobs:
         Raises:
             MarketError: `job_not_found`, `job_over`.
         """
-        await self._store.write(self._cancel, user_id, job_id)
+        await self._store.write(self._cancel, self._moment(), user_id, job_id)
+
+    async def cancel_all(self, user_id: str, job_ids: Sequence[str]) -> None:
+        """Cancel those of a buyer's jobs that are not over; raises as `cancel`."""
+        for job_id in job_ids:
+            try:
+                await self.cancel(user_id, job_id)
+            except MarketError as error:
+                if error.code is not Code.JOB_OVER:
+                    raise
 
     async def accept(self, device: DeviceRow, job_id: str) -> JobRow:
         """Let a device run a waiting job; doing it again while it runs there changes nothing.
@@ -178,7 +200,7 @@ class Jobs:
         Raises:
             MarketError: `job_not_found`, `attempt_not_current`.
         """
-        await self._store.write(self._complete, device, job_id, result)
+        await self._store.write(self._complete, self._moment(), device, job_id, result)
 
     async def fail(self, device: DeviceRow, job_id: str, reason: str) -> None:
         """Take a job back that a device could not do; after the last attempt it has failed.
@@ -186,7 +208,7 @@ class Jobs:
         Raises:
             MarketError: `job_not_found`, `attempt_not_current`.
         """
-        await self._store.write(self._fail, device, job_id, reason)
+        await self._store.write(self._fail, self._moment(), device, job_id, reason)
 
     async def take_back(self) -> int:
         """Take jobs back from devices that were silent for too long; return how many.
@@ -202,7 +224,7 @@ class Jobs:
         )
         for job in found:
             try:
-                await self._store.write(self._take_back, job)
+                await self._store.write(self._take_back, self._moment(), job)
             except StoreError as error:
                 _logger.warning("job %s could not be taken back: %s", job.id, error)
         return len(found)
@@ -215,7 +237,7 @@ class Jobs:
         )
         return {row.device_id: row.earned for row in rows}
 
-    async def _cancel(self, tx: Transaction, user_id: str, job_id: str) -> None:
+    async def _cancel(self, tx: Transaction, moment: Moment, user_id: str, job_id: str) -> None:
         await tx.lock("jobs", [job_id])
         job = await queries.find(tx, job_id)
         if job is None or job.user_id != user_id:
@@ -225,59 +247,86 @@ class Jobs:
         if job.status not in (JobStatus.WAITING, JobStatus.RUNNING):
             raise MarketError(Code.JOB_OVER)
         worker = await queries.owner_of(tx, job.device_id) if job.device_id is not None else None
-        gross = self._share(job) if worker is not None else 0
-        await self._leave(tx, job, Outcome(JobStatus.CANCELLED, gross, None), worker)
+        gross = _share(job, moment.now) if worker is not None else 0
+        await self._leave(tx, moment, job, Outcome(JobStatus.CANCELLED, gross, None), worker)
 
-    async def _complete(self, tx: Transaction, device: DeviceRow, job_id: str, result: str) -> None:
+    async def _complete(
+        self, tx: Transaction, moment: Moment, device: DeviceRow, job_id: str, result: str
+    ) -> None:
         await tx.lock("jobs", [job_id])
         job = await queries.find(tx, job_id)
         if job is not None and job.device_id == device.id and job.status == JobStatus.COMPLETED:
             return
         job = await _held_by(tx, device.id, job_id)
         outcome = Outcome(JobStatus.COMPLETED, job.price_credit, result)
-        await self._leave(tx, job, outcome, device.user_id)
+        await self._leave(tx, moment, job, outcome, device.user_id)
 
-    async def _fail(self, tx: Transaction, device: DeviceRow, job_id: str, reason: str) -> None:
+    async def _fail(
+        self, tx: Transaction, moment: Moment, device: DeviceRow, job_id: str, reason: str
+    ) -> None:
         await tx.lock("jobs", [job_id])
-        await self._retry(tx, await _held_by(tx, device.id, job_id), reason)
+        await self._retry(tx, moment, await _held_by(tx, device.id, job_id), reason)
 
-    async def _take_back(self, tx: Transaction, seen: JobRow) -> None:
+    async def _take_back(self, tx: Transaction, moment: Moment, seen: JobRow) -> None:
         await tx.lock("jobs", [seen.id])
         job = await queries.find(tx, seen.id)
         if job == seen:
-            await self._retry(tx, job, "the device was not heard of any more")
+            await self._retry(tx, moment, job, "the device was not heard of any more")
 
-    async def _retry(self, tx: Transaction, job: JobRow, reason: str) -> None:
+    async def _retry(self, tx: Transaction, moment: Moment, job: JobRow, reason: str) -> None:
         """Put a running job up again; after its last attempt it has failed."""
         if job.attempts >= ATTEMPTS_MAX:
-            await self._leave(tx, job, Outcome(JobStatus.FAILED, 0, reason), None)
+            await self._leave(tx, moment, job, Outcome(JobStatus.FAILED, 0, reason), None)
         else:
-            await _move(tx, job, Outcome(JobStatus.WAITING, 0, reason), 0, self._now())
+            await _move(tx, job, Outcome(JobStatus.WAITING, 0, reason), 0, moment.now)
 
     async def _leave(
-        self, tx: Transaction, job: JobRow, outcome: Outcome, worker: str | None
+        self,
+        tx: Transaction,
+        moment: Moment,
+        job: JobRow,
+        outcome: Outcome,
+        worker: str | None,
     ) -> None:
-        """End a job and settle its hold: the worker's part, the house's, and the rest."""
+        """End a job and settle its hold: what the work was worth, and the rest.
+
+        A worker is always paid in credits. Where the buyer holds another currency, the house takes
+        that and pays the credits.
+        """
         fee = outcome.gross * self._fee // FEE_WHOLE
-        earned = outcome.gross - fee
-        now = self._now()
-        await _move(tx, job, outcome, earned, now)
-        payments = []
-        if worker is not None:
-            payments = [
-                (ledger.available(worker, Currency.CREDIT), earned),
-                (ledger.revenue(Currency.CREDIT), fee),
-            ]
+        earned = outcome.gross - fee if worker is not None else 0
+        await _move(tx, job, outcome, earned, moment.now)
+        house, held = ledger.revenue(Currency(job.currency)), job.price_held
+        if worker is None:
+            payments = []
+        elif job.currency == Currency.CREDIT:
+            payments = [(ledger.available(worker, Currency.CREDIT), earned), (house, fee)]
+        else:
+            whole = job.price_credit or 1
+            payments = [(house, held * outcome.gross // whole)]
+            await _pay_out(tx, moment, job, worker, earned)
         await ledger.capture(
-            tx, hold_of(job.id), payments, transfer_id=self._identifiers.new(), now=now
+            tx, hold_of(job.id), payments, transfer_ids=moment.resolution, now=moment.now
         )
 
-    def _share(self, job: JobRow) -> int:
-        """Return what the part of a job's estimated time that has run is worth."""
-        if job.accepted_at is None:
-            return 0
-        ran = max(self._now() - job.accepted_at, 0)
-        return min(job.price_credit * ran // (job.duration_hrs * HOUR_SECONDS), job.price_credit)
+    def _moment(self) -> Moment:
+        new = self._identifiers.new
+        return Moment(self._now(), TransferIds(new(), new()), new())
+
+
+def _share(job: JobRow, now: int) -> int:
+    """Return what the part of a job's estimated time that has run is worth."""
+    if job.accepted_at is None:
+        return 0
+    ran = max(now - job.accepted_at, 0)
+    return min(job.price_credit * ran // (job.duration_hrs * HOUR_SECONDS), job.price_credit)
+
+
+async def _pay_out(tx: Transaction, moment: Moment, job: JobRow, worker: str, earned: int) -> None:
+    account = ledger.available(worker, Currency.CREDIT)
+    movement = Movement(ledger.revenue(Currency.CREDIT), account, earned)
+    key = f"{hold_of(job.id)}:payout"
+    await ledger.post(tx, Transfer(moment.payout_id, key, Currency.CREDIT, (movement,), moment.now))
 
 
 def hold_of(job_id: str) -> str:
@@ -302,8 +351,13 @@ def _check(new: NewJob) -> None:
         raise MarketError(Code.INVALID_FIELD, message, field="price_credit")
 
 
-async def _create(tx: Transaction, job: JobRow, *, transfer_id: str) -> None:
-    hold = HoldRow(hold_of(job.id), job.user_id, Currency.CREDIT, job.price_credit, None)
+async def put_up(tx: Transaction, job: JobRow, *, transfer_id: str) -> None:
+    """Add a job and hold its price.
+
+    Raises:
+        MarketError: `insufficient_funds`.
+    """
+    hold = HoldRow(hold_of(job.id), job.user_id, job.currency, job.price_held, None)
     await ledger.hold(tx, hold, transfer_id=transfer_id, now=job.created_at)
     await queries.insert(tx, job)
 

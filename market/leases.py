@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from market import ledger
 from market.credentials import matches
 from market.ids import Identifiers
+from market.ledger import TransferIds
 from market.money import Currency, earned
 from market.states import SessionStatus
 from storage import bandwidth as queries
@@ -112,7 +113,7 @@ class Leases:
             session_id,
             status,
             usage,
-            transfer_id=self._identifiers.new(),
+            transfer_ids=TransferIds(self._identifiers.new(), self._identifiers.new()),
             now=self._now(),
         )
 
@@ -187,7 +188,7 @@ async def _settle(
     status: SessionStatus,
     usage: Usage | None,
     *,
-    transfer_id: str,
+    transfer_ids: TransferIds,
     now: int,
 ) -> bool:
     SessionStatus.ACTIVE.require_before(status)
@@ -208,7 +209,7 @@ async def _settle(
         raise LookupError(f"the session {session_id} has no hold")
     owed = min(earned(session.bytes_used, session.price_per_gb), hold.amount)
     payment = (ledger.revenue(Currency.USD), owed)
-    await ledger.capture(tx, hold_id, [payment], transfer_id=transfer_id, now=now)
+    await ledger.capture(tx, hold_id, [payment], transfer_ids=transfer_ids, now=now)
     return True
 
 

@@ -38,6 +38,18 @@ def revenue(currency: Currency) -> str:
     return f"house:revenue:{currency}"
 
 
+def rewards(currency: Currency) -> str:
+    """Return the house's account from which rewards are paid."""
+    return f"house:rewards:{currency}"
+
+
+class TransferIds(NamedTuple):
+    """Identifiers for the two transfers that resolve a hold."""
+
+    capture: str
+    release: str
+
+
 class Movement(NamedTuple):
     """`amount` micro-units that leave the account `debit` and reach the account `credit`."""
 
@@ -123,10 +135,10 @@ async def capture(
     hold_id: str,
     payments: Sequence[tuple[str, int]],
     *,
-    transfer_id: str,
+    transfer_ids: TransferIds,
     now: int,
 ) -> HoldRow | None:
-    """Resolve a hold: pay `(account, micro-units)` each, and release the rest to its owner.
+    """Resolve a hold: capture what is paid, `(account, micro-units)` each, and release the rest.
 
     Returns the resolved hold, or None when it was resolved before (nothing moves then).
     """
@@ -136,8 +148,9 @@ async def capture(
         return None
     currency = Currency(resolved.currency)
     source = held(resolved.user_id, currency)
-    movements = [Movement(source, account, amount) for account, amount in payments]
-    rest = resolved.amount - captured
-    movements.append(Movement(source, available(resolved.user_id, currency), rest))
-    await post(tx, Transfer(transfer_id, f"{hold_id}:capture", currency, movements, now))
+    paid = [Movement(source, account, amount) for account, amount in payments]
+    rest = Movement(source, available(resolved.user_id, currency), resolved.amount - captured)
+    capture_id, release_id = transfer_ids
+    await post(tx, Transfer(capture_id, f"{hold_id}:capture", currency, paid, now))
+    await post(tx, Transfer(release_id, f"{hold_id}:release", currency, (rest,), now))
     return resolved

@@ -12,13 +12,16 @@ from typing import Self
 
 from api.accounts import AccountRoutes
 from api.bandwidth import BandwidthRoutes
+from api.deploys import DeployRoutes
 from api.health import HealthRoutes
 from api.jobs import JobRoutes
+from api.referrals import ReferralRoutes
 from api.server import HttpServer
 from api.workers import WorkerRoutes
 from config.settings import Settings
 from market.accounts import Accounts, LoginLimits
 from market.bandwidth import Bandwidth, Terms
+from market.deploys import Deploys, Rates
 from market.devices import Devices
 from market.ids import Identifiers
 from market.jobs import Jobs
@@ -26,6 +29,7 @@ from market.leases import Leases
 from market.money import micro
 from market.passwords import Passwords
 from market.recovery import Recovery
+from market.referrals import Referrals, Rewards
 from market.tokens import Tokens
 from proxyd import clock
 from proxyd.egress.policy import Policy
@@ -99,6 +103,7 @@ class Daemon:
             time_cost=settings.auth.argon2_time_cost, memory_kib=settings.auth.argon2_memory_kib
         )
         tokens = Tokens(key, lifetime_seconds=settings.auth.token_hours * HOUR_SECONDS)
+        self.referrals = Referrals(store, self.identifiers, clock.seconds, _rewards(settings))
         self.accounts = Accounts(
             store,
             self.passwords,
@@ -106,13 +111,15 @@ class Daemon:
             self.identifiers,
             clock.seconds,
             _login_limits(settings),
+            self.referrals.rewards,
         )
+        app_url = _app_url(settings, bound_port(listeners.api))
         self.outbox = _outbox(settings)
         self.recovery = Recovery(
             store,
             self.passwords,
             self.outbox,
-            _app_url(settings, bound_port(listeners.api)),
+            app_url,
             clock.seconds,
         )
         self.leases = Leases(store, self.identifiers, clock.seconds)
@@ -137,6 +144,7 @@ class Daemon:
             clock.seconds,
             fee=int(settings.market.fee_percent * 100),
         )
+        self.deploys = Deploys(store, self.jobs, self.identifiers, clock.seconds, _rates(settings))
         self.gateway = Gateway(self.meter, SystemResolver(), _policy(settings), _limits(settings))
         self.http = HttpServer(
             [
@@ -145,6 +153,8 @@ class Daemon:
                 *BandwidthRoutes(self.bandwidth).table(),
                 *WorkerRoutes(self.devices, self.jobs).table(),
                 *JobRoutes(self.jobs).table(),
+                *ReferralRoutes(self.referrals, app_url).table(),
+                *DeployRoutes(self.deploys).table(),
             ],
             authenticate=self.accounts.authenticate,
             authenticate_worker=self.devices.authenticate,
@@ -320,6 +330,22 @@ def _login_limits(settings: Settings) -> LoginLimits:
         failures_per_email=limits.login_failures_per_email,
         failures_per_client=limits.login_failures_per_client,
         registrations_per_client=limits.registrations_per_hour,
+    )
+
+
+def _rewards(settings: Settings) -> Rewards:
+    market = settings.market
+    return Rewards(micro(market.referrer_reward_credits), micro(market.referred_reward_credits))
+
+
+def _rates(settings: Settings) -> Rates:
+    market = settings.market
+    return Rates(
+        by_model={
+            model.strip().lower(): micro(rate) for model, rate in market.gpu_rates_usd.items()
+        },
+        default=micro(market.gpu_rate_default_usd),
+        credit=micro(market.credit_usd),
     )
 
 

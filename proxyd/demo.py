@@ -75,7 +75,7 @@ async def prepare(daemon: Daemon) -> str:
 
 async def _account(daemon: Daemon) -> tuple[str, str]:
     try:
-        login = await daemon.accounts.register(username=USERNAME, email=EMAIL, password=PASSWORD)
+        login, _ = await daemon.accounts.register(username=USERNAME, email=EMAIL, password=PASSWORD)
     except MarketError as error:
         if error.code not in (Code.EMAIL_TAKEN, Code.USERNAME_TAKEN):
             raise

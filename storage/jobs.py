@@ -6,7 +6,7 @@ from storage.store import Transaction
 
 
 class JobRow(NamedTuple):
-    """A job: amounts in micro-credits, times in UTC seconds."""
+    """A job: amounts in micro-credits, but `price_held` in `currency`; times in UTC seconds."""
 
     id: str
     user_id: str
@@ -24,6 +24,9 @@ class JobRow(NamedTuple):
     finished_at: int | None
     earned: int
     result: str | None
+    deploy_id: str | None
+    currency: str
+    price_held: int
 
 
 class EarnedRow(NamedTuple):

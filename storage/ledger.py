@@ -215,21 +215,24 @@ async def holds_without_posting(tx: Transaction) -> list[DifferenceRow]:
     )
 
 
-async def captures_against_postings(tx: Transaction) -> list[DifferenceRow]:
-    """Return each resolved hold whose entries do not pay out exactly what it captured."""
+async def resolutions_against_postings(tx: Transaction) -> list[DifferenceRow]:
+    """Return each resolved hold that did not pay out what it captured, or not release the rest."""
     return await tx.all(
         DifferenceRow,
         """
-        SELECT h.id, h.captured, CAST(COALESCE(SUM(e.amount), 0) AS BIGINT) AS found
-        FROM holds AS h
-        LEFT JOIN transfers AS t ON t.business_key = h.id || ':capture'
-        LEFT JOIN entries AS e
-            ON e.transfer_id = t.id
-            AND e.credit_account <> 'user:' || h.user_id || ':available:' || h.currency
-        WHERE h.resolved_at IS NOT NULL
-        GROUP BY h.id, h.captured
-        HAVING h.captured <> COALESCE(SUM(e.amount), 0)
-        ORDER BY h.id
+        SELECT w.id, w.amount, CAST(COALESCE(SUM(e.amount), 0) AS BIGINT) AS found
+        FROM (
+            SELECT id, id || ':capture' AS business_key, captured AS amount
+            FROM holds WHERE resolved_at IS NOT NULL
+            UNION ALL
+            SELECT id, id || ':release', amount - captured
+            FROM holds WHERE resolved_at IS NOT NULL
+        ) AS w
+        LEFT JOIN transfers AS t ON t.business_key = w.business_key
+        LEFT JOIN entries AS e ON e.transfer_id = t.id
+        GROUP BY w.id, w.business_key, w.amount
+        HAVING w.amount <> COALESCE(SUM(e.amount), 0)
+        ORDER BY w.id
         """,
     )
 

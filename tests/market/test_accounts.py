@@ -12,7 +12,7 @@ from market.money import Currency
 
 async def register(market: Market, **changes: str) -> str:
     given = {"username": "ada", "email": "Ada@Example.com", "password": "long enough", **changes}
-    return (await market.accounts.register(**given)).token
+    return (await market.accounts.register(**given))[0].token
 
 
 async def refused(market: Market, **changes: str) -> MarketError:

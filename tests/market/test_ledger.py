@@ -16,6 +16,7 @@ from storage.ledger import HoldRow
 from storage.store import Store, Transaction
 
 USD = Currency.USD
+RESOLUTION = ledger.TransferIds("c", "r")
 
 
 async def balance(store: Store, account: str) -> int:
@@ -103,7 +104,11 @@ async def test_a_hold_sets_aside_and_its_capture_pays_once(market: Market) -> No
     async def capture(number: int) -> HoldRow | None:
         payments = [(ledger.revenue(USD), 250_000)]
         return await store.write(
-            ledger.capture, "work:1", payments, transfer_id=f"c{number}", now=2
+            ledger.capture,
+            "work:1",
+            payments,
+            transfer_ids=ledger.TransferIds(f"c{number}", f"r{number}"),
+            now=2,
         )
 
     outcomes = await asyncio.gather(*(capture(number) for number in range(10)))
@@ -119,17 +124,23 @@ async def test_a_capture_above_the_hold_is_refused_by_the_database(market: Marke
     await store.write(ledger.hold, hold_request(user, 100), transfer_id="t1", now=1)
     with pytest.raises(ConstraintError) as caught:
         await store.write(
-            ledger.capture, "work:1", [(ledger.revenue(USD), 101)], transfer_id="c", now=2
+            ledger.capture,
+            "work:1",
+            [(ledger.revenue(USD), 101)],
+            transfer_ids=RESOLUTION,
+            now=2,
         )
     assert caught.value.constraint == "holds_captured_within"
-    await store.write(ledger.capture, "work:1", [], transfer_id="c", now=2)
+    await store.write(ledger.capture, "work:1", [], transfer_ids=RESOLUTION, now=2)
     assert await balance(store, ledger.available(user, USD)) == 1_000_000
 
 
 async def test_a_hold_of_nothing_is_a_hold_too(market: Market) -> None:
     user = await market.person()
     await market.store.write(ledger.hold, hold_request(user, 0), transfer_id="t1", now=1)
-    resolved = await market.store.write(ledger.capture, "work:1", [], transfer_id="c", now=2)
+    resolved = await market.store.write(
+        ledger.capture, "work:1", [], transfer_ids=RESOLUTION, now=2
+    )
     assert resolved == HoldRow("work:1", user, USD, 0, 0)
 
 
@@ -147,7 +158,7 @@ async def test_the_database_refuses_to_change_the_past(market: Market, statement
     user = await market.person("1")
     await market.store.write(ledger.hold, hold_request(user, 100), transfer_id="t1", now=1)
     payments = [(ledger.revenue(USD), 50)]
-    await market.store.write(ledger.capture, "work:1", payments, transfer_id="c", now=2)
+    await market.store.write(ledger.capture, "work:1", payments, transfer_ids=RESOLUTION, now=2)
 
     async def tamper(tx: Transaction) -> None:
         await tx.run(statement)

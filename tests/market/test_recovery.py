@@ -52,7 +52,7 @@ async def recovery(market: Market, letters: Letters) -> AsyncIterator[Recovery]:
 
 @pytest.fixture
 async def token(market: Market) -> str:
-    login = await market.accounts.register(username="ada", email=EMAIL, password="long enough")
+    login, _ = await market.accounts.register(username="ada", email=EMAIL, password="long enough")
     return login.token
 
 

@@ -3,14 +3,16 @@
 from decimal import Decimal
 
 from market import accounts
-from market.accounts import Accounts
+from market.accounts import Accounts, LoginLimits
 from market.bandwidth import Bandwidth, Terms
+from market.deploys import Deploys, Rates
 from market.devices import Devices
 from market.ids import Identifiers
 from market.jobs import Jobs
 from market.leases import Leases, Usage
 from market.money import Currency, micro
 from market.passwords import Passwords
+from market.referrals import Referrals, Rewards
 from market.states import SessionStatus
 from market.tokens import Tokens
 from storage.store import Store
@@ -23,6 +25,9 @@ TERMS = Terms(
     public_host="proxy.example.com",
     public_port=1080,
 )
+
+REWARDS = Rewards(referrer=50_000_000, referred=25_000_000)
+RATES = Rates(by_model={"a100": 1_500_000}, default=1_000_000, credit=10_000)
 
 
 class NoTraffic:
@@ -55,10 +60,18 @@ class Market:
         self.passwords = Passwords(time_cost=1, memory_kib=64)
         self.tokens = Tokens(b"k" * 40, lifetime_seconds=86_400)
         self.accounts = Accounts(
-            store, self.passwords, self.tokens, self.identifiers, clock.seconds
+            store,
+            self.passwords,
+            self.tokens,
+            self.identifiers,
+            clock.seconds,
+            LoginLimits(),
+            REWARDS,
         )
+        self.referrals = Referrals(store, self.identifiers, clock.seconds, REWARDS)
         self.devices = Devices(store, self.identifiers, clock.seconds)
         self.jobs = Jobs(store, self.devices, self.identifiers, clock.seconds, fee=1_000)
+        self.deploys = Deploys(store, self.jobs, self.identifiers, clock.seconds, RATES)
         self.leases = Leases(store, self.identifiers, clock.seconds)
         self.traffic = NoTraffic()
         self.bandwidth = Bandwidth(
@@ -70,7 +83,7 @@ class Market:
         """Register somebody with money, and return their identifier."""
         self._people += 1
         email = f"person{self._people}@example.com"
-        login = await self.accounts.register(
+        login, _ = await self.accounts.register(
             username=f"person{self._people}", email=email, password="long enough"
         )
         if Decimal(usd):

@@ -1,0 +1,97 @@
+"""Routes of the referral programme (specification 4.15 and 4.16)."""
+
+from typing import Any
+from urllib.parse import quote
+
+from msgspec import Struct
+
+from api.accounts import RequiredText
+from api.codec import money
+from api.routes import Auth, Call, Nothing, Reply, Route
+from market.errors import Code
+from market.money import MICRO
+from market.referrals import Referrals
+
+
+class InfoReply(Reply, kw_only=True):
+    """The caller's code and what came of it; amounts in credits."""
+
+    referral_code: str
+    referral_link: str
+    total_referrals: int
+    total_bonus: float
+    reward_per_referral: int
+    referred_reward: int
+
+
+class ApplyRequest(Struct):
+    """The code of whoever sent the caller."""
+
+    referral_code: RequiredText
+
+
+class ApplyReply(Reply, kw_only=True):
+    """What the caller earned, in credits."""
+
+    message: str
+    bonus: int
+
+
+class ReferralRoutes:
+    """The routes of the referral programme.
+
+    Args:
+        referrals: the programme.
+        app_url: where the links lead.
+    """
+
+    def __init__(self, referrals: Referrals, app_url: str) -> None:
+        self._referrals = referrals
+        self._app_url = app_url
+
+    def table(self) -> list[Route]:
+        """Return the declarations."""
+        return [
+            Route(
+                "GET",
+                "/api/referral/info",
+                "My referral code and what came of it",
+                self.info,
+                InfoReply,
+                auth=Auth.JWT,
+            ),
+            Route(
+                "POST",
+                "/api/referral/apply",
+                "Apply the code of whoever sent me",
+                self.apply,
+                ApplyReply,
+                auth=Auth.JWT,
+                body=ApplyRequest,
+                errors=(
+                    Code.REFERRAL_CODE_NOT_FOUND,
+                    Code.OWN_REFERRAL_CODE,
+                    Code.REFERRAL_ALREADY_APPLIED,
+                    Code.REFERRAL_TOO_LATE,
+                    Code.REFERRAL_CIRCLE,
+                ),
+            ),
+        ]
+
+    async def info(self, call: Call[Nothing, Any]) -> InfoReply:
+        """Return the caller's code and what came of it."""
+        standing = await self._referrals.standing(call.user_id)
+        rewards = self._referrals.rewards
+        return InfoReply(
+            referral_code=standing.code,
+            referral_link=f"{self._app_url}/register?ref={quote(standing.code)}",
+            total_referrals=standing.totals.referrals,
+            total_bonus=money(standing.totals.bonus),
+            reward_per_referral=rewards.referrer // MICRO,
+            referred_reward=rewards.referred // MICRO,
+        )
+
+    async def apply(self, call: Call[ApplyRequest, Any]) -> ApplyReply:
+        """Apply a code."""
+        bonus = await self._referrals.apply(call.user_id, call.body.referral_code) // MICRO
+        return ApplyReply(message=f"Welcome: {bonus} credits are yours.", bonus=bonus)

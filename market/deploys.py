@@ -1,0 +1,238 @@
+"""Deploys: so many replicas on such GPUs for so many hours; every replica is a job."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from market.errors import Code, MarketError
+from market.ids import Identifiers
+from market.jobs import DURATION_MAX_HOURS, PRICE_MAX, Jobs, put_up
+from market.money import Currency, shown
+from market.states import JobStatus
+from storage import deploys as queries
+from storage.deploys import DeployRow
+from storage.jobs import JobRow
+from storage.store import Store, Transaction
+
+NAME_MAX_CHARACTERS = 180
+MODEL_MAX_CHARACTERS = 100
+GPU_COUNT_MAX = 64
+REPLICAS_MAX = 100
+
+JOB_TYPES = {
+    "Docker": "docker",
+    "Jupyter": "docker",
+    "Inference": "inference",
+    "Training": "training",
+    "Script": "script",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What an hour of a GPU costs, by model in lower case, and a credit: micro-USD."""
+
+    by_model: Mapping[str, int]
+    default: int
+    credit: int
+
+    def of(self, gpu_model: str) -> int:
+        """Return the rate of a model, or the default."""
+        return self.by_model.get(gpu_model.strip().lower(), self.default)
+
+    def credits_for(self, usd: int) -> int:
+        """Return how many micro-credits some micro-USD are worth, rounded down."""
+        return usd * 1_000_000 // self.credit
+
+
+@dataclass(frozen=True, slots=True)
+class NewDeploy:
+    """What a buyer wants to run."""
+
+    job_name: str
+    job_type: str
+    gpu_model: str
+    gpu_count: int
+    duration_hrs: int
+    replicas: int
+    currency: Currency
+
+
+@dataclass(frozen=True, slots=True)
+class Deploy:
+    """A deploy and how its replicas are."""
+
+    row: DeployRow
+    statuses: tuple[JobStatus, ...]
+
+    @property
+    def ready_replicas(self) -> int:
+        """How many replicas run."""
+        return self.statuses.count(JobStatus.RUNNING)
+
+    @property
+    def status(self) -> str:
+        """The whole in a word: running or queued as long as any replica is, then how it ended."""
+        present = set(self.statuses)
+        for status, word in (
+            (JobStatus.RUNNING, "running"),
+            (JobStatus.WAITING, "queued"),
+            (JobStatus.CANCELLED, "cancelled"),
+            (JobStatus.FAILED, "failed"),
+        ):
+            if status in present:
+                return word
+        return "completed"
+
+
+class Deploys:
+    """Takes deploy requests.
+
+    Args:
+        store: where deploys are kept.
+        jobs: the marketplace that their replicas go to.
+        identifiers: makes identifiers.
+        now: the wall clock, in UTC seconds.
+        rates: what GPUs cost.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        jobs: Jobs,
+        identifiers: Identifiers,
+        now: Callable[[], int],
+        rates: Rates,
+    ) -> None:
+        self._store = store
+        self._jobs = jobs
+        self._identifiers = identifiers
+        self._now = now
+        self._rates = rates
+
+    async def create(self, user_id: str, new: NewDeploy) -> str:
+        """Queue a deploy, hold the price of all its replicas, and return its identifier.
+
+        Raises:
+            MarketError: `invalid_field`, `insufficient_funds`.
+        """
+        _check(new)
+        usd = self._rates.of(new.gpu_model) * new.gpu_count * new.duration_hrs
+        price_credit = self._rates.credits_for(usd)
+        if price_credit > PRICE_MAX:
+            message = f"A replica may cost at most {shown(PRICE_MAX)} credits."
+            raise MarketError(Code.INVALID_FIELD, message, field="duration_hrs")
+        held = price_credit if new.currency is Currency.CREDIT else usd
+        deploy = DeployRow(
+            id=self._identifiers.new(),
+            user_id=user_id,
+            job_name=new.job_name,
+            job_type=new.job_type,
+            gpu_model=new.gpu_model,
+            gpu_count=new.gpu_count,
+            duration_hrs=new.duration_hrs,
+            replicas=new.replicas,
+            currency=new.currency,
+            price=held * new.replicas,
+            created_at=self._now(),
+        )
+        replicas = [
+            (self._replica(deploy, number, price_credit, held), self._identifiers.new())
+            for number in range(1, new.replicas + 1)
+        ]
+        try:
+            await self._store.write(_create, deploy, replicas)
+        except MarketError as error:
+            if error.code is not Code.INSUFFICIENT_FUNDS:
+                raise
+            message = f"This costs {shown(deploy.price)} {new.currency}, more than is available."
+            raise MarketError(error.code, message) from error
+        return deploy.id
+
+    async def find(self, user_id: str, deploy_id: str) -> Deploy:
+        """Return one of a user's deploys.
+
+        Raises:
+            MarketError: `deploy_not_found`, when there is none or it is somebody else's.
+        """
+        return await self._store.read(_find, user_id, deploy_id)
+
+    async def page(self, user_id: str, *, before: str, limit: int) -> list[Deploy]:
+        """Return a user's deploys, newest first."""
+        return await self._store.read(_page, user_id, before=before, limit=limit)
+
+    async def cancel(self, user_id: str, deploy_id: str) -> None:
+        """Cancel what is left of a deploy.
+
+        Finished replicas stay paid, running ones are settled like a cancelled job, waiting ones are
+        released. Cancelling again changes nothing.
+
+        Raises:
+            MarketError: `deploy_not_found`.
+        """
+        await self.find(user_id, deploy_id)
+        replicas = await self._store.read(queries.replicas, deploy_id)
+        await self._jobs.cancel_all(user_id, [replica.job_id for replica in replicas])
+
+    def _replica(self, deploy: DeployRow, number: int, price_credit: int, held: int) -> JobRow:
+        return JobRow(
+            id=self._identifiers.new(),
+            user_id=deploy.user_id,
+            title=f"{deploy.job_name} ({number} of {deploy.replicas})",
+            job_type=JOB_TYPES[deploy.job_type],
+            price_credit=price_credit,
+            duration_hrs=deploy.duration_hrs,
+            description=f"Replica {number} of {deploy.replicas} of the deploy {deploy.id}",
+            requirements=f"GPU: {deploy.gpu_count} x {deploy.gpu_model}",
+            status=JobStatus.WAITING,
+            attempts=0,
+            device_id=None,
+            created_at=deploy.created_at,
+            accepted_at=None,
+            finished_at=None,
+            earned=0,
+            result=None,
+            deploy_id=deploy.id,
+            currency=deploy.currency,
+            price_held=held,
+        )
+
+
+def _check(new: NewDeploy) -> None:
+    for field, text, most in (
+        ("job_name", new.job_name, NAME_MAX_CHARACTERS),
+        ("gpu_model", new.gpu_model, MODEL_MAX_CHARACTERS),
+    ):
+        if not 1 <= len(text.strip()) <= most:
+            message = f"The {field} has 1 to {most} characters."
+            raise MarketError(Code.INVALID_FIELD, message, field=field)
+    for field, number, most in (
+        ("gpu_count", new.gpu_count, GPU_COUNT_MAX),
+        ("duration_hrs", new.duration_hrs, DURATION_MAX_HOURS),
+        ("replicas", new.replicas, REPLICAS_MAX),
+    ):
+        if not 1 <= number <= most:
+            message = f"The {field} is 1 to {most}."
+            raise MarketError(Code.INVALID_FIELD, message, field=field)
+
+
+async def _create(tx: Transaction, deploy: DeployRow, replicas: list[tuple[JobRow, str]]) -> None:
+    await queries.insert(tx, deploy)
+    for job, transfer_id in replicas:
+        await put_up(tx, job, transfer_id=transfer_id)
+
+
+async def _find(tx: Transaction, user_id: str, deploy_id: str) -> Deploy:
+    row = await queries.find(tx, deploy_id)
+    if row is None or row.user_id != user_id:
+        raise MarketError(Code.DEPLOY_NOT_FOUND)
+    return await _with_replicas(tx, row)
+
+
+async def _page(tx: Transaction, user_id: str, *, before: str, limit: int) -> list[Deploy]:
+    rows = await queries.page(tx, user_id=user_id, before=before, limit=limit)
+    return [await _with_replicas(tx, row) for row in rows]
+
+
+async def _with_replicas(tx: Transaction, row: DeployRow) -> Deploy:
+    replicas = await queries.replicas(tx, row.id)
+    return Deploy(row, tuple(JobStatus(replica.status) for replica in replicas))

@@ -1,0 +1,70 @@
+"""Queries on deploys; their replicas are jobs."""
+
+from typing import NamedTuple
+
+from storage.store import Transaction
+
+
+class DeployRow(NamedTuple):
+    """A deploy: price in micro-units of its currency, created in UTC seconds."""
+
+    id: str
+    user_id: str
+    job_name: str
+    job_type: str
+    gpu_model: str
+    gpu_count: int
+    duration_hrs: int
+    replicas: int
+    currency: str
+    price: int
+    created_at: int
+
+
+class ReplicaRow(NamedTuple):
+    """A replica of a deploy, and how it is."""
+
+    deploy_id: str
+    job_id: str
+    status: str
+
+
+_COLUMNS = ", ".join(DeployRow._fields)
+_VALUES = ", ".join(f":{name}" for name in DeployRow._fields)
+
+
+async def insert(tx: Transaction, deploy: DeployRow) -> None:
+    """Add a deploy."""
+    await tx.run(f"INSERT INTO deploys ({_COLUMNS}) VALUES ({_VALUES})", **deploy._asdict())
+
+
+async def find(tx: Transaction, deploy_id: str) -> DeployRow | None:
+    """Return a deploy."""
+    return await tx.one(
+        DeployRow, f"SELECT {_COLUMNS} FROM deploys WHERE id = :deploy_id", deploy_id=deploy_id
+    )
+
+
+async def page(tx: Transaction, *, user_id: str, before: str, limit: int) -> list[DeployRow]:
+    """Return a user's deploys, newest first, behind the identifier `before` ("" for all)."""
+    return await tx.all(
+        DeployRow,
+        f"""
+        SELECT {_COLUMNS} FROM deploys
+        WHERE user_id = :user_id AND (:before = '' OR id < :before)
+        ORDER BY id DESC
+        LIMIT :limit
+        """,
+        user_id=user_id,
+        before=before,
+        limit=limit,
+    )
+
+
+async def replicas(tx: Transaction, deploy_id: str) -> list[ReplicaRow]:
+    """Return the replicas of a deploy."""
+    return await tx.all(
+        ReplicaRow,
+        "SELECT deploy_id, id, status FROM jobs WHERE deploy_id = :deploy_id ORDER BY id",
+        deploy_id=deploy_id,
+    )
