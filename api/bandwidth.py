@@ -8,7 +8,7 @@ from api.accounts import RequiredText
 from api.codec import Money, Size, money
 from api.listing import Page, timestamp
 from api.routes import Auth, Call, Nothing, Reply, Route
-from market.bandwidth import Bandwidth, Session, parse_session_id
+from market.bandwidth import Bandwidth, Purchase, Session, parse_session_id
 from market.errors import Code
 from market.money import GB
 from market.states import SessionStatus
@@ -91,6 +91,7 @@ class BandwidthRoutes:
                 BuyReply,
                 auth=Auth.JWT,
                 body=BuyRequest,
+                idempotent=True,
                 errors=(Code.INSUFFICIENT_FUNDS, Code.PRICE_BELOW_FLOOR),
             ),
             Route(
@@ -117,13 +118,12 @@ class BandwidthRoutes:
     async def create(self, call: Call[BuyRequest, Any]) -> BuyReply:
         """Buy a session."""
         bought = await self._bandwidth.buy(
-            call.user_id, quota_bytes=call.body.gb, price_per_gb=call.body.price_per_gb
+            call.user_id,
+            quota_bytes=call.body.gb,
+            price_per_gb=call.body.price_per_gb,
+            remember=lambda purchase: call.remember(_bought(purchase)),
         )
-        return BuyReply(
-            session_id=bought.session_id,
-            proxy=Proxy(bought.host, bought.port, bought.username, bought.password),
-            cost_usd=money(bought.cost),
-        )
+        return _bought(bought)
 
     async def sessions(self, call: Call[Nothing, ListQuery]) -> ListReply:
         """List the caller's sessions, their counters as of now."""
@@ -143,6 +143,14 @@ class BandwidthRoutes:
         session_id = parse_session_id(call.body.session_id)
         await self._bandwidth.end(call.user_id, session_id)
         return Reply()
+
+
+def _bought(purchase: Purchase) -> BuyReply:
+    return BuyReply(
+        session_id=purchase.session_id,
+        proxy=Proxy(purchase.host, purchase.port, purchase.username, purchase.password),
+        cost_usd=money(purchase.cost),
+    )
 
 
 def _item(session: Session) -> SessionItem:

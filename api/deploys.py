@@ -80,6 +80,7 @@ class DeployRoutes:
                 DeployReply,
                 auth=Auth.JWT,
                 body=DeployRequest,
+                idempotent=True,
                 errors=(Code.INSUFFICIENT_FUNDS,),
             ),
             Route(
@@ -123,11 +124,14 @@ class DeployRoutes:
             replicas=1 if body.replicas is None else body.replicas,
             currency=Currency(body.payment_type or "usd"),
         )
-        deploy_id = await self._deploys.create(call.user_id, new)
         replicas = "1 replica" if new.replicas == 1 else f"{new.replicas} replicas"
-        return DeployReply(
-            job_id=deploy_id, message=f"The deploy {new.job_name} is queued: {replicas}."
+        message = f"The deploy {new.job_name} is queued: {replicas}."
+        deploy_id = await self._deploys.create(
+            call.user_id,
+            new,
+            lambda made: call.remember(DeployReply(job_id=made, message=message)),
         )
+        return DeployReply(job_id=deploy_id, message=message)
 
     async def own(self, call: Call[Nothing, Page]) -> ListReply:
         """List the caller's deploys."""

@@ -21,6 +21,7 @@ class Transport(Enum):
         415,
         "The body must be JSON, sent with Content-Type: application/json.",
     )
+    TOO_MANY_REQUESTS = "too_many_requests", 429, "Too many requests; slow down."
     INTERNAL_ERROR = "internal_error", 500, "The server failed; nothing of the request was done."
     STORE_UNAVAILABLE = (
         "store_unavailable",
@@ -82,7 +83,7 @@ class TransportError(Exception):
 def of_transport(reason: Transport, headers: dict[str, str] | None = None) -> Failure:
     """Return the response for a refusal of the transport."""
     sent = dict(headers or {})
-    if reason.status == 503:
+    if reason.status in (429, 503):
         sent["Retry-After"] = RETRY_AFTER_SECONDS
     return Failure(reason.status, ErrorBody(ErrorDetail(reason.word, reason.meaning)), sent)
 

@@ -165,6 +165,7 @@ class JobRoutes:
                 CreateReply,
                 auth=Auth.JWT,
                 body=CreateRequest,
+                idempotent=True,
                 errors=(Code.INSUFFICIENT_FUNDS,),
             ),
             Route(
@@ -264,7 +265,10 @@ class JobRoutes:
             description=body.description or "",
             requirements=body.requirements or "",
         )
-        return CreateReply(job_id=await self._jobs.create(call.user_id, new))
+        job_id = await self._jobs.create(
+            call.user_id, new, lambda made: call.remember(CreateReply(job_id=made))
+        )
+        return CreateReply(job_id=job_id)
 
     async def own(self, call: Call[Nothing, OwnQuery]) -> OwnReply:
         """List the caller's jobs."""

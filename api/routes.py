@@ -5,10 +5,12 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Generic, Literal, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from market.accounts import Caller
 from market.errors import Code
+from market.once import Once, Remember
 from storage.devices import DeviceRow
 
 
@@ -30,6 +32,14 @@ class Nothing(Struct):
     """A request that carries no data."""
 
 
+_encoder = msgspec.json.Encoder()
+
+
+def encode(reply: Struct) -> bytes:
+    """Return a response as JSON."""
+    return _encoder.encode(reply)
+
+
 Body = TypeVar("Body")
 Query = TypeVar("Query")
 
@@ -46,6 +56,7 @@ class Call(Generic[Body, Query]):
     path: dict[str, str]
     client: str
     login: Caller | None = None
+    once: Once | None = None
     worker: DeviceRow | None = None
 
     @property
@@ -54,6 +65,12 @@ class Call(Generic[Body, Query]):
         if self.worker is None:
             raise LookupError("the route does not authenticate workers")
         return self.worker
+
+    def remember(self, reply: "Reply") -> Remember | None:
+        """Return what has this request answered by `reply` once and for all, if that is wanted."""
+        if self.once is None:
+            return None
+        return Remember(self.once, lambda: encode(reply))
 
     @property
     def caller(self) -> Caller:
@@ -72,7 +89,8 @@ class Call(Generic[Body, Query]):
 class Route:
     """One endpoint. `path` may hold `{names}`; `errors` are the refusals of its own.
 
-    With `body_optional`, a request without a body is one with an empty object.
+    With `body_optional`, a request without a body is one with an empty object. An `idempotent` one
+    honours an Idempotency-Key.
     """
 
     method: str
@@ -86,3 +104,4 @@ class Route:
     errors: tuple[Code, ...] = field(default=())
     body_optional: bool = False
     while_draining: bool = False
+    idempotent: bool = False

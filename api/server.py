@@ -3,10 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from hashlib import sha256
 from ipaddress import ip_address, ip_network
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from aiohttp import web
 from aiohttp.web_exceptions import HTTPRequestEntityTooLarge
 from aiohttp.web_protocol import RequestHandler
@@ -14,10 +15,12 @@ from aiohttp.web_protocol import RequestHandler
 from api import errors
 from api.codec import Decoder, convert_query
 from api.errors import Failure, Transport, TransportError
+from api.rate import RateLimit
 from api.router import Router
-from api.routes import Auth, Call, Nothing, Route
+from api.routes import Auth, Call, Nothing, Route, encode
 from market.accounts import Caller
 from market.errors import Code, MarketError
+from market.once import Once, Replayed, Seal
 from storage.devices import DeviceRow
 from storage.errors import StoreError
 
@@ -34,7 +37,6 @@ Authenticate = Callable[[str], Awaitable[Caller]]
 AuthenticateWorker = Callable[[str], Awaitable[DeviceRow]]
 
 _logger = logging.getLogger("api")
-_encoder = msgspec.json.Encoder()
 
 
 class HttpServer:
@@ -45,7 +47,10 @@ class HttpServer:
         authenticate: returns whose session token it is given, or raises `MarketError`.
         authenticate_worker: the same for the tokens of worker devices.
         body_max_bytes: the largest request body.
+        seal: seals the answers that are kept for requests with an Idempotency-Key.
+        now: the wall clock, in UTC seconds.
         trusted_proxies: networks whose X-Forwarded-For is believed.
+        requests_per_second: how often a caller may ask; 0 for no limit.
     """
 
     def __init__(
@@ -55,7 +60,10 @@ class HttpServer:
         authenticate: Authenticate,
         authenticate_worker: AuthenticateWorker,
         body_max_bytes: int,
+        seal: Seal,
+        now: Callable[[], int],
         trusted_proxies: Iterable[str] = (),
+        requests_per_second: int = 0,
     ) -> None:
         table = tuple(routes)
         self._router = Router(table)
@@ -64,6 +72,9 @@ class HttpServer:
         self._authenticate_worker = authenticate_worker
         self._body_max_bytes = body_max_bytes
         self._trusted_proxies = tuple(ip_network(text) for text in trusted_proxies)
+        self._seal = seal
+        self._wall_clock = now
+        self._rate = RateLimit(requests_per_second, monotonic)
         self._draining = False
         self._runner: web.ServerRunner | None = None
 
@@ -108,7 +119,9 @@ class HttpServer:
             if self._draining and not route.while_draining:
                 raise TransportError(Transport.DRAINING)
             reply = await route.handler(await self._call(request, route, names))
-            return _response(200, _encoder.encode(reply), {})
+            return _response(200, encode(reply), {})
+        except Replayed as replayed:
+            return _response(200, replayed.answer, {"Idempotency-Replayed": "true"})
         except MarketError as error:
             failure = errors.of_market(error)
         except TransportError as error:
@@ -124,20 +137,43 @@ class HttpServer:
     async def _call(
         self, request: web.BaseRequest, route: Route, names: dict[str, str]
     ) -> Call[Any, Any]:
-        login, worker = None, None
-        if route.auth is Auth.WORKER:
-            worker = await self._authenticate_worker(request.headers.get("X-Worker-Token", ""))
-        if route.auth is Auth.JWT:
-            login = await self._authenticate(_bearer(request))
+        client = self._client(request)
+        login, worker = await self._identify(request, route, client)
         query: object = None
         if route.query is not Nothing:
             query = convert_query(dict(request.query), route.query)
         body: object = None
+        sent = b""
         if route.body is not Nothing:
             absent = route.body_optional and not request.body_exists
             sent = b"{}" if absent else await self._body(request)
             body = self._decoders[route.body].decode(sent)
-        return Call(body, query, names, self._client(request), login, worker)
+        once = None
+        key = request.headers.get("Idempotency-Key")
+        if route.idempotent and login is not None and key is not None:
+            asked = sha256(b"\0".join((request.method.encode(), request.path.encode(), sent)))
+            once = Once(
+                login.profile.user_id, key, asked.hexdigest(), self._seal, self._wall_clock()
+            )
+        return Call(body, query, names, client, login, once, worker)
+
+    async def _identify(
+        self, request: web.BaseRequest, route: Route, client: str
+    ) -> tuple[Caller | None, DeviceRow | None]:
+        """Return who calls; each caller may call so often, and each address that is nobody."""
+        login, worker = None, None
+        identity = client
+        try:
+            if route.auth is Auth.JWT:
+                login = await self._authenticate(_bearer(request))
+                identity = login.session_id
+            elif route.auth is Auth.WORKER:
+                worker = await self._authenticate_worker(request.headers.get("X-Worker-Token", ""))
+                identity = worker.id
+        finally:
+            if not route.while_draining and not self._rate.allows(identity):
+                raise TransportError(Transport.TOO_MANY_REQUESTS)
+        return login, worker
 
     def _client(self, request: web.BaseRequest) -> str:
         """Return the client's address: what a trusted proxy says it is, or where it came from."""
@@ -224,4 +260,4 @@ def _response(status: int, body: bytes, headers: dict[str, str]) -> web.Response
 
 
 def _refusal(failure: Failure) -> web.Response:
-    return _response(failure.status, _encoder.encode(failure.body), failure.headers)
+    return _response(failure.status, encode(failure.body), failure.headers)

@@ -9,7 +9,7 @@ from api.accounts import RequiredText
 from api.codec import Money, money
 from api.listing import Page, timestamp
 from api.routes import Auth, Call, Nothing, Reply, Route
-from market.devices import Devices
+from market.devices import Devices, WorkerToken
 from market.errors import Code, MarketError
 from market.ids import parsed
 from market.jobs import Jobs
@@ -110,6 +110,7 @@ class WorkerRoutes:
                 CreateTokenReply,
                 auth=Auth.JWT,
                 body=CreateTokenRequest,
+                idempotent=True,
             ),
             Route(
                 "GET",
@@ -167,8 +168,9 @@ class WorkerRoutes:
             name=body.name,
             device_type=body.device_type or "desktop",
             min_price_usd=body.min_price_usd,
+            remember=lambda made: call.remember(_made(made)),
         )
-        return CreateTokenReply(token=made.token, token_id=made.device_id)
+        return _made(made)
 
     async def tokens(self, call: Call[Nothing, Page]) -> TokensReply:
         """List the caller's tokens."""
@@ -222,6 +224,10 @@ class WorkerRoutes:
         found = await self._devices.page(call.user_id, before=call.query.before, limit=limit + 1)
         page = found[:limit]
         return page, page[-1].id if len(found) > limit else UNSET
+
+
+def _made(made: WorkerToken) -> CreateTokenReply:
+    return CreateTokenReply(token=made.token, token_id=made.device_id)
 
 
 def _token_item(device: DeviceRow) -> TokenItem:

@@ -97,6 +97,7 @@ class LimitSettings(Struct, frozen=True):
     login_failures_per_email: NonNegativeInt = 10
     login_failures_per_client: NonNegativeInt = 100
     registrations_per_hour: NonNegativeInt = 30
+    requests_per_second: NonNegativeInt = 100
 
 
 class LogSettings(Struct, frozen=True):

@@ -4,12 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from market import ids, leases, ledger
+from market import ids, leases, ledger, once
 from market.credentials import Credentials, new_credentials
 from market.errors import Code, MarketError
 from market.ids import Identifiers
 from market.leases import Leases, Usage
 from market.money import GB, MICRO, Currency, cost, shown
+from market.once import Remember, forget
 from market.states import SessionStatus
 from storage import bandwidth as queries
 from storage.bandwidth import ListedRow, SessionRow
@@ -99,16 +100,26 @@ class Bandwidth:
         self._identifiers = identifiers
         self._now = now
 
-    async def buy(self, user_id: str, *, quota_bytes: int, price_per_gb: int | None) -> Purchase:
+    async def buy(
+        self,
+        user_id: str,
+        *,
+        quota_bytes: int,
+        price_per_gb: int | None,
+        remember: Callable[[Purchase], Remember | None] = forget,
+    ) -> Purchase:
         """Sell a session and hold its price.
 
         Args:
             user_id: the buyer.
             quota_bytes: how many bytes, in both directions together.
             price_per_gb: micro-USD per GB; None for the operator's price.
+            remember: says how to answer when the same is asked again.
 
         Raises:
-            MarketError: `invalid_field`, `price_below_floor`, `insufficient_funds`.
+            MarketError: `invalid_field`, `price_below_floor`, `insufficient_funds`,
+                `idempotency_key_reused`.
+            Replayed: this was answered before.
         """
         price = self._terms.price_default if price_per_gb is None else price_per_gb
         self._check(quota_bytes, price)
@@ -129,14 +140,23 @@ class Bandwidth:
             ended_at=None,
         )
         price_held = cost(quota_bytes, price)
+        purchase = self._purchase(session, credentials, price_held)
+        transfer_id = self._identifiers.new()
         try:
-            await self._store.write(_buy, session, price_held, transfer_id=self._identifiers.new())
+            await once.write(
+                self._store,
+                remember(purchase),
+                _buy,
+                session,
+                price_held,
+                transfer_id=transfer_id,
+            )
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
             message = f"This costs {shown(price_held)} USD, more than is available."
             raise MarketError(error.code, message, field="gb") from error
-        return self._purchase(session, credentials, price_held)
+        return purchase
 
     async def page(
         self, user_id: str, *, status: SessionStatus | None, before: str, limit: int

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from market import once
 from market.errors import Code, MarketError
 from market.ids import Identifiers
 from market.jobs import DURATION_MAX_HOURS, PRICE_MAX, Jobs, put_up
 from market.money import Currency, shown
+from market.once import Remember, forget
 from market.states import JobStatus
 from storage import deploys as queries
 from storage.deploys import DeployRow
@@ -109,11 +111,17 @@ class Deploys:
         self._now = now
         self._rates = rates
 
-    async def create(self, user_id: str, new: NewDeploy) -> str:
+    async def create(
+        self,
+        user_id: str,
+        new: NewDeploy,
+        remember: Callable[[str], Remember | None] = forget,
+    ) -> str:
         """Queue a deploy, hold the price of all its replicas, and return its identifier.
 
         Raises:
-            MarketError: `invalid_field`, `insufficient_funds`.
+            MarketError: `invalid_field`, `insufficient_funds`, `idempotency_key_reused`.
+            Replayed: this was answered before.
         """
         _check(new)
         usd = self._rates.of(new.gpu_model) * new.gpu_count * new.duration_hrs
@@ -140,7 +148,7 @@ class Deploys:
             for number in range(1, new.replicas + 1)
         ]
         try:
-            await self._store.write(_create, deploy, replicas)
+            await once.write(self._store, remember(deploy.id), _create, deploy, replicas)
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise

@@ -12,8 +12,10 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from market import once
 from market.errors import Code, MarketError
 from market.ids import Identifiers
+from market.once import Remember, forget
 from storage import devices as queries
 from storage.devices import DeviceRow
 from storage.errors import StoreError
@@ -55,10 +57,17 @@ class Devices:
         self._changed: set[str] = set()
         # Tokens that were revoked here: one may be read from the store while it is being revoked.
         self._revoked: set[str] = set()
+        self._flushing = asyncio.Lock()
         self._store_failing = False
 
     async def create(
-        self, user_id: str, *, name: str, device_type: str, min_price_usd: int | None
+        self,
+        user_id: str,
+        *,
+        name: str,
+        device_type: str,
+        min_price_usd: int | None,
+        remember: Callable[[WorkerToken], Remember | None] = forget,
     ) -> WorkerToken:
         """Register a device, offline, and make its token.
 
@@ -67,9 +76,11 @@ class Devices:
             name: its label, and its host name until it says another.
             device_type: desktop, mini_pc, server or phone.
             min_price_usd: micro-USD per hour below which it is not offered work.
+            remember: says how to answer when the same is asked again.
 
         Raises:
-            MarketError: `invalid_field`.
+            MarketError: `invalid_field`, `idempotency_key_reused`.
+            Replayed: this was answered before.
         """
         if not name.isprintable() or len(name) > NAME_MAX_CHARACTERS:
             message = f"A name has 1 to {NAME_MAX_CHARACTERS} printable characters."
@@ -95,8 +106,9 @@ class Devices:
             offline_at=None,
             revoked_at=None,
         )
-        await self._store.write(queries.insert, device)
-        return WorkerToken(token, device.id)
+        made = WorkerToken(token, device.id)
+        await once.write(self._store, remember(made), queries.insert, device)
+        return made
 
     async def authenticate(self, token: str) -> DeviceRow:
         """Return the device that shows a token, as of now.
@@ -172,20 +184,24 @@ class Devices:
                 self._store_failing = False
 
     async def flush(self) -> None:
-        """Write every report down that is not.
+        """Write every report down that is not; one flush waits for the other.
 
         Raises:
             StoreError: what was not written is kept for the next time.
         """
-        while self._changed:
-            batch = [self._changed.pop() for _ in range(min(len(self._changed), WRITE_MAX_DEVICES))]
-            try:
-                await self._store.write(
-                    queries.write_reports, [self._by_token[token] for token in batch]
-                )
-            except BaseException:
-                self._changed.update(batch)
-                raise
+        async with self._flushing:
+            while self._changed:
+                await self._write_some()
+
+    async def _write_some(self) -> None:
+        batch = [self._changed.pop() for _ in range(min(len(self._changed), WRITE_MAX_DEVICES))]
+        try:
+            await self._store.write(
+                queries.write_reports, [self._by_token[token] for token in batch]
+            )
+        except BaseException:
+            self._changed.update(batch)
+            raise
 
     def _latest(self, row: DeviceRow) -> DeviceRow:
         token_hash = self._by_id.get(row.id)

@@ -93,6 +93,11 @@ class Code(Enum):
         Kind.UNAUTHENTICATED,
         "The login is too old to be refreshed; log in again.",
     )
+    IDEMPOTENCY_KEY_REUSED = (
+        "idempotency_key_reused",
+        Kind.INVALID,
+        "This Idempotency-Key was used before, for another request.",
+    )
     TOO_MANY_ATTEMPTS = (
         "too_many_attempts",
         Kind.OVERLOADED,

@@ -9,12 +9,13 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from market import ledger
+from market import ledger, once
 from market.devices import Devices
 from market.errors import Code, MarketError
 from market.ids import Identifiers
 from market.ledger import Movement, Transfer, TransferIds
 from market.money import MICRO, Currency, shown
+from market.once import Remember, forget
 from market.states import JobStatus
 from storage import jobs as queries
 from storage.devices import DeviceRow
@@ -94,11 +95,17 @@ class Jobs:
         self._fee = fee
         self._listening_since = now()
 
-    async def create(self, user_id: str, new: NewJob) -> str:
+    async def create(
+        self,
+        user_id: str,
+        new: NewJob,
+        remember: Callable[[str], Remember | None] = forget,
+    ) -> str:
         """Put a job up, hold its price, and return its identifier.
 
         Raises:
-            MarketError: `invalid_field`, `insufficient_funds`.
+            MarketError: `invalid_field`, `insufficient_funds`, `idempotency_key_reused`.
+            Replayed: this was answered before.
         """
         _check(new)
         job = JobRow(
@@ -122,8 +129,9 @@ class Jobs:
             currency=Currency.CREDIT,
             price_held=new.price,
         )
+        transfer_id = self._identifiers.new()
         try:
-            await self._store.write(put_up, job, transfer_id=self._identifiers.new())
+            await once.write(self._store, remember(job.id), put_up, job, transfer_id=transfer_id)
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
@@ -222,12 +230,13 @@ class Jobs:
         found = await self._store.read(
             queries.abandoned, silent_since=silent_since, limit=TAKE_BACK_MAX_JOBS
         )
+        taken = 0
         for job in found:
             try:
-                await self._store.write(self._take_back, self._moment(), job)
+                taken += await self._store.write(self._take_back, self._moment(), job)
             except StoreError as error:
                 _logger.warning("job %s could not be taken back: %s", job.id, error)
-        return len(found)
+        return taken
 
     async def earned_today(self, user_id: str) -> dict[str, int]:
         """Return what each device of a user earned since 00:00 UTC, in micro-credits."""
@@ -267,11 +276,13 @@ class Jobs:
         await tx.lock("jobs", [job_id])
         await self._retry(tx, moment, await _held_by(tx, device.id, job_id), reason)
 
-    async def _take_back(self, tx: Transaction, moment: Moment, seen: JobRow) -> None:
+    async def _take_back(self, tx: Transaction, moment: Moment, seen: JobRow) -> bool:
         await tx.lock("jobs", [seen.id])
         job = await queries.find(tx, seen.id)
-        if job == seen:
-            await self._retry(tx, moment, job, "the device was not heard of any more")
+        if job != seen:
+            return False
+        await self._retry(tx, moment, seen, "the device was not heard of any more")
+        return True
 
     async def _retry(self, tx: Transaction, moment: Moment, job: JobRow, reason: str) -> None:
         """Put a running job up again; after its last attempt it has failed."""
@@ -296,14 +307,13 @@ class Jobs:
         fee = outcome.gross * self._fee // FEE_WHOLE
         earned = outcome.gross - fee if worker is not None else 0
         await _move(tx, job, outcome, earned, moment.now)
-        house, held = ledger.revenue(Currency(job.currency)), job.price_held
+        house = ledger.revenue(Currency(job.currency))
         if worker is None:
             payments = []
         elif job.currency == Currency.CREDIT:
             payments = [(ledger.available(worker, Currency.CREDIT), earned), (house, fee)]
         else:
-            whole = job.price_credit or 1
-            payments = [(house, held * outcome.gross // whole)]
+            payments = [(house, job.price_held * outcome.gross // (job.price_credit or 1))]
             await _pay_out(tx, moment, job, worker, earned)
         await ledger.capture(
             tx, hold_of(job.id), payments, transfer_ids=moment.resolution, now=moment.now
@@ -323,10 +333,17 @@ def _share(job: JobRow, now: int) -> int:
 
 
 async def _pay_out(tx: Transaction, moment: Moment, job: JobRow, worker: str, earned: int) -> None:
-    account = ledger.available(worker, Currency.CREDIT)
-    movement = Movement(ledger.revenue(Currency.CREDIT), account, earned)
+    """Pay a worker in credits for what the buyer holds in another currency."""
+    payout = Movement(
+        ledger.revenue(Currency.CREDIT), ledger.available(worker, Currency.CREDIT), earned
+    )
+    currency = Currency(job.currency)
+    buyer = ledger.available(job.user_id, currency)
+    held = Movement(ledger.held(job.user_id, currency), buyer, job.price_held)
+    captured = Movement(buyer, ledger.revenue(currency), job.price_held)
+    await ledger.lock(tx, (payout, held, captured))
     key = f"{hold_of(job.id)}:payout"
-    await ledger.post(tx, Transfer(moment.payout_id, key, Currency.CREDIT, (movement,), moment.now))
+    await ledger.post(tx, Transfer(moment.payout_id, key, Currency.CREDIT, (payout,), moment.now))
 
 
 def hold_of(job_id: str) -> str:

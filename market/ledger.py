@@ -81,6 +81,13 @@ async def open_accounts(tx: Transaction, user_id: str) -> None:
     await queries.insert_accounts(tx, accounts)
 
 
+async def lock(tx: Transaction, movements: Sequence[Movement]) -> None:
+    """Lock every account that some movements touch; whoever posts several transfers locks first."""
+    touched = {movement.debit for movement in movements if movement.amount}
+    touched |= {movement.credit for movement in movements if movement.amount}
+    await tx.lock("accounts", sorted(touched))
+
+
 async def post(tx: Transaction, transfer: Transfer) -> bool:
     """Post a transfer; False, and nothing moved, when its business key was posted before.
 
@@ -96,8 +103,7 @@ async def post(tx: Transaction, transfer: Transfer) -> bool:
     ):
         return False
     moved = [movement for movement in transfer.movements if movement.amount]
-    touched = {movement.debit for movement in moved} | {movement.credit for movement in moved}
-    await tx.lock("accounts", sorted(touched))
+    await lock(tx, moved)
     for line, (debit, credit, amount) in enumerate(moved):
         entry = EntryRow(str(transfer.currency), debit, credit, amount)
         try:
@@ -150,6 +156,7 @@ async def capture(
     source = held(resolved.user_id, currency)
     paid = [Movement(source, account, amount) for account, amount in payments]
     rest = Movement(source, available(resolved.user_id, currency), resolved.amount - captured)
+    await lock(tx, [*paid, rest])
     capture_id, release_id = transfer_ids
     await post(tx, Transfer(capture_id, f"{hold_id}:capture", currency, paid, now))
     await post(tx, Transfer(release_id, f"{hold_id}:release", currency, (rest,), now))

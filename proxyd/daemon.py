@@ -27,6 +27,7 @@ from market.ids import Identifiers
 from market.jobs import Jobs
 from market.leases import Leases
 from market.money import micro
+from market.once import Seal
 from market.passwords import Passwords
 from market.recovery import Recovery
 from market.referrals import Referrals, Rewards
@@ -159,6 +160,9 @@ class Daemon:
             authenticate=self.accounts.authenticate,
             authenticate_worker=self.devices.authenticate,
             body_max_bytes=settings.api.body_max_bytes,
+            seal=Seal(key),
+            now=clock.seconds,
+            requests_per_second=settings.limits.requests_per_second,
             trusted_proxies=settings.api.trusted_proxies,
         )
         self._tasks: list[asyncio.Task[None]] = []

@@ -38,6 +38,7 @@ STATUS_OF_CODE = {
     Code.REFERRAL_TOO_LATE: 400,
     Code.REFERRAL_CIRCLE: 400,
     Code.DEPLOY_NOT_FOUND: 404,
+    Code.IDEMPOTENCY_KEY_REUSED: 400,
     Code.TOO_BUSY: 429,
 }
 
@@ -48,6 +49,7 @@ STATUS_OF_REASON = {
     Transport.REQUEST_TIMEOUT: 408,
     Transport.BODY_TOO_LARGE: 413,
     Transport.UNSUPPORTED_MEDIA_TYPE: 415,
+    Transport.TOO_MANY_REQUESTS: 429,
     Transport.INTERNAL_ERROR: 500,
     Transport.STORE_UNAVAILABLE: 500,
     Transport.NOT_READY: 503,
@@ -136,7 +138,7 @@ def test_headers_say_how_to_log_in_and_when_to_come_back(code: Code) -> None:
 @pytest.mark.parametrize("reason", Transport, ids=lambda reason: reason.word)
 def test_whoever_must_wait_is_told_so(reason: Transport) -> None:
     headers = errors.of_transport(reason).headers
-    assert ("Retry-After" in headers) == (reason.status == 503)
+    assert ("Retry-After" in headers) == (reason.status in (429, 503))
 
 
 def test_headers_of_a_refusal_are_sent() -> None:

@@ -24,7 +24,7 @@ TEST_SETTINGS: dict[str, Any] = {
     "proxy": {"port": 0},
     "egress": {"allow": ["127.0.0.0/8", "::1/128"]},
     "auth": {"argon2_time_cost": 1, "argon2_memory_kib": 64, "signing_key": "k" * 40},
-    "limits": {"drain_seconds": 2.0, "registrations_per_hour": 0},
+    "limits": {"drain_seconds": 2.0, "registrations_per_hour": 0, "requests_per_second": 0},
 }
 
 

@@ -1,0 +1,128 @@
+"""Doing something once however often it is asked: the Idempotency-Key of a request.
+
+The first answer is stored in the transaction that does what was asked, so that either both are
+there or neither is. It is sealed with a key of its own, because it may hold a secret.
+"""
+
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cryptography.fernet import Fernet, InvalidToken
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from market.errors import Code, MarketError
+from storage import idempotency as queries
+from storage.idempotency import AnswerRow
+from storage.store import Arguments, Result, Store, Transaction, Unit
+
+KEEP_SECONDS = 86_400
+KEY_MAX_CHARACTERS = 255
+
+
+class Replayed(Exception):  # noqa: N818 - it is no error, the request was answered before
+    """The request was answered before; `answer` is what it was answered with."""
+
+    def __init__(self, answer: bytes) -> None:
+        super().__init__("answered before")
+        self.answer = answer
+
+
+class Seal:
+    """Seals answers so that only this service can read them.
+
+    Args:
+        secret: what the sealing key is derived from.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        derived = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"idempotency").derive(secret)
+        self._fernet = Fernet(base64.urlsafe_b64encode(derived))
+
+    def close(self, answer: bytes) -> str:
+        """Return an answer sealed."""
+        return self._fernet.encrypt(answer).decode()
+
+    def open(self, sealed: str) -> bytes | None:
+        """Return what was sealed; None when it was sealed with another key."""
+        try:
+            return self._fernet.decrypt(sealed)
+        except InvalidToken:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """A request to be done once.
+
+    Args:
+        user_id: who asks; keys of others are others.
+        key: what the caller calls it.
+        request_hash: what is asked, so that the same key does not answer something else.
+        seal: seals the answer.
+        now: UTC seconds.
+    """
+
+    user_id: str
+    key: str
+    request_hash: str
+    seal: Seal
+    now: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.key) <= KEY_MAX_CHARACTERS or not self.key.isprintable():
+            message = f"An Idempotency-Key has 1 to {KEY_MAX_CHARACTERS} printable characters."
+            raise MarketError(Code.INVALID_FIELD, message, field="Idempotency-Key")
+
+
+@dataclass(frozen=True, slots=True)
+class Remember:
+    """What `write` stores: the request, and the answer to give whenever it comes again."""
+
+    once: Once
+    answer: Callable[[], bytes]
+
+
+def forget(_: object) -> None:
+    """Remember nothing: what is asked again is done again."""
+
+
+async def write(
+    store: Store,
+    remember: Remember | None,
+    unit: Unit[Arguments, Result],
+    *args: Arguments.args,
+    **kwargs: Arguments.kwargs,
+) -> Result:
+    """Run a unit of work as `Store.write` does, once for each request to be remembered.
+
+    Raises:
+        Replayed: the request was answered before; nothing was done.
+        MarketError: `idempotency_key_reused`, when the key was used for another request.
+    """
+    if remember is None:
+        return await store.write(unit, *args, **kwargs)
+    once = remember.once
+    sealed = once.seal.close(remember.answer())
+    row = AnswerRow(once.user_id, once.key, once.request_hash, sealed, once.now)
+
+    async def remembered(tx: Transaction) -> Result | AnswerRow:
+        await queries.delete_before(tx, once.now - KEEP_SECONDS)
+        if not await queries.insert(tx, row):
+            first = await queries.find(tx, once.user_id, once.key)
+            if first is not None:
+                return first
+        return await unit(tx, *args, **kwargs)
+
+    outcome = await store.write(remembered)
+    if isinstance(outcome, AnswerRow):
+        raise _replay(once, outcome)
+    return outcome
+
+
+def _replay(once: Once, first: AnswerRow) -> Exception:
+    answer = once.seal.open(first.sealed_answer)
+    if first.request_hash != once.request_hash or answer is None:
+        return MarketError(Code.IDEMPOTENCY_KEY_REUSED, field="Idempotency-Key")
+    return Replayed(answer)

@@ -1,0 +1,47 @@
+"""Queries on requests that were answered once and may be asked again."""
+
+from typing import NamedTuple
+
+from storage.store import Transaction
+
+
+class AnswerRow(NamedTuple):
+    """The first answer to a request, sealed; created in UTC seconds."""
+
+    user_id: str
+    idempotency_key: str
+    request_hash: str
+    sealed_answer: str
+    created_at: int
+
+
+async def insert(tx: Transaction, answer: AnswerRow) -> bool:
+    """Keep an answer; False when the user has used this key before."""
+    added = await tx.run(
+        """
+        INSERT INTO idempotency_keys
+            (user_id, idempotency_key, request_hash, sealed_answer, created_at)
+        VALUES (:user_id, :idempotency_key, :request_hash, :sealed_answer, :created_at)
+        ON CONFLICT (user_id, idempotency_key) DO NOTHING
+        """,
+        **answer._asdict(),
+    )
+    return added == 1
+
+
+async def find(tx: Transaction, user_id: str, key: str) -> AnswerRow | None:
+    """Return the answer that a user got with a key."""
+    return await tx.one(
+        AnswerRow,
+        """
+        SELECT user_id, idempotency_key, request_hash, sealed_answer, created_at
+        FROM idempotency_keys WHERE user_id = :user_id AND idempotency_key = :key
+        """,
+        user_id=user_id,
+        key=key,
+    )
+
+
+async def delete_before(tx: Transaction, moment: int) -> int:
+    """Forget answers from before a moment; return how many."""
+    return await tx.run("DELETE FROM idempotency_keys WHERE created_at <= :moment", moment=moment)

@@ -1,0 +1,113 @@
+"""A request with an Idempotency-Key is done once, and answered each time as the first time."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from support.service import Answer, Person, Service
+
+from market.money import Currency
+from proxyd import clock
+from storage.store import Transaction
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "/api/bandwidth/create": {"gb": 1},
+    "/api/jobs": {"title": "x", "job_type": "script", "price_credit": 1, "duration_hrs": 1},
+    "/api/deploy/job": {"job_name": "x", "job_type": "Docker", "gpu_model": "A100"},
+    "/api/worker/token/create": {"name": "rig"},
+}
+
+
+@pytest.fixture
+async def buyer(service: Service) -> Person:
+    person = await service.person(usd="100")
+    await service.fund(person.email, "100", Currency.CREDIT)
+    return person
+
+
+async def ask(service: Service, person: Person, path: str, key: str, body: Any = None) -> Answer:
+    sent = REQUESTS[path] if body is None else body
+    headers = {"Idempotency-Key": key}
+    return await service.call("POST", path, sent, token=person.token, headers=headers)
+
+
+@pytest.mark.parametrize("path", REQUESTS)
+async def test_the_first_answer_is_given_again_secrets_included(
+    service: Service, buyer: Person, path: str
+) -> None:
+    first = await ask(service, buyer, path, "a")
+    assert first.status == 200, first.body
+    assert "Idempotency-Replayed" not in first.headers
+    again = await ask(service, buyer, path, "a")
+    assert (again.status, again.body) == (200, first.body)
+    assert again.headers["Idempotency-Replayed"] == "true"
+    other = await ask(service, buyer, path, "b")
+    assert other.body != first.body
+
+
+async def test_of_twenty_at_once_one_is_done(service: Service, buyer: Person) -> None:
+    answers = await asyncio.gather(
+        *(ask(service, buyer, "/api/bandwidth/create", "a") for _ in range(20))
+    )
+    assert {answer.status for answer in answers} == {200}
+    assert len({answer.body["session_id"] for answer in answers}) == 1
+    assert await service.balance(buyer) == 99.0
+
+
+async def test_a_key_that_was_used_for_something_else_is_refused(
+    service: Service, buyer: Person
+) -> None:
+    await ask(service, buyer, "/api/bandwidth/create", "a")
+    for path, body in (("/api/bandwidth/create", {"gb": 2}), ("/api/jobs", None)):
+        answer = await ask(service, buyer, path, "a", body)
+        assert (answer.status, answer.code) == (400, "idempotency_key_reused")
+    assert await service.balance(buyer) == 99.0
+
+
+async def test_keys_of_others_are_others(service: Service, buyer: Person) -> None:
+    other = await service.person(usd="10")
+    first = await ask(service, buyer, "/api/bandwidth/create", "a")
+    second = await ask(service, other, "/api/bandwidth/create", "a")
+    assert first.body["session_id"] != second.body["session_id"]
+
+
+async def test_a_refusal_is_not_remembered(service: Service) -> None:
+    poor = await service.person()
+    assert (await ask(service, poor, "/api/bandwidth/create", "a")).code == "insufficient_funds"
+    await service.fund(poor.email, "1")
+    assert (await ask(service, poor, "/api/bandwidth/create", "a")).status == 200
+
+
+async def test_an_answer_is_remembered_for_a_day(service: Service, buyer: Person) -> None:
+    first = await ask(service, buyer, "/api/bandwidth/create", "a")
+
+    async def age(tx: Transaction, seconds: int) -> None:
+        await tx.run(
+            "UPDATE idempotency_keys SET created_at = :moment", moment=clock.seconds() - seconds
+        )
+
+    await service.daemon.store.write(age, 86_000)
+    assert (await ask(service, buyer, "/api/bandwidth/create", "a")).body == first.body
+    await service.daemon.store.write(age, 86_401)
+    assert (await ask(service, buyer, "/api/bandwidth/create", "a")).body != first.body
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256])
+async def test_what_is_no_key_is_refused(service: Service, buyer: Person, key: str) -> None:
+    answer = await ask(service, buyer, "/api/bandwidth/create", key)
+    assert (answer.status, answer.code, answer.field) == (
+        400,
+        "invalid_field",
+        "Idempotency-Key",
+    )
+
+
+async def test_the_store_keeps_no_secret_in_the_open(service: Service, buyer: Person) -> None:
+    first = await ask(service, buyer, "/api/bandwidth/create", "a")
+
+    async def kept(tx: Transaction) -> list[str]:
+        return await tx.all(str, "SELECT sealed_answer FROM idempotency_keys")
+
+    [sealed] = await service.daemon.store.read(kept)
+    assert first.body["proxy"]["password"] not in sealed
+    assert first.body["session_id"] not in sealed

@@ -1,0 +1,58 @@
+"""A bucket per caller, filled at a steady rate, in bounded memory; and what a client sees of it."""
+
+from pathlib import Path
+
+import pytest
+from support.service import running_in
+
+from api import rate
+from api.rate import RateLimit
+
+
+class Seconds:
+    """A steady clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_twice_the_rate_at_once_and_then_the_rate() -> None:
+    clock = Seconds()
+    made = RateLimit(10, clock)
+    assert [made.allows("a") for _ in range(25)] == [True] * 20 + [False] * 5
+    assert made.allows("b")
+    clock.now += 0.5
+    assert [made.allows("a") for _ in range(7)] == [True] * 5 + [False] * 2
+    clock.now += 3600
+    assert [made.allows("a") for _ in range(21)] == [True] * 20 + [False]
+
+
+def test_no_limit_is_no_limit() -> None:
+    made = RateLimit(0, Seconds())
+    assert all(made.allows("a") for _ in range(10_000))
+
+
+def test_the_number_of_callers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rate, "CALLERS_MAX", 2)
+    made = RateLimit(1, Seconds())
+    for caller in "abc":
+        assert [made.allows(caller) for _ in range(3)] == [True, True, False]
+    assert made.allows("a")
+    assert not made.allows("c")
+
+
+async def test_callers_are_told_apart_and_health_always_answers(tmp_path: Path) -> None:
+    async with running_in(tmp_path, limits={"requests_per_second": 5}) as service:
+        one, two = await service.person(), await service.person()
+        answers = [await service.call("GET", "/auth/me", token=one.token) for _ in range(60)]
+        assert {answer.status for answer in answers} == {200, 429}
+        refused = next(answer for answer in answers if answer.status == 429)
+        assert refused.code == "too_many_requests"
+        assert refused.headers["Retry-After"] == "1"
+        assert (await service.call("GET", "/auth/me", token=two.token)).status == 200
+        wrong = [await service.call("GET", "/auth/me", token="wrong") for _ in range(60)]
+        assert {answer.status for answer in wrong} == {401, 429}
+        assert (await service.call("GET", "/healthz")).status == 200

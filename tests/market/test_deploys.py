@@ -1,0 +1,529 @@
+"""Deploys: what they cost, their replicas in the marketplace, and their end, on both engines."""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from support.market import Market
+
+from market import ledger
+from market.audit import audit_ledger
+from market.deploys import Deploy, NewDeploy
+from market.errors import Code, MarketError
+from market.jobs import TITLE_MAX_CHARACTERS
+from market.money import Currency, micro
+from market.states import JobStatus
+from storage import ledger as ledger_queries
+from storage.devices import DeviceRow
+from storage.jobs import JobRow
+from storage.store import Transaction
+
+USD, CREDIT = Currency.USD, Currency.CREDIT
+HOUR = 3_600
+FIELDS: dict[str, Any] = {
+    "job_name": "a model",
+    "job_type": "Training",
+    "gpu_model": "A100",
+    "gpu_count": 2,
+    "duration_hrs": 3,
+    "replicas": 3,
+    "currency": USD,
+}
+REPLICA_USD = micro(9)  # 1.50 x 2 GPUs x 3 hours
+REPLICA_CREDIT = micro(900)
+
+
+async def create(market: Market, user: str, **changes: Any) -> str:
+    return await market.deploys.create(user, NewDeploy(**{**FIELDS, **changes}))
+
+
+async def available(market: Market, user: str, currency: Currency = USD) -> int:
+    return await market.store.read(ledger_queries.balance, ledger.available(user, currency)) or 0
+
+
+async def held(market: Market, user: str, currency: Currency = USD) -> int:
+    return await market.store.read(ledger_queries.balance, ledger.held(user, currency)) or 0
+
+
+async def revenue(market: Market, currency: Currency = USD) -> int:
+    return await market.store.read(ledger_queries.balance, ledger.revenue(currency)) or 0
+
+
+async def device(market: Market, owner: str) -> DeviceRow:
+    made = await market.devices.create(
+        owner, name="worker", device_type="server", min_price_usd=None
+    )
+    return await market.devices.authenticate(made.token)
+
+
+async def open_jobs(market: Market) -> list[JobRow]:
+    """Return waiting and running jobs, oldest first."""
+    found = await market.jobs.page_open(status=None, job_type="", before="", limit=1000)
+    return found[::-1]
+
+
+async def shape(market: Market, user: str, deploy_id: str) -> tuple[str, int]:
+    deploy = await market.deploys.find(user, deploy_id)
+    return deploy.status, deploy.ready_replicas
+
+
+async def audited(market: Market) -> bool:
+    return (await audit_ledger(market.store)).passed
+
+
+async def counts(tx: Transaction) -> list[int | None]:
+    return [
+        await tx.one(int, f"SELECT COUNT(*) FROM {table}")
+        for table in ("deploys", "jobs", "holds", "transfers")
+    ]
+
+
+async def test_the_price_is_rate_by_gpus_by_hours_by_replicas(market: Market) -> None:
+    user = await market.person("100", "10000")
+    deploy = await market.deploys.find(user, await create(market, user))
+    assert (deploy.row.price, deploy.row.currency) == (micro(27), "usd")
+    assert await available(market, user) == micro(100 - 27)
+    assert await held(market, user) == micro(27)
+    assert await available(market, user, CREDIT) == micro(10_000)
+    assert await audited(market)
+
+
+async def test_in_credits_the_price_is_what_the_dollars_are_worth(market: Market) -> None:
+    user = await market.person("100", "10000")
+    deploy = await market.deploys.find(user, await create(market, user, currency=CREDIT))
+    assert (deploy.row.price, deploy.row.currency) == (micro(2_700), "credit")
+    assert await available(market, user, CREDIT) == micro(10_000 - 2_700)
+    assert await held(market, user, CREDIT) == micro(2_700)
+    assert await available(market, user) == micro(100)
+    assert await audited(market)
+
+
+@pytest.mark.parametrize(
+    ("changes", "price"),
+    [
+        ({"gpu_model": "a100"}, "27"),
+        ({"gpu_model": " A100 "}, "27"),
+        ({"gpu_model": "A100 80GB"}, "18"),
+        ({"gpu_model": "what nobody has heard of"}, "18"),
+        ({"gpu_count": 1}, "13.5"),
+        ({"duration_hrs": 1}, "9"),
+        ({"replicas": 1}, "9"),
+        ({"gpu_count": 1, "duration_hrs": 1, "replicas": 1}, "1.5"),
+    ],
+)
+async def test_the_rate_is_that_of_the_model_or_the_default(
+    market: Market, changes: dict[str, Any], price: str
+) -> None:
+    user = await market.person("100")
+    deploy = await market.deploys.find(user, await create(market, user, **changes))
+    assert deploy.row.price == micro(int(float(price) * 10)) // 10
+    assert await held(market, user) == deploy.row.price
+
+
+@pytest.mark.parametrize(
+    ("usd", "credit", "currency"), [("26.999999", "99999", USD), ("999", "2699.999999", CREDIT)]
+)
+async def test_without_the_money_nothing_is_left_behind(
+    market: Market, usd: str, credit: str, currency: Currency
+) -> None:
+    user = await market.person(usd, credit)
+    before = await market.store.read(counts)
+    with pytest.raises(MarketError) as caught:
+        await create(market, user, currency=currency)
+    assert caught.value.code is Code.INSUFFICIENT_FUNDS
+    assert await market.store.read(counts) == before
+    assert await market.deploys.page(user, before="", limit=10) == []
+    assert await open_jobs(market) == []
+    assert (await held(market, user), await held(market, user, CREDIT)) == (0, 0)
+    assert await audited(market)
+
+
+async def test_the_last_millionth_is_enough(market: Market) -> None:
+    user = await market.person("27", "2700")
+    await create(market, user)
+    await create(market, user, currency=CREDIT)
+    assert (await available(market, user), await available(market, user, CREDIT)) == (0, 0)
+
+
+async def test_twenty_deploys_at_once_with_money_for_three_make_three(market: Market) -> None:
+    user = await market.person("81")
+    outcomes = await asyncio.gather(
+        *(create(market, user) for _ in range(20)), return_exceptions=True
+    )
+    refused = [each for each in outcomes if isinstance(each, BaseException)]
+    assert {getattr(each, "code", each) for each in refused} == {Code.INSUFFICIENT_FUNDS}
+    assert len(refused) == 17
+    assert len(await market.deploys.page(user, before="", limit=100)) == 3
+    assert len(await open_jobs(market)) == 9
+    assert await available(market, user) == 0
+
+
+@pytest.mark.parametrize("currency", [USD, CREDIT])
+async def test_every_replica_is_a_waiting_job_priced_in_credits(
+    market: Market, currency: Currency
+) -> None:
+    user = await market.person("100", "10000")
+    deploy_id = await create(market, user, currency=currency)
+    jobs = await open_jobs(market)
+    assert len(jobs) == 3
+    assert len({job.id for job in jobs} | {deploy_id}) == 4
+    for number, job in enumerate(jobs, start=1):
+        assert (job.user_id, job.deploy_id, job.status) == (user, deploy_id, JobStatus.WAITING)
+        assert job.title == f"a model ({number} of 3)"
+        assert (job.job_type, job.duration_hrs) == ("training", 3)
+        assert job.price_credit == REPLICA_CREDIT
+        assert job.price_held == (REPLICA_USD if currency is USD else REPLICA_CREDIT)
+        assert "2" in job.requirements
+        assert "A100" in job.requirements
+
+
+@pytest.mark.parametrize(
+    ("named", "job_type"),
+    [
+        ("Docker", "docker"),
+        ("Jupyter", "docker"),
+        ("Inference", "inference"),
+        ("Training", "training"),
+        ("Script", "script"),
+    ],
+)
+async def test_a_replica_has_the_type_that_the_marketplace_knows(
+    market: Market, named: str, job_type: str
+) -> None:
+    user = await market.person("100")
+    deploy_id = await create(market, user, job_type=named)
+    assert {job.job_type for job in await open_jobs(market)} == {job_type}
+    assert (await market.deploys.find(user, deploy_id)).row.job_type == named
+
+
+async def test_a_completed_replica_that_dollars_pay_earns_its_worker_credits(
+    market: Market,
+) -> None:
+    user, owner = await market.person("100"), await market.person()
+    await create(market, user)
+    worker = await device(market, owner)
+    job = (await open_jobs(market))[0]
+    await market.jobs.accept(worker, job.id)
+    market.clock.now += 60
+    await market.jobs.complete(worker, job.id, "done")
+    assert await revenue(market) == REPLICA_USD
+    assert await held(market, user) == 2 * REPLICA_USD
+    assert await available(market, user) == micro(100 - 27)
+    assert await available(market, owner, CREDIT) == micro(810)
+    assert await available(market, owner) == 0
+    assert await revenue(market, CREDIT) == -micro(810)
+    assert await audited(market)
+    await market.jobs.complete(worker, job.id, "done again")
+    assert await available(market, owner, CREDIT) == micro(810)
+    assert await revenue(market) == REPLICA_USD
+
+
+async def test_a_completed_replica_that_credits_pay_leaves_the_house_its_fee(
+    market: Market,
+) -> None:
+    user, owner = await market.person("0", "10000"), await market.person()
+    await create(market, user, currency=CREDIT)
+    worker = await device(market, owner)
+    job = (await open_jobs(market))[0]
+    await market.jobs.accept(worker, job.id)
+    await market.jobs.complete(worker, job.id, "done")
+    assert await available(market, owner, CREDIT) == micro(810)
+    assert await revenue(market, CREDIT) == micro(90)
+    assert await held(market, user, CREDIT) == 2 * REPLICA_CREDIT
+    assert await revenue(market) == 0
+    assert await audited(market)
+
+
+async def begun(market: Market, user: str, owner: str, currency: Currency) -> str:
+    """Deploy three replicas: one is completed, one runs for an hour of its three, one waits."""
+    deploy_id = await create(market, user, currency=currency)
+    worker = await device(market, owner)
+    done, runs, _ = await open_jobs(market)
+    await market.jobs.accept(worker, done.id)
+    await market.jobs.complete(worker, done.id, "done")
+    await market.jobs.accept(worker, runs.id)
+    market.clock.now += HOUR
+    return deploy_id
+
+
+async def test_cancelling_settles_each_replica_as_it_is_in_dollars(market: Market) -> None:
+    user, owner = await market.person("100"), await market.person()
+    deploy_id = await begun(market, user, owner, USD)
+    await market.deploys.cancel(user, deploy_id)
+    assert await available(market, user) == micro(100 - 9 - 3)
+    assert await held(market, user) == 0
+    assert await revenue(market) == micro(9 + 3)
+    assert await available(market, owner, CREDIT) == micro(810 + 270)
+    assert await revenue(market, CREDIT) == -micro(810 + 270)
+    deploy = await market.deploys.find(user, deploy_id)
+    assert deploy.statuses == (JobStatus.COMPLETED, JobStatus.CANCELLED, JobStatus.CANCELLED)
+    assert await open_jobs(market) == []
+    assert await audited(market)
+
+
+async def test_cancelling_settles_each_replica_as_it_is_in_credits(market: Market) -> None:
+    user, owner = await market.person("0", "10000"), await market.person()
+    deploy_id = await begun(market, user, owner, CREDIT)
+    await market.deploys.cancel(user, deploy_id)
+    assert await available(market, user, CREDIT) == micro(10_000 - 900 - 300)
+    assert await held(market, user, CREDIT) == 0
+    assert await available(market, owner, CREDIT) == micro(810 + 270)
+    assert await revenue(market, CREDIT) == micro(90 + 30)
+    assert await audited(market)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "usd", "earned"),
+    [
+        (0, 0, 0),
+        # 150 credits for an hour: 41.666666 of them are 0.416666 USD, the fee is 4.166666.
+        (1_000, 416_666, 37_500_000),
+        (HOUR, 1_500_000, 135_000_000),
+        (10 * HOUR, 1_500_000, 135_000_000),
+    ],
+)
+async def test_a_cancelled_replica_pays_for_the_time_it_ran_and_no_more(
+    market: Market, seconds: int, usd: int, earned: int
+) -> None:
+    user, owner = await market.person("100"), await market.person()
+    deploy_id = await create(market, user, gpu_count=1, duration_hrs=1, replicas=1)
+    [job] = await open_jobs(market)
+    await market.jobs.accept(await device(market, owner), job.id)
+    market.clock.now += seconds
+    await market.deploys.cancel(user, deploy_id)
+    assert await revenue(market) == usd
+    assert await available(market, user) == micro(100) - usd
+    assert await available(market, owner, CREDIT) == earned
+    assert await audited(market)
+
+
+async def test_cancelling_again_changes_nothing(market: Market) -> None:
+    user, owner = await market.person("100"), await market.person()
+    deploy_id = await begun(market, user, owner, USD)
+    await market.deploys.cancel(user, deploy_id)
+    before = await market.store.read(counts)
+    market.clock.now += HOUR
+    await market.deploys.cancel(user, deploy_id)
+    assert await market.store.read(counts) == before
+    assert await available(market, user) == micro(88)
+    assert await shape(market, user, deploy_id) == ("cancelled", 0)
+
+
+async def test_cancelling_twenty_times_at_once_settles_once(market: Market) -> None:
+    user, owner = await market.person("100"), await market.person()
+    deploy_id = await begun(market, user, owner, USD)
+    await asyncio.gather(*(market.deploys.cancel(user, deploy_id) for _ in range(20)))
+    assert await available(market, user) == micro(88)
+    assert await available(market, owner, CREDIT) == micro(1_080)
+    assert await audited(market)
+
+
+async def test_replicas_that_are_accepted_while_they_are_cancelled_end_cancelled(
+    market: Market,
+) -> None:
+    user, owner = await market.person("100"), await market.person()
+    deploy_id = await create(market, user, gpu_count=1, replicas=10)
+    worker = await device(market, owner)
+    jobs = await open_jobs(market)
+    outcomes = await asyncio.gather(
+        market.deploys.cancel(user, deploy_id),
+        *(market.jobs.accept(worker, job.id) for job in reversed(jobs)),
+        return_exceptions=True,
+    )
+    refused = [each for each in outcomes if isinstance(each, BaseException)]
+    assert {getattr(each, "code", each) for each in refused} <= {Code.JOB_NOT_WAITING}
+    deploy = await market.deploys.find(user, deploy_id)
+    assert deploy.statuses == (JobStatus.CANCELLED,) * 10
+    assert await available(market, user) == micro(100)
+
+
+async def test_cancelling_what_is_completed_leaves_it_paid(market: Market) -> None:
+    user, owner = await market.person("100"), await market.person()
+    deploy_id = await create(market, user, replicas=1)
+    worker = await device(market, owner)
+    [job] = await open_jobs(market)
+    await market.jobs.accept(worker, job.id)
+    await market.jobs.complete(worker, job.id, "done")
+    await market.deploys.cancel(user, deploy_id)
+    assert await shape(market, user, deploy_id) == ("completed", 0)
+    assert await revenue(market) == REPLICA_USD
+    assert await available(market, owner, CREDIT) == micro(810)
+
+
+async def test_cancelling_leaves_other_deploys_alone(market: Market) -> None:
+    user = await market.person("100")
+    first, second = await create(market, user), await create(market, user)
+    await market.deploys.cancel(user, first)
+    assert await shape(market, user, second) == ("queued", 0)
+    assert {job.deploy_id for job in await open_jobs(market)} == {second}
+    assert await held(market, user) == micro(27)
+
+
+async def test_a_deploy_of_somebody_else_or_of_nobody_is_not_found(market: Market) -> None:
+    user, other = await market.person("100"), await market.person("100")
+    deploy_id = await create(market, user)
+    for caller, asked in ((other, deploy_id), (user, market.identifiers.new())):
+        for act in (market.deploys.find, market.deploys.cancel):
+            with pytest.raises(MarketError) as caught:
+                await act(caller, asked)
+            assert caught.value.code is Code.DEPLOY_NOT_FOUND
+    assert await shape(market, user, deploy_id) == ("queued", 0)
+    assert await held(market, user) == micro(27)
+
+
+async def test_a_replica_alone_is_not_a_deploy(market: Market) -> None:
+    user = await market.person("100")
+    await create(market, user)
+    with pytest.raises(MarketError) as caught:
+        await market.deploys.cancel(user, (await open_jobs(market))[0].id)
+    assert caught.value.code is Code.DEPLOY_NOT_FOUND
+
+
+async def test_a_life_that_succeeds_in_words(market: Market) -> None:
+    user, owner = await market.person("100"), await market.person()
+    deploy_id = await create(market, user, replicas=2)
+    worker = await device(market, owner)
+    first, second = await open_jobs(market)
+    assert await shape(market, user, deploy_id) == ("queued", 0)
+    await market.jobs.accept(worker, first.id)
+    assert await shape(market, user, deploy_id) == ("running", 1)
+    await market.jobs.accept(worker, second.id)
+    assert await shape(market, user, deploy_id) == ("running", 2)
+    await market.jobs.complete(worker, first.id, "done")
+    assert await shape(market, user, deploy_id) == ("running", 1)
+    await market.jobs.fail(worker, second.id, "no memory")
+    assert await shape(market, user, deploy_id) == ("queued", 0)
+    await market.jobs.accept(worker, second.id)
+    await market.jobs.complete(worker, second.id, "done")
+    assert await shape(market, user, deploy_id) == ("completed", 0)
+    assert await revenue(market) == micro(18)
+
+
+async def test_a_replica_that_fails_three_times_is_released(market: Market) -> None:
+    user, owner = await market.person("100"), await market.person()
+    deploy_id = await create(market, user, replicas=2)
+    worker = await device(market, owner)
+    first, second = await open_jobs(market)
+    await market.jobs.accept(worker, first.id)
+    await market.jobs.complete(worker, first.id, "done")
+    for _ in range(3):
+        assert await shape(market, user, deploy_id) == ("queued", 0)
+        await market.jobs.accept(worker, second.id)
+        await market.jobs.fail(worker, second.id, "no memory")
+    assert await shape(market, user, deploy_id) == ("failed", 0)
+    assert await available(market, user) == micro(100 - 9)
+    assert await held(market, user) == 0
+    assert await available(market, owner, CREDIT) == micro(810)
+    assert await audited(market)
+
+
+async def test_a_replica_whose_device_vanishes_waits_again(market: Market) -> None:
+    user, owner = await market.person("100"), await market.person()
+    deploy_id = await create(market, user, replicas=1)
+    [job] = await open_jobs(market)
+    await market.jobs.accept(await device(market, owner), job.id)
+    market.clock.now += 601
+    assert await market.jobs.take_back() == 1
+    assert await shape(market, user, deploy_id) == ("queued", 0)
+    assert await held(market, user) == REPLICA_USD
+
+
+async def test_a_replica_can_be_cancelled_as_the_job_it_is(market: Market) -> None:
+    user = await market.person("100")
+    deploy_id = await create(market, user, replicas=2)
+    first, second = await open_jobs(market)
+    await market.jobs.cancel(user, first.id)
+    assert await shape(market, user, deploy_id) == ("queued", 0)
+    assert await available(market, user) == micro(100 - 9)
+    await market.jobs.cancel(user, second.id)
+    assert await shape(market, user, deploy_id) == ("cancelled", 0)
+    assert await available(market, user) == micro(100)
+    await market.deploys.cancel(user, deploy_id)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("job_name", ""),
+        ("job_name", " \t "),
+        ("job_name", "x" * 181),
+        ("gpu_model", ""),
+        ("gpu_model", "  "),
+        ("gpu_model", "x" * 101),
+        ("gpu_count", 0),
+        ("gpu_count", -1),
+        ("gpu_count", 65),
+        ("gpu_count", 2**70),
+        ("duration_hrs", 0),
+        ("duration_hrs", -1),
+        ("duration_hrs", 8_761),
+        ("duration_hrs", 2**70),
+        ("replicas", 0),
+        ("replicas", -1),
+        ("replicas", 101),
+        ("replicas", 2**70),
+    ],
+)
+async def test_a_field_out_of_range_is_refused(market: Market, field: str, value: object) -> None:
+    user = await market.person("1000")
+    with pytest.raises(MarketError) as caught:
+        await create(market, user, **{field: value})
+    assert (caught.value.code, caught.value.field) == (Code.INVALID_FIELD, field)
+    assert await held(market, user) == 0
+    assert await open_jobs(market) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"job_name": "x" * 180, "replicas": 100},
+        {"gpu_model": "x" * 100},
+        {"gpu_count": 64},
+        {"gpu_count": 1, "duration_hrs": 8_760, "gpu_model": "T4"},
+    ],
+)
+async def test_a_field_at_the_end_of_its_range_is_taken(
+    market: Market, changes: dict[str, Any]
+) -> None:
+    user = await market.person("100000")
+    deploy: Deploy = await market.deploys.find(user, await create(market, user, **changes))
+    assert {name: getattr(deploy.row, name) for name in changes} == changes
+    jobs = await open_jobs(market)
+    assert len(jobs) == len(deploy.statuses) == deploy.row.replicas
+    assert max(len(job.title) for job in jobs) <= TITLE_MAX_CHARACTERS
+    assert await held(market, user) == deploy.row.price
+
+
+async def test_a_name_padded_with_blanks_makes_no_title_that_no_job_could_have(
+    market: Market,
+) -> None:
+    user = await market.person("100")
+    with suppress(MarketError):
+        await create(market, user, job_name="x" + " " * 300)
+    assert [job.title for job in await open_jobs(market) if len(job.title) > 200] == []
+
+
+async def test_a_replica_costs_at_most_what_a_job_may(market: Market) -> None:
+    user = await market.person("100000")
+    fields = {"gpu_model": "T4", "gpu_count": 40, "replicas": 2}
+    deploy_id = await create(market, user, **fields, duration_hrs=250)
+    assert {job.price_credit for job in await open_jobs(market)} == {micro(1_000_000)}
+    assert (await market.deploys.find(user, deploy_id)).row.price == micro(20_000)
+    with pytest.raises(MarketError) as caught:
+        await create(market, user, **fields, duration_hrs=251)
+    assert (caught.value.code, caught.value.field) == (Code.INVALID_FIELD, "duration_hrs")
+    assert await held(market, user) == micro(20_000)
+
+
+async def test_pages_follow_each_other_newest_first(market: Market) -> None:
+    user, other = await market.person("100"), await market.person("100")
+    made = []
+    for number in range(1, 6):
+        made.append(await create(market, user, gpu_count=1, duration_hrs=1, replicas=number))
+        await create(market, other, gpu_count=1, duration_hrs=1, replicas=1)
+    first = await market.deploys.page(user, before="", limit=3)
+    rest = await market.deploys.page(user, before=first[-1].row.id, limit=3)
+    assert [deploy.row.id for deploy in (*first, *rest)] == made[::-1]
+    assert [len(deploy.statuses) for deploy in (*first, *rest)] == [5, 4, 3, 2, 1]
+    assert await market.deploys.page(user, before=made[0], limit=3) == []

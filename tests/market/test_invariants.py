@@ -1,0 +1,394 @@
+"""Whatever happens in whatever order, no money is made, lost, or owed by nobody."""
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+import uvloop
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+)
+from support.clock import Clock
+from support.market import Market
+
+from market import ledger
+from market.audit import audit_ledger
+from market.bandwidth import Purchase
+from market.errors import Code, MarketError
+from market.jobs import NewJob
+from market.leases import Grant, Usage
+from market.money import GB, MICRO, Currency
+from storage import bandwidth as bandwidth_queries
+from storage import jobs as job_queries
+from storage import ledger as ledger_queries
+from storage.jobs import JobRow
+from storage.open import open_store
+from storage.store import Store
+
+PEOPLE = 3
+FEE_TENTHS = 1
+LATE = {Code.ATTEMPT_NOT_CURRENT, Code.JOB_NOT_FOUND}
+
+Result = TypeVar("Result")
+
+person = st.integers(0, PEOPLE - 1)
+amount = st.integers(1, 5 * MICRO)
+jobs = Bundle("jobs")
+sessions = Bundle("sessions")
+
+
+class Marketplace(RuleBasedStateMachine):
+    """People who buy and work, each with a device of their own, on one SQLite file.
+
+    What everybody should own is worked out here from what they did, beside the ledger.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory(prefix="proxyd-invariants-")
+        self.runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        self.clock = Clock()
+        self.people: list[str] = []
+        self.tokens: list[tuple[str, str]] = []
+        self.wealth: dict[tuple[str, Currency], int] = {}
+        self.revenue = dict.fromkeys(Currency, 0)
+        self.deposited = dict.fromkeys(Currency, 0)
+        self.grants: dict[str, Grant] = {}
+        self.reported: dict[str, int] = {}
+        self.active: dict[str, str] = {}
+        self.market = self.run(self.opened())
+
+    def run(self, coroutine: Awaitable[Result]) -> Result:
+        async def awaited() -> Result:
+            return await coroutine
+
+        return self.runner.run(awaited())
+
+    async def opened(self) -> Market:
+        return Market(await open_store(f"sqlite:///{self.folder.name}/proxyd.db"), self.clock)
+
+    @property
+    def store(self) -> Store:
+        return self.market.store
+
+    def teardown(self) -> None:
+        self.market.passwords.close()
+        self.run(self.store.close())
+        self.runner.close()
+        self.folder.cleanup()
+
+    def attempt(self, coroutine: Awaitable[Any], *allowed: Code) -> Any:
+        """Await something that may be refused; return the refusal's code then."""
+        try:
+            return self.run(coroutine)
+        except MarketError as error:
+            if error.code not in allowed:
+                raise
+            return error.code
+
+    @initialize()
+    def begin(self) -> None:
+        for _ in range(PEOPLE):
+            user = self.run(self.market.person())
+            self.people.append(user)
+            self.wealth.update({(user, currency): 0 for currency in Currency})
+            made = self.market.devices.create(
+                user, name="rig", device_type="server", min_price_usd=None
+            )
+            token = self.run(made)
+            self.tokens.append((token.device_id, token.token))
+        for number in range(PEOPLE):
+            for currency in Currency:
+                self.deposit(number, currency, 5 * MICRO)
+
+    @rule(number=person, currency=st.sampled_from(Currency), paid=amount)
+    def deposit(self, number: int, currency: Currency, paid: int) -> None:
+        email = f"person{number + 1}@example.com"
+        assert self.run(self.market.deposit(email, paid, currency=currency))
+        self.wealth[self.people[number], currency] += paid
+        self.deposited[currency] += paid
+
+    # Bandwidth
+
+    @rule(
+        target=sessions,
+        number=person,
+        quota=st.integers(1, 2 * GB),
+        price=st.integers(100_000, 3 * MICRO),
+    )
+    def buy(self, number: int, quota: int, price: int) -> Any:
+        user = self.people[number]
+        bought = self.attempt(
+            self.market.bandwidth.buy(user, quota_bytes=quota, price_per_gb=price),
+            Code.INSUFFICIENT_FUNDS,
+        )
+        if not isinstance(bought, Purchase):
+            return multiple()
+        self.active[bought.session_id] = user
+        self.reported[bought.session_id] = 0
+        return bought
+
+    @rule(bought=sessions)
+    def connect(self, bought: Purchase) -> None:
+        if bought.session_id not in self.grants:
+            opening = self.market.leases.open(bought.username, bought.password.encode())
+            grant = self.run(opening)
+            assert grant is not None
+            assert (grant.lease_id is not None) == (bought.session_id in self.active)
+            if grant.lease_id is not None:
+                self.grants[bought.session_id] = grant
+                self.reported[bought.session_id] = 0
+
+    @rule(bought=sessions, share=st.sampled_from([0.0, 0.001, 0.3, 0.999, 1.0]))
+    def use(self, bought: Purchase, share: float) -> None:
+        usage = self._usage(bought, share)
+        if usage is not None:
+            self.run(self.market.leases.report([usage]))
+
+    @rule(bought=sessions, share=st.sampled_from([0.0, 0.5, 1.0]))
+    def disconnect(self, bought: Purchase, share: float) -> None:
+        usage = self._usage(bought, share)
+        if usage is not None:
+            self.run(self.market.leases.release([usage]))
+            del self.grants[bought.session_id]
+
+    @rule(bought=sessions, share=st.sampled_from([0.0, 0.5, 1.0]))
+    def end(self, bought: Purchase, share: float) -> None:
+        usage = self._usage(bought, share)
+        if usage is not None:
+            self.market.traffic.usage[bought.session_id] = usage
+        session = self.run(self.store.read(bandwidth_queries.find, bought.session_id))
+        assert session is not None
+        ending = [self.market.bandwidth.end(session.user_id, bought.session_id) for _ in range(3)]
+        assert self.run(together(ending)) == [None] * 3
+        self._settled()
+        assert bought.session_id not in self.active
+
+    @rule()
+    def expire(self) -> None:
+        self.clock.now += 31 * 86_400
+        self.run(self.market.bandwidth.expire())
+        self._settled()
+        assert self.active == {}
+
+    def _usage(self, bought: Purchase, share: float) -> Usage | None:
+        """Return more use of a session that is connected; what is reported never shrinks."""
+        grant = self.grants.get(bought.session_id)
+        if grant is None or grant.lease_id is None:
+            return None
+        used = max(self.reported[bought.session_id], int(grant.granted_bytes * share))
+        self.reported[bought.session_id] = used
+        return Usage(bought.session_id, grant.lease_id, used)
+
+    def _settled(self) -> None:
+        """Charge for sessions that have left `active`: their bytes, rounded down."""
+        for session_id, user in list(self.active.items()):
+            session = self.run(self.store.read(bandwidth_queries.find, session_id))
+            assert session is not None
+            if session.status != "active":
+                owed = session.bytes_used * session.price_per_gb // GB
+                self.wealth[user, Currency.USD] -= owed
+                self.revenue[Currency.USD] += owed
+                del self.active[session_id]
+                self.grants.pop(session_id, None)
+
+    # Jobs
+
+    @rule(
+        target=jobs,
+        number=person,
+        price=st.one_of(st.integers(0, 20), st.integers(0, 3 * MICRO)),
+        hours=st.integers(1, 3),
+    )
+    def put_up(self, number: int, price: int, hours: int) -> Any:
+        new = NewJob("a job", "script", price, hours, "", "")
+        creating = self.market.jobs.create(self.people[number], new)
+        made = self.attempt(creating, Code.INSUFFICIENT_FUNDS)
+        return made if isinstance(made, str) else multiple()
+
+    @rule(job=jobs, number=person)
+    def accept(self, job: str, number: int) -> None:
+        before = self._job(job)
+        outcome = self.attempt(self._accept(job, number), Code.JOB_NOT_WAITING)
+        device_id, _ = self.tokens[number]
+        is_mine = before.status == "running" and before.device_id == device_id
+        assert isinstance(outcome, JobRow) == (before.status == "waiting" or is_mine)
+
+    @rule(job=jobs, number=person)
+    def complete(self, job: str, number: int) -> None:
+        self._change(job, self._complete(job, number), *LATE)
+
+    @rule(job=jobs, number=person)
+    def fail(self, job: str, number: int) -> None:
+        self._change(job, self._fail(job, number), *LATE)
+
+    @rule(job=jobs)
+    def cancel(self, job: str) -> None:
+        self._change(job, self._cancel(job), Code.JOB_OVER)
+
+    @rule(job=jobs)
+    def complete_as_its_worker(self, job: str) -> None:
+        before = self._job(job)
+        if before.status == "running":
+            self._change(job, self._complete(job, self._holder(before)))
+            assert self._job(job).status == "completed"
+
+    @rule(job=jobs)
+    def fail_as_its_worker(self, job: str) -> None:
+        before = self._job(job)
+        if before.status == "running":
+            self._change(job, self._fail(job, self._holder(before)))
+            assert self._job(job).status == ("failed" if before.attempts == 3 else "waiting")
+
+    @rule(job=jobs, order=st.permutations(range(5)))
+    def race(self, job: str, order: list[int]) -> None:
+        before = self._job(job)
+        number = self._holder(before) if before.device_id is not None else 0
+        rivals = [
+            self._accept(job, number),
+            self._complete(job, number),
+            self._fail(job, number),
+            self._cancel(job),
+            self.market.jobs.take_back(),
+        ]
+        racing = together([rivals[each] for each in order])
+        seen = {each: row for each in self._known() if (row := self._job(each))}
+        started = self.clock.now
+        for outcome in self.run(racing):
+            if isinstance(outcome, BaseException):
+                assert isinstance(outcome, MarketError), outcome
+        assert self.clock.now == started
+        for each, row in seen.items():
+            self._charge(row, self._job(each), may_start_now=each == job)
+
+    @rule()
+    def take_back(self) -> None:
+        seen = {each: self._job(each) for each in self._known()}
+        self.run(self.market.jobs.take_back())
+        for each, row in seen.items():
+            self._charge(row, self._job(each))
+
+    @rule(seconds=st.sampled_from([1, 59, 601, 3_599, 3_600, 20_000]))
+    def wait(self, seconds: int) -> None:
+        self.clock.now += seconds
+
+    @rule(number=person)
+    def heartbeat(self, number: int) -> None:
+        async def report() -> None:
+            device = await self.market.devices.authenticate(self.tokens[number][1])
+            self.market.devices.heartbeat(device, {"cpu_cores": 4})
+
+        self.run(report())
+
+    def _known(self) -> list[str]:
+        async def every(tx: Any) -> list[str]:
+            return list(await tx.all(str, "SELECT id FROM jobs"))
+
+        return self.run(self.store.read(every))
+
+    def _job(self, job: str) -> JobRow:
+        found = self.run(self.store.read(job_queries.find, job))
+        assert found is not None
+        return found
+
+    def _holder(self, row: JobRow) -> int:
+        return [device_id for device_id, _ in self.tokens].index(row.device_id or "")
+
+    async def _accept(self, job: str, number: int) -> JobRow:
+        device = await self.market.devices.authenticate(self.tokens[number][1])
+        return await self.market.jobs.accept(device, job)
+
+    async def _complete(self, job: str, number: int) -> None:
+        device = await self.market.devices.authenticate(self.tokens[number][1])
+        await self.market.jobs.complete(device, job, "done")
+
+    async def _fail(self, job: str, number: int) -> None:
+        device = await self.market.devices.authenticate(self.tokens[number][1])
+        await self.market.jobs.fail(device, job, "cannot")
+
+    async def _cancel(self, job: str) -> None:
+        row = await self.store.read(job_queries.find, job)
+        assert row is not None
+        await self.market.jobs.cancel(row.user_id, job)
+
+    def _change(self, job: str, change: Awaitable[None], *allowed: Code) -> None:
+        before = self._job(job)
+        refused = self.attempt(change, *allowed)
+        after = self._job(job)
+        assert refused is None or after == before
+        self._charge(before, after)
+
+    def _charge(self, before: JobRow, after: JobRow, *, may_start_now: bool = False) -> None:
+        """Move what a change of a job should have cost its buyer and paid its worker."""
+        if before.status == after.status or after.status not in ("completed", "cancelled"):
+            assert before.earned == after.earned
+            return
+        gross = after.price_credit
+        if after.status == "cancelled":
+            ran = self.clock.now - (after.accepted_at or 0)
+            gross = min(gross * ran // (after.duration_hrs * 3_600), gross)
+            if after.device_id is None:
+                gross = 0
+        if before.status == "waiting" and after.device_id is not None:
+            assert may_start_now
+        fee = gross * FEE_TENTHS // 10
+        self.wealth[after.user_id, Currency.CREDIT] -= gross
+        self.revenue[Currency.CREDIT] += fee
+        if after.device_id is not None:
+            self.wealth[self.people[self._holder(after)], Currency.CREDIT] += gross - fee
+
+    # A crash, and what must hold after everything
+
+    @rule()
+    def crash(self) -> None:
+        """Lose everything that is not in the store, and start again."""
+        people = self.market._people
+        self.market.passwords.close()
+        self.run(self.store.close())
+        self.market = self.run(self.opened())
+        self.market._people = people
+        self.run(self.market.leases.recover())
+        self.grants.clear()
+        self._settled()
+
+    @invariant()
+    def the_books_agree(self) -> None:
+        report = self.run(audit_ledger(self.store))
+        assert report.passed, report
+        balances = self.run(self.store.read(ledger_queries.recomputed_balances))
+        owned = {row.account: row.stored for row in balances}
+        for currency in Currency:
+            assert sum(each for account, each in owned.items() if account.endswith(currency)) == 0
+            assert owned[ledger.deposits(currency)] == -self.deposited[currency]
+            assert owned[ledger.revenue(currency)] == self.revenue[currency]
+        assert all(each >= 0 for account, each in owned.items() if account.startswith("user:"))
+
+    @invariant()
+    def everybody_owns_what_they_should(self) -> None:
+        balances = self.run(self.store.read(ledger_queries.recomputed_balances))
+        owned = {row.account: row.stored for row in balances}
+        for (user, currency), expected in self.wealth.items():
+            spendable, waiting = ledger.available(user, currency), ledger.held(user, currency)
+            assert owned[spendable] + owned[waiting] == expected
+
+
+async def together(coroutines: list[Awaitable[Any]]) -> list[Any]:
+    """Await all at once, and return what came of each."""
+    return await asyncio.gather(*coroutines, return_exceptions=True)
+
+
+TestMarketplace = Marketplace.TestCase
+TestMarketplace.settings = settings(
+    max_examples=25,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
