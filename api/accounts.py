@@ -111,6 +111,11 @@ class AccountRoutes:
                 self.register,
                 RegisterReply,
                 body=RegisterRequest,
+                example={
+                    "username": "ada",
+                    "email": "ada@example.com",
+                    "password": "correct horse",
+                },
                 errors=(
                     Code.EMAIL_TAKEN,
                     Code.USERNAME_TAKEN,
@@ -125,6 +130,7 @@ class AccountRoutes:
                 self.login,
                 LoginReply,
                 body=LoginRequest,
+                example={"email": "ada@example.com", "password": "correct horse"},
                 errors=(Code.INVALID_CREDENTIALS, Code.TOO_BUSY, Code.TOO_MANY_ATTEMPTS),
             ),
             Route("GET", "/auth/me", "Who am I", self.me, ProfileReply, auth=Auth.JWT),

@@ -91,6 +91,7 @@ class BandwidthRoutes:
                 BuyReply,
                 auth=Auth.JWT,
                 body=BuyRequest,
+                example={"gb": 0.5, "price_per_gb": 2},
                 idempotent=True,
                 errors=(Code.INSUFFICIENT_FUNDS, Code.PRICE_BELOW_FLOOR),
             ),

@@ -80,6 +80,12 @@ class DeployRoutes:
                 DeployReply,
                 auth=Auth.JWT,
                 body=DeployRequest,
+                example={
+                    "job_name": "notebook",
+                    "job_type": "Jupyter",
+                    "gpu_model": "RTX 4090",
+                    "duration_hrs": 4,
+                },
                 idempotent=True,
                 errors=(Code.INSUFFICIENT_FUNDS,),
             ),

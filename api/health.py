@@ -28,7 +28,14 @@ class HealthRoutes:
         return [
             Route("GET", "/", "What this is", self.alive, AliveReply, while_draining=True),
             Route("GET", "/healthz", "Alive?", self.alive, AliveReply, while_draining=True),
-            Route("GET", "/readyz", "Ready?", self.ready, AliveReply),
+            Route(
+                "GET",
+                "/readyz",
+                "Ready?",
+                self.ready,
+                AliveReply,
+                unavailable=(Transport.NOT_READY,),
+            ),
         ]
 
     async def alive(self, _: Call[Any, Any]) -> AliveReply:

@@ -165,6 +165,13 @@ class JobRoutes:
                 CreateReply,
                 auth=Auth.JWT,
                 body=CreateRequest,
+                example={
+                    "title": "Fine-tune a small model",
+                    "job_type": "training",
+                    "price_credit": 120.5,
+                    "duration_hrs": 6,
+                    "requirements": "GPU with 24 GB",
+                },
                 idempotent=True,
                 errors=(Code.INSUFFICIENT_FUNDS,),
             ),

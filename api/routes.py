@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
+from api.errors import Transport
 from market.accounts import Caller
 from market.errors import Code
 from market.once import Once, Remember
@@ -90,7 +91,8 @@ class Route:
     """One endpoint. `path` may hold `{names}`; `errors` are the refusals of its own.
 
     With `body_optional`, a request without a body is one with an empty object. An `idempotent` one
-    honours an Idempotency-Key.
+    honours an Idempotency-Key. `example` is a body that works; `unavailable` are refusals of the
+    transport that this one has beside those of all.
     """
 
     method: str
@@ -105,3 +107,5 @@ class Route:
     body_optional: bool = False
     while_draining: bool = False
     idempotent: bool = False
+    example: dict[str, Any] | None = None
+    unavailable: tuple[Transport, ...] = ()

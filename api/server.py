@@ -8,11 +8,12 @@ from ipaddress import ip_address, ip_network
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from aiohttp import web
 from aiohttp.web_exceptions import HTTPRequestEntityTooLarge
 from aiohttp.web_protocol import RequestHandler
 
-from api import errors
+from api import errors, openapi
 from api.codec import Decoder, convert_query
 from api.errors import Failure, Transport, TransportError
 from api.rate import RateLimit
@@ -32,6 +33,7 @@ BODY_TIMEOUT_SECONDS = 30.0
 KEEPALIVE_SECONDS = 75.0
 SHUTDOWN_SECONDS = 5.0
 JSON = "application/json"
+OPENAPI_PATH = "/openapi.json"
 
 Authenticate = Callable[[str], Awaitable[Caller]]
 AuthenticateWorker = Callable[[str], Awaitable[DeviceRow]]
@@ -51,6 +53,8 @@ class HttpServer:
         now: the wall clock, in UTC seconds.
         trusted_proxies: networks whose X-Forwarded-For is believed.
         requests_per_second: how often a caller may ask; 0 for no limit.
+        version: the program's, for the document that describes the API.
+        base_url: how the outside world reaches the API, for the same.
     """
 
     def __init__(
@@ -64,8 +68,12 @@ class HttpServer:
         now: Callable[[], int],
         trusted_proxies: Iterable[str] = (),
         requests_per_second: int = 0,
+        version: str = "",
+        base_url: str = "",
     ) -> None:
-        table = tuple(routes)
+        self.routes = table = tuple(routes)
+        self.openapi = openapi.document(table, version=version, base_url=base_url)
+        self._openapi = msgspec.json.encode(self.openapi)
         self._router = Router(table)
         self._decoders = {route.body: Decoder(route.body) for route in table}
         self._authenticate = authenticate
@@ -115,6 +123,8 @@ class HttpServer:
 
     async def _respond(self, request: web.BaseRequest) -> web.Response:
         try:
+            if request.path == OPENAPI_PATH and request.method in ("GET", "HEAD"):
+                return _response(200, self._openapi, {})
             route, names = self._router.find(request.method, request.path)
             if self._draining and not route.while_draining:
                 raise TransportError(Transport.DRAINING)

@@ -110,6 +110,7 @@ class WorkerRoutes:
                 CreateTokenReply,
                 auth=Auth.JWT,
                 body=CreateTokenRequest,
+                example={"name": "rig-1", "device_type": "server", "min_price_usd": 0.2},
                 idempotent=True,
             ),
             Route(
@@ -139,6 +140,7 @@ class WorkerRoutes:
                 Reply,
                 auth=Auth.WORKER,
                 body=HeartbeatRequest,
+                example={"gpu_name": "RTX 4090", "cpu_cores": 16, "ram_gb": 64, "cpu_pct": 12.5},
                 body_optional=True,
             ),
             Route(

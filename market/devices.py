@@ -116,7 +116,7 @@ class Devices:
         Raises:
             MarketError: `worker_unauthorized`.
         """
-        if not token or len(token) > TOKEN_MAX_CHARACTERS:
+        if not token.isascii() or not 0 < len(token) <= TOKEN_MAX_CHARACTERS:
             raise MarketError(Code.WORKER_UNAUTHORIZED)
         token_hash = _hashed(token)
         device = self._by_token.get(token_hash)

@@ -8,6 +8,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Self
 
 from api.accounts import AccountRoutes
@@ -160,6 +161,8 @@ class Daemon:
             authenticate=self.accounts.authenticate,
             authenticate_worker=self.devices.authenticate,
             body_max_bytes=settings.api.body_max_bytes,
+            version=version("proxyd"),
+            base_url=settings.api.base_url,
             seal=Seal(key),
             now=clock.seconds,
             requests_per_second=settings.limits.requests_per_second,

@@ -248,6 +248,26 @@ class Marketplace(RuleBasedStateMachine):
             self._change(job, self._fail(job, self._holder(before)))
             assert self._job(job).status == ("failed" if before.attempts == 3 else "waiting")
 
+    @rule(
+        job=jobs,
+        number=person,
+        seconds=st.sampled_from([0, 1_234, 3_600, 20_000]),
+        ending=st.sampled_from(["complete", "fail", "cancel"]),
+    )
+    def live(self, job: str, number: int, seconds: int, ending: str) -> None:
+        """Take a waiting job through to an end; one that fails does so until it is over."""
+        while self._job(job).status == "waiting":
+            self.accept(job, number)
+            self.clock.now += seconds
+            self.accept(job, number)
+            if ending == "cancel":
+                self.cancel(job)
+                assert self._job(job).status == "cancelled"
+            elif ending == "complete":
+                self.complete_as_its_worker(job)
+            else:
+                self.fail_as_its_worker(job)
+
     @rule(job=jobs, order=st.permutations(range(5)))
     def race(self, job: str, order: list[int]) -> None:
         before = self._job(job)
@@ -358,6 +378,15 @@ class Marketplace(RuleBasedStateMachine):
         self.run(self.market.leases.recover())
         self.grants.clear()
         self._settled()
+
+    @rule(bought=sessions, share=st.sampled_from([0.0, 0.4, 1.0]))
+    def crash_in_a_transfer(self, bought: Purchase, share: float) -> None:
+        """Die with a lease open; the session goes on, unless every byte of it was used."""
+        self.connect(bought)
+        self.use(bought, share)
+        self.crash()
+        assert (bought.session_id not in self.active) or share < 1.0
+        self.connect(bought)
 
     @invariant()
     def the_books_agree(self) -> None:

@@ -18,6 +18,7 @@ from market.money import Currency, micro
 from proxyd import clock, daemon
 from proxyd.daemon import Daemon
 from proxyd.listening import bound_port
+from support.declared import Declared
 
 TEST_SETTINGS: dict[str, Any] = {
     "api": {"port": 0},
@@ -83,6 +84,7 @@ class Service:
         self.proxy_port = bound_port(running.listeners.proxy)
         self.url = f"http://127.0.0.1:{self.api_port}"
         self._people = 0
+        self._declared = Declared(running.http.openapi)
 
     async def call(
         self,
@@ -106,6 +108,7 @@ class Service:
         async with self.http.request(method, self.url + path, data=data, headers=sent) as response:
             text = await response.read()
             parsed = msgspec.json.decode(text) if text else None
+            self._declared.check(method, path.partition("?")[0], response.status, parsed)
             return Answer(response.status, parsed, response.headers)
 
     async def person(self, usd: str = "0", credit: str = "0") -> Person:

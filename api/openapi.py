@@ -1,0 +1,220 @@
+"""The OpenAPI 3.1 document, made from the same declarations as the routes."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from api.codec import Money, Size
+from api.errors import STATUS_OF_KIND, ErrorBody, Transport
+from api.routes import Auth, Nothing, Route
+from market.errors import Code
+
+REFERENCE = "#/components/schemas/{name}"
+JSON = "application/json"
+IDEMPOTENCY_KEY_MAX = 255
+
+SECURITY_SCHEMES = {
+    "session": {
+        "type": "http",
+        "scheme": "bearer",
+        "bearerFormat": "JWT",
+        "description": "The `token` that logging in or registering returns.",
+    },
+    "worker": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-Worker-Token",
+        "description": "The `token` that creating a worker token returns.",
+    },
+}
+SECURITY_OF_AUTH: dict[Auth, list[dict[str, list[str]]]] = {
+    Auth.NONE: [],
+    Auth.JWT: [{"session": []}],
+    Auth.WORKER: [{"worker": []}],
+}
+REFUSAL_OF_AUTH = {Auth.JWT: Code.UNAUTHORIZED, Auth.WORKER: Code.WORKER_UNAUTHORIZED}
+
+_WORD = re.compile(r"\w+")
+_NAME = re.compile(r"\{(\w+)\}")
+
+
+def document(routes: Iterable[Route], *, version: str, base_url: str) -> dict[str, Any]:
+    """Return the whole document.
+
+    Args:
+        routes: what the server serves.
+        version: the program's.
+        base_url: how the outside world reaches the API, "" for wherever the document came from.
+    """
+    table = tuple(routes)
+    types = _types(table)
+    schemas, components = msgspec.json.schema_components(
+        types, schema_hook=_schema_of, ref_template=REFERENCE
+    )
+    refs = dict(zip(types, schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for route in table:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, refs, components)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "proxyd",
+            "version": version,
+            "description": "A compute marketplace, and a proxy that sells bandwidth by the byte.",
+        },
+        "servers": [{"url": base_url or "/"}],
+        "paths": paths,
+        "components": {"schemas": components, "securitySchemes": SECURITY_SCHEMES},
+    }
+
+
+def _types(table: Sequence[Route]) -> list[type[Struct]]:
+    """Return every type that a request or a response has, each once."""
+    found: dict[type[Struct], None] = {ErrorBody: None}
+    for route in table:
+        for kind in (route.body, route.query, route.response):
+            if kind is not Nothing:
+                found[kind] = None
+    return list(found)
+
+
+def _schema_of(kind: type[Any]) -> dict[str, Any]:
+    if kind is Money:
+        return {"type": "number", "minimum": 0}
+    if kind is Size:
+        return {"type": "number", "exclusiveMinimum": 0}
+    raise NotImplementedError(f"no schema for {kind}")
+
+
+def _operation(
+    route: Route, refs: dict[type[Struct], dict[str, Any]], components: dict[str, Any]
+) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "summary": route.summary,
+        "operationId": _operation_id(route),
+        "tags": [_tag(route)],
+        "security": SECURITY_OF_AUTH[route.auth],
+        "responses": _responses(route, refs),
+    }
+    parameters = [*_path_parameters(route), *_query_parameters(route, refs, components)]
+    if route.idempotent:
+        parameters.append(_idempotency_key())
+    if parameters:
+        operation["parameters"] = parameters
+    if route.body is not Nothing:
+        content: dict[str, Any] = {"schema": refs[route.body]}
+        if route.example is not None:
+            content["example"] = route.example
+        operation["requestBody"] = {
+            "required": not route.body_optional,
+            "content": {JSON: content},
+        }
+    return operation
+
+
+def _operation_id(route: Route) -> str:
+    """Return a name for programs: the method and the path, in words."""
+    words = _WORD.findall(route.path.removeprefix("/api")) or ["root"]
+    return "_".join([route.method.lower(), *words])
+
+
+def _tag(route: Route) -> str:
+    parts = [part for part in route.path.split("/") if part and part != "api"]
+    return parts[0] if parts else "health"
+
+
+def _path_parameters(route: Route) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"type": "string", "format": "uuid"},
+        }
+        for name in _NAME.findall(route.path)
+    ]
+
+
+def _query_parameters(
+    route: Route, refs: dict[type[Struct], dict[str, Any]], components: dict[str, Any]
+) -> list[dict[str, Any]]:
+    if route.query is Nothing:
+        return []
+    name = refs[route.query]["$ref"].rpartition("/")[2]
+    properties: dict[str, Any] = components[name]["properties"]
+    return [
+        {"name": key, "in": "query", "required": False, "schema": _without_null(schema)}
+        for key, schema in properties.items()
+    ]
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """A query parameter is left out, never null."""
+    kept = {key: value for key, value in schema.items() if key not in ("anyOf", "default")}
+    for choice in schema.get("anyOf", ()):
+        if choice != {"type": "null"}:
+            kept |= choice
+    if isinstance(kept.get("enum"), list):
+        kept["enum"] = [value for value in kept["enum"] if value is not None]
+    if schema.get("default") is not None:
+        kept["default"] = schema["default"]
+    return kept
+
+
+def _idempotency_key() -> dict[str, Any]:
+    return {
+        "name": "Idempotency-Key",
+        "in": "header",
+        "required": False,
+        "description": "The same key and body, within 24 hours, get the first answer again.",
+        "schema": {"type": "string", "minLength": 1, "maxLength": IDEMPOTENCY_KEY_MAX},
+    }
+
+
+def _responses(route: Route, refs: dict[type[Struct], dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    responses: dict[str, dict[str, Any]] = {
+        "200": {"description": "Done.", "content": {JSON: {"schema": refs[route.response]}}}
+    }
+    refusals: dict[int, list[tuple[str, str]]] = {}
+    for code in _market_refusals(route):
+        status = STATUS_OF_KIND[code.kind]
+        refusals.setdefault(status, []).append((code.word, code.meaning))
+    for reason in _transport_refusals(route):
+        refusals.setdefault(reason.status, []).append((reason.word, reason.meaning))
+    for status, found in sorted(refusals.items()):
+        examples = {
+            word: {"value": {"ok": False, "error": {"code": word, "message": meaning}}}
+            for word, meaning in found
+        }
+        responses[str(status)] = {
+            "description": " ".join(f"`{word}`: {meaning}" for word, meaning in found),
+            "content": {JSON: {"schema": refs[ErrorBody], "examples": examples}},
+        }
+    return responses
+
+
+def _market_refusals(route: Route) -> list[Code]:
+    codes = list(route.errors)
+    if route.body is not Nothing or route.query is not Nothing or route.idempotent:
+        codes.insert(0, Code.INVALID_FIELD)
+    if route.idempotent:
+        codes.append(Code.IDEMPOTENCY_KEY_REUSED)
+    if route.auth in REFUSAL_OF_AUTH:
+        codes.append(REFUSAL_OF_AUTH[route.auth])
+    return list(dict.fromkeys(codes))
+
+
+def _transport_refusals(route: Route) -> list[Transport]:
+    reasons = [Transport.BAD_REQUEST, Transport.INTERNAL_ERROR, Transport.STORE_UNAVAILABLE]
+    if route.body is not Nothing:
+        reasons += [
+            Transport.REQUEST_TIMEOUT,
+            Transport.BODY_TOO_LARGE,
+            Transport.UNSUPPORTED_MEDIA_TYPE,
+        ]
+    if not route.while_draining:
+        reasons += [Transport.TOO_MANY_REQUESTS, Transport.DRAINING]
+    return [*reasons, *route.unavailable]

@@ -1,0 +1,102 @@
+"""The OpenAPI document is valid, complete, and true."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
+from support.service import Service
+
+from api import openapi
+from api.codec import Decoder
+
+SPECIFIED = [
+    ("post", "/auth/login"),
+    ("get", "/auth/me"),
+    ("post", "/api/worker/token/create"),
+    ("post", "/api/worker/heartbeat"),
+    ("post", "/api/worker/offline"),
+    ("get", "/api/worker/devices"),
+    ("get", "/api/marketplace/jobs"),
+    ("post", "/api/jobs"),
+    ("post", "/api/jobs/{job_id}/accept"),
+    ("post", "/api/bandwidth/create"),
+    ("get", "/api/bandwidth/sessions"),
+    ("post", "/api/bandwidth/end"),
+    ("get", "/api/referral/info"),
+    ("post", "/api/referral/apply"),
+    ("post", "/api/deploy/job"),
+]
+
+
+@pytest.fixture
+async def document(service: Service) -> dict[str, Any]:
+    async with service.http.get(service.url + "/openapi.json") as response:
+        assert response.status == 200
+        assert response.headers["Content-Type"] == "application/json"
+        return dict(msgspec.json.decode(await response.read()))
+
+
+async def test_the_document_is_openapi(document: dict[str, Any]) -> None:
+    OpenAPIV31SpecValidator(document).validate()
+
+
+async def test_every_endpoint_of_the_specification_is_in_it(document: dict[str, Any]) -> None:
+    missing = [
+        (method, path)
+        for method, path in SPECIFIED
+        if method not in document["paths"].get(path, {})
+    ]
+    assert missing == []
+
+
+async def test_operations_have_names_of_their_own(document: dict[str, Any]) -> None:
+    names = [
+        operation["operationId"]
+        for operations in document["paths"].values()
+        for operation in operations.values()
+    ]
+    assert len(names) == len(set(names))
+
+
+async def test_every_refusal_has_an_example_of_its_schema(
+    service: Service, document: dict[str, Any]
+) -> None:
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            for status, response in operation["responses"].items():
+                examples = response["content"]["application/json"].get("examples", {})
+                assert bool(examples) == (status != "200")
+                for word, example in examples.items():
+                    assert example["value"]["error"]["code"] == word
+
+
+async def test_every_example_of_a_request_is_one_that_works(document: dict[str, Any]) -> None:
+    examples = [
+        operation["requestBody"]["content"]["application/json"]["example"]
+        for operations in document["paths"].values()
+        for operation in operations.values()
+        if "example"
+        in operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+    ]
+    assert len(examples) >= 7
+
+
+async def test_an_example_that_no_route_reads_would_be_found(service: Service) -> None:
+    with_example = [route for route in service.daemon.http.routes if route.example is not None]
+    assert with_example
+    for route in with_example:
+        Decoder(route.body).decode(msgspec.json.encode(route.example))
+
+
+async def test_credentials_are_declared_where_they_are_asked_for(
+    document: dict[str, Any],
+) -> None:
+    assert document["paths"]["/auth/me"]["get"]["security"] == [{"session": []}]
+    assert document["paths"]["/api/worker/offline"]["post"]["security"] == [{"worker": []}]
+    assert document["paths"]["/api/marketplace/jobs"]["get"]["security"] == []
+
+
+async def test_the_base_url_is_the_server(service: Service) -> None:
+    made = openapi.document([], version="1", base_url="https://api.example.com")
+    assert made["servers"] == [{"url": "https://api.example.com"}]

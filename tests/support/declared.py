@@ -1,0 +1,47 @@
+"""What the OpenAPI document declares; every answer that a test gets is held against it."""
+
+import re
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+DOCUMENT = "https://proxyd.test/openapi.json"
+
+
+class Declared:
+    """The operations of a document, and the schemas of their answers."""
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self._components = {"components": document["components"]}
+        self._paths = [
+            (re.compile(re.sub(r"\{\w+\}", "[^/]+", path)), operations)
+            for path, operations in sorted(
+                document["paths"].items(), key=lambda item: item[0].count("{")
+            )
+        ]
+        self._validators: dict[str, Draft202012Validator] = {}
+
+    def check(self, method: str, path: str, status: int, body: Any) -> None:
+        """Check an answer against its declaration; what is not declared is refused."""
+        operation = self._operation(method, path)
+        if operation is None:
+            assert status in (200, 400, 404, 405, 429, 503), (method, path, status)
+            return
+        declared = operation["responses"].get(str(status))
+        assert declared is not None, f"{method} {path} answered {status}, which is not declared"
+        if body is not None:
+            schema = declared["content"]["application/json"]["schema"]
+            errors = list(self._validator(schema["$ref"]).iter_errors(body))
+            assert not errors, (method, path, status, errors[0].message)
+
+    def _operation(self, method: str, path: str) -> dict[str, Any] | None:
+        for pattern, operations in self._paths:
+            if pattern.fullmatch(path):
+                return operations.get(method.lower())
+        return None
+
+    def _validator(self, reference: str) -> Draft202012Validator:
+        if reference not in self._validators:
+            schema = {"$ref": reference, **self._components}
+            self._validators[reference] = Draft202012Validator(schema)
+        return self._validators[reference]
