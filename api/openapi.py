@@ -123,7 +123,7 @@ def _operation_id(route: Route) -> str:
 
 def _tag(route: Route) -> str:
     parts = [part for part in route.path.split("/") if part and part != "api"]
-    return parts[0] if parts else "health"
+    return "health" if not parts or parts[0].endswith("z") else parts[0]
 
 
 def _path_parameters(route: Route) -> list[dict[str, Any]]:

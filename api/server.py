@@ -16,6 +16,7 @@ from aiohttp.web_protocol import RequestHandler
 from api import errors, openapi
 from api.codec import Decoder, convert_query
 from api.errors import Failure, Transport, TransportError
+from api.pages import Page, pages
 from api.rate import RateLimit
 from api.router import Router
 from api.routes import Auth, Call, Nothing, Route, encode
@@ -33,7 +34,6 @@ BODY_TIMEOUT_SECONDS = 30.0
 KEEPALIVE_SECONDS = 75.0
 SHUTDOWN_SECONDS = 5.0
 JSON = "application/json"
-OPENAPI_PATH = "/openapi.json"
 
 Authenticate = Callable[[str], Awaitable[Caller]]
 AuthenticateWorker = Callable[[str], Awaitable[DeviceRow]]
@@ -73,7 +73,7 @@ class HttpServer:
     ) -> None:
         self.routes = table = tuple(routes)
         self.openapi = openapi.document(table, version=version, base_url=base_url)
-        self._openapi = msgspec.json.encode(self.openapi)
+        self._pages = pages(msgspec.json.encode(self.openapi))
         self._router = Router(table)
         self._decoders = {route.body: Decoder(route.body) for route in table}
         self._authenticate = authenticate
@@ -123,8 +123,9 @@ class HttpServer:
 
     async def _respond(self, request: web.BaseRequest) -> web.Response:
         try:
-            if request.path == OPENAPI_PATH and request.method in ("GET", "HEAD"):
-                return _response(200, self._openapi, {})
+            page = self._pages.get(request.path)
+            if page is not None:
+                return _shown(request, page)
             route, names = self._router.find(request.method, request.path)
             if self._draining and not route.while_draining:
                 raise TransportError(Transport.DRAINING)
@@ -261,6 +262,12 @@ def _bearer(request: web.BaseRequest) -> str:
     if scheme.lower() != "bearer" or not token:
         raise MarketError(Code.UNAUTHORIZED)
     return token.strip()
+
+
+def _shown(request: web.BaseRequest, page: Page) -> web.Response:
+    if request.method not in ("GET", "HEAD"):
+        raise TransportError(Transport.METHOD_NOT_ALLOWED, {"Allow": "GET, HEAD"})
+    return _response(200, page.body, {"Content-Type": page.content_type, **page.headers})
 
 
 def _response(status: int, body: bytes, headers: dict[str, str]) -> web.Response:

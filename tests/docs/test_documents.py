@@ -21,35 +21,54 @@ def blocks(document: Path) -> str:
     return "\n".join(re.findall(r"```bash\n(.*?)```", document.read_text(), re.DOTALL))
 
 
-def test_the_walk_through_runs(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/proxyd.db"
-    programs = tmp_path / "bin"
+def walk_through(name: str, folder: Path, **variables: str) -> str:
+    """Run every command of a document in one shell, beside a daemon, and return what it prints."""
+    url = f"sqlite:///{folder}/proxyd.db"
+    programs = folder / "bin"
     programs.mkdir()
     command = f'#!/bin/sh\nexec "{sys.executable}" -m proxyd "$@"\n'
     (programs / "proxyd").write_text(command)
     (programs / "proxyd").chmod(0o755)
     bash = shutil.which("bash")
     assert bash is not None
-    with threads.web() as page, process.serving(url) as daemon:
-        environment = process.environment(
-            url, API=daemon.api, PAGE=f"http://localhost:{page.port}/bytes/7", PYTHONPATH=str(ROOT)
-        )
+    with process.serving(url) as daemon:
+        environment = process.environment(url, API=daemon.api, PYTHONPATH=str(ROOT), **variables)
         environment["PATH"] = f"{programs}:{environment['PATH']}"
         done = subprocess.run(
-            [bash, "-euo", "pipefail", "-c", blocks(ROOT / "docs" / "walkthrough.md")],
-            cwd=tmp_path,
+            [bash, "-euo", "pipefail", "-c", blocks(ROOT / "docs" / name)],
+            cwd=folder,
             env=environment,
             capture_output=True,
             text=True,
             check=False,
         )
-        assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert process.run(url, "ledger", "audit").returncode == 0
+    return done.stdout
+
+
+def test_the_walk_through_of_the_proxy_runs(tmp_path: Path) -> None:
+    with threads.web() as page:
+        printed = walk_through(
+            "walkthrough.md", tmp_path, PAGE=f"http://localhost:{page.port}/bytes/7"
+        )
         used = page.received + page.sent
-    assert '"usd_balance":0.0' in done.stdout
     assert not (tmp_path / "session.json").exists()
-    assert "20.00 usd" in done.stdout
-    assert f'"bytes_used":{used},' in done.stdout
-    assert done.stdout.rstrip().endswith('{"ok":true}')
+    assert '"usd_balance":0.0' in printed
+    assert "20.00 usd" in printed
+    assert f'"bytes_used":{used},' in printed
+    assert printed.rstrip().endswith('{"ok":true}')
+
+
+def test_the_walk_through_of_jobs_runs(tmp_path: Path) -> None:
+    printed = walk_through("jobs.md", tmp_path)
+    assert '"is_online":true' in printed
+    assert '"status":"running"' in printed
+    assert '"username":"bo","credit_balance":5.0' in printed
+    assert '"username":"wim","credit_balance":158.0' in printed
+    assert '"replicas":3,"ready_replicas":0,"status":"queued","payment_type":"usd","cost":12.0' in (
+        printed
+    )
 
 
 def test_the_table_of_errors_is_the_code() -> None:

@@ -94,8 +94,8 @@ class Marketplace(RuleBasedStateMachine):
                 raise
             return error.code
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(target=jobs)
+    def begin(self) -> Any:
         for _ in range(PEOPLE):
             user = self.run(self.market.person())
             self.people.append(user)
@@ -108,6 +108,7 @@ class Marketplace(RuleBasedStateMachine):
         for number in range(PEOPLE):
             for currency in Currency:
                 self.deposit(number, currency, 5 * MICRO)
+        return multiple(*(self.put_up(number, 1_234_567, 1) for number in range(PEOPLE)))
 
     @rule(number=person, currency=st.sampled_from(Currency), paid=amount)
     def deposit(self, number: int, currency: Currency, paid: int) -> None:
@@ -249,13 +250,16 @@ class Marketplace(RuleBasedStateMachine):
             assert self._job(job).status == ("failed" if before.attempts == 3 else "waiting")
 
     @rule(
-        job=jobs,
+        buyer=person,
         number=person,
-        seconds=st.sampled_from([0, 1_234, 3_600, 20_000]),
+        price=amount,
+        seconds=st.sampled_from([0, 1_234, 3_599, 20_000]),
         ending=st.sampled_from(["complete", "fail", "cancel"]),
     )
-    def live(self, job: str, number: int, seconds: int, ending: str) -> None:
-        """Take a waiting job through to an end; one that fails does so until it is over."""
+    def live(self, buyer: int, number: int, price: int, seconds: int, ending: str) -> None:
+        """Take a job from its beginning to an end; one that fails does so until it is over."""
+        self.deposit(buyer, Currency.CREDIT, price)
+        job = self.put_up(buyer, price, 1)
         while self._job(job).status == "waiting":
             self.accept(job, number)
             self.clock.now += seconds
@@ -416,8 +420,8 @@ async def together(coroutines: list[Awaitable[Any]]) -> list[Any]:
 
 TestMarketplace = Marketplace.TestCase
 TestMarketplace.settings = settings(
-    max_examples=25,
-    stateful_step_count=30,
+    max_examples=60,
+    stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

@@ -1,0 +1,79 @@
+"""What the API shows that is no route: its description, and a page to try it on, offline too."""
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+
+DESCRIPTION_PATH = "/openapi.json"
+PAGE_PATH = "/docs"
+PACKAGE = "swagger_ui"
+CACHE = "public, max-age=86400"
+
+# Swagger UI sets styles on its elements; everything else comes from this server alone.
+POLICY = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
+
+_FILES = {
+    "swagger-ui-bundle.js": "text/javascript",
+    "swagger-ui.css": "text/css",
+    "favicon-32x32.png": "image/png",
+}
+
+_HTML = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>proxyd</title>
+<link rel="icon" href="/docs/favicon-32x32.png">
+<link rel="stylesheet" href="/docs/swagger-ui.css">
+</head>
+<body>
+<div id="page"></div>
+<script src="/docs/swagger-ui-bundle.js"></script>
+<script src="/docs/start.js"></script>
+</body>
+</html>
+"""
+
+_START = """SwaggerUIBundle({
+  url: "/openapi.json",
+  dom_id: "#page",
+  deepLinking: true,
+  persistAuthorization: true,
+});
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Something to show: what it is, and its bytes."""
+
+    content_type: str
+    body: bytes
+    headers: dict[str, str]
+
+
+def pages(description: bytes) -> dict[str, Page]:
+    """Return everything to show, by path.
+
+    Args:
+        description: the OpenAPI document, as JSON.
+    """
+    headers = {"Content-Security-Policy": POLICY}
+    shown = {
+        DESCRIPTION_PATH: Page("application/json", description, {}),
+        PAGE_PATH: Page("text/html; charset=utf-8", _HTML.encode(), headers),
+        f"{PAGE_PATH}/start.js": Page("text/javascript", _START.encode(), headers),
+    }
+    for name, content_type in _FILES.items():
+        body = (_folder() / name).read_bytes()
+        shown[f"{PAGE_PATH}/{name}"] = Page(content_type, body, {"Cache-Control": CACHE})
+    return shown
+
+
+def _folder() -> Path:
+    """Return where the package keeps its files; its code is not imported."""
+    found = importlib.util.find_spec(PACKAGE)
+    if found is None or not found.submodule_search_locations:
+        raise ModuleNotFoundError(f"the package {PACKAGE} is not installed")
+    return Path(found.submodule_search_locations[0]) / "static"

@@ -1,0 +1,336 @@
+"""What the routes of deploys promise: queue one, look at one, list them, cancel one."""
+
+import json
+import uuid
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.service import Answer, Person, Service, running_in
+
+from proxyd import clock
+
+CREATE = "/api/deploy/job"
+LIST = "/api/deploy/jobs"
+LEAST = {"job_name": "a model", "job_type": "Training", "gpu_model": "T4"}
+NOWHERE = "0190a4c1-0000-7000-8000-000000000000"
+FIELD_TYPES = {
+    "id": str,
+    "job_name": str,
+    "job_type": str,
+    "gpu_model": str,
+    "gpu_count": int,
+    "duration_hrs": int,
+    "replicas": int,
+    "ready_replicas": int,
+    "status": str,
+    "payment_type": str,
+    "cost": float,
+    "created_at": str,
+}
+
+
+async def create(service: Service, person: Person, **changes: Any) -> Answer:
+    return await service.call("POST", CREATE, {**LEAST, **changes}, token=person.token)
+
+
+async def created(service: Service, person: Person, **changes: Any) -> str:
+    answer = await create(service, person, **changes)
+    assert answer.status == 200, answer.body
+    return str(answer.body["job_id"])
+
+
+async def one(service: Service, person: Person, deploy_id: str) -> dict[str, Any]:
+    answer = await service.call("GET", f"{CREATE}/{deploy_id}", token=person.token)
+    assert answer.status == 200, answer.body
+    return dict(answer.body["deploy"])
+
+
+async def cancel(service: Service, person: Person, deploy_id: str) -> Answer:
+    return await service.call("POST", f"{CREATE}/{deploy_id}/cancel", token=person.token)
+
+
+async def listing(service: Service, person: Person, query: str = "") -> Answer:
+    return await service.call("GET", LIST + query, token=person.token)
+
+
+async def open_jobs(service: Service) -> list[dict[str, Any]]:
+    answer = await service.call("GET", "/api/marketplace/jobs")
+    return list(answer.body["jobs"])
+
+
+async def balances(service: Service, person: Person) -> tuple[float, float]:
+    body = (await service.call("GET", "/auth/me", token=person.token)).body
+    return body["usd_balance"], body["credit_balance"]
+
+
+async def worker_of(service: Service, person: Person) -> dict[str, str]:
+    """Return the header of a new device."""
+    answer = await service.call(
+        "POST", "/api/worker/token/create", {"name": "worker"}, token=person.token
+    )
+    assert answer.status == 200, answer.body
+    return {"X-Worker-Token": answer.body["token"]}
+
+
+def refused(answer: Answer, code: str, field: str | None, status: int = 400) -> None:
+    assert answer.status == status, answer.body
+    assert answer.body.keys() == {"ok", "error"}
+    assert answer.body["ok"] is False
+    assert answer.body["error"]["message"]
+    assert (answer.code, answer.field) == (code, field)
+
+
+async def nothing_was_bought(service: Service, person: Person, usd: float) -> None:
+    assert await balances(service, person) == (usd, 0)
+    assert (await listing(service, person)).body == {"ok": True, "deploys": []}
+    assert await open_jobs(service) == []
+
+
+async def test_a_deploy_has_the_fields_of_the_specification(service: Service) -> None:
+    buyer = await service.person(usd="10")
+    answer = await create(service, buyer)
+    assert answer.status == 200
+    assert answer.body.keys() == {"ok", "job_id", "message"}
+    assert answer.body["ok"] is True
+    assert str(uuid.UUID(answer.body["job_id"])) == answer.body["job_id"]
+    assert type(answer.body["message"]) is str
+    assert "queued" in answer.body["message"]
+    assert await balances(service, buyer) == (9, 0)
+
+
+async def test_a_deploy_shows_what_was_asked_for_and_how_it_is(service: Service) -> None:
+    buyer = await service.person(credit="10000")
+    asked = {
+        "job_name": "Ein Modell",
+        "job_type": "Jupyter",
+        "gpu_model": "RTX 4090",
+        "gpu_count": 2,
+        "duration_hrs": 3,
+        "replicas": 4,
+        "payment_type": "credit",
+    }
+    before = clock.seconds()
+    deploy_id = await created(service, buyer, **asked)
+    answer = await service.call("GET", f"{CREATE}/{deploy_id}", token=buyer.token)
+    assert answer.body.keys() == {"ok", "deploy"}
+    assert answer.body["ok"] is True
+    deploy = answer.body["deploy"]
+    assert {name: type(value) for name, value in deploy.items()} == FIELD_TYPES
+    assert {name: deploy[name] for name in asked} == asked
+    assert (deploy["id"], deploy["ready_replicas"], deploy["status"]) == (deploy_id, 0, "queued")
+    assert deploy["cost"] == 2_400
+    created_at = datetime.strptime(deploy["created_at"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    assert before <= created_at.timestamp() <= clock.seconds()
+    assert await balances(service, buyer) == (0, 7_600)
+    jobs = await open_jobs(service)
+    assert len(jobs) == 4
+    assert {(job["job_type"], job["status"], job["price_credit"]) for job in jobs} == {
+        ("docker", "waiting", 600.0)
+    }
+    assert {(job["buyer_id"], job["duration_hrs"]) for job in jobs} == {(buyer.user_id, 3)}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, dict.fromkeys(("gpu_count", "duration_hrs", "replicas", "payment_type")), {"more": 1}],
+)
+async def test_what_is_left_out_or_null_is_one_and_paid_in_dollars(
+    service: Service, changes: dict[str, Any]
+) -> None:
+    buyer = await service.person(usd="10", credit="1000")
+    deploy = await one(service, buyer, await created(service, buyer, **changes))
+    assert (deploy["gpu_count"], deploy["duration_hrs"], deploy["replicas"]) == (1, 1, 1)
+    assert (deploy["payment_type"], deploy["cost"]) == ("usd", 1)
+    assert await balances(service, buyer) == (9, 1_000)
+
+
+@pytest.mark.parametrize("job_type", ["Docker", "Jupyter", "Inference", "Training", "Script"])
+async def test_every_type_of_the_specification_is_taken(service: Service, job_type: str) -> None:
+    buyer = await service.person(usd="10")
+    deploy = await one(service, buyer, await created(service, buyer, job_type=job_type))
+    assert deploy["job_type"] == job_type
+
+
+async def test_the_operator_says_what_gpus_and_credits_cost(tmp_path: Path) -> None:
+    market = {
+        "gpu_rates_usd": {" A100 ": Decimal("2.5")},
+        "gpu_rate_default_usd": Decimal("0.5"),
+        "credit_usd": Decimal("0.1"),
+    }
+    async with running_in(tmp_path, market=market) as service:
+        buyer = await service.person(usd="10", credit="100")
+        for model, payment_type, cost in (
+            ("a100", "usd", 2.5),
+            ("T4", "usd", 0.5),
+            ("A100", "credit", 25),
+            ("T4", "credit", 5),
+        ):
+            deploy_id = await created(service, buyer, gpu_model=model, payment_type=payment_type)
+            assert (await one(service, buyer, deploy_id))["cost"] == cost
+        assert await balances(service, buyer) == (7, 70)
+        await service.assert_audit()
+
+
+async def test_without_the_money_nothing_is_queued(service: Service) -> None:
+    buyer = await service.person(usd="3.99")
+    refused(await create(service, buyer, replicas=4), "insufficient_funds", None)
+    refused(await create(service, buyer, payment_type="credit"), "insufficient_funds", None)
+    await nothing_was_bought(service, buyer, 3.99)
+
+
+async def test_a_field_that_is_missing_mistyped_or_out_of_range_is_named(service: Service) -> None:
+    buyer = await service.person(usd="100")
+    for field in LEAST:
+        body = {name: value for name, value in LEAST.items() if name != field}
+        answer = await service.call("POST", CREATE, body, token=buyer.token)
+        refused(answer, "invalid_field", field)
+    wrong: dict[str, list[Any]] = {
+        "job_name": [None, 1, [], "", "  ", "x" * 181, "x" * 2000],
+        "job_type": [None, 1, "", "docker", "DOCKER", "Kubernetes"],
+        "gpu_model": [None, 1, {}, "", "  ", "x" * 101],
+        "gpu_count": [0, -1, 65, 2**70, "1", 1.0, 1.5, True, []],
+        "duration_hrs": [0, -1, 8_761, 2**70, "1", 1.0, 1.5, True, {}],
+        "replicas": [0, -1, 101, 2**70, "1", 1.0, 1.5, False],
+        "payment_type": ["USD", "credits", "eur", "", 1, True],
+    }
+    for field, values in wrong.items():
+        for value in values:
+            raw = json.dumps({**LEAST, field: value}).encode()
+            answer = await service.call("POST", CREATE, raw=raw, token=buyer.token)
+            assert answer.status == 400, (field, value)
+            refused(answer, "invalid_field", field)
+    await nothing_was_bought(service, buyer, 100)
+
+
+async def test_a_body_that_is_no_object_is_refused(service: Service) -> None:
+    buyer = await service.person(usd="100")
+    for raw in (b"", b"[]", b'"Docker"', b"{", b'{"gpu_count": NaN}'):
+        answer = await service.call("POST", CREATE, raw=raw, token=buyer.token)
+        refused(answer, "invalid_field", None)
+    await nothing_was_bought(service, buyer, 100)
+
+
+async def test_a_replica_dearer_than_any_job_is_refused(service: Service) -> None:
+    buyer = await service.person(usd="20000")
+    answer = await create(service, buyer, gpu_count=64, duration_hrs=8_760)
+    refused(answer, "invalid_field", "duration_hrs")
+    await nothing_was_bought(service, buyer, 20_000)
+
+
+async def test_without_a_valid_token_there_is_no_deploy(service: Service) -> None:
+    buyer = await service.person(usd="10")
+    path = f"{CREATE}/{await created(service, buyer)}"
+    worker = (await worker_of(service, buyer))["X-Worker-Token"]
+    for token in (None, "", "nonsense", worker):
+        for method, asked, body in (
+            ("POST", CREATE, LEAST),
+            ("GET", LIST, None),
+            ("GET", path, None),
+            ("POST", f"{path}/cancel", None),
+        ):
+            answer = await service.call(method, asked, body, token=token)
+            refused(answer, "unauthorized", None, 401)
+    assert len(await open_jobs(service)) == 1
+
+
+async def test_an_id_that_is_malformed_unknown_or_foreign_is_not_found(service: Service) -> None:
+    buyer, other = await service.person(usd="10"), await service.person()
+    deploy_id = await created(service, buyer)
+    replica_id = (await open_jobs(service))[0]["id"]
+    for caller, asked in (
+        (other, deploy_id),
+        (buyer, replica_id),
+        (buyer, NOWHERE),
+        (buyer, "nonsense"),
+        (buyer, "1"),
+        (buyer, deploy_id.replace("-", "")),
+        (buyer, f"%7B{deploy_id}%7D"),
+        (buyer, "%00"),
+        (buyer, "%F0%9F%92%A9"),
+    ):
+        path = f"{CREATE}/{asked}"
+        answer = await service.call("GET", path, token=caller.token)
+        refused(answer, "deploy_not_found", None, 404)
+        answer = await service.call("POST", f"{path}/cancel", token=caller.token)
+        refused(answer, "deploy_not_found", None, 404)
+    assert (await one(service, buyer, deploy_id.upper()))["status"] == "queued"
+    assert await balances(service, buyer) == (9, 0)
+
+
+async def test_a_cancelled_deploy_is_given_back(service: Service) -> None:
+    buyer = await service.person(usd="10")
+    deploy_id = await created(service, buyer, replicas=3)
+    for _ in range(2):
+        answer = await cancel(service, buyer, deploy_id)
+        assert (answer.status, answer.body) == (200, {"ok": True})
+        assert await balances(service, buyer) == (10, 0)
+    deploy = await one(service, buyer, deploy_id)
+    assert (deploy["status"], deploy["ready_replicas"], deploy["replicas"]) == ("cancelled", 0, 3)
+    assert await open_jobs(service) == []
+
+
+async def test_replicas_are_run_paid_and_shown_as_they_are(service: Service) -> None:
+    buyer, owner = await service.person(usd="10"), await service.person()
+    worker = await worker_of(service, owner)
+    deploy_id = await created(service, buyer, replicas=3)
+
+    async def shape() -> tuple[str, int]:
+        deploy = await one(service, buyer, deploy_id)
+        return deploy["status"], deploy["ready_replicas"]
+
+    first, second, _ = await open_jobs(service)
+    for number, job in enumerate((first, second), start=1):
+        answer = await service.call("POST", f"/api/jobs/{job['id']}/accept", headers=worker)
+        assert answer.status == 200, answer.body
+        assert await shape() == ("running", number)
+    done = f"/api/worker/jobs/{first['id']}/complete"
+    answer = await service.call("POST", done, {"result": "done"}, headers=worker)
+    assert answer.status == 200, answer.body
+    assert await shape() == ("running", 1)
+    assert await balances(service, owner) == (0, 90)
+    failed = f"/api/worker/jobs/{second['id']}/fail"
+    answer = await service.call("POST", failed, {"reason": "no memory"}, headers=worker)
+    assert answer.status == 200, answer.body
+    assert await shape() == ("queued", 0)
+    assert (await cancel(service, buyer, deploy_id)).status == 200
+    assert await shape() == ("cancelled", 0)
+    assert await balances(service, buyer) == (9, 0)
+    assert await balances(service, owner) == (0, 90)
+
+
+async def test_the_list_is_ones_own_newest_first_in_parts(service: Service) -> None:
+    buyer, other = await service.person(usd="10"), await service.person(usd="10")
+    made = [await created(service, buyer, job_name=f"number {number}") for number in range(5)]
+    await created(service, other)
+    whole = await listing(service, buyer)
+    assert whole.status == 200
+    assert whole.body.keys() == {"ok", "deploys"}
+    assert [deploy["id"] for deploy in whole.body["deploys"]] == made[::-1]
+    for deploy in whole.body["deploys"]:
+        assert {name: type(value) for name, value in deploy.items()} == FIELD_TYPES
+        assert await one(service, buyer, deploy["id"]) == deploy
+    exact = await listing(service, buyer, "?limit=5")
+    assert exact.body == whole.body
+    seen, query = [], "?limit=2"
+    for more in (True, True, False):
+        part = (await listing(service, buyer, query)).body
+        assert ("next_cursor" in part) is more
+        seen.append([deploy["id"] for deploy in part["deploys"]])
+        query = f"?limit=2&cursor={part.get('next_cursor')}"
+    assert seen == [made[:2:-1], made[2:0:-1], made[:1]]
+
+
+async def test_a_part_that_can_not_be_is_refused(service: Service) -> None:
+    buyer = await service.person()
+    for query, field in (
+        ("?limit=0", "limit"),
+        ("?limit=1001", "limit"),
+        ("?limit=-1", "limit"),
+        ("?limit=many", "limit"),
+        ("?cursor=nonsense", "cursor"),
+    ):
+        refused(await listing(service, buyer, query), "invalid_field", field)
+    assert (await listing(service, buyer, "?limit=1000")).body == {"ok": True, "deploys": []}

@@ -1,0 +1,70 @@
+"""The page on which a person tries the API: served whole from here, and seen in a real browser."""
+
+import asyncio
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from support.service import Service
+
+CHROMIUM = shutil.which("chromium")
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--virtual-time-budget=20000",
+    "--dump-dom",
+]
+
+
+async def get(service: Service, path: str) -> tuple[int, str, str]:
+    async with service.http.get(service.url + path) as response:
+        return response.status, response.headers["Content-Type"], await response.text("latin-1")
+
+
+async def test_everything_that_the_page_needs_is_served_here(service: Service) -> None:
+    status, content_type, html = await get(service, "/docs")
+    assert (status, content_type) == (200, "text/html; charset=utf-8")
+    needed = re.findall(r'(?:href|src)="([^"]+)"', html)
+    assert len(needed) == 4
+    for path in needed:
+        assert path.startswith("/docs/")
+        status, _, body = await get(service, path)
+        assert status == 200
+        assert body
+
+
+async def test_the_page_takes_nothing_from_elsewhere(service: Service) -> None:
+    async with service.http.get(service.url + "/docs") as response:
+        assert response.headers["Content-Security-Policy"].startswith("default-src 'self'")
+        assert response.headers["Server"] == "proxyd"
+
+
+async def test_pages_are_only_looked_at(service: Service) -> None:
+    for path in ("/docs", "/openapi.json"):
+        answer = await service.call("POST", path, {})
+        assert (answer.status, answer.code) == (405, "method_not_allowed")
+        assert answer.headers["Allow"] == "GET, HEAD"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
+async def test_a_browser_shows_every_operation(service: Service, tmp_path: Path) -> None:
+    running = await asyncio.create_subprocess_exec(
+        str(CHROMIUM),
+        *FLAGS,
+        f"--user-data-dir={tmp_path}/profile",
+        f"{service.url}/docs",
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    out, _ = await running.communicate()
+    page = out.decode()
+    for path, operations in service.daemon.http.openapi["paths"].items():
+        for operation in operations.values():
+            assert operation["summary"] in page, path
