@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from api.answers import Answers
 from api.codec import Money, money
 from api.listing import Page, timestamp
 from api.routes import Auth, Call, Nothing, Reply, Route
@@ -140,8 +141,9 @@ class FailRequest(Struct):
 class JobRoutes:
     """The routes of jobs."""
 
-    def __init__(self, jobs: Jobs) -> None:
+    def __init__(self, jobs: Jobs, answers: Answers) -> None:
         self._jobs = jobs
+        self._answers = answers
 
     def table(self) -> list[Route]:
         """Return the declarations."""
@@ -248,9 +250,13 @@ class JobRoutes:
             ),
         ]
 
-    async def marketplace(self, call: Call[Nothing, MarketplaceQuery]) -> MarketplaceReply:
+    async def marketplace(self, call: Call[Nothing, MarketplaceQuery]) -> Reply:
         """List open jobs of everybody."""
         query = call.query
+        question = (query.status, query.job_type, query.cursor, query.limit)
+        return await self._answers.get(question, lambda: self._open_jobs(query))
+
+    async def _open_jobs(self, query: MarketplaceQuery) -> MarketplaceReply:
         found = await self._jobs.page_open(
             status=JobStatus(query.status) if query.status else None,
             job_type=query.job_type or "",

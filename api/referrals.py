@@ -74,6 +74,7 @@ class ReferralRoutes:
                     Code.REFERRAL_ALREADY_APPLIED,
                     Code.REFERRAL_TOO_LATE,
                     Code.REFERRAL_CIRCLE,
+                    Code.AMOUNT_TOO_LARGE,
                 ),
             ),
         ]

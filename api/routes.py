@@ -29,6 +29,12 @@ class Reply(Struct, kw_only=True):
     ok: Literal[True] = True
 
 
+class Encoded(Reply):
+    """A successful response that is JSON already."""
+
+    body: bytes = b""
+
+
 class Nothing(Struct):
     """A request that carries no data."""
 

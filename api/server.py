@@ -19,7 +19,7 @@ from api.errors import Failure, Transport, TransportError
 from api.pages import Page, pages
 from api.rate import RateLimit
 from api.router import Router
-from api.routes import Auth, Call, Nothing, Route, encode
+from api.routes import Auth, Call, Encoded, Nothing, Route, encode
 from market.accounts import Caller
 from market.errors import Code, MarketError
 from market.once import Once, Replayed, Seal
@@ -130,7 +130,8 @@ class HttpServer:
             if self._draining and not route.while_draining:
                 raise TransportError(Transport.DRAINING)
             reply = await route.handler(await self._call(request, route, names))
-            return _response(200, encode(reply), {})
+            body = reply.body if isinstance(reply, Encoded) else encode(reply)
+            return _response(200, body, {})
         except Replayed as replayed:
             return _response(200, replayed.answer, {"Idempotency-Replayed": "true"})
         except MarketError as error:

@@ -25,6 +25,7 @@ PASSWORD_MAX_CHARACTERS = 128
 LOGIN_MAX_SECONDS = 30 * 86_400
 LOGIN_WINDOW_SECONDS = 15 * 60
 HOUR_SECONDS = 3_600
+KNOWN_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ class Accounts:
         self._tokens = tokens
         self._identifiers = identifiers
         self._now = now
+        # By token: who it was, as of a version of the store and a second, and no longer.
+        self._known: dict[str, tuple[bytes | None, int, Caller]] = {}
         self._failures_by_email = Throttle(limits.failures_per_email, LOGIN_WINDOW_SECONDS, now)
         self._failures_by_client = Throttle(limits.failures_per_client, LOGIN_WINDOW_SECONDS, now)
         self._registrations = Throttle(limits.registrations_per_client, HOUR_SECONDS, now)
@@ -113,9 +116,12 @@ class Accounts:
             password=password,
             now=self._now(),
         )
-        referred = await self._store.write(
-            _register, user, ref, self._rewards, self._identifiers.new()
-        )
+        referred = bool(ref)
+        try:
+            await self._store.write(_register, user, ref, self._rewards, self._identifiers.new())
+        except _NotReferredError:
+            referred = False
+            await self._store.write(add_user, user)
         self._registrations.count(client)
         return await self._logged_in(user.id), referred
 
@@ -181,14 +187,21 @@ class Accounts:
         Raises:
             MarketError: `unauthorized`.
         """
-        now = self._now()
+        now, version = self._now(), self._store.version()
+        known = self._known.get(token)
+        if known is not None and version is not None and known[:2] == (version, now):
+            return known[2]
         claims = self._tokens.verify(token, now=now)
         profile = await self._store.read(
             queries.profile_by_login, session_id=claims.session_id, user_id=claims.user_id, now=now
         )
         if profile is None:
             raise MarketError(Code.UNAUTHORIZED, "The login session has ended.")
-        return Caller(profile, claims.session_id)
+        caller = Caller(profile, claims.session_id)
+        if len(self._known) >= KNOWN_MAX:
+            self._known.clear()
+        self._known[token] = (version, now, caller)
+        return caller
 
     async def _logged_in(self, user_id: str) -> Login:
         now = self._now()
@@ -340,12 +353,16 @@ def _check_email(email: str) -> None:
         )
 
 
+class _NotReferredError(Exception):
+    """The referral code is no good; all of it is rolled back, and done again without."""
+
+
 async def _register(
     tx: Transaction, user: UserRow, ref: str, rewards: Rewards, transfer_id: str
-) -> bool:
+) -> None:
     await add_user(tx, user)
     if not ref:
-        return False
+        return
     try:
         await refer(
             tx,
@@ -355,9 +372,8 @@ async def _register(
             transfer_id=transfer_id,
             now=user.created_at,
         )
-    except MarketError:
-        return False
-    return True
+    except MarketError as error:
+        raise _NotReferredError from error
 
 
 async def _begin_login(tx: Transaction, claims: Claims) -> LoginRow:

@@ -1,7 +1,7 @@
 """Deploys: so many replicas on such GPUs for so many hours; every replica is a job."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from market import once
 from market.errors import Code, MarketError
@@ -123,6 +123,7 @@ class Deploys:
             MarketError: `invalid_field`, `insufficient_funds`, `idempotency_key_reused`.
             Replayed: this was answered before.
         """
+        new = replace(new, job_name=new.job_name.strip(), gpu_model=new.gpu_model.strip())
         _check(new)
         usd = self._rates.of(new.gpu_model) * new.gpu_count * new.duration_hrs
         price_credit = self._rates.credits_for(usd)
@@ -210,7 +211,7 @@ def _check(new: NewDeploy) -> None:
         ("job_name", new.job_name, NAME_MAX_CHARACTERS),
         ("gpu_model", new.gpu_model, MODEL_MAX_CHARACTERS),
     ):
-        if not 1 <= len(text.strip()) <= most:
+        if not 1 <= len(text) <= most:
             message = f"The {field} has 1 to {most} characters."
             raise MarketError(Code.INVALID_FIELD, message, field=field)
     for field, number, most in (

@@ -95,11 +95,10 @@ def parse_code(text: str) -> str:
     Raises:
         MarketError: `invalid_field`, when it has another length.
     """
-    code = text.upper()
-    if len(code) != CODE_CHARACTERS:
+    if len(text) != CODE_CHARACTERS:
         message = f"A referral code has {CODE_CHARACTERS} characters."
         raise MarketError(Code.INVALID_FIELD, message, field="referral_code")
-    return code
+    return text.upper()
 
 
 async def refer(

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from typing import Self
 
 from api.accounts import AccountRoutes
+from api.answers import Answers
 from api.bandwidth import BandwidthRoutes
 from api.deploys import DeployRoutes
 from api.health import HealthRoutes
@@ -154,7 +155,7 @@ class Daemon:
                 *AccountRoutes(self.accounts, self.recovery).table(),
                 *BandwidthRoutes(self.bandwidth).table(),
                 *WorkerRoutes(self.devices, self.jobs).table(),
-                *JobRoutes(self.jobs).table(),
+                *JobRoutes(self.jobs, Answers(store.version)).table(),
                 *ReferralRoutes(self.referrals, app_url).table(),
                 *DeployRoutes(self.deploys).table(),
             ],

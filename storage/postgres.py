@@ -93,6 +93,10 @@ class PostgresStore:
         async with self._transaction("repeatable_read", readonly=True) as connection:
             return await unit(_Transaction(connection), *args, **kwargs)
 
+    def version(self) -> bytes | None:
+        """See `Store.version`: the server would have to be asked."""
+        return None
+
     async def claim(self, on_lost: Callable[[], None]) -> None:
         """See `Store.claim`; a lock of the server's, held by a connection of its own."""
         with _translating():

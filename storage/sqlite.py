@@ -7,6 +7,7 @@ savepoint of its own, and all become durable with a single write to the disk.
 
 import asyncio
 import fcntl
+import mmap
 import os
 import sqlite3
 from collections import deque
@@ -32,6 +33,7 @@ from storage.store import Arguments, Result, Row, Transaction, Unit, Value
 BUSY_TIMEOUT_SECONDS = 5.0
 READERS = 2
 GROUP_MAX_UNITS = 256
+INDEX_HEADER_BYTES = 48
 PENDING_MAX_UNITS = 10_000
 
 _Execute = Callable[..., Coroutine[Any, Any, Any]]
@@ -44,12 +46,14 @@ class SqliteStore:
 
     def __init__(self, path: Path, writer: "_Connection", readers: Sequence["_Connection"]) -> None:
         self._path = path
+        self._index: _SharedIndex | None = None
         self._writer = writer
         self._readers = readers
         self._next_reader = cycle(readers)
         self._pending: deque[_Pending] = deque()
         self._committing: asyncio.Task[None] | None = None
         self._claim: int | None = None
+        self._is_closed = False
 
     @classmethod
     async def open(cls, name: str, *, create: bool) -> Self:
@@ -97,6 +101,17 @@ class SqliteStore:
         reader = next(self._next_reader)
         return await reader.call(partial(_read, lambda tx: unit(tx, *args, **kwargs)))
 
+    def version(self) -> bytes | None:
+        """See `Store.version`: the header of the index that all connections share.
+
+        SQLite counts every commit of any process there (its WAL-index format, section 2).
+        """
+        if self._is_closed:
+            return None
+        if self._index is None:
+            self._index = _SharedIndex(self._path)
+        return self._index.header()
+
     async def claim(self, on_lost: Callable[[], None]) -> None:  # noqa: ARG002 - a lock is not lost
         """See `Store.claim`."""
         path = f"{self._path}.lock"
@@ -117,8 +132,12 @@ class SqliteStore:
         """See `Store.close`."""
         while self._committing is not None:
             await asyncio.shield(self._committing)
+        self._is_closed = True
         for connection in (*self._readers, self._writer):
             await connection.close()
+        if self._index is not None:
+            self._index.close()
+            self._index = None
         if self._claim is not None:
             os.close(self._claim)
             self._claim = None
@@ -160,6 +179,27 @@ class _Pending:
             self.outcome.set_exception(outcome.error)
         else:
             self.outcome.set_result(outcome.result)
+
+
+class _SharedIndex:
+    """The index of the write-ahead log, which every connection of every process maps.
+
+    Closing a descriptor of a file drops every lock that the process has on it, and SQLite has locks
+    on this one: so it is opened behind the connections and closed behind them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(f"{path}-shm", os.O_RDONLY | os.O_CLOEXEC)
+        self._map = mmap.mmap(self._descriptor, INDEX_HEADER_BYTES, access=mmap.ACCESS_READ)
+
+    def header(self) -> bytes:
+        """Return the header, with its count of commits."""
+        return self._map[:INDEX_HEADER_BYTES]
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._map.close()
+        os.close(self._descriptor)
 
 
 class _Connection(aiosqlite.Connection):

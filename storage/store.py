@@ -57,6 +57,13 @@ class Store(Protocol):
             UnavailableError: the database did not answer.
         """
 
+    def version(self) -> bytes | None:
+        """Return what changes with every commit, whoever makes it; None if that cannot be told.
+
+        It costs no question to the database. What was read since a version was taken is as good as
+        read now, as long as the version is the same.
+        """
+
     async def claim(self, on_lost: Callable[[], None]) -> None:
         """Become the one daemon on this database, until `close`; `on_lost` is called if that ends.
 

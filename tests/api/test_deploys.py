@@ -122,7 +122,7 @@ async def test_a_deploy_shows_what_was_asked_for_and_how_it_is(service: Service)
     assert {name: deploy[name] for name in asked} == asked
     assert (deploy["id"], deploy["ready_replicas"], deploy["status"]) == (deploy_id, 0, "queued")
     assert deploy["cost"] == 2_400
-    created_at = datetime.strptime(deploy["created_at"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    created_at = datetime.fromisoformat(deploy["created_at"]).replace(tzinfo=UTC)
     assert before <= created_at.timestamp() <= clock.seconds()
     assert await balances(service, buyer) == (0, 7_600)
     jobs = await open_jobs(service)

@@ -128,12 +128,12 @@ async def test_only_a_hash_of_the_token_is_kept(market: Market) -> None:
     assert await refusal(market.devices.authenticate(device.token_hash)) is Code.WORKER_UNAUTHORIZED
 
 
-@pytest.mark.parametrize("name", ["x" * 201, "a\nb", "\x1b[2J", "\u200b"])
-async def test_a_name_that_would_not_print_is_refused(market: Market, name: str) -> None:
+async def test_a_name_that_would_not_print_is_refused(market: Market) -> None:
     user = await market.person()
-    with pytest.raises(MarketError) as caught:
-        await made(market, user, name)
-    assert (caught.value.code, caught.value.field) == (Code.INVALID_FIELD, "name")
+    for name in ("x" * 201, "a\nb", "\x1b[2J", "\u200b"):
+        with pytest.raises(MarketError) as caught:
+            await made(market, user, name)
+        assert (caught.value.code, caught.value.field) == (Code.INVALID_FIELD, "name")
     assert await market.devices.page(user, before="", limit=10) == []
 
 
@@ -143,10 +143,10 @@ async def test_a_name_may_have_two_hundred_characters(market: Market) -> None:
     assert (await only(market.devices, user)).name == "é" * 200
 
 
-@pytest.mark.parametrize("token", ["", "x", "x" * 257, "é" * 40])
-async def test_a_token_that_was_never_made_is_refused(market: Market, token: str) -> None:
+async def test_a_token_that_was_never_made_is_refused(market: Market) -> None:
     await made(market, await market.person())
-    assert await refusal(market.devices.authenticate(token)) is Code.WORKER_UNAUTHORIZED
+    for token in ("", "x", "x" * 257, "é" * 40, "\udcff"):
+        assert await refusal(market.devices.authenticate(token)) is Code.WORKER_UNAUTHORIZED
 
 
 async def test_a_device_is_known_from_memory_without_the_store(

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
+import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -418,9 +419,9 @@ async def together(coroutines: list[Awaitable[Any]]) -> list[Any]:
     return await asyncio.gather(*coroutines, return_exceptions=True)
 
 
-TestMarketplace = Marketplace.TestCase
+TestMarketplace = pytest.mark.timeout(400)(Marketplace.TestCase)  # shrinking takes its time
 TestMarketplace.settings = settings(
-    max_examples=60,
+    max_examples=40,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,41 @@ async def test_another_kind_of_file_is_not_opened_and_not_changed(
 async def test_a_folder_is_no_database(tmp_path: Path) -> None:
     with pytest.raises(CannotOpenError, match="Is a directory"):
         await open_store(f"sqlite:///{tmp_path}")
+
+
+async def test_the_version_changes_with_every_commit_of_anybody_and_only_then(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "proxyd.db"
+    store = await open_store(f"sqlite:///{path}")
+    seen = [store.version()]
+    await store.read(count)
+    assert store.version() == seen[-1]
+    with pytest.raises(LookupError):
+        await store.write(fail)
+    for number in range(200):
+        await store.write(insert, number)
+        seen.append(store.version())
+    program = f"import sqlite3; sqlite3.connect({str(path)!r}).execute('PRAGMA user_version = 7')"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
+    assert await process.wait() == 0
+    seen.append(store.version())
+    assert None not in seen
+    assert len(set(seen)) == len(seen)
+    assert await store.read(count) == 200
+    await store.close()
+    assert store.version() is None
+
+
+async def fail(tx: Transaction) -> None:
+    raise LookupError
+
+
+async def test_the_version_survives_the_log_starting_over(tmp_path: Path) -> None:
+    store = await open_store(f"sqlite:///{tmp_path}/proxyd.db")
+    seen = set()
+    for number in range(3_000):
+        await store.write(insert, number)
+        seen.add(store.version())
+    assert len(seen) == 3_000
+    await store.close()
