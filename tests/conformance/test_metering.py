@@ -13,7 +13,7 @@ from decimal import Decimal
 import pytest
 from support import targets
 from support.service import Bought, Person, Service
-from support.socks import GREETING, Client, credentials, request, tunnel
+from support.socks import GREETING, Client, credentials, plain_tunnel, request, tunnel
 from support.waiting import until
 
 MEGABYTE = 1_000_000
@@ -85,25 +85,6 @@ async def read_to_the_end(client: Client) -> bytes:
             received += data
     await client.close()
     return bytes(received)
-
-
-async def plain_tunnel(
-    service: Service, bought: Bought, port: int, *, receive_buffer: int | None = None
-) -> socket.socket:
-    """Return a client's socket, relayed to a port on loopback."""
-    loop = asyncio.get_running_loop()
-    sock = socket.socket()
-    sock.setblocking(False)
-    if receive_buffer is not None:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-    await loop.sock_connect(sock, ("127.0.0.1", service.proxy_port))
-    handshake = GREETING + credentials(bought.username, bought.password)
-    await loop.sock_sendall(sock, handshake + request("127.0.0.1", port))
-    answer = b""
-    while len(answer) < 14:
-        answer += await loop.sock_recv(sock, 14 - len(answer))
-    assert answer[:8] == b"\x05\x02\x01\x00\x05\x00\x00\x01"
-    return sock
 
 
 @asynccontextmanager

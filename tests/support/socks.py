@@ -5,6 +5,8 @@ import socket
 import struct
 from ipaddress import ip_address
 
+from support.service import Bought, Service
+
 GREETING = b"\x05\x01\x02"
 
 
@@ -92,3 +94,22 @@ async def tunnel(port: int, username: str, password: str, host: str, target: int
     assert await client.log_in(username, password) == 0
     assert await client.connect(host, target) == 0
     return client
+
+
+async def plain_tunnel(
+    service: Service, bought: Bought, port: int, *, receive_buffer: int | None = None
+) -> socket.socket:
+    """Return a client's socket, relayed to a port on loopback."""
+    loop = asyncio.get_running_loop()
+    sock = socket.socket()
+    sock.setblocking(False)
+    if receive_buffer is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    await loop.sock_connect(sock, ("127.0.0.1", service.proxy_port))
+    handshake = GREETING + credentials(bought.username, bought.password)
+    await loop.sock_sendall(sock, handshake + request("127.0.0.1", port))
+    answer = b""
+    while len(answer) < 14:
+        answer += await loop.sock_recv(sock, 14 - len(answer))
+    assert answer[:8] == b"\x05\x02\x01\x00\x05\x00\x00\x01"
+    return sock
