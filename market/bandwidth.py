@@ -33,6 +33,9 @@ class Traffic(Protocol):
     def restore(self, session_id: str) -> None:
         """Take back a `cut` that could not be written down."""
 
+    async def settle_exhausted(self) -> None:
+        """Have written down which sessions are exhausted, if the store can be reached."""
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:
@@ -169,6 +172,7 @@ class Bandwidth:
             before: only sessions older than this identifier; "" for the newest.
             limit: how many at most.
         """
+        await self._traffic.settle_exhausted()
         rows = await self._store.read(
             queries.page, user_id=user_id, only=status or "", before=before, limit=limit
         )

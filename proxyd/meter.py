@@ -8,6 +8,7 @@ loop, so no two connections can take the same byte.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from market.credentials import matches
@@ -254,6 +255,12 @@ class Meter:
         if session.cuts == 0 and session.status is not SessionStatus.EXHAUSTED:
             session.status = SessionStatus.ACTIVE
             self._forget_at.pop(session_id, None)
+
+    async def settle_exhausted(self) -> None:
+        """Have written down which sessions are exhausted, if the store can be reached."""
+        if self._to_settle:
+            with suppress(StoreError):  # `run` tries again, and tells
+                await self._settle()
 
     # --- writing down --------------------------------------------------------------------------
 

@@ -668,3 +668,17 @@ async def test_who_reads_and_resets_pays_all_the_same(service: Service) -> None:
         await until(lambda: service.daemon.gateway.connections == 0)
     session = await service.session(buyer, bought)
     assert session["bytes_used"] == rounds * (1 + len(answer))
+
+
+async def test_a_session_is_exhausted_at_the_moment_of_its_last_byte(service: Service) -> None:
+    for _ in range(20):
+        person, bought = await buy(service, quota=1_000)
+        async with targets.source(None) as target:
+            client = await tunnel(
+                service.proxy_port, bought.username, bought.password, target.host, target.port
+            )
+            assert len(await client.rest()) == 1_000
+            [listed] = await service.sessions(person, "all")
+            assert (listed["bytes_used"], listed["status"]) == (1_000, "exhausted")
+            assert await service.sessions(person, "active") == []
+            await client.close()

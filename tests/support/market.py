@@ -36,6 +36,7 @@ class NoTraffic:
     def __init__(self) -> None:
         self.cuts: list[tuple[str, SessionStatus]] = []
         self.restored: list[str] = []
+        self.settled = 0
         self.live: dict[str, int] = {}
         self.usage: dict[str, Usage] = {}
 
@@ -48,6 +49,9 @@ class NoTraffic:
 
     def restore(self, session_id: str) -> None:
         self.restored.append(session_id)
+
+    async def settle_exhausted(self) -> None:
+        self.settled += 1
 
 
 class Market:

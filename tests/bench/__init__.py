@@ -1,0 +1,1 @@
+"""Measurements side by side; they print ratios and assert nothing."""
