@@ -109,7 +109,10 @@ class SqliteStore:
         if self._is_closed:
             return None
         if self._index is None:
-            self._index = _SharedIndex(self._path)
+            try:
+                self._index = _SharedIndex(self._path)
+            except OSError:  # a file system without shared memory has no such index
+                return None
         return self._index.header()
 
     async def claim(self, on_lost: Callable[[], None]) -> None:  # noqa: ARG002 - a lock is not lost
