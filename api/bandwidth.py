@@ -6,9 +6,10 @@ from msgspec import UNSET, Struct, UnsetType
 
 from api.accounts import RequiredText
 from api.codec import Money, Size, money
+from api.identifiers import in_body
 from api.listing import Page, timestamp
 from api.routes import Auth, Call, Nothing, Reply, Route
-from market.bandwidth import Bandwidth, Purchase, Session, parse_session_id
+from market.bandwidth import Bandwidth, Purchase, Session
 from market.errors import Code
 from market.money import GB
 from market.states import SessionStatus
@@ -133,15 +134,14 @@ class BandwidthRoutes:
             call.user_id,
             status=None if query.status == "all" else SessionStatus(query.status),
             before=query.before,
-            limit=query.limit + 1,
+            limit=query.asked,
         )
-        items = [_item(session) for session in found[: query.limit]]
-        more = len(found) > query.limit
-        return ListReply(sessions=items, next_cursor=items[-1].id if more else UNSET)
+        shown, cursor = query.cut(found)
+        return ListReply(sessions=[_item(session) for session in shown], next_cursor=cursor)
 
     async def end(self, call: Call[EndRequest, Any]) -> Reply:
         """End a session."""
-        session_id = parse_session_id(call.body.session_id)
+        session_id = in_body(call.body.session_id, "session_id")
         await self._bandwidth.end(call.user_id, session_id)
         return Reply()
 

@@ -6,11 +6,11 @@ from msgspec import UNSET, Struct, UnsetType
 
 from api.accounts import RequiredText
 from api.codec import money
+from api.identifiers import in_path
 from api.listing import Page, timestamp
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.deploys import Deploy, Deploys, NewDeploy
-from market.errors import Code, MarketError
-from market.ids import parsed
+from market.errors import Code
 from market.money import Currency
 
 
@@ -142,10 +142,9 @@ class DeployRoutes:
     async def own(self, call: Call[Nothing, Page]) -> ListReply:
         """List the caller's deploys."""
         query = call.query
-        found = await self._deploys.page(call.user_id, before=query.before, limit=query.limit + 1)
-        items = [_item(deploy) for deploy in found[: query.limit]]
-        more = len(found) > query.limit
-        return ListReply(deploys=items, next_cursor=items[-1].id if more else UNSET)
+        found = await self._deploys.page(call.user_id, before=query.before, limit=query.asked)
+        shown, cursor = query.cut(found)
+        return ListReply(deploys=[_item(deploy) for deploy in shown], next_cursor=cursor)
 
     async def one(self, call: Call[Nothing, Any]) -> OneReply:
         """Return one of the caller's deploys."""
@@ -158,10 +157,7 @@ class DeployRoutes:
 
 
 def _deploy_id(call: Call[Any, Any]) -> str:
-    try:
-        return parsed(call.path["deploy_id"])
-    except ValueError as error:
-        raise MarketError(Code.DEPLOY_NOT_FOUND) from error
+    return in_path(call.path["deploy_id"], Code.DEPLOY_NOT_FOUND)
 
 
 def _item(deploy: Deploy) -> DeployItem:

@@ -2,14 +2,15 @@
 
 from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api.answers import Answers
 from api.codec import Money, money
+from api.identifiers import in_path
 from api.listing import Page, timestamp
 from api.routes import Auth, Call, Nothing, Reply, Route
-from market.errors import Code, MarketError
-from market.ids import parsed
+from market.errors import Code
 from market.jobs import Jobs, NewJob
 from market.states import JobStatus
 from storage.jobs import JobRow
@@ -261,11 +262,10 @@ class JobRoutes:
             status=JobStatus(query.status) if query.status else None,
             job_type=query.job_type or "",
             before=query.before,
-            limit=query.limit + 1,
+            limit=query.asked,
         )
-        items = [_item(job) for job in found[: query.limit]]
-        more = len(found) > query.limit
-        return MarketplaceReply(jobs=items, next_cursor=items[-1].id if more else UNSET)
+        shown, cursor = query.cut(found)
+        return MarketplaceReply(jobs=[_item(job) for job in shown], next_cursor=cursor)
 
     async def create(self, call: Call[CreateRequest, Any]) -> CreateReply:
         """Put a job up."""
@@ -290,11 +290,10 @@ class JobRoutes:
             call.user_id,
             status=JobStatus(query.status) if query.status else None,
             before=query.before,
-            limit=query.limit + 1,
+            limit=query.asked,
         )
-        items = [_own(job) for job in found[: query.limit]]
-        more = len(found) > query.limit
-        return OwnReply(jobs=items, next_cursor=items[-1].id if more else UNSET)
+        shown, cursor = query.cut(found)
+        return OwnReply(jobs=[_own(job) for job in shown], next_cursor=cursor)
 
     async def one(self, call: Call[Nothing, Any]) -> JobReply:
         """Return one of the caller's jobs."""
@@ -339,10 +338,7 @@ class JobRoutes:
 
 
 def _job_id(call: Call[Any, Any]) -> str:
-    try:
-        return parsed(call.path["job_id"])
-    except ValueError as error:
-        raise MarketError(Code.JOB_NOT_FOUND) from error
+    return in_path(call.path["job_id"], Code.JOB_NOT_FOUND)
 
 
 def _item(job: JobRow) -> JobItem:
@@ -359,13 +355,7 @@ def _item(job: JobRow) -> JobItem:
 
 def _own(job: JobRow) -> OwnJob:
     return OwnJob(
-        id=job.id,
-        title=job.title,
-        job_type=job.job_type,
-        price_credit=money(job.price_credit),
-        duration_hrs=job.duration_hrs,
-        status=job.status,
-        buyer_id=job.user_id,
+        **msgspec.structs.asdict(_item(job)),
         description=job.description,
         requirements=job.requirements,
         attempts=job.attempts,

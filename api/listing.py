@@ -1,14 +1,25 @@
 """What lists share: how many, from where on, and how times are written."""
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Protocol, TypeVar
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from market.errors import Code, MarketError
 from market.ids import parsed
 
 Limit = Annotated[int, Meta(ge=1, le=1000)]
+
+
+class Identified(Protocol):
+    """Something in a list."""
+
+    @property
+    def id(self) -> str:
+        """Its identifier, which sorts by when it was made."""
+
+
+Row = TypeVar("Row", bound=Identified)
 
 
 class Page(Struct, kw_only=True):
@@ -31,6 +42,16 @@ class Page(Struct, kw_only=True):
         except ValueError as error:
             message = "cursor is not one that a list has returned."
             raise MarketError(Code.INVALID_FIELD, message, field="cursor") from error
+
+    @property
+    def asked(self) -> int:
+        """How many to ask for: one more than is shown tells whether there are more."""
+        return self.limit + 1
+
+    def cut(self, found: list[Row]) -> tuple[list[Row], str | UnsetType]:
+        """Return what is shown of what was found, and the `next_cursor` if there is more."""
+        shown = found[: self.limit]
+        return shown, shown[-1].id if len(found) > self.limit else UNSET
 
 
 def timestamp(seconds: int) -> str:

@@ -11,10 +11,10 @@ from api.codec import Money, Size
 from api.errors import STATUS_OF_KIND, ErrorBody, Transport
 from api.routes import Auth, Nothing, Route
 from market.errors import Code
+from market.once import KEY_MAX_CHARACTERS
 
 REFERENCE = "#/components/schemas/{name}"
 JSON = "application/json"
-IDEMPOTENCY_KEY_MAX = 255
 
 SECURITY_SCHEMES = {
     "session": {
@@ -170,7 +170,7 @@ def _idempotency_key() -> dict[str, Any]:
         "in": "header",
         "required": False,
         "description": "The same key and body, within 24 hours, get the first answer again.",
-        "schema": {"type": "string", "minLength": 1, "maxLength": IDEMPOTENCY_KEY_MAX},
+        "schema": {"type": "string", "minLength": 1, "maxLength": KEY_MAX_CHARACTERS},
     }
 
 

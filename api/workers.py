@@ -7,11 +7,11 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api.accounts import RequiredText
 from api.codec import Money, money
+from api.identifiers import in_body
 from api.listing import Page, timestamp
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.devices import Devices, WorkerToken
-from market.errors import Code, MarketError
-from market.ids import parsed
+from market.errors import Code
 from market.jobs import Jobs
 from storage.devices import DeviceRow
 
@@ -181,11 +181,7 @@ class WorkerRoutes:
 
     async def revoke_token(self, call: Call[RevokeRequest, Any]) -> Reply:
         """End a token at once."""
-        try:
-            device_id = parsed(call.body.token_id)
-        except ValueError as error:
-            message = "token_id is not a UUID."
-            raise MarketError(Code.INVALID_FIELD, message, field="token_id") from error
+        device_id = in_body(call.body.token_id, "token_id")
         await self._devices.revoke(call.user_id, device_id)
         return Reply()
 
@@ -222,10 +218,10 @@ class WorkerRoutes:
         return DevicesReply(devices=items, next_cursor=cursor)
 
     async def _page(self, call: Call[Any, Page]) -> tuple[list[DeviceRow], str | UnsetType]:
-        limit = call.query.limit
-        found = await self._devices.page(call.user_id, before=call.query.before, limit=limit + 1)
-        page = found[:limit]
-        return page, page[-1].id if len(found) > limit else UNSET
+        found = await self._devices.page(
+            call.user_id, before=call.query.before, limit=call.query.asked
+        )
+        return call.query.cut(found)
 
 
 def _made(made: WorkerToken) -> CreateTokenReply:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from market import ids, leases, ledger, once
+from market import leases, ledger, once
 from market.credentials import Credentials, new_credentials
 from market.errors import Code, MarketError
 from market.ids import Identifiers
@@ -259,17 +259,3 @@ async def _buy(tx: Transaction, session: SessionRow, price: int, *, transfer_id:
     hold = HoldRow(leases.hold_of(session.id), session.user_id, Currency.USD, price, None)
     await ledger.hold(tx, hold, transfer_id=transfer_id, now=session.created_at)
     await queries.insert(tx, session)
-
-
-def parse_session_id(text: str) -> str:
-    """Return the identifier of a session in its one spelling.
-
-    Raises:
-        MarketError: `invalid_field`, when it is not a UUID.
-    """
-    try:
-        return ids.parsed(text)
-    except ValueError as error:
-        raise MarketError(
-            Code.INVALID_FIELD, "session_id is not a UUID.", field="session_id"
-        ) from error

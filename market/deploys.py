@@ -67,6 +67,11 @@ class Deploy:
     statuses: tuple[JobStatus, ...]
 
     @property
+    def id(self) -> str:
+        """The identifier of the deploy."""
+        return self.row.id
+
+    @property
     def ready_replicas(self) -> int:
         """How many replicas run."""
         return self.statuses.count(JobStatus.RUNNING)

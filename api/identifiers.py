@@ -1,0 +1,28 @@
+"""Identifiers that a caller names: a malformed one is nothing in a path, and wrong in a body."""
+
+from market.errors import Code, MarketError
+from market.ids import parsed
+
+
+def in_path(text: str, missing: Code) -> str:
+    """Return an identifier from a path in its one spelling.
+
+    Raises:
+        MarketError: `missing`, when it is not a UUID.
+    """
+    try:
+        return parsed(text)
+    except ValueError as error:
+        raise MarketError(missing) from error
+
+
+def in_body(text: str, field: str) -> str:
+    """Return an identifier from a field of a body in its one spelling.
+
+    Raises:
+        MarketError: `invalid_field`, when it is not a UUID.
+    """
+    try:
+        return parsed(text)
+    except ValueError as error:
+        raise MarketError(Code.INVALID_FIELD, f"{field} is not a UUID.", field=field) from error
