@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import resource
 import signal
 import socket
 import ssl
@@ -37,7 +36,8 @@ from market.tokens import Tokens
 from proxyd import clock
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import SystemResolver
-from proxyd.gateway import Gateway, Limits
+from proxyd.gateway import Gateway
+from proxyd.limits import Limits, connections_total, pipes_total, raise_descriptors
 from proxyd.listening import address_in_words, bound_port, listen, tls_context
 from proxyd.mail import LogOutbox, SmtpOutbox, SmtpServer
 from proxyd.meter import Meter
@@ -50,9 +50,6 @@ DAY_SECONDS = 86_400
 HOUR_SECONDS = 3_600
 EXPIRY_CHECK_SECONDS = 2.0
 TAKE_BACK_CHECK_SECONDS = 15.0
-DESCRIPTORS_MAX = 1_048_576
-DESCRIPTORS_SHARE = 0.8
-DESCRIPTORS_PER_CONNECTION = 2
 
 _logger = logging.getLogger("daemon")
 
@@ -380,24 +377,13 @@ def _policy(settings: Settings) -> Policy:
 
 def _limits(settings: Settings) -> Limits:
     limits = settings.limits
+    descriptors = raise_descriptors()
     return Limits(
         handshake_seconds=limits.handshake_seconds,
         dial_seconds=limits.dial_seconds,
         idle_seconds=limits.idle_seconds,
         connections_per_address=limits.connections_per_address,
-        connections_total=_connections_total(limits.connections_total),
+        connections_total=connections_total(limits.connections_total, descriptors),
         dials_waiting=limits.dials_waiting,
+        pipes=pipes_total(descriptors),
     )
-
-
-def _connections_total(wanted: int) -> int:
-    """Raise the limit of open descriptors as far as allowed; return what its share pays for.
-
-    `wanted` is what the operator set; 0 for as many as that.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
-    descriptors = max(soft, most)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))
-    affordable = int(descriptors * DESCRIPTORS_SHARE) // DESCRIPTORS_PER_CONNECTION
-    return min(wanted, affordable) if wanted else affordable

@@ -18,7 +18,7 @@ from proxyd.wire.events import Refusal
 from storage.errors import ConstraintError, StoreError
 
 if TYPE_CHECKING:
-    from proxyd.closing import InTransit
+    from proxyd.relay.closing import InTransit
 
 FLUSH_SECONDS = 0.5
 REMEMBER_SECONDS = 60.0
@@ -85,8 +85,12 @@ class LiveSession:
         self._waiting: set[Callable[[], None]] = set()
         self._on_exhausted = on_exhausted
 
+    def allowance(self) -> int:
+        """Return how many bytes may be taken now."""
+        return self.available
+
     def take(self, size: int) -> None:
-        """Take bytes out of the budget; at most `available`."""
+        """Take bytes out of the budget; at most the `allowance`."""
         self.available -= size
 
     def give_back(self, size: int) -> None:

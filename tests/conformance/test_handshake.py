@@ -650,7 +650,7 @@ async def test_a_refusal_ends_the_stream_in_order_whatever_is_behind_it(
 async def test_a_failure_is_not_followed_by_a_reset_although_more_was_sent(
     service: Service, monkeypatch: pytest.MonkeyPatch, asked: bytes, answer: bytes
 ) -> None:
-    monkeypatch.setattr("proxyd.closing.PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("proxyd.relay.closing.PATIENCE_SECONDS", 0.5)
     _, bought = await buy(service)
     gateway = service.daemon.gateway
     loop = asyncio.get_running_loop()
@@ -670,7 +670,7 @@ async def test_a_failure_is_not_followed_by_a_reset_although_more_was_sent(
 async def test_a_failed_client_that_stays_is_let_go_of(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxyd.closing.PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("proxyd.relay.closing.PATIENCE_SECONDS", 0.2)
     _, bought = await buy(service)
     assert await status_of(service, bought) == 0
     before = await at_rest(service)

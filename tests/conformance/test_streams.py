@@ -283,20 +283,21 @@ async def test_a_reset_after_the_other_sides_end_is_passed_on(
 
 async def test_a_reset_lets_the_client_have_a_megabyte_that_came_before(service: Service) -> None:
     _, bought = await buy(service)
+    is_gone = asyncio.Event()
 
     async def send_and_break(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(targets.pattern(MEGABYTE))
         while writer.transport.get_write_buffer_size():  # drain() is content with less
             await asyncio.sleep(0)
         sock = writer.get_extra_info("socket")
-        await until(lambda: waiting_to_be_sent(sock.fileno()) == 0, "the proxy has it all")
+        await until(lambda: waiting_to_be_sent(sock.fileno()) == 0, "the proxy's kernel has it all")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
         writer.transport.abort()
+        is_gone.set()
 
     async with targets.serving(send_and_break) as target:
         with closing(await plain_tunnel(service, bought, target.port)) as sock:
-            # The client reads nothing until the target is gone.
-            await until(lambda: len(service.daemon.gateway.closer) == 1, "the reset is noticed")
+            await is_gone.wait()  # the client reads nothing until then
             assert await outcome(sock) == (targets.pattern(MEGABYTE), "reset")
 
 
@@ -468,7 +469,7 @@ async def test_a_half_ended_connection_that_is_idle_is_cut(tmp_path: Path) -> No
 async def test_a_client_that_leaves_while_it_is_dialed_for_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxyd.closing.PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("proxyd.relay.closing.PATIENCE_SECONDS", 0.2)
     async with running_in(tmp_path, limits={"dial_seconds": 1.0}) as service:
         _, bought = await buy(service)
         asked = GREETING + credentials(bought.username, bought.password)
@@ -500,7 +501,7 @@ async def test_a_client_that_leaves_while_it_is_dialed_for_leaves_nothing(
 async def test_nobody_waits_for_a_client_that_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxyd.closing.PATIENCE_SECONDS", 3600.0)
+    monkeypatch.setattr("proxyd.relay.closing.PATIENCE_SECONDS", 3600.0)
     async with running_in(tmp_path, limits={"dial_seconds": 0.2}) as service:
         _, bought = await buy(service)
         with silent_port() as port:

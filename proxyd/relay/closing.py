@@ -7,11 +7,14 @@ when the peer has acknowledged everything (or takes nothing more for a while) is
 
 import asyncio
 import fcntl
+import logging
 import socket
 import struct
 import termios
 from contextlib import suppress
 from typing import Protocol
+
+from proxyd.poller import Poller
 
 PATIENCE_SECONDS = 5.0
 FIRST_LOOK_SECONDS = 0.02
@@ -22,6 +25,8 @@ DISCARD_CHUNK_BYTES = 64 * 1024
 SIOCOUTQNSD = 0x894B
 TCP_CLOSE = 7
 _RESET = struct.pack("ii", 1, 0)
+
+_logger = logging.getLogger("relay")
 
 
 def unacknowledged(sock: socket.socket, *, ended: bool) -> int:
@@ -75,10 +80,12 @@ class Closer:
 
     Args:
         loop: the event loop.
+        poller: watches them.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, poller: Poller) -> None:
         self._loop = loop
+        self._poller = poller
         self._closing: set[_Closing] = set()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -102,7 +109,7 @@ class Closer:
             size: at most how many bytes of it were paid for.
             with_reset: end with a reset instead of the end of stream.
         """
-        closing = _Closing(self, self._loop, sock, payer, size, with_reset=with_reset)
+        closing = _Closing(self, self._loop, self._poller, sock, payer, size, with_reset=with_reset)
         self._closing.add(closing)
         self._empty.clear()
         closing.start()
@@ -133,6 +140,7 @@ class _Closing:
         "_pause",
         "_payer",
         "_peer_ended",
+        "_poller",
         "_reading",
         "_size",
         "_sock",
@@ -145,6 +153,7 @@ class _Closing:
         self,
         closer: Closer,
         loop: asyncio.AbstractEventLoop,
+        poller: Poller,
         sock: socket.socket,
         payer: Payer | None,
         size: int,
@@ -153,6 +162,7 @@ class _Closing:
     ) -> None:
         self._closer = closer
         self._loop = loop
+        self._poller = poller
         self._sock = sock
         self._payer = payer
         self._size = size
@@ -176,7 +186,8 @@ class _Closing:
                 self._ended = True
         self._waiting = unacknowledged(self._sock, ended=self._ended)
         self._reading = True
-        self._loop.add_reader(self._sock.fileno(), self._discard)
+        self._poller.watch(self._sock.fileno(), self)
+        self._discard()
         self._look()
 
     def unsent(self) -> int:
@@ -185,7 +196,7 @@ class _Closing:
 
     def finish(self) -> None:
         """Close the socket; what a reset takes from the peer is not paid for."""
-        self._stop_reading()
+        self._poller.forget(self._sock.fileno())
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -215,29 +226,33 @@ class _Closing:
             self._timer = self._loop.call_later(self._pause, self._look)
             self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
 
-    def _discard(self) -> None:
-        """Throw away what the peer still sends, up to a limit."""
+    def ready(self, _events: int) -> None:
+        """See `Watcher.ready`."""
+        if self._reading and not self._discard():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._look()
+
+    def fail(self, error: Exception) -> None:
+        """See `Watcher.fail`."""
+        _logger.error("closing a connection failed; it is cut", exc_info=error)
+        self.finish()
+
+    def _discard(self) -> bool:
+        """Throw away what the peer still sends, up to a limit; False when there is no more."""
         while self._discarded < DISCARD_MAX_BYTES:
             try:
                 data = self._sock.recv(DISCARD_CHUNK_BYTES)
             except (BlockingIOError, InterruptedError):
-                return
+                return True
             except OSError:
-                self.finish()
-                return
+                break
             self._discarded += len(data)
             if not data:
                 self._peer_ended = True
                 break
-        self._stop_reading()
-        if self._timer is not None:
-            self._timer.cancel()
-        self._look()
-
-    def _stop_reading(self) -> None:
-        if self._reading:
-            self._reading = False
-            self._loop.remove_reader(self._sock.fileno())
+        self._reading = False
+        return False
 
 
 def _queued(sock: socket.socket, question: int, *, ended: bool) -> int:

@@ -1,0 +1,327 @@
+"""One client of the proxy, from its first byte to its last.
+
+A small state machine on the event loop: no coroutine, no timer and no question to the store is
+spent on a connection whose session is known and whose target is an address.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import lru_cache
+from ipaddress import ip_address
+
+from proxyd.deadlines import Deadlines
+from proxyd.egress.dial import Dial
+from proxyd.egress.policy import Policy
+from proxyd.egress.resolve import Resolver
+from proxyd.limits import Limits
+from proxyd.meter import LiveSession, Meter
+from proxyd.poller import GONE, READS, Poller
+from proxyd.relay.closing import Closer, reset
+from proxyd.relay.halfpipe import Way
+from proxyd.relay.tcp import Relay
+from proxyd.wire.events import (
+    Address,
+    Authenticate,
+    Connect,
+    Event,
+    Failure,
+    Refusal,
+    ServerProtocol,
+    Violation,
+)
+
+HANDSHAKE_READ_BYTES = 4096
+
+_logger = logging.getLogger("gateway")
+
+
+@dataclass(slots=True)
+class Shared:
+    """What all connections of a gateway share; `dialing` counts those that wait for a target."""
+
+    loop: asyncio.AbstractEventLoop
+    poller: Poller
+    way: Way
+    closer: Closer
+    handshakes: Deadlines
+    meter: Meter
+    resolver: Resolver
+    policy: Policy
+    limits: Limits
+    forget: Callable[["ClientConnection"], None]
+    dialing: int = 0
+
+
+class State(Enum):
+    """Where a client connection is."""
+
+    HANDSHAKE = auto()
+    ADMISSION = auto()
+    DIALING = auto()
+    RELAYING = auto()
+    CLOSED = auto()
+
+
+class ClientConnection:
+    """One client; a `MeteredConnection` and a `Watcher`.
+
+    Args:
+        shared: what all connections share.
+        sock: the client's socket, non-blocking; owned from here on.
+        address: the client's address, in text.
+        protocol: what the client is expected to speak.
+    """
+
+    __slots__ = (
+        "_dial",
+        "_protocol",
+        "_relay",
+        "_session",
+        "_shared",
+        "_sock",
+        "_state",
+        "_unread",
+        "address",
+    )
+
+    def __init__(
+        self, shared: Shared, sock: socket.socket, address: str, protocol: ServerProtocol
+    ) -> None:
+        self._shared = shared
+        self._sock = sock
+        self._protocol: ServerProtocol | None = protocol
+        self._state = State.HANDSHAKE
+        self._unread = False
+        self._session: LiveSession | None = None
+        self._dial: Dial | None = None
+        self._relay: Relay | None = None
+        self.address = address
+
+    @property
+    def is_relaying(self) -> bool:
+        """Whether the handshake is over and bytes are relayed."""
+        return self._state is State.RELAYING
+
+    def start(self) -> None:
+        """Begin to listen to the client, for the time that a handshake may take."""
+        self._shared.handshakes.add(self)
+        self._shared.poller.watch(self._sock.fileno(), self)
+
+    def finish(self) -> None:
+        """Close it so that everything already counted still arrives."""
+        if self._relay is not None:
+            self._relay.finish()
+        else:
+            self._fail(Failure.NOT_ALLOWED)
+
+    def abort(self) -> None:
+        """Cut it at once, after giving back what was not delivered."""
+        if self._relay is not None:
+            self._relay.abort()
+        elif self._state is not State.CLOSED:
+            self._over()
+            self._shared.poller.forget(self._sock.fileno())
+            reset(self._sock)
+
+    def dismiss(self) -> None:
+        """Let it go before it relays: told, if it waits for a target."""
+        self._fail(Failure.GENERAL)
+
+    def abort_if_idle(self, since: float) -> None:
+        """Cut it if it relays, and moved no byte after `since` (loop time)."""
+        if self._relay is not None and self._relay.active_at < since:
+            _logger.debug("%s: idle for too long", self.address)
+            self._relay.abort()
+
+    # --- handshake -----------------------------------------------------------------------------
+
+    def ready(self, events: int) -> None:
+        """Act on a change of the client's socket, before it is relayed."""
+        if not events & READS:
+            return
+        self._unread = True
+        if self._state is State.HANDSHAKE:
+            self._receive()
+        elif events & GONE:
+            _logger.debug("%s: the client has left", self.address)
+            self.abort()
+
+    def fail(self, error: Exception) -> None:
+        """Cut it because of a mistake of ours, which is logged with its traceback."""
+        _logger.error("serving a client failed; it is cut", exc_info=error)
+        self.abort()
+
+    def timed_out(self) -> None:
+        """The handshake took too long."""
+        _logger.debug("%s: the handshake took too long", self.address)
+        self.abort()
+
+    def _receive(self) -> None:
+        """Read what the client says, and act on it."""
+        while self._unread and self._state is State.HANDSHAKE and self._protocol is not None:
+            try:
+                data = self._sock.recv(HANDSHAKE_READ_BYTES)
+            except (BlockingIOError, InterruptedError):
+                self._unread = False
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self.abort()
+                return
+            self._protocol.receive_data(data)
+            self._advance()
+
+    def _advance(self) -> None:
+        """Act on what the client said, until it has to say more."""
+        while self._state is State.HANDSHAKE and self._protocol is not None:
+            event = self._protocol.next_event()
+            if not self._send():
+                self.abort()
+                return
+            if event is None:
+                return
+            self._act(event)
+
+    def _act(self, event: Event) -> None:
+        match event:
+            case Authenticate(username, password):
+                self._state = State.ADMISSION
+                self._shared.meter.admit(username, password, self._decided)
+            case Connect(host, port):
+                self._state = State.DIALING
+                self._start_dial(host, port)
+            case Violation(reason):
+                _logger.debug("%s: %s", self.address, reason)
+                self._close_gently()
+
+    def _decided(self, decision: LiveSession | Refusal) -> None:
+        try:
+            self._admit(decision)
+        except Exception as error:  # noqa: BLE001 - logged there; half a connection helps nobody
+            self.fail(error)
+
+    def _admit(self, decision: LiveSession | Refusal) -> None:
+        if self._state is not State.ADMISSION or self._protocol is None:
+            return
+        if isinstance(decision, Refusal):
+            _logger.debug("%s: credentials refused: %s", self.address, decision.name)
+            self._protocol.refuse_credentials(decision)
+            self._close_gently()
+            return
+        self._session = decision
+        decision.connections.add(self)
+        self._protocol.accept_credentials()
+        self._state = State.HANDSHAKE
+        self._advance()
+        self._receive()
+
+    # --- dialing -------------------------------------------------------------------------------
+
+    def _start_dial(self, host: Address | str, port: int) -> None:
+        shared = self._shared
+        shared.handshakes.discard(self)
+        if shared.dialing >= shared.limits.dials_waiting:
+            self._fail(Failure.GENERAL)
+            return
+        shared.dialing += 1
+        self._dial = Dial(
+            shared.loop,
+            shared.resolver,
+            shared.policy,
+            timeout=shared.limits.dial_seconds,
+            done=self._dialed,
+        )
+        self._dial.start(host, port)
+
+    def _dialed(self, outcome: socket.socket | Failure) -> None:
+        self._dial = None
+        self._shared.dialing -= 1
+        try:
+            self._answer(outcome)
+        except Exception as error:  # noqa: BLE001 - logged there; half a connection helps nobody
+            self.fail(error)
+
+    def _answer(self, outcome: socket.socket | Failure) -> None:
+        if isinstance(outcome, Failure):
+            self._fail(outcome)
+            return
+        if self._protocol is None or self._session is None:
+            outcome.close()
+            return
+        host, port = outcome.getsockname()[:2]
+        self._protocol.succeed(_address(host), port)
+        if self._send():
+            self._start_relay(self._protocol, self._session, outcome)
+        else:
+            outcome.close()
+            self.abort()
+
+    def _start_relay(
+        self, protocol: ServerProtocol, session: LiveSession, target: socket.socket
+    ) -> None:
+        shared = self._shared
+        self._protocol = None
+        self._state = State.RELAYING
+        self._relay = Relay(shared.way, self._sock, target, session, shared.closer, self._over)
+        self._relay.start(protocol.trailing_data(), unread=self._unread)
+
+    # --- ending --------------------------------------------------------------------------------
+
+    def _fail(self, failure: Failure) -> None:
+        """Tell the client why there is no connection, and close."""
+        if self._state is State.DIALING and self._protocol is not None:
+            _logger.debug("%s: no connection: %s", self.address, failure.name)
+            self._protocol.fail(failure)
+            self._close_gently()
+        else:
+            self.abort()
+
+    def _close_gently(self) -> None:
+        """Send what is left to say, and close once the client has it."""
+        if self._state is State.CLOSED:
+            return
+        sent = self._send()
+        self._over()
+        if sent:
+            self._shared.closer.close(self._sock)
+        else:
+            self._shared.poller.forget(self._sock.fileno())
+            reset(self._sock)
+
+    def _over(self) -> None:
+        """Let go of everything but the socket."""
+        if self._state is State.CLOSED:
+            return
+        self._state = State.CLOSED
+        self._shared.handshakes.discard(self)
+        if self._dial is not None:
+            self._dial.cancel()
+            self._dial = None
+            self._shared.dialing -= 1
+        if self._session is not None:
+            self._session.connections.discard(self)
+        self._protocol = None
+        self._relay = None
+        self._shared.forget(self)
+
+    def _send(self) -> bool:
+        """Send what the protocol has to say; False when the client does not take it at once."""
+        if self._protocol is None:
+            return False
+        data = self._protocol.data_to_send()
+        if not data:
+            return True
+        try:
+            return self._sock.send(data) == len(data)
+        except OSError:
+            return False
+
+
+@lru_cache(maxsize=1024)
+def _address(text: str) -> Address:
+    return ip_address(text.partition("%")[0])

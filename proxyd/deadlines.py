@@ -1,0 +1,63 @@
+"""Deadlines that are all the same time away: one timer of the loop for any number of them."""
+
+import asyncio
+from typing import Protocol
+
+CHECKS_PER_LIMIT = 20
+LONGEST_PAUSE_SECONDS = 1.0
+
+
+class Impatient(Protocol):
+    """Whoever has only so much time."""
+
+    def timed_out(self) -> None:
+        """Act on the end of that time."""
+
+
+class Deadlines:
+    """Who has to be done within `seconds` of being added; told at most a twentieth of it late.
+
+    Args:
+        loop: the event loop.
+        seconds: how long each may take.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        self._loop = loop
+        self._seconds = seconds
+        self._pause = min(seconds / CHECKS_PER_LIMIT, LONGEST_PAUSE_SECONDS)
+        self._due: dict[Impatient, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def add(self, waiting: Impatient) -> None:
+        """Begin to count for one that is not counted yet."""
+        self._due[waiting] = self._loop.time() + self._seconds
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._pause, self._check)
+
+    def discard(self, waiting: Impatient) -> None:
+        """Stop counting for one; nothing happens when it is not counted."""
+        self._due.pop(waiting, None)
+
+    def close(self) -> None:
+        """Tell nobody any more."""
+        self._due.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _check(self) -> None:
+        """Tell those whose time is over; the oldest stand first."""
+        now = self._loop.time()
+        self._timer = None
+        while self._due:
+            waiting = next(iter(self._due))
+            if self._due[waiting] > now:
+                break
+            del self._due[waiting]
+            waiting.timed_out()
+        if self._due and self._timer is None:
+            self._timer = self._loop.call_later(self._pause, self._check)

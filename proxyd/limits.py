@@ -1,0 +1,48 @@
+"""Bounds on what clients of the proxy may take, in time and number."""
+
+import resource
+from dataclasses import dataclass
+
+DESCRIPTORS_MAX = 1_048_576
+DESCRIPTORS_SHARE = 0.8
+DESCRIPTORS_PER_CONNECTION = 2
+PIPES_SHARE = 0.1
+DESCRIPTORS_PER_PIPE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on connections: times in seconds, numbers of what is open at once."""
+
+    handshake_seconds: float
+    dial_seconds: float
+    idle_seconds: float
+    connections_per_address: int
+    connections_total: int
+    dials_waiting: int
+    pipes: int
+
+
+def raise_descriptors() -> int:
+    """Raise the limit of open descriptors as far as allowed; return it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
+    descriptors = max(soft, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))
+    return descriptors
+
+
+def connections_total(wanted: int, descriptors: int) -> int:
+    """Return how many connections a share of the descriptors pays for, at most `wanted`.
+
+    Args:
+        wanted: what the operator set; 0 for as many as that.
+        descriptors: how many may be open.
+    """
+    affordable = int(descriptors * DESCRIPTORS_SHARE) // DESCRIPTORS_PER_CONNECTION
+    return min(wanted, affordable) if wanted else affordable
+
+
+def pipes_total(descriptors: int) -> int:
+    """Return how many pipes another share of the descriptors pays for."""
+    return int(descriptors * PIPES_SHARE) // DESCRIPTORS_PER_PIPE

@@ -1,0 +1,1 @@
+"""Moves bytes between a client and its target, every one metered."""

@@ -1,0 +1,395 @@
+"""One direction of a relay: reads what the session's budget allows, and writes it on.
+
+Small reads are copied through a buffer that all share; when a stream turns out to be bulk, its
+bytes are spliced through a pipe and never reach this process (splice(2)). What the sink does not
+take waits, in memory or in the pipe, and nothing more is read meanwhile.
+"""
+
+import asyncio
+import errno
+import os
+import socket
+from contextlib import suppress
+from typing import Protocol
+
+from proxyd.meter import LiveSession
+from proxyd.poller import GONE, HUNG_UP, Poller
+from proxyd.relay.closing import unsent
+from proxyd.relay.pipes import Pipe, PipePool
+from proxyd.relay.sendbuffer import fit_send_buffer
+
+BUFFER_BYTES = 64 * 1024
+READS_PER_TURN = 4
+SPLICE_FROM_BYTES = 16 * 1024
+COPY_BELOW_BYTES = 4 * 1024
+SPLICE_MAX_BYTES = 1024 * 1024
+FIT_EVERY_BYTES = 64 * 1024 * 1024
+SWALLOW_MAX_BYTES = 256 * 1024
+UNLIMITED = 1 << 62
+
+_SPLICE_FLAGS = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
+_NOT_SPLICEABLE = (errno.EINVAL, errno.ENOSYS, errno.EPERM)
+
+
+class Way:
+    """What all half-pipes of a loop share: the loop, its poller, memory to read into, pipes."""
+
+    __slots__ = ("buffer", "loop", "pipes", "poller", "view")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, poller: Poller, pipes: PipePool) -> None:
+        self.loop = loop
+        self.poller = poller
+        self.pipes = pipes
+        self.buffer = bytearray(BUFFER_BYTES)
+        self.view = memoryview(self.buffer)
+
+
+class Owner(Protocol):
+    """The relay that a half-pipe belongs to."""
+
+    is_closed: bool
+    active_at: float
+
+    def fail(self, error: Exception) -> None:
+        """Cut both sides because of a mistake of ours."""
+
+    def broken(self, source: socket.socket) -> None:
+        """One side was reset."""
+
+    def half_ended(self) -> None:
+        """Nothing more comes one way."""
+
+    def is_last(self, half: "HalfPipe") -> bool:
+        """Say whether the other way is over already."""
+
+    def was_reset(self, source: socket.socket) -> bool:
+        """Say whether writing to a side has shown that it reset the connection."""
+
+
+class HalfPipe:
+    """From a source to a sink.
+
+    `ended` says that nothing more will come this way: the source's stream has ended and the sink
+    knows, or (`gave_up`) the sink takes no more, perhaps because it `was_reset`. `delivered` counts
+    bytes.
+    """
+
+    __slots__ = (
+        "_announced",
+        "_bulk",
+        "_early",
+        "_fit_at",
+        "_fixed",
+        "_hung_up",
+        "_left",
+        "_owner",
+        "_pending",
+        "_pipe",
+        "_scheduled",
+        "_session",
+        "_sink",
+        "_source",
+        "_spliceable",
+        "_unread",
+        "_watches_writes",
+        "_way",
+        "delivered",
+        "ended",
+        "gave_up",
+        "was_reset",
+    )
+
+    def __init__(
+        self,
+        owner: Owner,
+        way: Way,
+        source: socket.socket,
+        sink: socket.socket,
+        session: LiveSession,
+    ) -> None:
+        self._owner = owner
+        self._way = way
+        self._source = source
+        self._sink = sink
+        self._session = session
+        self._early = b""
+        self._left = UNLIMITED
+        self._pending = b""
+        self._pipe: Pipe | None = None
+        self._unread = False
+        self._hung_up = False
+        self._scheduled = False
+        self._bulk = False
+        self._spliceable = True
+        self._fit_at = 0
+        self._fixed = False
+        self._watches_writes = False
+        self._announced = False
+        self.delivered = 0
+        self.ended = False
+        self.gave_up = False
+        self.was_reset = False
+
+    @property
+    def refundable(self) -> int:
+        """How many bytes may still be given back: none once the sink has given up on us."""
+        return 0 if self.gave_up else self.delivered
+
+    def start(self, early: bytes, limit: int | None, *, unread: bool) -> None:
+        """Begin.
+
+        Args:
+            early: what was read from the source already, and is not yet taken from the budget.
+            limit: how many bytes may follow it; None for any number. More is read and dropped.
+            unread: whether the source may have something to read now.
+        """
+        self._early = early
+        self._unread = unread
+        if limit is not None:
+            self._left = limit
+        if early or unread:
+            self._pump()
+
+    def source_ready(self, events: int) -> None:
+        """The source has something to read, has ended, or is broken."""
+        if self.ended:
+            if events & GONE:
+                self._owner.broken(self._source)
+            return
+        self._unread = True
+        if events & HUNG_UP:
+            self._hung_up = True
+        if not (self._scheduled or self._pending or self._pipe is not None):
+            self._pump()
+
+    def sink_ready(self) -> None:
+        """The sink may take more."""
+        if (self._pending or self._pipe is not None) and self._drain() and not self._scheduled:
+            self._pump()
+
+    def stop(self) -> None:
+        """Move nothing any more; bytes that were taken and not written go back."""
+        self._session.stop_waiting(self._resume)
+        self._unread = False
+        self._early = b""
+        waiting = len(self._pending)
+        self._pending = b""
+        if self._pipe is not None:
+            waiting = self._pipe.fill
+            self._way.pipes.give(self._pipe)
+            self._pipe = None
+        self._session.give_back(waiting)
+
+    def unsent(self) -> int:
+        """Return how many delivered bytes have not left this machine."""
+        return min(unsent(self._sink, ended=self._announced), self.refundable)
+
+    def refund(self) -> None:
+        """Give back what has not left this machine; the sink must still be open."""
+        lost = self.unsent()
+        self.delivered -= lost
+        self._session.refund(lost)
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Move what there is, for one turn; the rest waits for the next, so that all get theirs."""
+        for _ in range(READS_PER_TURN):
+            if not self._move():
+                return
+        self._resume()
+
+    def _resume(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._way.loop.call_soon(self._pump_again)
+
+    def _pump_again(self) -> None:
+        self._scheduled = False
+        if self.ended or self._owner.is_closed or self._pending or self._pipe is not None:
+            return
+        try:
+            self._pump()
+        except Exception as error:  # noqa: BLE001 - logged there; half a connection helps nobody
+            self._owner.fail(error)
+
+    def _move(self) -> bool:
+        """Read once and write on; False when there is nothing more to do for now."""
+        if not (self._unread or self._early) or self.ended:
+            return False
+        if self._left <= 0 and not self._early:
+            return self._swallow()
+        allowance = self._session.allowance()
+        if allowance <= 0:
+            self._session.wait(self._resume)
+            return False
+        if self._early:
+            return self._copy_early(allowance)
+        return self._read(min(allowance, self._left))
+
+    def _read(self, most: int) -> bool:
+        try:
+            if self._bulk and (pipe := self._way.pipes.take()) is not None:
+                return self._splice(pipe, most)
+            return self._copy(most)
+        except (BlockingIOError, InterruptedError):
+            self._unread = False
+        except OSError:
+            self._owner.broken(self._source)
+        return False
+
+    def _copy(self, most: int) -> bool:
+        """Read into the buffer and write on; False when the source has no more for now."""
+        want = min(most, BUFFER_BYTES)
+        size = self._source.recv_into(self._way.buffer, want)
+        if size == 0:
+            self._end()
+            return False
+        if size < want and not self._hung_up:
+            self._unread = False
+        self._bulk = size >= SPLICE_FROM_BYTES and self._spliceable
+        self._left -= size
+        self._session.take(size)
+        return self._write(self._way.view[:size]) and self._unread
+
+    def _copy_early(self, allowance: int) -> bool:
+        size = min(allowance, len(self._early))
+        data = memoryview(self._early)[:size]
+        self._early = self._early[size:]
+        self._session.take(size)
+        return self._write(data)
+
+    def _splice(self, pipe: Pipe, most: int) -> bool:
+        """Move bytes through an empty pipe; False when there is nothing more to do for now."""
+        source, pipes = self._source.fileno(), self._way.pipes
+        want = min(most, SPLICE_MAX_BYTES)
+        try:
+            size = os.splice(source, pipe.write_fd, want, flags=_SPLICE_FLAGS)
+        except OSError as error:
+            pipes.give(pipe)
+            if error.errno not in _NOT_SPLICEABLE:
+                raise
+            self._bulk = self._spliceable = False
+            return True
+        if size == 0:
+            pipes.give(pipe)
+            self._end()
+            return False
+        self._bulk = size >= COPY_BELOW_BYTES
+        self._left -= size
+        self._session.take(size)
+        if self.delivered >= self._fit_at:
+            self._fit_at = self.delivered + FIT_EVERY_BYTES
+            self._fixed = fit_send_buffer(self._sink, is_fixed=self._fixed)
+        pipe.fill = size
+        self._pipe = pipe
+        return self._drain_pipe(pipe)
+
+    def _swallow(self) -> bool:
+        """Read and drop what may not follow; unpaid, and only so much of it."""
+        try:
+            size = self._source.recv_into(self._way.buffer)
+        except (BlockingIOError, InterruptedError):
+            self._unread = False
+            return False
+        except OSError:
+            self._owner.broken(self._source)
+            return False
+        if size == 0:
+            self._end()
+            return False
+        self._left -= size
+        if self._left < -SWALLOW_MAX_BYTES:
+            self._owner.broken(self._source)
+            return False
+        return True
+
+    # --- writing -------------------------------------------------------------------------------
+
+    def _write(self, data: memoryview) -> bool:
+        """Write what was taken; False when some of it has to wait, or the sink is gone."""
+        try:
+            sent = self._sink.send(data)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            self._session.give_back(len(data))
+            self._give_up(error)
+            return False
+        if sent < len(data):
+            self._pending = bytes(data[sent:])
+            self._watch_writes()
+        self._count(sent)
+        return not self._pending and not self._owner.is_closed
+
+    def _drain(self) -> bool:
+        """Write on what waits; False when some of it still has to, or the sink is gone."""
+        if self._pipe is not None:
+            return self._drain_pipe(self._pipe)
+        while self._pending:
+            try:
+                sent = self._sink.send(self._pending)
+            except (BlockingIOError, InterruptedError):
+                return False
+            except OSError as error:
+                self._give_up(error)
+                return False
+            self._pending = self._pending[sent:]
+            self._count(sent)
+        return not self._owner.is_closed
+
+    def _drain_pipe(self, pipe: Pipe) -> bool:
+        """Write on what is in the pipe; False when some of it has to wait, or the sink is gone."""
+        sink = self._sink.fileno()
+        while True:
+            try:
+                sent = os.splice(pipe.read_fd, sink, pipe.fill, flags=_SPLICE_FLAGS)
+            except (BlockingIOError, InterruptedError):
+                self._watch_writes()
+                return False
+            except OSError as error:
+                self._give_up(error)
+                return False
+            pipe.fill -= sent
+            if pipe.fill == 0:
+                self._pipe = None
+                self._way.pipes.give(pipe)
+                self._count(sent)
+                return not self._owner.is_closed
+            self._count(sent)
+
+    def _watch_writes(self) -> None:
+        if not self._watches_writes:
+            self._watches_writes = True
+            self._way.poller.watch_writes(self._sink.fileno())
+
+    def _count(self, sent: int) -> None:
+        if sent:
+            self.delivered += sent
+            self._owner.active_at = self._way.loop.time()
+            self._session.deliver(sent)
+
+    # --- ending --------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        """Pass the end of the source's stream on; one that follows a reset is no end in order."""
+        if self._owner.was_reset(self._source):
+            self._owner.broken(self._source)
+            return
+        self.ended = True
+        if not self._owner.is_last(self):
+            with suppress(OSError):  # the sink may be gone; its own half finds out
+                self._sink.shutdown(socket.SHUT_WR)
+                self._announced = True
+        self._owner.half_ended()
+
+    def _give_up(self, error: OSError) -> None:
+        """The sink takes no more; what it still has to say is let through before it is closed.
+
+        A peer that had ended its stream before it reset answers EPIPE; then that end was in order.
+        """
+        self.stop()
+        self.refund()
+        self.ended = self.gave_up = True
+        self.was_reset = error.errno == errno.ECONNRESET
+        self._owner.half_ended()

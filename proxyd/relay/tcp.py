@@ -1,0 +1,197 @@
+"""The relay: two half-pipes between a client and its target, every byte metered.
+
+The end of one stream is passed on while the other goes on; a reset is passed on as a reset, after
+what came before it. A byte counts when the kernel has it, and is given back if the connection
+breaks before it has left this machine.
+"""
+
+import logging
+import socket
+from collections.abc import Callable
+
+from proxyd.meter import LiveSession
+from proxyd.poller import READS, WRITABLE
+from proxyd.relay.closing import Closer, reset
+from proxyd.relay.halfpipe import HalfPipe, Way
+
+_logger = logging.getLogger("relay")
+
+
+class Relay:
+    """Two connected sockets, until both streams have ended or one is broken.
+
+    The relay owns both sockets from here on.
+
+    Args:
+        way: what all relays of the loop share.
+        client: the client's socket, non-blocking.
+        target: the target's socket, non-blocking.
+        session: whose bytes are spent.
+        closer: takes over sockets whose last bytes are still on their way.
+        closed: called once, when the relay has let go of both sockets.
+    """
+
+    __slots__ = (
+        "_client",
+        "_closed",
+        "_closer",
+        "_down",
+        "_poller",
+        "_session",
+        "_target",
+        "_up",
+        "active_at",
+        "is_closed",
+    )
+
+    def __init__(
+        self,
+        way: Way,
+        client: socket.socket,
+        target: socket.socket,
+        session: LiveSession,
+        closer: Closer,
+        closed: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._target = target
+        self._session = session
+        self._closer = closer
+        self._closed = closed
+        self._poller = way.poller
+        self._up = HalfPipe(self, way, client, target, session)
+        self._down = HalfPipe(self, way, target, client, session)
+        self.active_at = way.loop.time()
+        self.is_closed = False
+        session.in_transit.add(self)
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes delivered from the client to the target."""
+        return self._up.delivered
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes delivered from the target to the client."""
+        return self._down.delivered
+
+    def start(self, early: bytes, limit: int | None = None, *, unread: bool = True) -> None:
+        """Begin.
+
+        Args:
+            early: what the client sent ahead of the connection to the target.
+            limit: how many bytes the client may send after it; None for any number.
+            unread: whether the client may have sent more already.
+        """
+        self._poller.watch(self._client.fileno(), Side(self, self._up, self._down))
+        self._poller.watch(self._target.fileno(), Side(self, self._down, self._up))
+        self._up.start(early, limit, unread=unread)
+        if not self.is_closed:
+            self._down.start(b"", None, unread=True)
+
+    def unsent(self) -> int:
+        """Return how many counted bytes have not left this machine."""
+        return self._up.unsent() + self._down.unsent()
+
+    def finish(self) -> None:
+        """Close both sides so that everything already counted still arrives."""
+        if self._release():
+            self._close_later(self._client, self._down)
+            self._close_later(self._target, self._up)
+            self._closed()
+
+    def abort(self) -> None:
+        """Cut both sides at once; what has not left this machine goes back to the budget."""
+        if self._release():
+            self._up.refund()
+            self._down.refund()
+            for sock in (self._client, self._target):
+                self._poller.forget(sock.fileno())
+                reset(sock)
+            self._closed()
+
+    def fail(self, error: Exception) -> None:
+        """Cut both sides because of a mistake of ours, which is logged with its traceback."""
+        _logger.error("a relay failed and is cut", exc_info=error)
+        self.abort()
+
+    def half_ended(self) -> None:
+        """Nothing more comes one way; when the other way is over too, so is the relay."""
+        if not (self._up.ended and self._down.ended and self._release()):
+            return
+        if self._up.gave_up or self._down.gave_up:
+            self._close_later(self._client, self._down)
+            self._close_later(self._target, self._up)
+        else:
+            self._close(self._client)
+            self._close(self._target)
+        self._closed()
+
+    def is_last(self, half: HalfPipe) -> bool:
+        """Say whether the other way has ended in order, so that closing tells of this end too."""
+        other = self._down if half is self._up else self._up
+        return other.ended and not other.gave_up
+
+    def was_reset(self, source: socket.socket) -> bool:
+        """Say whether writing to a side has shown that it reset the connection."""
+        return (self._down if source is self._client else self._up).was_reset
+
+    def broken(self, source: socket.socket) -> None:
+        """One side was reset: give back what did not leave for it; reset the other in its turn."""
+        if not self._release():
+            return
+        if source is self._client:
+            other, to_source, to_other = self._target, self._down, self._up
+        else:
+            other, to_source, to_other = self._client, self._up, self._down
+        to_source.refund()
+        self._close(source)
+        self._close_later(other, to_other, with_reset=True)
+        self._closed()
+
+    def _close(self, sock: socket.socket) -> None:
+        self._poller.forget(sock.fileno())
+        sock.close()
+
+    def _close_later(
+        self, sock: socket.socket, half: HalfPipe, *, with_reset: bool = False
+    ) -> None:
+        self._closer.close(sock, payer=self._session, size=half.refundable, with_reset=with_reset)
+
+    def _release(self) -> bool:
+        """Stop both halves; False when that has been done before."""
+        if self.is_closed:
+            return False
+        self.is_closed = True
+        self._session.in_transit.discard(self)
+        self._up.stop()
+        self._down.stop()
+        return True
+
+
+class Side:
+    """One of a relay's sockets, as the poller sees it: the source of one half, the sink of another.
+
+    Args:
+        relay: the relay.
+        source_of: the half that reads from the socket.
+        sink_of: the half that writes to it.
+    """
+
+    __slots__ = ("_relay", "_sink_of", "_source_of")
+
+    def __init__(self, relay: Relay, source_of: HalfPipe, sink_of: HalfPipe) -> None:
+        self._relay = relay
+        self._source_of = source_of
+        self._sink_of = sink_of
+
+    def ready(self, events: int) -> None:
+        """See `Watcher.ready`."""
+        if events & WRITABLE:
+            self._sink_of.sink_ready()
+        if events & READS and not self._relay.is_closed:
+            self._source_of.source_ready(events)
+
+    def fail(self, error: Exception) -> None:
+        """See `Watcher.fail`."""
+        self._relay.fail(error)
