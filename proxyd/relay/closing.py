@@ -52,10 +52,18 @@ def is_dead(sock: socket.socket) -> bool:
         return True
 
 
-def reset(sock: socket.socket) -> None:
-    """Close a socket with a reset: the peer learns that the stream is cut, not finished."""
+def close_with_reset(sock: socket.socket) -> None:
+    """Let the close of a socket be a reset: the peer learns that the stream is cut, not finished.
+
+    The kernel may use the call to send on; ask it what is `unsent` afterwards, not before.
+    """
     with suppress(OSError):  # the peer may have reset it already
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+
+
+def reset(sock: socket.socket) -> None:
+    """Close a socket with a reset."""
+    close_with_reset(sock)
     sock.close()
 
 
@@ -201,14 +209,13 @@ class _Closing:
             self._timer.cancel()
             self._timer = None
         cut = self._with_reset or unacknowledged(self._sock, ended=self._ended) > 0
+        if cut:
+            close_with_reset(self._sock)
         if self._payer is not None:
             self._payer.in_transit.discard(self)
             if cut:
                 self._payer.refund(self.unsent())
-        if cut:
-            reset(self._sock)
-        else:
-            self._sock.close()
+        self._sock.close()
         self._closer.closed(self)
 
     def _look(self) -> None:

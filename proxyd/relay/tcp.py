@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from proxyd.meter import LiveSession
 from proxyd.poller import READS, WRITABLE
-from proxyd.relay.closing import Closer, reset
+from proxyd.relay.closing import Closer, close_with_reset
 from proxyd.relay.halfpipe import HalfPipe, Way
 
 _logger = logging.getLogger("relay")
@@ -103,11 +103,10 @@ class Relay:
     def abort(self) -> None:
         """Cut both sides at once; what has not left this machine goes back to the budget."""
         if self._release():
-            self._up.refund()
-            self._down.refund()
-            for sock in (self._client, self._target):
-                self._poller.forget(sock.fileno())
-                reset(sock)
+            for sock, half in ((self._client, self._down), (self._target, self._up)):
+                close_with_reset(sock)
+                half.refund()
+                self._close(sock)
             self._closed()
 
     def fail(self, error: Exception) -> None:
