@@ -22,6 +22,7 @@ from proxyd.meter import LiveSession, Meter
 from proxyd.relay import Buffer, Relay
 from proxyd.wire.events import (
     Address,
+    Associate,
     Authenticate,
     Connect,
     Event,
@@ -331,6 +332,9 @@ class ClientConnection:
             case Connect(host, port):
                 self._state = State.DIALING
                 self._start_dial(host, port)
+            case Associate():
+                self._state = State.DIALING
+                self._fail(Failure.COMMAND_NOT_SUPPORTED)
             case Violation(reason):
                 _logger.debug("%s: %s", self.address, reason)
                 self._close_gently()

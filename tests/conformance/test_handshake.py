@@ -700,7 +700,6 @@ UNFINISHED: dict[str, Callable[[Bought], bytes]] = {
 }
 GARBAGE = {
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500),
-    "SOCKS4": b"\x04\x01\x00\x50\x7f\x00\x00\x01\x00",
     "zeros": bytes(100_000),
     "ones": b"\xff" * 100_000,
     "noise": targets.pattern(100_000),
@@ -741,6 +740,11 @@ async def test_garbage_is_closed_without_an_answer(service: Service, garbage: by
     assert await client.rest() == b""
     await client.close()
     await all_gone(service, before)
+
+
+async def test_a_client_of_socks4_is_refused_in_its_own_words(service: Service) -> None:
+    asked = b"\x04\x01\x00\x50\x7f\x00\x00\x01user\x00"
+    assert await answer_to(service, asked) == b"\x00\x5b" + bytes(6)
 
 
 async def test_clients_that_leave_in_the_middle_leave_nothing(service: Service) -> None:
