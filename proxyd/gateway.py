@@ -20,6 +20,7 @@ from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import Resolver
 from proxyd.meter import LiveSession, Meter
 from proxyd.relay import Buffer, Relay
+from proxyd.wire.detect import Detecting
 from proxyd.wire.events import (
     Address,
     Associate,
@@ -31,7 +32,6 @@ from proxyd.wire.events import (
     ServerProtocol,
     Violation,
 )
-from proxyd.wire.socks5 import Socks5
 
 ACCEPTS_PER_TURN = 64
 HANDSHAKE_READ_BYTES = 4096
@@ -161,7 +161,7 @@ class Gateway:
             sock.setblocking(False)
             sock.setsockopt(_IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._per_address[address] += 1
-            connection = ClientConnection(self, sock, address, Socks5())
+            connection = ClientConnection(self, sock, address, Detecting())
             self._connections.add(connection)
             self._empty.clear()
             connection.start()

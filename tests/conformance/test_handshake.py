@@ -3,13 +3,14 @@
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 from support import targets
+from support.ports import closed_port, silent_port
 from support.service import Bought, Person, Service, running_in
 from support.socks import GREETING, Client, credentials, request, tunnel
 from support.waiting import until
@@ -93,24 +94,6 @@ async def at_rest(service: Service) -> int:
     await all_gone(service, descriptors())
     await asyncio.sleep(0.01)  # lets the loop close what the test has closed
     return descriptors()
-
-
-@contextmanager
-def closed_port() -> Iterator[int]:
-    """Keep a port on which nobody listens."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield taken.getsockname()[1]
-
-
-@contextmanager
-def silent_port() -> Iterator[int]:
-    """Keep a port that never answers: its queue is full."""
-    with socket.socket() as listener, socket.socket() as first:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        first.connect(listener.getsockname())
-        yield listener.getsockname()[1]
 
 
 @asynccontextmanager
