@@ -10,8 +10,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from functools import lru_cache
-from ipaddress import ip_address
+from typing import Protocol
 
 from proxyd.deadlines import Deadlines
 from proxyd.egress.dial import Dial
@@ -23,16 +22,20 @@ from proxyd.poller import GONE, READS, Poller
 from proxyd.relay.closing import Closer, reset
 from proxyd.relay.halfpipe import Way
 from proxyd.relay.tcp import Relay
+from proxyd.relay.udp import Association, Datagrams
 from proxyd.wire.events import (
     Address,
+    Associate,
     Authenticate,
     Connect,
     Event,
     Failure,
+    Identify,
     Refusal,
     ServerProtocol,
     Violation,
 )
+from proxyd.wire.hosts import address_of
 
 HANDSHAKE_READ_BYTES = 4096
 
@@ -41,7 +44,11 @@ _logger = logging.getLogger("gateway")
 
 @dataclass(slots=True)
 class Shared:
-    """What all connections of a gateway share; `dialing` counts those that wait for a target."""
+    """What all connections of a gateway share.
+
+    `public_address` is where clients of other networks reach this machine, if that is known;
+    `dialing` counts connections that wait for a target, `associations` those that relay datagrams.
+    """
 
     loop: asyncio.AbstractEventLoop
     poller: Poller
@@ -52,8 +59,23 @@ class Shared:
     resolver: Resolver
     policy: Policy
     limits: Limits
+    datagrams: Datagrams
+    public_address: Address | None
     forget: Callable[["ClientConnection"], None]
     dialing: int = 0
+    associations: int = 0
+
+
+class Transfer(Protocol):
+    """What a connection has become once its handshake is over."""
+
+    active_at: float
+
+    def finish(self) -> None:
+        """Close it so that everything already counted still arrives."""
+
+    def abort(self) -> None:
+        """Cut it at once, after giving back what was not delivered."""
 
 
 class State(Enum):
@@ -74,22 +96,29 @@ class ClientConnection:
         sock: the client's socket, non-blocking; owned from here on.
         address: the client's address, in text.
         protocol: what the client is expected to speak.
+        slot: on which of the ports without passwords it came; -1 when it came to the other one.
     """
 
     __slots__ = (
         "_dial",
         "_protocol",
-        "_relay",
         "_session",
         "_shared",
         "_sock",
         "_state",
+        "_transfer",
         "_unread",
         "address",
+        "slot",
     )
 
     def __init__(
-        self, shared: Shared, sock: socket.socket, address: str, protocol: ServerProtocol
+        self,
+        shared: Shared,
+        sock: socket.socket,
+        address: str,
+        protocol: ServerProtocol,
+        slot: int = -1,
     ) -> None:
         self._shared = shared
         self._sock = sock
@@ -98,8 +127,9 @@ class ClientConnection:
         self._unread = False
         self._session: LiveSession | None = None
         self._dial: Dial | None = None
-        self._relay: Relay | None = None
+        self._transfer: Transfer | None = None
         self.address = address
+        self.slot = slot
 
     @property
     def is_relaying(self) -> bool:
@@ -113,15 +143,15 @@ class ClientConnection:
 
     def finish(self) -> None:
         """Close it so that everything already counted still arrives."""
-        if self._relay is not None:
-            self._relay.finish()
+        if self._transfer is not None:
+            self._transfer.finish()
         else:
             self._fail(Failure.NOT_ALLOWED)
 
     def abort(self) -> None:
         """Cut it at once, after giving back what was not delivered."""
-        if self._relay is not None:
-            self._relay.abort()
+        if self._transfer is not None:
+            self._transfer.abort()
         elif self._state is not State.CLOSED:
             self._over()
             self._shared.poller.forget(self._sock.fileno())
@@ -133,9 +163,9 @@ class ClientConnection:
 
     def abort_if_idle(self, since: float) -> None:
         """Cut it if it relays, and moved no byte after `since` (loop time)."""
-        if self._relay is not None and self._relay.active_at < since:
+        if self._transfer is not None and self._transfer.active_at < since:
             _logger.debug("%s: idle for too long", self.address)
-            self._relay.abort()
+            self._transfer.abort()
 
     # --- handshake -----------------------------------------------------------------------------
 
@@ -192,9 +222,15 @@ class ClientConnection:
             case Authenticate(username, password):
                 self._state = State.ADMISSION
                 self._shared.meter.admit(username, password, self._decided)
+            case Identify():
+                self._state = State.ADMISSION
+                self._shared.meter.admit_address(self.slot, self.address, self._decided)
             case Connect(host, port):
                 self._state = State.DIALING
                 self._start_dial(host, port)
+            case Associate(host, port):
+                self._state = State.DIALING
+                self._associate(host, port)
             case Violation(reason):
                 _logger.debug("%s: %s", self.address, reason)
                 self._close_gently()
@@ -254,7 +290,7 @@ class ClientConnection:
             outcome.close()
             return
         host, port = outcome.getsockname()[:2]
-        self._protocol.succeed(_address(host), port)
+        self._protocol.succeed(address_of(host), port)
         if self._send():
             self._start_relay(self._protocol, self._session, outcome)
         else:
@@ -265,10 +301,54 @@ class ClientConnection:
         self, protocol: ServerProtocol, session: LiveSession, target: socket.socket
     ) -> None:
         shared = self._shared
+        relay = Relay(shared.way, self._sock, target, session, shared.closer, self._over)
         self._protocol = None
+        self._transfer = relay
         self._state = State.RELAYING
-        self._relay = Relay(shared.way, self._sock, target, session, shared.closer, self._over)
-        self._relay.start(protocol.trailing_data(), unread=self._unread)
+        relay.start(protocol.trailing_data(), protocol.upload_limit(), unread=self._unread)
+
+    # --- datagrams -----------------------------------------------------------------------------
+
+    def _associate(self, host: Address, port: int) -> None:
+        """Open a socket for the client's datagrams, beside the one it has connected to."""
+        shared = self._shared
+        shared.handshakes.discard(self)
+        client = address_of(self.address)
+        sock = None
+        if shared.associations < shared.limits.associations:
+            sock = _datagram_socket(self._sock)
+        if sock is None or self._protocol is None or self._session is None:
+            self._fail(Failure.GENERAL)
+            return
+        here = sock.getsockname()
+        self._protocol.succeed(self._reached_at(address_of(here[0]), client), here[1])
+        if not self._send():
+            sock.close()
+            self.abort()
+            return
+        shared.associations += 1
+        self._protocol = None
+        association = Association(
+            shared.datagrams,
+            self._sock,
+            sock,
+            client,
+            port if host == client else 0,  # behind a translator it cannot know what we will see
+            self._session,
+            self._disassociated,
+        )
+        self._transfer = association
+        self._state = State.RELAYING
+        association.start()
+
+    def _reached_at(self, here: Address, client: Address) -> Address:
+        """Return where a client finds this machine: not at an address that only we know."""
+        public = self._shared.public_address
+        return public if public is not None and client.is_global and not here.is_global else here
+
+    def _disassociated(self) -> None:
+        self._shared.associations -= 1
+        self._over()
 
     # --- ending --------------------------------------------------------------------------------
 
@@ -306,7 +386,7 @@ class ClientConnection:
         if self._session is not None:
             self._session.connections.discard(self)
         self._protocol = None
-        self._relay = None
+        self._transfer = None
         self._shared.forget(self)
 
     def _send(self) -> bool:
@@ -322,6 +402,15 @@ class ClientConnection:
             return False
 
 
-@lru_cache(maxsize=1024)
-def _address(text: str) -> Address:
-    return ip_address(text.partition("%")[0])
+def _datagram_socket(control: socket.socket) -> socket.socket | None:
+    """Return a UDP socket at the address of a TCP connection; None when it cannot be had."""
+    try:
+        sock = socket.socket(control.family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        sock.bind((control.getsockname()[0], 0))
+    except OSError:
+        sock.close()
+        return None
+    return sock

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib.metadata import version
+from ipaddress import ip_address
 from typing import Self
 
 from api.accounts import AccountRoutes
@@ -37,11 +38,18 @@ from proxyd import clock
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import SystemResolver
 from proxyd.gateway import Gateway
-from proxyd.limits import Limits, connections_total, pipes_total, raise_descriptors
+from proxyd.limits import (
+    Limits,
+    associations_total,
+    connections_total,
+    pipes_total,
+    raise_descriptors,
+)
 from proxyd.listening import address_in_words, bound_port, listen, tls_context
 from proxyd.mail import LogOutbox, SmtpOutbox, SmtpServer
 from proxyd.meter import Meter
 from proxyd.secret import signing_key
+from proxyd.wire.events import Address
 from storage.errors import StoreError
 from storage.open import open_store
 from storage.store import Store, probe
@@ -145,7 +153,13 @@ class Daemon:
             fee=int(settings.market.fee_percent * 100),
         )
         self.deploys = Deploys(store, self.jobs, self.identifiers, clock.seconds, _rates(settings))
-        self.gateway = Gateway(self.meter, SystemResolver(), _policy(settings), _limits(settings))
+        self.gateway = Gateway(
+            self.meter,
+            SystemResolver(),
+            _policy(settings),
+            _limits(settings),
+            _public_address(settings),
+        )
         self.http = HttpServer(
             [
                 *HealthRoutes(self._ready).table(),
@@ -378,12 +392,22 @@ def _policy(settings: Settings) -> Policy:
 def _limits(settings: Settings) -> Limits:
     limits = settings.limits
     descriptors = raise_descriptors()
+    total = connections_total(limits.connections_total, descriptors)
     return Limits(
         handshake_seconds=limits.handshake_seconds,
         dial_seconds=limits.dial_seconds,
         idle_seconds=limits.idle_seconds,
         connections_per_address=limits.connections_per_address,
-        connections_total=connections_total(limits.connections_total, descriptors),
+        connections_total=total,
         dials_waiting=limits.dials_waiting,
         pipes=pipes_total(descriptors),
+        associations=associations_total(total),
     )
+
+
+def _public_address(settings: Settings) -> Address | None:
+    """Return the public host if it is an address."""
+    try:
+        return ip_address(settings.proxy.public_host)
+    except ValueError:
+        return None

@@ -17,7 +17,9 @@ from proxyd.poller import Poller
 from proxyd.relay.closing import Closer, reset
 from proxyd.relay.halfpipe import Way
 from proxyd.relay.pipes import PipePool
-from proxyd.wire.socks5 import Socks5
+from proxyd.relay.udp import Datagrams
+from proxyd.wire.detect import Detecting
+from proxyd.wire.events import Address
 
 ACCEPTS_PER_TURN = 64
 EXHAUSTED_PAUSE_SECONDS = 0.1
@@ -37,9 +39,17 @@ class Gateway:
         resolver: looks names up.
         policy: says which targets may be dialled.
         limits: bounds on connections.
+        public_address: where other networks reach this machine, if that is known.
     """
 
-    def __init__(self, meter: Meter, resolver: Resolver, policy: Policy, limits: Limits) -> None:
+    def __init__(
+        self,
+        meter: Meter,
+        resolver: Resolver,
+        policy: Policy,
+        limits: Limits,
+        public_address: Address | None = None,
+    ) -> None:
         self.limits = limits
         self.loop = asyncio.get_running_loop()
         self._poller = Poller(self.loop)
@@ -56,6 +66,8 @@ class Gateway:
             resolver=resolver,
             policy=policy,
             limits=limits,
+            datagrams=Datagrams(self.loop, self._poller, self.closer, resolver, policy),
+            public_address=public_address,
             forget=self._forget,
         )
         self._connections: set[ClientConnection] = set()
@@ -151,7 +163,7 @@ class Gateway:
         else:
             sock.setblocking(False)
             self._per_address[address] += 1
-            connection = ClientConnection(self._shared, sock, address, Socks5())
+            connection = ClientConnection(self._shared, sock, address, Detecting())
             self._connections.add(connection)
             self._empty.clear()
             connection.start()

@@ -7,6 +7,7 @@ DESCRIPTORS_MAX = 1_048_576
 DESCRIPTORS_SHARE = 0.8
 DESCRIPTORS_PER_CONNECTION = 2
 PIPES_SHARE = 0.1
+ASSOCIATIONS_SHARE = 0.25
 DESCRIPTORS_PER_PIPE = 2
 
 
@@ -21,6 +22,7 @@ class Limits:
     connections_total: int
     dials_waiting: int
     pipes: int
+    associations: int
 
 
 def raise_descriptors() -> int:
@@ -46,3 +48,8 @@ def connections_total(wanted: int, descriptors: int) -> int:
 def pipes_total(descriptors: int) -> int:
     """Return how many pipes another share of the descriptors pays for."""
     return int(descriptors * PIPES_SHARE) // DESCRIPTORS_PER_PIPE
+
+
+def associations_total(connections: int) -> int:
+    """Return how many of so many connections may relay datagrams, which takes more descriptors."""
+    return max(1, int(connections * ASSOCIATIONS_SHARE))

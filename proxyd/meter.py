@@ -192,6 +192,18 @@ class Meter:
             task = asyncio.get_running_loop().create_task(self._look_up(name, password))
             self._lookups[name, password] = _Lookup(task, [decide])
 
+    def admit_address(
+        self, slot: int, address: str, decide: Callable[[LiveSession | Refusal], None]
+    ) -> None:
+        """Decide whether a client's address opens a session on a port without passwords.
+
+        Args:
+            slot: which of those ports.
+            address: the client's.
+            decide: as in `admit`.
+        """
+        raise NotImplementedError
+
     def _admitted(self, session: LiveSession, password: bytes) -> LiveSession | Refusal:
         if not matches(password, session.password_hash):
             return Refusal.WRONG

@@ -15,6 +15,9 @@ class NameNotFoundError(Exception):
 class Resolver(Protocol):
     """Looks names up."""
 
+    def cached(self, name: str) -> list[Address] | None:
+        """Return the addresses of a name if they are known without asking anybody."""
+
     async def resolve(self, name: str) -> list[Address]:
         """Return the addresses of a name, the best first, at least one.
 
@@ -25,6 +28,9 @@ class Resolver(Protocol):
 
 class SystemResolver:
     """The machine's own resolver, with its hosts file and search rules."""
+
+    def cached(self, name: str) -> list[Address] | None:
+        """See `Resolver.cached`."""
 
     async def resolve(self, name: str) -> list[Address]:
         """See `Resolver.resolve`."""

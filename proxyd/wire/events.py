@@ -17,6 +17,11 @@ class Authenticate:
 
 
 @dataclass(frozen=True, slots=True)
+class Identify:
+    """The client shows no credentials: its address must do; it waits as after `Authenticate`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Connect:
     """The client wants a connection to a target; it waits for `succeed` or `fail`.
 
@@ -28,13 +33,24 @@ class Connect:
 
 
 @dataclass(frozen=True, slots=True)
+class Associate:
+    """The client wants its datagrams relayed; it waits for `succeed`, with where to, or `fail`.
+
+    `host` and `port` are where it will send from; unspecified and 0 when it does not know.
+    """
+
+    host: Address
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
 class Violation:
     """The client does not speak the protocol, or wants what is not offered; close it."""
 
     reason: str
 
 
-Event = Authenticate | Connect | Violation
+Event = Authenticate | Identify | Connect | Associate | Violation
 
 
 class Refusal(Enum):
@@ -48,7 +64,7 @@ class Refusal(Enum):
 
 
 class Failure(Enum):
-    """Why there is no connection to the target."""
+    """Why there is no connection to the target, or no relay of datagrams."""
 
     GENERAL = auto()
     NOT_ALLOWED = auto()
@@ -56,6 +72,7 @@ class Failure(Enum):
     HOST_UNREACHABLE = auto()
     REFUSED = auto()
     TIMED_OUT = auto()
+    COMMAND_NOT_SUPPORTED = auto()
 
 
 class ServerProtocol(Protocol):
@@ -77,10 +94,19 @@ class ServerProtocol(Protocol):
         """Tell the client why not; close it after what is to be sent."""
 
     def succeed(self, host: Address, port: int) -> None:
-        """Tell the client that the target is connected, from this local address."""
+        """Tell the client that the target is connected, from this local address.
+
+        After `Associate`: that datagrams are relayed, and to which address it sends them.
+        """
 
     def fail(self, failure: Failure) -> None:
         """Tell the client why there is no connection; close it after what is to be sent."""
 
     def trailing_data(self) -> bytes:
-        """Return what the client sent after its request, once: the first bytes to relay."""
+        """Return the first bytes to relay to the target, once."""
+
+    def upload_limit(self) -> int | None:
+        """Return how many bytes may follow the `trailing_data` to this target; None: any number.
+
+        Whatever a client sends beyond that is meant for somebody else, and must be thrown away.
+        """

@@ -1,36 +1,40 @@
 """The server's side of SOCKS5 (RFC 1928) with username and password (RFC 1929).
 
 The rules of this file: bytes go in through `receive_data`, events come out of `next_event`, answers
-are collected by `data_to_send`. After `Authenticate` and `Connect` nothing more is read until the
-owner has decided. Whoever breaks the protocol gets the answer that the RFC has for it, if it has
-one, and a `Violation`.
+are collected by `data_to_send`. After `Authenticate`, `Identify`, `Connect` and `Associate` nothing
+more is read until the owner has decided. Whoever breaks the protocol gets the answer that the RFC
+has for it, if it has one, and a `Violation`.
 """
 
 from enum import Enum, IntEnum, auto
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address
+from typing import Final
 
-from proxyd.wire.events import Address, Authenticate, Connect, Event, Failure, Refusal, Violation
+from proxyd.wire.events import (
+    Address,
+    Associate,
+    Authenticate,
+    Connect,
+    Event,
+    Failure,
+    Identify,
+    Refusal,
+    Violation,
+)
+from proxyd.wire.hosts import host_from_text
 
-VERSION = 0x05
-NEGOTIATION_VERSION = 0x01
-USERNAME_PASSWORD = 0x02
-NO_ACCEPTABLE_METHODS = 0xFF
+VERSION: Final = 0x05
+NEGOTIATION_VERSION: Final = 0x01
+NO_AUTHENTICATION: Final = 0x00
+USERNAME_PASSWORD: Final = 0x02
+NO_ACCEPTABLE_METHODS: Final = 0xFF
 
+CONNECT: Final = 0x01
+UDP_ASSOCIATE: Final = 0x03
 
-class Command(IntEnum):
-    """RFC 1928, section 4."""
-
-    CONNECT = 0x01
-    BIND = 0x02
-    UDP_ASSOCIATE = 0x03
-
-
-class AddressType(IntEnum):
-    """RFC 1928, section 5."""
-
-    IPV4 = 0x01
-    DOMAINNAME = 0x03
-    IPV6 = 0x04
+IPV4: Final = 0x01
+DOMAINNAME: Final = 0x03
+IPV6: Final = 0x04
 
 
 class Reply(IntEnum):
@@ -62,15 +66,25 @@ REPLY_OF_FAILURE = {
     Failure.HOST_UNREACHABLE: Reply.HOST_UNREACHABLE,
     Failure.REFUSED: Reply.CONNECTION_REFUSED,
     Failure.TIMED_OUT: Reply.TTL_EXPIRED,
+    Failure.COMMAND_NOT_SUPPORTED: Reply.COMMAND_NOT_SUPPORTED,
 }
 
 UNSPECIFIED = IPv4Address(0)
+
+_CREDENTIALS_CHOSEN = bytes((VERSION, USERNAME_PASSWORD))
+_NOTHING_CHOSEN = bytes((VERSION, NO_AUTHENTICATION))
+_NONE_ACCEPTABLE = bytes((VERSION, NO_ACCEPTABLE_METHODS))
+_WELCOME = bytes((NEGOTIATION_VERSION, 0x00))
+_SUCCEEDED_V4 = bytes((VERSION, Reply.SUCCEEDED, 0x00, IPV4))
+_SUCCEEDED_V6 = bytes((VERSION, Reply.SUCCEEDED, 0x00, IPV6))
+_SOCKS4_REJECTED = bytes((0x00, 0x5B, 0, 0, 0, 0, 0, 0))
 
 
 class State(Enum):
     """What the server waits for."""
 
     METHODS = auto()
+    IDENTITY_DECISION = auto()
     CREDENTIALS = auto()
     CREDENTIALS_DECISION = auto()
     REQUEST = auto()
@@ -80,148 +94,182 @@ class State(Enum):
 
 
 class Socks5:
-    """One client's negotiation; a `ServerProtocol`."""
+    """One client's negotiation; a `ServerProtocol`.
 
-    __slots__ = ("_buffer", "_output", "state")
+    Args:
+        password_required: whether clients show credentials. If not, their address must do: one
+            that offers to go without is asked for nothing, and one that insists may show any.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_buffer", "_output", "_password_required", "state")
+
+    def __init__(self, *, password_required: bool = True) -> None:
         self.state = State.METHODS
-        self._buffer = bytearray()
-        self._output = bytearray()
+        self._password_required = password_required
+        self._buffer = b""
+        self._output = b""
 
     def receive_data(self, data: bytes) -> None:
         """Take bytes from the client."""
-        self._buffer += data
+        self._buffer = self._buffer + data if self._buffer else data
 
     def next_event(self) -> Event | None:
         """Return what the client said, or None until more bytes or a decision arrive."""
-        if self.state is State.METHODS:
-            violation = self._read_methods()
-            if violation is not None:
-                return violation
-        if self.state is State.CREDENTIALS:
+        state = self.state
+        if state is State.METHODS:
+            event = self._read_methods()
+            if event is not None:
+                return event
+            state = self.state
+        if not self._buffer:
+            return None
+        if state is State.CREDENTIALS:
             return self._read_credentials()
-        if self.state is State.REQUEST:
+        if state is State.REQUEST:
             return self._read_request()
         return None
 
     def data_to_send(self) -> bytes:
         """Return what is to be sent to the client, once."""
-        data = bytes(self._output)
-        self._output.clear()
+        data, self._output = self._output, b""
         return data
 
     def accept_credentials(self) -> None:
         """Let the client go on to its request."""
-        self._require(State.CREDENTIALS_DECISION)
-        self._output += bytes((NEGOTIATION_VERSION, 0x00))
+        if self.state is State.IDENTITY_DECISION:
+            self._output += _NOTHING_CHOSEN
+        else:
+            self._require(State.CREDENTIALS_DECISION)
+            self._output += _WELCOME
         self.state = State.REQUEST
 
     def refuse_credentials(self, refusal: Refusal) -> None:
         """Tell the client why not; close it after what is to be sent."""
-        self._require(State.CREDENTIALS_DECISION)
-        self._output += bytes((NEGOTIATION_VERSION, STATUS_OF_REFUSAL[refusal]))
+        if self.state is State.IDENTITY_DECISION:
+            self._output += _NONE_ACCEPTABLE
+        else:
+            self._require(State.CREDENTIALS_DECISION)
+            self._output += bytes((NEGOTIATION_VERSION, STATUS_OF_REFUSAL[refusal]))
         self._close()
 
     def succeed(self, host: Address, port: int) -> None:
         """Tell the client that the target is connected, from this local address."""
         self._require(State.REQUEST_DECISION)
-        self._reply(Reply.SUCCEEDED, host, port)
+        start = _SUCCEEDED_V4 if host.version == 4 else _SUCCEEDED_V6
+        self._output += start + host.packed + port.to_bytes(2, "big")
         self.state = State.ESTABLISHED
 
     def fail(self, failure: Failure) -> None:
         """Tell the client why there is no connection; close it after what is to be sent."""
         self._require(State.REQUEST_DECISION)
-        self._reply(REPLY_OF_FAILURE[failure], UNSPECIFIED, 0)
-        self._close()
+        self._refuse_request(REPLY_OF_FAILURE[failure])
 
     def trailing_data(self) -> bytes:
         """Return what the client sent after its request, once: the first bytes to relay."""
         self._require(State.ESTABLISHED)
-        data = bytes(self._buffer)
-        self._buffer.clear()
+        data, self._buffer = self._buffer, b""
         return data
 
-    def _read_methods(self) -> Violation | None:
+    def upload_limit(self) -> int | None:
+        """Return None: whatever the client sends is for its target."""
+        return None
+
+    def _read_methods(self) -> Event | None:
         buffer = self._buffer
         if buffer and buffer[0] != VERSION:
-            return self._violation(f"version {buffer[0]} instead of 5")
+            return self._another_protocol(buffer[0])
         if len(buffer) < 2 or len(buffer) < 2 + buffer[1]:
             return None
         end = 2 + buffer[1]
-        offered = bytes(buffer[2:end])
-        del buffer[:end]
+        offered = buffer[2:end]
+        self._buffer = buffer[end:]
+        if NO_AUTHENTICATION in offered and not self._password_required:
+            self.state = State.IDENTITY_DECISION
+            return Identify()
         if USERNAME_PASSWORD not in offered:
-            self._output += bytes((VERSION, NO_ACCEPTABLE_METHODS))
-            return self._violation("no username/password method offered")
-        self._output += bytes((VERSION, USERNAME_PASSWORD))
+            self._output += _NONE_ACCEPTABLE
+            return self._violation("no method offered that is served here")
+        self._output += _CREDENTIALS_CHOSEN
         self.state = State.CREDENTIALS
         return None
 
+    def _another_protocol(self, first: int) -> Violation:
+        """Turn away who speaks something else; SOCKS4 has a word for it."""
+        if first == 0x04:
+            self._output += _SOCKS4_REJECTED
+            return self._violation("SOCKS4 instead of SOCKS5")
+        if first == 0x16:
+            return self._violation("TLS instead of SOCKS5")
+        return self._violation(f"version {first} instead of 5")
+
     def _read_credentials(self) -> Event | None:
         buffer = self._buffer
-        if buffer and buffer[0] != NEGOTIATION_VERSION:
+        if buffer[0] != NEGOTIATION_VERSION:
             self._output += bytes((NEGOTIATION_VERSION, STATUS_OF_REFUSAL[Refusal.WRONG]))
             return self._violation(f"negotiation version {buffer[0]} instead of 1")
         if len(buffer) < 2:
             return None
         middle = 2 + buffer[1]
-        if len(buffer) < middle + 1:
+        if len(buffer) <= middle:
             return None
         end = middle + 1 + buffer[middle]
         if len(buffer) < end:
             return None
-        event = Authenticate(bytes(buffer[2:middle]), bytes(buffer[middle + 1 : end]))
-        del buffer[:end]
+        self._buffer = buffer[end:]
         self.state = State.CREDENTIALS_DECISION
-        return event
+        if not self._password_required:
+            return Identify()
+        return Authenticate(buffer[2:middle], buffer[middle + 1 : end])
 
     def _read_request(self) -> Event | None:
         buffer = self._buffer
-        if buffer and buffer[0] != VERSION:
-            return self._refuse_request(
+        if buffer[0] != VERSION:
+            return self._violate_request(
                 Reply.GENERAL_FAILURE, f"request version {buffer[0]} instead of 5"
             )
-        end = self._request_end()
-        if end is None or len(buffer) < end:
+        if len(buffer) < 5:
+            is_known = len(buffer) < 4 or buffer[3] in (IPV4, DOMAINNAME, IPV6)
+            return None if is_known else self._unknown_address_type(buffer[3])
+        kind = buffer[3]
+        start = 4
+        if kind == IPV4:
+            end = 8
+        elif kind == DOMAINNAME:
+            start = 5
+            end = 5 + buffer[4]
+        elif kind == IPV6:
+            end = 20
+        else:
+            return self._unknown_address_type(kind)
+        if len(buffer) < end + 2:
             return None
-        request = bytes(buffer[:end])
-        del buffer[:end]
-        return self._requested(command=request[1], kind=request[3], rest=request[4:])
+        self._buffer = buffer[end + 2 :]
+        host = _host(kind, buffer[start:end])
+        return self._requested(buffer[1], host, int.from_bytes(buffer[end : end + 2], "big"))
 
-    def _request_end(self) -> int | None:
-        """Return where the request ends, None while that is not known."""
-        buffer = self._buffer
-        if len(buffer) < 4:
-            return None
-        match buffer[3]:
-            case AddressType.IPV4:
-                return 4 + 4 + 2
-            case AddressType.IPV6:
-                return 4 + 16 + 2
-            case AddressType.DOMAINNAME:
-                return 5 + buffer[4] + 2 if len(buffer) > 4 else None
-            case _:
-                return 4
+    def _requested(self, command: int, host: Address | str | None, port: int) -> Event:
+        if command == CONNECT:
+            if host is None:
+                return self._violate_request(Reply.HOST_UNREACHABLE, "not a host name")
+            self.state = State.REQUEST_DECISION
+            return Connect(host, port)
+        if command == UDP_ASSOCIATE:
+            self.state = State.REQUEST_DECISION
+            if host is None or isinstance(host, str):  # some clients write "0", as a name
+                host = UNSPECIFIED
+            return Associate(host, port)
+        return self._violate_request(Reply.COMMAND_NOT_SUPPORTED, f"command {command}")
 
-    def _requested(self, *, command: int, kind: int, rest: bytes) -> Event:
-        if kind not in AddressType.__members__.values():
-            return self._refuse_request(Reply.ADDRESS_TYPE_NOT_SUPPORTED, f"address type {kind}")
-        if command != Command.CONNECT:
-            return self._refuse_request(Reply.COMMAND_NOT_SUPPORTED, f"command {command}")
-        host = _host(kind, rest[:-2])
-        if host is None:
-            return self._refuse_request(Reply.HOST_UNREACHABLE, "not a host name")
-        self.state = State.REQUEST_DECISION
-        return Connect(host, int.from_bytes(rest[-2:], "big"))
+    def _unknown_address_type(self, kind: int) -> Violation:
+        return self._violate_request(Reply.ADDRESS_TYPE_NOT_SUPPORTED, f"address type {kind}")
 
-    def _reply(self, reply: Reply, host: Address, port: int) -> None:
-        kind = AddressType.IPV4 if host.version == 4 else AddressType.IPV6
-        self._output += bytes((VERSION, reply, 0x00, kind)) + host.packed + port.to_bytes(2, "big")
+    def _violate_request(self, reply: Reply, reason: str) -> Violation:
+        self._refuse_request(reply)
+        return Violation(reason)
 
-    def _refuse_request(self, reply: Reply, reason: str) -> Violation:
-        self._reply(reply, UNSPECIFIED, 0)
-        return self._violation(reason)
+    def _refuse_request(self, reply: Reply) -> None:
+        self._output += bytes((VERSION, reply, 0x00, IPV4)) + bytes(6)
+        self._close()
 
     def _violation(self, reason: str) -> Violation:
         self._close()
@@ -229,7 +277,7 @@ class Socks5:
 
     def _close(self) -> None:
         self.state = State.CLOSED
-        self._buffer.clear()
+        self._buffer = b""
 
     def _require(self, state: State) -> None:
         if self.state is not state:
@@ -238,25 +286,8 @@ class Socks5:
 
 def _host(kind: int, encoded: bytes) -> Address | str | None:
     """Return the address or the name of a request; None when it is neither."""
-    if kind == AddressType.IPV4:
+    if kind == IPV4:
         return IPv4Address(encoded)
-    if kind == AddressType.IPV6:
+    if kind == IPV6:
         return IPv6Address(encoded)
-    return host_from_text(encoded[1:])
-
-
-def host_from_text(encoded: bytes) -> Address | str | None:
-    """Return the host that a text means: an address in text is that address.
-
-    None when it can be neither an address nor a name: empty, with bytes no name has, or an address
-    that means something on one machine's links alone (a scope, RFC 4007).
-    """
-    if not encoded or not all(0x21 <= byte <= 0x7E for byte in encoded):
-        return None
-    text = encoded.decode("ascii")
-    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
-    try:
-        address = ip_address(bare)
-    except ValueError:
-        return text.removesuffix(".") or None
-    return None if isinstance(address, IPv6Address) and address.scope_id else address
+    return host_from_text(encoded)

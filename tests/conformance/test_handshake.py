@@ -3,13 +3,14 @@
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 from support import targets
+from support.ports import closed_port, silent_port
 from support.service import Bought, Person, Service, running_in
 from support.socks import GREETING, Client, credentials, request, tunnel
 from support.waiting import until
@@ -93,24 +94,6 @@ async def at_rest(service: Service) -> int:
     await all_gone(service, descriptors())
     await asyncio.sleep(0.01)  # lets the loop close what the test has closed
     return descriptors()
-
-
-@contextmanager
-def closed_port() -> Iterator[int]:
-    """Keep a port on which nobody listens."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield taken.getsockname()[1]
-
-
-@contextmanager
-def silent_port() -> Iterator[int]:
-    """Keep a port that never answers: its queue is full."""
-    with socket.socket() as listener, socket.socket() as first:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        first.connect(listener.getsockname())
-        yield listener.getsockname()[1]
 
 
 @asynccontextmanager
@@ -402,9 +385,9 @@ async def test_too_many_connections_are_status_4_until_one_is_closed(tmp_path: P
 # --- requests ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [0, 2, 3, 4, 255])
+@pytest.mark.parametrize("command", [0, 2, 4, 255])
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
-async def test_bind_udp_and_unknown_commands_are_refused(
+async def test_bind_and_unknown_commands_are_refused(
     service: Service, command: int, host: str
 ) -> None:
     _, bought = await buy(service)
@@ -700,7 +683,6 @@ UNFINISHED: dict[str, Callable[[Bought], bytes]] = {
 }
 GARBAGE = {
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500),
-    "SOCKS4": b"\x04\x01\x00\x50\x7f\x00\x00\x01\x00",
     "zeros": bytes(100_000),
     "ones": b"\xff" * 100_000,
     "noise": targets.pattern(100_000),
@@ -741,6 +723,11 @@ async def test_garbage_is_closed_without_an_answer(service: Service, garbage: by
     assert await client.rest() == b""
     await client.close()
     await all_gone(service, before)
+
+
+async def test_a_client_of_socks4_is_refused_in_its_own_words(service: Service) -> None:
+    asked = b"\x04\x01\x00\x50\x7f\x00\x00\x01user\x00"
+    assert await answer_to(service, asked) == b"\x00\x5b" + bytes(6)
 
 
 async def test_clients_that_leave_in_the_middle_leave_nothing(service: Service) -> None:

@@ -6,9 +6,20 @@ from ipaddress import IPv4Address, IPv6Address
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.owner import BOUND, Owner
 
-from proxyd.wire.events import Authenticate, Connect, Event, Failure, Refusal, Violation
-from proxyd.wire.socks5 import Socks5, State, host_from_text
+from proxyd.wire.events import (
+    Associate,
+    Authenticate,
+    Connect,
+    Event,
+    Failure,
+    Identify,
+    Refusal,
+    Violation,
+)
+from proxyd.wire.hosts import host_from_text
+from proxyd.wire.socks5 import Socks5, State
 
 GREETING = b"\x05\x01\x02"
 LOGIN = b"\x01\x04user\x04pass"
@@ -18,7 +29,6 @@ CONNECT_NAME = b"\x05\x01\x00\x03\x0bexample.com\x01\xbb"
 
 METHOD_CHOSEN = b"\x05\x02"
 WELCOME = b"\x01\x00"
-BOUND = IPv4Address("192.0.2.7"), 4242
 SUCCESS = b"\x05\x00\x00\x01\xc0\x00\x02\x07\x10\x92"
 
 
@@ -49,6 +59,13 @@ def greeted() -> Socks5:
     protocol = Socks5()
     assert says(protocol, GREETING) is None
     assert protocol.data_to_send() == METHOD_CHOSEN
+    return protocol
+
+
+def identifying() -> Socks5:
+    """Return a conversation that waits for a decision about the client's address."""
+    protocol = Socks5(password_required=False)
+    assert says(protocol, b"\x05\x01\x00") == Identify()
     return protocol
 
 
@@ -124,7 +141,7 @@ def test_username_and_password_are_chosen_among_others(methods: bytes) -> None:
 def test_a_list_without_username_and_password_is_answered_ff(methods: bytes) -> None:
     protocol = Socks5()
     event = says(protocol, bytes([5, len(methods)]) + methods)
-    assert event == Violation("no username/password method offered")
+    assert event == Violation("no method offered that is served here")
     assert_over(protocol, b"\x05\xff")
 
 
@@ -142,11 +159,69 @@ def test_a_two_beyond_the_list_is_no_method() -> None:
     assert_over(protocol, b"\x05\xff")
 
 
-@pytest.mark.parametrize("version", [0x00, 0x04, 0x06, 0x16, 0x43, 0x47, 0xFF])
+@pytest.mark.parametrize("version", [0x00, 0x01, 0x06, 0x15, 0x43, 0x47, 0xFF])
 def test_another_version_is_told_at_its_first_byte_and_gets_no_answer(version: int) -> None:
     protocol = Socks5()
     assert says(protocol, bytes([version])) == Violation(f"version {version} instead of 5")
     assert_over(protocol, b"")
+
+
+def test_a_client_of_socks4_is_told_in_its_own_words() -> None:
+    protocol = Socks5()
+    assert says(protocol, b"\x04") == Violation("SOCKS4 instead of SOCKS5")
+    assert_over(protocol, b"\x00\x5b" + bytes(6))
+
+
+def test_a_client_of_tls_is_told_nothing() -> None:
+    protocol = Socks5()
+    assert says(protocol, b"\x16\x03\x01") == Violation("TLS instead of SOCKS5")
+    assert_over(protocol, b"")
+
+
+# --- without a password ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("methods", [b"\x00", b"\x00\x02", b"\x02\x01\x00", bytes(range(255))])
+def test_who_offers_to_go_without_a_password_is_identified_before_that_is_chosen(
+    methods: bytes,
+) -> None:
+    protocol = Socks5(password_required=False)
+    assert says(protocol, bytes([5, len(methods)]) + methods) == Identify()
+    assert protocol.data_to_send() == b""
+    protocol.accept_credentials()
+    assert protocol.data_to_send() == b"\x05\x00"
+    assert says(protocol, CONNECT_V4) == Connect(IPv4Address("8.8.8.8"), 80)
+
+
+def test_who_insists_on_a_password_may_show_any() -> None:
+    protocol = Socks5(password_required=False)
+    assert says(protocol, GREETING) is None
+    assert protocol.data_to_send() == METHOD_CHOSEN
+    assert says(protocol, b"\x01\x01x\x00" + CONNECT_V4) == Identify()
+    protocol.accept_credentials()
+    assert protocol.data_to_send() == WELCOME
+    assert protocol.next_event() == Connect(IPv4Address("8.8.8.8"), 80)
+
+
+@pytest.mark.parametrize("refusal", Refusal)
+def test_an_address_that_does_not_do_has_no_acceptable_method(refusal: Refusal) -> None:
+    protocol = Socks5(password_required=False)
+    assert says(protocol, b"\x05\x02\x00\x02" + CONNECT_V4) == Identify()
+    protocol.refuse_credentials(refusal)
+    assert_over(protocol, b"\x05\xff")
+
+
+def test_an_address_that_does_not_do_has_a_status_where_there_is_one() -> None:
+    protocol = Socks5(password_required=False)
+    assert says(protocol, GREETING + LOGIN) == Identify()
+    protocol.refuse_credentials(Refusal.EXHAUSTED)
+    assert_over(protocol, METHOD_CHOSEN + b"\x01\x02")
+
+
+def test_a_method_of_another_kind_is_not_served_without_a_password_either() -> None:
+    protocol = Socks5(password_required=False)
+    assert isinstance(says(protocol, b"\x05\x02\x01\x80"), Violation)
+    assert_over(protocol, b"\x05\xff")
 
 
 # --- credentials -------------------------------------------------------------------------------
@@ -275,11 +350,40 @@ def test_another_version_in_the_request_is_a_general_failure(version: int) -> No
     assert_over(protocol, refusal_reply(1))
 
 
-@pytest.mark.parametrize("command", [0x00, 0x02, 0x03, 0x04, 0x7F, 0xFF])
-def test_every_command_but_connect_is_refused_with_seven(command: int) -> None:
+@pytest.mark.parametrize("command", [0x00, 0x02, 0x04, 0x7F, 0xFF])
+def test_every_other_command_is_refused_with_seven(command: int) -> None:
     protocol = logged_in()
     event = says(protocol, name_request(b"example.com", command=command))
     assert event == Violation(f"command {command}")
+    assert_over(protocol, refusal_reply(7))
+
+
+@pytest.mark.parametrize(
+    ("sender", "host"),
+    [
+        (b"\x01\xc0\x00\x02\x07", IPv4Address("192.0.2.7")),
+        (b"\x01" + bytes(4), IPv4Address(0)),
+        (b"\x04" + bytes(16), IPv6Address(0)),
+        (b"\x03\x0a192.0.2.17", IPv4Address("192.0.2.17")),
+        (b"\x03\x010", IPv4Address(0)),
+        (b"\x03\x00", IPv4Address(0)),
+        (b"\x03\x0bexample.com", IPv4Address(0)),
+    ],
+)
+def test_a_client_that_associates_says_where_it_sends_from_if_it_knows(
+    sender: bytes, host: IPv4Address | IPv6Address
+) -> None:
+    protocol = logged_in()
+    assert says(protocol, b"\x05\x03\x00" + sender + b"\x10\x92") == Associate(host, 4242)
+    protocol.succeed(*BOUND)
+    assert protocol.data_to_send() == SUCCESS
+    assert protocol.state is State.ESTABLISHED
+
+
+def test_an_association_that_is_not_offered_is_refused_with_seven() -> None:
+    protocol = logged_in()
+    says(protocol, b"\x05\x03" + CONNECT_V4[2:])
+    protocol.fail(Failure.COMMAND_NOT_SUPPORTED)
     assert_over(protocol, refusal_reply(7))
 
 
@@ -397,6 +501,7 @@ def test_a_host_from_text_is_an_address_or_a_printable_name(encoded: bytes) -> N
         (Failure.HOST_UNREACHABLE, 4),
         (Failure.REFUSED, 5),
         (Failure.TIMED_OUT, 6),
+        (Failure.COMMAND_NOT_SUPPORTED, 7),
     ],
 )
 def test_each_failure_has_its_code_in_a_complete_reply(failure: Failure, code: int) -> None:
@@ -457,6 +562,7 @@ def test_payload_that_looks_like_a_request_is_payload() -> None:
 
 STATES: dict[State, Callable[[], Socks5]] = {
     State.METHODS: Socks5,
+    State.IDENTITY_DECISION: identifying,
     State.CREDENTIALS: greeted,
     State.CREDENTIALS_DECISION: deciding,
     State.REQUEST: logged_in,
@@ -488,7 +594,7 @@ def test_every_state_is_reached_as_the_table_says() -> None:
 def test_a_decision_in_another_state_is_the_owners_mistake(name: str, state: State) -> None:
     proper, decide = DECISIONS[name]
     protocol = STATES[state]()
-    if state is proper:
+    if state is proper or (state is State.IDENTITY_DECISION and "credentials" in name):
         decide(protocol)
         return
     protocol.data_to_send()
@@ -499,56 +605,6 @@ def test_a_decision_in_another_state_is_the_owners_mistake(name: str, state: Sta
 
 
 # --- whole conversations -----------------------------------------------------------------------
-
-
-class Owner:
-    """Decides as the gateway does, and writes down what was said.
-
-    `answers` pairs what was sent with how many bytes had been heard by then.
-    """
-
-    def __init__(self, *, accept: bool = True, reach: bool = True) -> None:
-        self.protocol = Socks5()
-        self.accept = accept
-        self.reach = reach
-        self.events: list[Event] = []
-        self.answers: list[tuple[int, bytes]] = []
-        self.heard = 0
-
-    @property
-    def sent(self) -> bytes:
-        return b"".join(answer for _, answer in self.answers)
-
-    def hear(self, data: bytes) -> None:
-        """Take a segment, unless the conversation is over."""
-        if self.protocol.state is State.CLOSED:
-            return
-        self.heard += len(data)
-        self.protocol.receive_data(data)
-        while (event := self.protocol.next_event()) is not None:
-            self.collect()
-            self.events.append(event)
-            self.decide(event)
-            self.collect()
-        self.collect()
-
-    def collect(self) -> None:
-        answer = self.protocol.data_to_send()
-        if answer:
-            self.answers.append((self.heard, answer))
-
-    def decide(self, event: Event) -> None:
-        match event:
-            case Authenticate() if self.accept:
-                self.protocol.accept_credentials()
-            case Authenticate():
-                self.protocol.refuse_credentials(Refusal.EXHAUSTED)
-            case Connect() if self.reach:
-                self.protocol.succeed(*BOUND)
-            case Connect():
-                self.protocol.fail(Failure.REFUSED)
-            case Violation():
-                assert self.protocol.state is State.CLOSED
 
 
 CONVERSATIONS = {
@@ -570,6 +626,7 @@ CONVERSATIONS = {
     "another protocol": b"GET / HTTP/1.1\r\n\r\n",
     "another negotiation": GREETING + b"\x05\x01\x00\x01",
     "another version in the request": GREETING + LOGIN + b"\x04\x01\x00\x50\x08\x08\x08\x08\x00",
+    "UDP ASSOCIATE": GREETING + LOGIN + b"\x05\x03" + CONNECT_V4[2:],
     "BIND": GREETING + LOGIN + b"\x05\x02" + CONNECT_V4[2:],
     "an unknown address type": GREETING + LOGIN + b"\x05\x01\x00\x07" + bytes(16),
 }
@@ -582,20 +639,20 @@ def test_a_byte_at_a_time_means_what_one_segment_means(
     name: str, reach: bool, accept: bool
 ) -> None:
     conversation = CONVERSATIONS[name]
-    at_once = Owner(accept=accept, reach=reach)
+    at_once = Owner(Socks5(), accept=accept, reach=reach)
     at_once.hear(conversation)
-    trickling = Owner(accept=accept, reach=reach)
+    trickling = Owner(Socks5(), accept=accept, reach=reach)
     for byte in conversation:
         trickling.hear(bytes([byte]))
     assert trickling.events == at_once.events
     assert trickling.sent == at_once.sent
     assert trickling.protocol.state is at_once.protocol.state
-    if at_once.protocol.state is State.ESTABLISHED:
+    if at_once.is_relaying:
         assert trickling.protocol.trailing_data() == at_once.protocol.trailing_data()
 
 
 def test_each_answer_comes_with_the_last_byte_of_its_message() -> None:
-    owner = Owner()
+    owner = Owner(Socks5())
     for byte in GREETING + LOGIN + CONNECT_NAME + b"x":
         owner.hear(bytes([byte]))
     assert owner.answers == [
@@ -607,7 +664,7 @@ def test_each_answer_comes_with_the_last_byte_of_its_message() -> None:
 
 def test_everything_in_one_segment_is_understood_in_order() -> None:
     payload = b"\x16\x03\x01\x02\x00\x01\x00" + bytes(1000)
-    owner = Owner()
+    owner = Owner(Socks5())
     owner.hear(GREETING + LOGIN + CONNECT_NAME + payload)
     assert owner.events == [Authenticate(b"user", b"pass"), Connect("example.com", 443)]
     assert [answer for _, answer in owner.answers] == [METHOD_CHOSEN, WELCOME, SUCCESS]
@@ -625,6 +682,7 @@ UNFINISHED_MAX_BYTES = {
 plausible = st.one_of(
     st.binary(max_size=40),
     st.sampled_from([GREETING, LOGIN, CONNECT_V4, CONNECT_V6, CONNECT_NAME, b"\x05", b"\x01"]),
+    st.just(b"\x05\x03" + CONNECT_V4[2:]),
     st.binary(max_size=255).map(name_request),
     st.tuples(st.binary(max_size=255), st.binary(max_size=255)).map(
         lambda pair: b"\x01" + b"".join(bytes([len(each)]) + each for each in pair)
@@ -634,18 +692,25 @@ plausible = st.one_of(
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(plausible, max_size=8), st.lists(st.integers(1, 64), min_size=1, max_size=20))
-def test_no_bytes_in_any_pieces_raise_or_pile_up(parts: list[bytes], sizes: list[int]) -> None:
+@given(
+    st.booleans(),
+    st.lists(plausible, max_size=8),
+    st.lists(st.integers(1, 64), min_size=1, max_size=20),
+)
+def test_no_bytes_in_any_pieces_raise_or_pile_up(
+    password_required: bool, parts: list[bytes], sizes: list[int]
+) -> None:
     data = b"".join(parts)
-    owner = Owner()
+    protocol = Socks5(password_required=password_required)
+    owner = Owner(protocol)
     turn = 0
-    while data and owner.protocol.state not in (State.ESTABLISHED, State.CLOSED):
+    while data and not owner.is_over:
         size = sizes[turn % len(sizes)]
         owner.hear(data[:size])
         data = data[size:]
         turn += 1
-        if owner.protocol.state is not State.ESTABLISHED:
-            assert len(owner.protocol._buffer) <= UNFINISHED_MAX_BYTES[owner.protocol.state]
+        if not owner.is_relaying:
+            assert len(protocol._buffer) <= UNFINISHED_MAX_BYTES[protocol.state]
     assert len(owner.sent) <= 2 + 2 + 10
     assert len(owner.events) <= 3
     assert sum(isinstance(event, Violation) for event in owner.events) <= 1

@@ -1,0 +1,38 @@
+"""Hosts as clients write them: addresses, names, and what is neither."""
+
+import re
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address
+
+from proxyd.wire.events import Address
+
+_PRINTABLE = re.compile(rb"[\x21-\x7e]+")
+_ENDS_AS_IPV4 = frozenset("0123456789")
+
+
+def host_from_text(encoded: bytes) -> Address | str | None:
+    """Return the host that a text means: an address in text is that address.
+
+    None when it can be neither an address nor a name: empty, with bytes no name has, or an address
+    that means something on one machine's links alone (a scope, RFC 4007).
+    """
+    if _PRINTABLE.fullmatch(encoded) is None:
+        return None
+    text = encoded.decode("ascii")
+    bare = text[1:-1] if text[0] == "[" and text[-1] == "]" else text
+    if ":" in bare or bare[-1:] in _ENDS_AS_IPV4:  # whatever else is no address costs no exception
+        try:
+            address = ip_address(bare)
+        except ValueError:
+            pass
+        else:
+            return None if isinstance(address, IPv6Address) and address.scope_id else address
+    return text.removesuffix(".") or None
+
+
+@lru_cache(maxsize=4096)
+def address_of(text: str) -> Address:
+    """Return the address that a system call names: one that an IPv6 socket has mapped, unmapped."""
+    address = ip_address(text.partition("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return address if mapped is None else mapped

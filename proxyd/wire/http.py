@@ -1,0 +1,233 @@
+"""The server's side of an HTTP proxy: CONNECT, and requests for http addresses (RFC 9110, 9112).
+
+A connection carries one request that is served; before it there may be some without credentials,
+because browsers show theirs only when they are asked. CONNECT becomes a tunnel. Any other request
+is rewritten for its target, which is told to close the connection after its answer; the answer
+comes back untouched. What follows such a request is for another host, perhaps, and credentials are
+in it: it must not reach this one, hence `upload_limit`.
+
+The rules of this file are those of `socks5`. Nothing is kept but one head, whose size is limited,
+and what came in one segment with its end.
+"""
+
+import re
+from enum import Enum, auto
+
+from proxyd.wire.events import (
+    Address,
+    Authenticate,
+    Connect,
+    Event,
+    Failure,
+    Identify,
+    Refusal,
+    Violation,
+)
+from proxyd.wire.http_answers import (
+    ADDRESS_UNKNOWN,
+    ANSWER_OF_FAILURE,
+    ANSWER_OF_REFUSAL,
+    CREDENTIALS_MISSING,
+    HEAD_TOO_LARGE,
+    LINE_TOO_LONG,
+    MALFORMED,
+    NAME_NOT_FOUND,
+    Answer,
+    RequestError,
+)
+from proxyd.wire.http_request import Request, read_request
+
+LINE_MAX_BYTES = 8 * 1024
+HEAD_MAX_BYTES = 16 * 1024
+CHALLENGES_MAX = 3
+
+_TUNNEL = b"HTTP/1.1 200 Connection established\r\n\r\n"
+_LINE_END = b"\r\n"
+_END = b"\r\n\r\n"
+# A line ends with both bytes: whoever takes one alone for an end reads another request.
+_END_OR_FAULT = re.compile(rb"\r\n\r\n|(?<!\r)\n|\r(?!\n|\Z)|\x00")
+
+
+class State(Enum):
+    """What the server waits for."""
+
+    REQUEST = auto()
+    CREDENTIALS_DECISION = auto()
+    ADMITTED = auto()
+    REQUEST_DECISION = auto()
+    ESTABLISHED = auto()
+    CLOSED = auto()
+
+
+class Http:
+    """One client's request; a `ServerProtocol`.
+
+    Args:
+        password_required: whether clients show credentials. If not, their address must do, and
+            credentials are not looked at.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_challenges",
+        "_has_body",
+        "_limit",
+        "_output",
+        "_password_required",
+        "_request",
+        "_scanned",
+        "state",
+    )
+
+    def __init__(self, *, password_required: bool = True) -> None:
+        self.state = State.REQUEST
+        self._password_required = password_required
+        self._buffer = bytearray()
+        self._output = b""
+        self._scanned = 0
+        self._challenges = 0
+        self._has_body = True
+        self._request: Request | None = None
+        self._limit: int | None = None
+
+    def receive_data(self, data: bytes) -> None:
+        """Take bytes from the client."""
+        if self.state is not State.CLOSED:
+            self._buffer += data
+
+    def next_event(self) -> Event | None:
+        """Return what the client said, or None until more bytes or a decision arrive."""
+        if self.state is State.REQUEST:
+            try:
+                return self._read()
+            except RequestError as error:
+                self._refuse(error.answer)
+                return Violation(error.answer.words)
+        if self.state is State.ADMITTED:
+            request = self._served(State.ADMITTED)
+            self.state = State.REQUEST_DECISION
+            return Connect(request.host, request.port)
+        return None
+
+    def data_to_send(self) -> bytes:
+        """Return what is to be sent to the client, once."""
+        data, self._output = self._output, b""
+        return data
+
+    def accept_credentials(self) -> None:
+        """Let the client's request be served."""
+        self._served(State.CREDENTIALS_DECISION)
+        self.state = State.ADMITTED
+
+    def refuse_credentials(self, refusal: Refusal) -> None:
+        """Tell the client why not; close it after what is to be sent."""
+        self._served(State.CREDENTIALS_DECISION)
+        if refusal is Refusal.WRONG and not self._password_required:
+            self._refuse(ADDRESS_UNKNOWN)
+        else:
+            self._refuse(ANSWER_OF_REFUSAL[refusal])
+
+    def succeed(self, host: Address, port: int) -> None:  # noqa: ARG002 - HTTP does not tell it
+        """Tell the client that its tunnel stands; to a plain request, the target itself answers."""
+        request = self._served(State.REQUEST_DECISION)
+        if request.is_tunnel:
+            self._output += _TUNNEL
+        self._limit = request.upload_limit
+        self.state = State.ESTABLISHED
+
+    def fail(self, failure: Failure) -> None:
+        """Tell the client why there is no connection; close it after what is to be sent."""
+        request = self._served(State.REQUEST_DECISION)
+        if failure is Failure.HOST_UNREACHABLE and isinstance(request.host, str):
+            self._refuse(NAME_NOT_FOUND)
+        else:
+            self._refuse(ANSWER_OF_FAILURE[failure])
+
+    def trailing_data(self) -> bytes:
+        """Return the first bytes to relay, once: the rewritten head, and what has come of the body.
+
+        All of a tunnel's are those that the client sent after its request.
+        """
+        request = self._served(State.ESTABLISHED)
+        body = bytes(self._buffer[: self._limit])
+        self._buffer.clear()
+        self._request = None
+        if self._limit is not None:
+            self._limit -= len(body)
+        return request.head + body
+
+    def upload_limit(self) -> int | None:
+        """Return how many bytes of the body are yet to come; None for a tunnel or a WebSocket."""
+        return self._limit
+
+    def _read(self) -> Event | None:
+        while (head := self._next_head()) is not None:
+            request = read_request(head)
+            event = self._identified(request)
+            if event is not None:
+                self._request = request
+                self.state = State.CREDENTIALS_DECISION
+                return event
+            if not self._challenge(request):
+                return Violation("no credentials")
+        return None
+
+    def _identified(self, request: Request) -> Event | None:
+        """Return by what the client wants to be known; None if that is missing."""
+        if not self._password_required:
+            return Identify()
+        credentials = request.credentials()
+        return None if credentials is None else Authenticate(*credentials)
+
+    def _next_head(self) -> bytes | None:
+        """Return the next head that is complete, without the empty line at its end.
+
+        What is found does not depend on how the bytes were cut into segments.
+
+        Raises:
+            RequestError: it is too large, or its lines do not end as they must.
+        """
+        buffer = self._buffer
+        while buffer.startswith(_LINE_END):  # RFC 9112, section 2.2
+            del buffer[:2]
+        self._has_body = not buffer.startswith(b"HEAD ")
+        found = _END_OR_FAULT.search(buffer, self._scanned)
+        reach = len(buffer) if found is None else found.end()
+        beyond = LINE_MAX_BYTES + len(_LINE_END)
+        if reach >= beyond and buffer.find(_LINE_END, 0, beyond) < 0:
+            raise RequestError(LINE_TOO_LONG)
+        if reach > HEAD_MAX_BYTES:
+            raise RequestError(HEAD_TOO_LARGE)
+        if found is None:
+            self._scanned = max(reach - len(_END) + 1, 0)
+            return None
+        if found[0] != _END:
+            raise RequestError(MALFORMED)
+        head = bytes(buffer[: found.start()])
+        del buffer[:reach]
+        self._scanned = 0
+        return head
+
+    def _challenge(self, request: Request) -> bool:
+        """Ask for credentials; False when the client may not try again on this connection."""
+        self._challenges += 1
+        keeps_alive = request.keeps_alive and self._challenges < CHALLENGES_MAX
+        self._output += CREDENTIALS_MISSING.encode(has_body=self._has_body, keeps_alive=keeps_alive)
+        if not keeps_alive:
+            self._close()
+        return keeps_alive
+
+    def _refuse(self, answer: Answer) -> None:
+        self._output += answer.encode(has_body=self._has_body)
+        self._close()
+
+    def _close(self) -> None:
+        self.state = State.CLOSED
+        self._request = None
+        self._buffer.clear()
+
+    def _served(self, state: State) -> Request:
+        """Return the request that is served; it must have come as far as this state."""
+        if self.state is not state or self._request is None:
+            raise RuntimeError(f"called in state {self.state.name}, not {state.name}")
+        return self._request

@@ -1,0 +1,75 @@
+"""The owner of a proxy protocol without sockets: it decides as the gateway does."""
+
+from ipaddress import IPv4Address
+
+from proxyd.wire.events import (
+    Associate,
+    Authenticate,
+    Connect,
+    Event,
+    Failure,
+    Identify,
+    Refusal,
+    ServerProtocol,
+    Violation,
+)
+
+BOUND = IPv4Address("192.0.2.7"), 4242
+
+
+class Owner:
+    """Hears a client, and writes down what was said.
+
+    `answers` pairs what was sent with how many bytes had been heard by then. `is_over` says that
+    the protocol has done its part: the relay is next, or the end.
+    """
+
+    def __init__(
+        self, protocol: ServerProtocol, *, accept: bool = True, reach: bool = True
+    ) -> None:
+        self.protocol = protocol
+        self.accept = accept
+        self.reach = reach
+        self.events: list[Event] = []
+        self.answers: list[tuple[int, bytes]] = []
+        self.heard = 0
+        self.is_relaying = False
+        self.is_over = False
+
+    @property
+    def sent(self) -> bytes:
+        return b"".join(answer for _, answer in self.answers)
+
+    def hear(self, data: bytes) -> None:
+        """Take a segment, unless the conversation is over."""
+        if self.is_over and not self.is_relaying:
+            return
+        self.heard += len(data)
+        self.protocol.receive_data(data)
+        while (event := self.protocol.next_event()) is not None:
+            self.collect()
+            self.events.append(event)
+            self.decide(event)
+            self.collect()
+        self.collect()
+
+    def collect(self) -> None:
+        answer = self.protocol.data_to_send()
+        if answer:
+            self.answers.append((self.heard, answer))
+
+    def decide(self, event: Event) -> None:
+        match event:
+            case Authenticate() | Identify() if self.accept:
+                self.protocol.accept_credentials()
+            case Authenticate() | Identify():
+                self.protocol.refuse_credentials(Refusal.EXHAUSTED)
+                self.is_over = True
+            case Connect() | Associate() if self.reach:
+                self.protocol.succeed(*BOUND)
+                self.is_over = self.is_relaying = True
+            case Connect() | Associate():
+                self.protocol.fail(Failure.REFUSED)
+                self.is_over = True
+            case Violation():
+                self.is_over = True
