@@ -35,7 +35,11 @@ internet will do; this one works offline):
 
   curl -x socks5h://{username}:{secret}@{proxy} {api}/
 
-See the bytes that it cost:
+The same port speaks HTTP, for browsers and whatever else shows no passwords by SOCKS5:
+
+  curl -x http://{username}:{secret}@{proxy} {api}/
+
+See the bytes that they cost:
 
   curl -H 'Authorization: Bearer {token}' {api}/api/bandwidth/sessions
 

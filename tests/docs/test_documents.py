@@ -12,6 +12,7 @@ from support.process import ROOT
 
 from api.errors import STATUS_OF_KIND, Transport
 from market.errors import Code
+from proxyd.wire import http_answers
 
 DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 
@@ -83,6 +84,21 @@ def test_the_table_of_errors_is_the_code() -> None:
     market = {(code.word, STATUS_OF_KIND[code.kind], code.meaning) for code in Code}
     transport = {(each.word, each.status, each.meaning) for each in Transport}
     assert rows == market | transport
+
+
+def test_the_table_of_http_answers_is_the_code() -> None:
+    rows = re.findall(
+        r"^\| (\d+) \| `(\w+)` \| (.*) \|$",
+        (ROOT / "docs" / "errors.md").read_text(),
+        re.MULTILINE,
+    )
+    told = [
+        *(each for each in vars(http_answers).values() if isinstance(each, http_answers.Answer)),
+        *http_answers.ANSWER_OF_REFUSAL.values(),
+        *http_answers.ANSWER_OF_FAILURE.values(),
+    ]
+    in_code = {(str(each.status.value), each.error, each.words) for each in told}
+    assert sorted(rows) == sorted(in_code)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -73,7 +73,7 @@ def curl(*arguments: str) -> subprocess.CompletedProcess[bytes]:
     )
 
 
-@pytest.mark.parametrize("scheme", ["socks5", "socks5h"])
+@pytest.mark.parametrize("scheme", ["socks5", "socks5h", "http"])
 def test_curl_downloads(buyer: Buyer, target: WebTarget, scheme: str) -> None:
     url = f"http://localhost:{target.port}/bytes/{SIZE}"
     if scheme == "socks5":
@@ -95,6 +95,46 @@ def test_curl_uploads(buyer: Buyer, target: WebTarget, tmp_path: Path) -> None:
     assert done.stdout == pattern(SIZE)
     buyer.assert_counted(target)
     assert buyer.used > 2 * SIZE
+
+
+@pytest.mark.parametrize("option", ["--proxytunnel", "--proxy-anyauth"])
+def test_curl_downloads_by_http(buyer: Buyer, target: WebTarget, option: str) -> None:
+    url = f"http://localhost:{target.port}/bytes/{SIZE}"
+    done = curl("--proxy", f"http://{buyer.proxy}", option, url)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == pattern(SIZE)
+    buyer.assert_counted(target)
+
+
+def test_curl_fetches_twice_by_http(buyer: Buyer, target: WebTarget) -> None:
+    url = f"http://127.0.0.1:{target.port}/bytes/{SIZE}"
+    done = curl("--proxy", f"http://{buyer.proxy}", "--proxy-anyauth", url, url)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == pattern(SIZE) * 2
+    buyer.assert_counted(target)
+
+
+def test_curl_uploads_by_http(buyer: Buyer, target: WebTarget, tmp_path: Path) -> None:
+    body = tmp_path / "body"
+    body.write_bytes(pattern(SIZE))
+    done = curl(
+        *("--proxy", f"http://{buyer.proxy}", "--data-binary", f"@{body}"),
+        *("-H", "Expect: 100-continue", f"http://127.0.0.1:{target.port}/"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == pattern(SIZE)
+    buyer.assert_counted(target)
+
+
+def test_curl_is_told_by_http_what_is_wrong(buyer: Buyer, target: WebTarget) -> None:
+    wrong = f"http://{buyer.username}:wrong@127.0.0.1:{buyer.daemon.proxy_port}"
+    page = f"http://127.0.0.1:{target.port}/bytes/1"
+    told = curl("--proxy", wrong, "-w", "%{http_code}", page)
+    assert told.stdout == b"The user name or the password of the session is wrong.\n407"
+    tunnelled = curl("--proxy", wrong, "--proxytunnel", page)
+    assert tunnelled.returncode != 0
+    assert b"407" in tunnelled.stderr
+    assert buyer.used == 0
 
 
 def test_curl_is_told_that_its_password_is_wrong(buyer: Buyer, target: WebTarget) -> None:
@@ -138,8 +178,9 @@ def test_pysocks_fetches(buyer: Buyer, target: WebTarget) -> None:
     buyer.assert_counted(target)
 
 
-def test_python_socks_fetches(buyer: Buyer, target: WebTarget) -> None:
-    proxy = Proxy.from_url(f"socks5://{buyer.proxy}", rdns=True)
+@pytest.mark.parametrize("scheme", ["socks5", "http"])
+def test_python_socks_fetches(buyer: Buyer, target: WebTarget, scheme: str) -> None:
+    proxy = Proxy.from_url(f"{scheme}://{buyer.proxy}", rdns=True)
     connection = proxy.connect(dest_host="localhost", dest_port=target.port)
     assert fetch(connection, target.port) == pattern(SIZE)
     buyer.assert_counted(target)

@@ -427,10 +427,13 @@ def test_the_demonstration_prints_lines_that_work(
 ) -> None:
     daemon = serve("--demo")
     url = until_ready(daemon, err)
-    until_true(lambda: len(lines_of_curl(out())) == 2, "the demonstration is told")
+    until_true(lambda: len(lines_of_curl(out())) == 3, "the demonstration is told")
     assert url in out()
-    fetch, look = lines_of_curl(out())
-    assert in_bash(fetch, tmp_path) == '{"ok":true,"service":"proxyd"}'
+    by_socks, by_http, look = lines_of_curl(out())
+    assert "socks5h://" in by_socks
+    assert "http://" in by_http
+    for fetch in (by_socks, by_http):
+        assert in_bash(fetch, tmp_path) == '{"ok":true,"service":"proxyd"}'
     until_true(lambda: '"bytes_used":0,' not in in_bash(look, tmp_path), "the bytes are shown")
     assert '"status":"active"' in in_bash(look, tmp_path)
     login = re.search(r"login +(\S+) / (\S+)", out())
@@ -446,8 +449,8 @@ def test_the_demonstration_can_be_had_again(
     for _ in range(2):
         daemon = serve("--demo")
         until_ready(daemon, err)
-        until_true(lambda: len(lines_of_curl(out())) == 2, "the demonstration is told")
-        fetch, look = lines_of_curl(out())
+        until_true(lambda: len(lines_of_curl(out())) == 3, "the demonstration is told")
+        fetch, _, look = lines_of_curl(out())
         assert in_bash(fetch, tmp_path) == '{"ok":true,"service":"proxyd"}'
         assert in_bash(look, tmp_path).count('"id":') == 1
         stopped(daemon, err)
