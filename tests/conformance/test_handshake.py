@@ -575,7 +575,7 @@ async def test_success_is_told_after_the_dial_and_never_before(tmp_path: Path) -
         (named(b"nosuch.invalid", 80), 4),
         (named(b"", 80), 4),
         (request("127.0.0.1", 80, command=2), 7),
-        (request("::1", 80, command=3), 7),
+        (request("::1", 80, command=9), 7),
         (b"\x05\x01\x00\x09\x00\x00", 8),
         (b"\x04\x01\x00\x01\x00\x00", 1),
     ],

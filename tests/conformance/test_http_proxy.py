@@ -159,7 +159,6 @@ async def test_a_body_goes_up(service: Service) -> None:
     assert received == body
 
 
-@pytest.mark.xfail(reason="the relay does not ask for upload_limit yet", strict=True)
 async def test_what_follows_a_request_never_reaches_its_target(service: Service) -> None:
     _, bought = await buy(service)
     received = bytearray()
