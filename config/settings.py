@@ -91,6 +91,7 @@ class LimitSettings(Struct, frozen=True):
     idle_seconds: Seconds = 300.0
     drain_seconds: Seconds = 30.0
     connections_per_session: PositiveInt = 1000
+    session_bytes_per_second: NonNegativeInt = 0
     connections_per_address: PositiveInt = 2000
     connections_total: NonNegativeInt = 0
     dials_waiting: PositiveInt = 4096

@@ -135,6 +135,7 @@ class Daemon:
             self.leases,
             clock.seconds,
             connections_per_session=settings.limits.connections_per_session,
+            bytes_per_second=settings.limits.session_bytes_per_second,
         )
         self.bandwidth = Bandwidth(
             store,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from market.credentials import matches
 from market.leases import Grant, Leases, Usage
 from market.states import SessionStatus
+from proxyd.pace import Pace
 from proxyd.wire.events import Refusal
 from storage.errors import ConstraintError, StoreError
 
@@ -52,6 +53,7 @@ class LiveSession:
 
     __slots__ = (
         "_on_exhausted",
+        "_pace",
         "_waiting",
         "available",
         "connections",
@@ -68,7 +70,12 @@ class LiveSession:
         "username",
     )
 
-    def __init__(self, grant: Grant, on_exhausted: Callable[["LiveSession"], None]) -> None:
+    def __init__(
+        self,
+        grant: Grant,
+        on_exhausted: Callable[["LiveSession"], None],
+        pace: Pace | None = None,
+    ) -> None:
         self.id = grant.session_id
         self.username = grant.username
         self.password_hash = grant.password_hash
@@ -84,14 +91,19 @@ class LiveSession:
         self.in_transit: set[InTransit] = set()
         self._waiting: set[Callable[[], None]] = set()
         self._on_exhausted = on_exhausted
+        self._pace = pace
 
-    def allowance(self) -> int:
-        """Return how many bytes may be taken now."""
-        return self.available
+    def allowance(self, taker: object) -> int:
+        """Return how many bytes one connection may take now."""
+        if self._pace is None:
+            return self.available
+        return min(self.available, self._pace.allowance(taker))
 
-    def take(self, size: int) -> None:
+    def take(self, size: int, taker: object) -> None:
         """Take bytes out of the budget; at most the `allowance`."""
         self.available -= size
+        if self._pace is not None:
+            self._pace.spend(taker, size)
 
     def give_back(self, size: int) -> None:
         """Return bytes that were taken and not delivered; whoever waits for bytes may go on."""
@@ -115,12 +127,17 @@ class LiveSession:
             self.give_back(size)
 
     def wait(self, resume: Callable[[], None]) -> None:
-        """Have `resume` called when there are bytes again."""
-        self._waiting.add(resume)
+        """Have `resume` called when there are bytes again, or when it is somebody's turn again."""
+        if self._pace is not None and self.available > 0:
+            self._pace.wait(resume)
+        else:
+            self._waiting.add(resume)
 
     def stop_waiting(self, resume: Callable[[], None]) -> None:
         """Forget about `resume`."""
         self._waiting.discard(resume)
+        if self._pace is not None:
+            self._pace.stop_waiting(resume)
 
     @property
     def usage(self) -> Usage | None:
@@ -147,14 +164,21 @@ class Meter:
         leases: grants bytes, and takes the counts.
         now: the wall clock, in UTC seconds.
         connections_per_session: how many may be open at once.
+        bytes_per_second: how fast a session may go; 0 for as fast as it can.
     """
 
     def __init__(
-        self, leases: Leases, now: Callable[[], int], *, connections_per_session: int
+        self,
+        leases: Leases,
+        now: Callable[[], int],
+        *,
+        connections_per_session: int,
+        bytes_per_second: int = 0,
     ) -> None:
         self._leases = leases
         self._now = now
         self._connections_per_session = connections_per_session
+        self._bytes_per_second = bytes_per_second
         self._by_username: dict[str, LiveSession] = {}
         self._by_id: dict[str, LiveSession] = {}
         self._lookups: dict[tuple[str, bytes], _Lookup] = {}
@@ -230,7 +254,10 @@ class Meter:
             decide(self._admitted(session, password) if session is not None else refusal)
 
     def _adopt(self, grant: Grant) -> LiveSession:
-        session = LiveSession(grant, self._exhausted)
+        pace = None
+        if self._bytes_per_second:
+            pace = Pace(asyncio.get_running_loop(), self._bytes_per_second)
+        session = LiveSession(grant, self._exhausted, pace)
         session.status = self._cut_unseen.pop(session.id, session.status)
         self._by_username[session.username] = session
         self._by_id[session.id] = session

@@ -219,7 +219,7 @@ class HalfPipe:
             return False
         if self._left <= 0 and not self._early:
             return self._swallow()
-        allowance = self._session.allowance()
+        allowance = self._session.allowance(self)
         if allowance <= 0:
             self._session.wait(self._resume)
             return False
@@ -249,14 +249,14 @@ class HalfPipe:
             self._unread = False
         self._bulk = size >= SPLICE_FROM_BYTES and self._spliceable
         self._left -= size
-        self._session.take(size)
+        self._session.take(size, self)
         return self._write(self._way.view[:size]) and self._unread
 
     def _copy_early(self, allowance: int) -> bool:
         size = min(allowance, len(self._early))
         data = memoryview(self._early)[:size]
         self._early = self._early[size:]
-        self._session.take(size)
+        self._session.take(size, self)
         return self._write(data)
 
     def _splice(self, pipe: Pipe, most: int) -> bool:
@@ -277,7 +277,7 @@ class HalfPipe:
             return False
         self._bulk = size >= COPY_BELOW_BYTES
         self._left -= size
-        self._session.take(size)
+        self._session.take(size, self)
         if self.delivered >= self._fit_at:
             self._fit_at = self.delivered + FIT_EVERY_BYTES
             self._fixed = fit_send_buffer(self._sink, is_fixed=self._fixed)

@@ -247,9 +247,9 @@ class Association:
         outer = self._outer_for(host)
         if outer is None:
             return False
-        if size > self._session.allowance():
+        if size > self._session.allowance(self):
             return True
-        self._session.take(size)
+        self._session.take(size, self)
         try:
             outer.sendto(payload, (str(host), port))
         except OSError:
@@ -293,9 +293,9 @@ class Association:
 
     def _send_down(self, source: tuple[Address, int], size: int) -> None:
         """Send an answer to the client, if the budget pays for all of it."""
-        if self._client_address is None or size > self._session.allowance():
+        if self._client_address is None or size > self._session.allowance(self):
             return
-        self._session.take(size)
+        self._session.take(size, self)
         parts = (header(*source), self._shared.view[:size])
         try:
             self._inner.sendmsg(parts, (), 0, self._client_address)

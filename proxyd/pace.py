@@ -1,0 +1,87 @@
+"""How fast one session may go: a token bucket that its connections share fairly.
+
+While they want more than there is, time goes in rounds: whoever waits gets an equal share of what a
+round brings, and what it leaves goes to the next.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+ROUND_SECONDS = 0.05
+BURST_SECONDS = 0.2
+
+
+class Pace:
+    """A session's speed limit.
+
+    Args:
+        loop: the event loop.
+        bytes_per_second: how much may be taken, in both directions together.
+    """
+
+    __slots__ = (
+        "_bytes_per_second",
+        "_filled_at",
+        "_loop",
+        "_share",
+        "_taken",
+        "_timer",
+        "_tokens",
+        "_waiting",
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, bytes_per_second: int) -> None:
+        self._loop = loop
+        self._bytes_per_second = bytes_per_second
+        self._tokens = self._burst
+        self._filled_at = loop.time()
+        self._share = self._tokens
+        self._taken: dict[object, int] = {}
+        self._waiting: dict[Callable[[], None], None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def allowance(self, taker: object) -> int:
+        """Return how many bytes one connection may take now."""
+        if self._timer is None:
+            self._begin_round(1)
+        return min(self._tokens, self._share - self._taken.get(taker, 0))
+
+    def spend(self, taker: object, size: int) -> None:
+        """Take bytes, at most the `allowance`."""
+        self._tokens -= size
+        self._taken[taker] = self._taken.get(taker, 0) + size
+
+    def wait(self, resume: Callable[[], None]) -> None:
+        """Have `resume` called in the next round."""
+        self._waiting[resume] = None
+        if self._timer is None:
+            self._timer = self._loop.call_later(ROUND_SECONDS, self._next_round)
+
+    def stop_waiting(self, resume: Callable[[], None]) -> None:
+        """Forget about `resume`."""
+        self._waiting.pop(resume, None)
+
+    @property
+    def _burst(self) -> int:
+        return max(1, int(self._bytes_per_second * BURST_SECONDS))
+
+    def _next_round(self) -> None:
+        """Give everybody who waits a share; rounds stop when nobody does."""
+        self._timer = None
+        waiting, self._waiting = self._waiting, {}
+        self._begin_round(len(waiting))
+        if waiting:
+            self._timer = self._loop.call_later(ROUND_SECONDS, self._next_round)
+        for resume in waiting:
+            resume()
+
+    def _begin_round(self, takers: int) -> None:
+        now = self._loop.time()
+        earned = int((now - self._filled_at) * self._bytes_per_second)
+        if earned:
+            self._filled_at += earned / self._bytes_per_second
+            self._tokens = min(self._tokens + earned, self._burst)
+            if self._tokens == self._burst:
+                self._filled_at = now
+        self._share = max(1, self._tokens // max(1, takers))
+        self._taken.clear()
