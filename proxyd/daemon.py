@@ -36,7 +36,7 @@ from market.referrals import Referrals, Rewards
 from market.tokens import Tokens
 from proxyd import clock
 from proxyd.egress.policy import Policy
-from proxyd.egress.resolve import SystemResolver
+from proxyd.egress.resolve import DnsResolver
 from proxyd.gateway import Gateway, Limits
 from proxyd.listening import address_in_words, bound_port, listen, tls_context
 from proxyd.mail import LogOutbox, SmtpOutbox, SmtpServer
@@ -148,7 +148,9 @@ class Daemon:
             fee=int(settings.market.fee_percent * 100),
         )
         self.deploys = Deploys(store, self.jobs, self.identifiers, clock.seconds, _rates(settings))
-        self.gateway = Gateway(self.meter, SystemResolver(), _policy(settings), _limits(settings))
+        egress = settings.egress
+        self.resolver = DnsResolver(egress.nameservers, lookup_seconds=egress.lookup_seconds)
+        self.gateway = Gateway(self.meter, self.resolver, _policy(settings), _limits(settings))
         self.http = HttpServer(
             [
                 *HealthRoutes(self._ready).table(),
@@ -230,6 +232,7 @@ class Daemon:
         except StoreError as error:
             _logger.error("the last counts could not be written: %s", error)
         finally:
+            await self.resolver.close()
             self.passwords.close()
             self.listeners.close()
             await self.store.close()
