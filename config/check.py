@@ -10,6 +10,7 @@ from config.settings import Settings
 SIGNING_KEY_MIN_BYTES = 32
 MONEY_DIGITS = 6
 PERCENT_DIGITS = 2
+PORT_MAX = 65_535
 
 
 def contradictions(settings: Settings) -> Iterator[str]:
@@ -17,6 +18,7 @@ def contradictions(settings: Settings) -> Iterator[str]:
     yield from _networks("api.trusted_proxies", settings.api.trusted_proxies)
     yield from _networks("egress.allow", settings.egress.allow)
     yield from _networks("egress.deny", settings.egress.deny)
+    yield from _nameservers(settings.egress.nameservers)
     yield from _listening(settings)
     yield from _urls(settings)
     yield from _auth(settings)
@@ -29,6 +31,34 @@ def _networks(name: str, values: tuple[str, ...]) -> Iterator[str]:
             ipaddress.ip_network(value)
         except ValueError as error:
             yield f"{name}: {error}"
+
+
+def _nameservers(values: tuple[str, ...]) -> Iterator[str]:
+    for value in values:
+        if not _is_endpoint(value):
+            yield (
+                "egress.nameservers: expected an IP address, or 192.0.2.1:53 or [2001:db8::1]:53, "
+                f"got {value!r}"
+            )
+
+
+def _is_endpoint(text: str) -> bool:
+    """Say whether a text is an IP address, or one with a port."""
+    host, port = text, "53"
+    if text.startswith("["):
+        host, _, port = text[1:].partition("]:")
+    elif text.count(":") == 1:
+        host, _, port = text.partition(":")
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return (
+        (address.version == 6 or not text.startswith("["))
+        and port.isascii()
+        and port.isdigit()
+        and 0 < int(port) <= PORT_MAX
+    )
 
 
 def _listening(settings: Settings) -> Iterator[str]:

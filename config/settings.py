@@ -41,11 +41,13 @@ class StorageSettings(Struct, frozen=True):
 
 
 class EgressSettings(Struct, frozen=True):
-    """Which targets a session may reach, beside the built-in refusals."""
+    """Which targets a session may reach beside the built-in refusals, and who knows their names."""
 
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     blocked_ports: tuple[Annotated[int, Meta(ge=1, le=65535)], ...] = (25, 465, 587)
+    nameservers: tuple[str, ...] = ()
+    lookup_seconds: Seconds = 5.0
 
 
 class AuthSettings(Struct, frozen=True):

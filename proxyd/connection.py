@@ -13,9 +13,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from proxyd.deadlines import Deadlines
-from proxyd.egress.dial import Dial
-from proxyd.egress.policy import Policy
-from proxyd.egress.resolve import Resolver
+from proxyd.egress.dial import Dial, Dialer
 from proxyd.limits import Limits
 from proxyd.meter import LiveSession, Meter
 from proxyd.poller import GONE, READS, Poller
@@ -56,8 +54,7 @@ class Shared:
     closer: Closer
     handshakes: Deadlines
     meter: Meter
-    resolver: Resolver
-    policy: Policy
+    dialer: Dialer
     limits: Limits
     datagrams: Datagrams
     public_address: Address | None
@@ -265,47 +262,52 @@ class ClientConnection:
             self._fail(Failure.GENERAL)
             return
         shared.dialing += 1
-        self._dial = Dial(
-            shared.loop,
-            shared.resolver,
-            shared.policy,
-            timeout=shared.limits.dial_seconds,
-            done=self._dialed,
-        )
+        self._dial = Dial(shared.dialer, self._dialed)
         self._dial.start(host, port)
 
     def _dialed(self, outcome: socket.socket | Failure) -> None:
-        self._dial = None
+        dial, self._dial = self._dial, None
         self._shared.dialing -= 1
         try:
-            self._answer(outcome)
+            self._answer(outcome, target_unread=dial is not None and dial.is_unread)
         except Exception as error:  # noqa: BLE001 - logged there; half a connection helps nobody
             self.fail(error)
 
-    def _answer(self, outcome: socket.socket | Failure) -> None:
+    def _answer(self, outcome: socket.socket | Failure, *, target_unread: bool) -> None:
         if isinstance(outcome, Failure):
             self._fail(outcome)
             return
-        if self._protocol is None or self._session is None:
-            outcome.close()
-            return
-        host, port = outcome.getsockname()[:2]
-        self._protocol.succeed(address_of(host), port)
-        if self._send():
-            self._start_relay(self._protocol, self._session, outcome)
-        else:
-            outcome.close()
-            self.abort()
+        protocol, session = self._protocol, self._session
+        if protocol is not None and session is not None:
+            host, port = outcome.getsockname()[:2]
+            protocol.succeed(address_of(host), port)
+            if self._send():
+                self._start_relay(protocol, session, outcome, target_unread=target_unread)
+                return
+        self._shared.poller.forget(outcome.fileno())
+        outcome.close()
+        self.abort()
 
     def _start_relay(
-        self, protocol: ServerProtocol, session: LiveSession, target: socket.socket
+        self,
+        protocol: ServerProtocol,
+        session: LiveSession,
+        target: socket.socket,
+        *,
+        target_unread: bool,
     ) -> None:
         shared = self._shared
         relay = Relay(shared.way, self._sock, target, session, shared.closer, self._over)
         self._protocol = None
         self._transfer = relay
         self._state = State.RELAYING
-        relay.start(protocol.trailing_data(), protocol.upload_limit(), unread=self._unread)
+        early = protocol.trailing_data()
+        relay.start(
+            early,
+            protocol.upload_limit(),
+            client_unread=self._unread,
+            target_unread=target_unread,
+        )
 
     # --- datagrams -----------------------------------------------------------------------------
 

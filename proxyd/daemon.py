@@ -36,7 +36,7 @@ from market.referrals import Referrals, Rewards
 from market.tokens import Tokens
 from proxyd import clock
 from proxyd.egress.policy import Policy
-from proxyd.egress.resolve import SystemResolver
+from proxyd.egress.resolve import DnsResolver
 from proxyd.gateway import Gateway
 from proxyd.limits import (
     Limits,
@@ -154,9 +154,11 @@ class Daemon:
             fee=int(settings.market.fee_percent * 100),
         )
         self.deploys = Deploys(store, self.jobs, self.identifiers, clock.seconds, _rates(settings))
+        egress = settings.egress
+        self.resolver = DnsResolver(egress.nameservers, lookup_seconds=egress.lookup_seconds)
         self.gateway = Gateway(
             self.meter,
-            SystemResolver(),
+            self.resolver,
             _policy(settings),
             _limits(settings),
             _public_address(settings),
@@ -242,6 +244,7 @@ class Daemon:
         except StoreError as error:
             _logger.error("the last counts could not be written: %s", error)
         finally:
+            await self.resolver.close()
             self.passwords.close()
             self.listeners.close()
             await self.store.close()

@@ -33,8 +33,8 @@ class Deadlines:
         return len(self._due)
 
     def add(self, waiting: Impatient) -> None:
-        """Begin to count for one that is not counted yet."""
-        self._due[waiting] = self._loop.time() + self._seconds
+        """Begin to count for one; whoever is counted already keeps its deadline."""
+        self._due.setdefault(waiting, self._loop.time() + self._seconds)
         if self._timer is None:
             self._timer = self._loop.call_later(self._pause, self._check)
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from proxyd.connection import ClientConnection, Shared
 from proxyd.deadlines import Deadlines
+from proxyd.egress.dial import Dialer
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import Resolver
 from proxyd.limits import Limits
@@ -55,6 +56,7 @@ class Gateway:
         self._poller = Poller(self.loop)
         self._pipes = PipePool(limits.pipes)
         self._handshakes = Deadlines(self.loop, limits.handshake_seconds)
+        self._dialer = Dialer(self.loop, self._poller, resolver, policy, limits.dial_seconds)
         self.closer = Closer(self.loop, self._poller)
         self._shared = Shared(
             loop=self.loop,
@@ -63,8 +65,7 @@ class Gateway:
             closer=self.closer,
             handshakes=self._handshakes,
             meter=meter,
-            resolver=resolver,
-            policy=policy,
+            dialer=self._dialer,
             limits=limits,
             datagrams=Datagrams(self.loop, self._poller, self.closer, resolver, policy),
             public_address=public_address,
@@ -129,6 +130,7 @@ class Gateway:
         if self._timer is not None:
             self._timer.cancel()
         self._handshakes.close()
+        self._dialer.close()
         self._pipes.close()
         self._poller.close()
 

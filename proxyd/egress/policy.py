@@ -1,4 +1,4 @@
-"""Which addresses and ports a session may reach. Pure: it looks nothing up and keeps nothing."""
+"""Which addresses and ports a session may reach. Pure: it looks nothing up."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -6,6 +6,8 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_net
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
+
+VERDICTS_KEPT = 4096
 
 # What the standard library calls global and a proxy must not reach all the same: multicast, the
 # forms that carry an IPv4 address inside, and ranges that no version of its tables has (RFC 6890
@@ -67,20 +69,21 @@ class Policy:
         self._allow = tuple(ip_network(text) for text in allow)
         self._deny = tuple(ip_network(text) for text in deny)
         self._blocked_ports = frozenset(blocked_ports) | {0}
+        self._reaches = lru_cache(maxsize=VERDICTS_KEPT)(self._judge)
 
     def permits(self, address: Address, port: int) -> bool:
         """Say whether a connection to this address and port may be made."""
-        if port in self._blocked_ports:
-            return False
+        return port not in self._blocked_ports and self._reaches(address)
+
+    def _judge(self, address: Address) -> bool:
         inside = embedded_ipv4(address)
         if _within(address, self._deny) or (inside is not None and _within(inside, self._deny)):
             return False
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-            return self.permits(address.ipv4_mapped, port)
+            return self._judge(address.ipv4_mapped)
         return _within(address, self._allow) or is_global(address)
 
 
-@lru_cache(maxsize=4096)
 def is_global(address: Address) -> bool:
     """Say whether an address is globally routable unicast, with no other address hidden inside."""
     if isinstance(address, IPv4Address):

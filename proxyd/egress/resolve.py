@@ -1,45 +1,268 @@
-"""Names to addresses."""
+"""Names to addresses: c-ares asks the name servers, and what they said is kept for its time."""
 
 import asyncio
-import socket
+import logging
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Protocol
 
+import aiodns
+import pycares
+from aiodns.error import DNSError
+
+from proxyd.egress.dns_cache import DnsCache
+from proxyd.egress.names import address_of_number, canonical, is_number
+
 Address = IPv4Address | IPv6Address
+
+LOOKUP_SECONDS = 5.0
+NAMES_MAX = 10_000
+LOOKUPS_MAX = 1024
+ADDRESSES_MAX = 32
+TRY_SECONDS = 1.0
+TRIES = 2
+FORGET_SECONDS = 5.0
+COMPLAINT_PAUSE_SECONDS = 60.0
+
+# No search domains of this machine, nor anybody's HOSTALIASES: a client of the proxy says the
+# whole name, and what it means must not depend on where the proxy stands.
+_FLAGS = pycares.ARES_FLAG_EDNS | pycares.ARES_FLAG_NOSEARCH | pycares.ARES_FLAG_NOALIASES
+# Its sorting connects a socket to every address (RFC 6724); the race finds out which one works.
+_ADDRINFO_FLAGS = 1 << 7  # ARES_AI_NOSORT
+
+_NOT_FOUND = frozenset(
+    (aiodns.error.ARES_ENOTFOUND, aiodns.error.ARES_ENODATA, aiodns.error.ARES_EBADNAME)
+)
+_UNREACHED = frozenset((aiodns.error.ARES_ECONNREFUSED, aiodns.error.ARES_ETIMEOUT))
+
+_logger = logging.getLogger("resolver")
 
 
 class NameNotFoundError(Exception):
     """Nobody knows an address for this name."""
 
 
+class LookupFailedError(Exception):
+    """Whether the name has addresses cannot be said now: the name servers fail, or we are busy."""
+
+
+class LookupTimedOutError(LookupFailedError):
+    """No name server answered in time."""
+
+
 class Resolver(Protocol):
     """Looks names up."""
 
     def cached(self, name: str) -> list[Address] | None:
-        """Return the addresses of a name if they are known without asking anybody."""
+        """Return the addresses of a name if they are known without asking anybody.
+
+        Raises:
+            NameNotFoundError: it is known that there are none.
+        """
 
     async def resolve(self, name: str) -> list[Address]:
         """Return the addresses of a name, the best first, at least one.
 
         Raises:
             NameNotFoundError: there is none.
+            LookupFailedError: it could not be found out; it may be tried again.
         """
 
 
-class SystemResolver:
-    """The machine's own resolver, with its hosts file and search rules."""
+class DnsResolver:
+    """The hosts file, then name servers, unless nsswitch.conf has another order.
+
+    Nothing is opened before the first look-up. Look-ups of one name that come together are one. A
+    failure is told and forgotten; that a name does not exist is remembered for a few seconds.
+
+    Args:
+        nameservers: an IP address each, perhaps with a port; none: those of resolv.conf, which is
+            read again when it changes.
+        lookup_seconds: how long one look-up may keep somebody waiting.
+        names_max: how many names are remembered.
+        lookups_max: how many names are asked for at once.
+        now: a clock that never goes back, in seconds.
+    """
+
+    def __init__(
+        self,
+        nameservers: Sequence[str] = (),
+        *,
+        lookup_seconds: float = LOOKUP_SECONDS,
+        names_max: int = NAMES_MAX,
+        lookups_max: int = LOOKUPS_MAX,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._nameservers = nameservers
+        self._lookup_seconds = lookup_seconds
+        self._lookups_max = lookups_max
+        self._cache = DnsCache(names_max, now)
+        self._lookups: dict[str, _Lookup] = {}
+        self._channel: _Channel | None = None
+        self._is_closed = False
+        self._complained_at = -COMPLAINT_PAUSE_SECONDS
+        self._now = now
+
+    @property
+    def lookups(self) -> int:
+        """How many names are being asked for."""
+        return len(self._lookups)
 
     def cached(self, name: str) -> list[Address] | None:
-        """See `Resolver.cached`."""
+        """See `Resolver.cached`. An address in an old spelling is known, too."""
+        key = _key(name)
+        known = self._cache.get(key)
+        if known is None and is_number(key):
+            address = address_of_number(key)
+            known = [] if address is None else [address]
+        if known is not None and not known:
+            raise NameNotFoundError(name)
+        return known
 
     async def resolve(self, name: str) -> list[Address]:
         """See `Resolver.resolve`."""
-        loop = asyncio.get_running_loop()
+        known = self.cached(name)
+        if known is not None:
+            return known
+        lookup = self._lookup(_key(name))
+        waiter: asyncio.Future[list[Address]] = asyncio.get_running_loop().create_future()
+        lookup.waiters.add(waiter)
         try:
-            found = await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            raise NameNotFoundError(name) from error
-        texts = dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found)
-        if not texts:
-            raise NameNotFoundError(name)
-        return [ip_address(text) for text in texts]
+            async with asyncio.timeout(self._lookup_seconds):
+                return await waiter
+        except TimeoutError:
+            raise LookupTimedOutError(name) from None
+        finally:
+            lookup.waiters.discard(waiter)
+
+    async def close(self) -> None:
+        """End every look-up, and give everything back; closing twice is harmless."""
+        self._is_closed = True
+        channel, self._channel = self._channel, None
+        if channel is None:
+            return
+        queries = [lookup.query for lookup in self._lookups.values()]
+        await channel.close()
+        if queries:
+            await asyncio.wait(queries)
+
+    def _lookup(self, key: str) -> "_Lookup":
+        """Return the look-up of a name that is under way, or begin one."""
+        lookup = self._lookups.get(key)
+        if lookup is not None:
+            return lookup
+        if self._is_closed or len(self._lookups) >= self._lookups_max:
+            raise LookupFailedError(f"{key}: {len(self._lookups)} names are being looked up")
+        if self._channel is None:
+            self._channel = _Channel(self._nameservers)
+        lookup = _Lookup(self._channel.ask(key))
+        self._lookups[key] = lookup
+        lookup.query.add_done_callback(partial(self._answered, key))
+        return lookup
+
+    def _answered(self, key: str, query: "asyncio.Future[pycares.AddrInfoResult]") -> None:
+        lookup = self._lookups.pop(key)
+        error = query.exception()
+        if error is None:
+            addresses, ttl = _read(query.result())
+        elif isinstance(error, DNSError) and error.args[0] in _NOT_FOUND:
+            addresses, ttl = [], 0
+        else:
+            self._complain(key, error)
+            lookup.fail(_failure(key, error))
+            return
+        self._cache.put(key, addresses, ttl)
+        if addresses:
+            lookup.succeed(addresses)
+        else:
+            lookup.fail(NameNotFoundError(key))
+
+    def _complain(self, key: str, error: BaseException) -> None:
+        """Tell the operator of name servers that are out of reach, now and then."""
+        if self._is_closed or not isinstance(error, DNSError) or error.args[0] not in _UNREACHED:
+            return
+        now = self._now()
+        if now >= self._complained_at + COMPLAINT_PAUSE_SECONDS:
+            self._complained_at = now
+            _logger.warning("no name server answers, for one when asked for %s: %s", key, error)
+
+
+class _Lookup:
+    """One question, and who waits for its answer; nobody's leaving disturbs the others."""
+
+    __slots__ = ("query", "waiters")
+
+    def __init__(self, query: "asyncio.Future[pycares.AddrInfoResult]") -> None:
+        self.query = query
+        self.waiters: set[asyncio.Future[list[Address]]] = set()
+
+    def succeed(self, addresses: list[Address]) -> None:
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_result(list(addresses))
+
+    def fail(self, error: Exception) -> None:
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_exception(type(error)(*error.args))
+
+
+class _Channel(aiodns.DNSResolver):
+    """Sockets to the name servers, watched by a thread of c-ares.
+
+    c-ares keeps answers of its own: any number of them, and that a name has no address for an hour
+    whatever the name server said. It cannot be told not to, so it is made to forget (`reinit`) a
+    few seconds after it was asked something. Its options that are texts (`lookups`) are left alone:
+    pycares passes them as memory that is freed already.
+    """
+
+    def __init__(self, nameservers: Sequence[str]) -> None:
+        self._forgetting: asyncio.TimerHandle | None = None
+        super().__init__(
+            nameservers,
+            asyncio.get_running_loop(),
+            flags=_FLAGS,
+            timeout=TRY_SECONDS,
+            tries=TRIES,
+        )
+
+    def ask(self, key: str) -> "asyncio.Future[pycares.AddrInfoResult]":
+        if self._forgetting is None:
+            self._forgetting = self.loop.call_later(FORGET_SECONDS, self._forget)
+        return self.getaddrinfo(key, flags=_ADDRINFO_FLAGS)
+
+    async def close(self) -> None:
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+        await super().close()
+
+    def _forget(self) -> None:
+        self._forgetting = None
+        self._channel.reinit()
+
+
+def _key(name: str) -> str:
+    key = canonical(name)
+    if key is None:
+        raise NameNotFoundError(name)
+    return key
+
+
+def _read(result: pycares.AddrInfoResult) -> tuple[list[Address], int]:
+    """Return the addresses, IPv6 first (RFC 8305, section 4), and for how many seconds they hold.
+
+    A name that leads over others holds as long as the shortest-lived step. What the hosts file says
+    holds for 0 seconds.
+    """
+    found = dict.fromkeys(ip_address(node.addr[0].decode()) for node in result.nodes)
+    ttls = [node.ttl for node in result.nodes] + [cname.ttl for cname in result.cnames]
+    ordered = sorted(found, key=lambda address: -address.version)
+    return ordered[:ADDRESSES_MAX], min(ttls, default=0)
+
+
+def _failure(key: str, error: BaseException) -> LookupFailedError:
+    if isinstance(error, DNSError) and error.args[0] == aiodns.error.ARES_ETIMEOUT:
+        return LookupTimedOutError(key)
+    return LookupFailedError(f"{key}: {error}")

@@ -75,19 +75,22 @@ class Relay:
         """Bytes delivered from the target to the client."""
         return self._down.delivered
 
-    def start(self, early: bytes, limit: int | None = None, *, unread: bool = True) -> None:
+    def start(
+        self, early: bytes, limit: int | None, *, client_unread: bool, target_unread: bool
+    ) -> None:
         """Begin.
 
         Args:
             early: what the client sent ahead of the connection to the target.
             limit: how many bytes the client may send after it; None for any number.
-            unread: whether the client may have sent more already.
+            client_unread: whether the client may have sent more already.
+            target_unread: whether the target may have sent something already.
         """
         self._poller.watch(self._client.fileno(), Side(self, self._up, self._down))
         self._poller.watch(self._target.fileno(), Side(self, self._down, self._up))
-        self._up.start(early, limit, unread=unread)
+        self._up.start(early, limit, unread=client_unread)
         if not self.is_closed:
-            self._down.start(b"", None, unread=True)
+            self._down.start(b"", None, unread=target_unread)
 
     def unsent(self) -> int:
         """Return how many counted bytes have not left this machine."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from proxyd.egress.policy import Policy
-from proxyd.egress.resolve import NameNotFoundError, Resolver
+from proxyd.egress.resolve import LookupFailedError, NameNotFoundError, Resolver
 from proxyd.meter import LiveSession
 from proxyd.poller import READS, Poller
 from proxyd.relay.closing import Closer, reset
@@ -216,7 +216,10 @@ class Association:
         if not isinstance(host, str):
             self._send_to(host, port, payload)
             return
-        addresses = self._shared.resolver.cached(host)
+        try:
+            addresses = self._shared.resolver.cached(host)
+        except NameNotFoundError:
+            return
         if addresses is not None:
             self._send_to_first(addresses, port, payload)
         elif len(self._lookups) < LOOKUPS_MAX:
@@ -225,7 +228,7 @@ class Association:
             task.add_done_callback(self._lookups.discard)
 
     async def _look_up(self, name: str, port: int, payload: bytes) -> None:
-        with suppress(NameNotFoundError):
+        with suppress(NameNotFoundError, LookupFailedError):
             addresses = await self._shared.resolver.resolve(name)
             if not self.is_closed:
                 self._send_to_first(addresses, port, payload)

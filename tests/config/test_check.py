@@ -48,6 +48,39 @@ def test_each_wrong_network_of_a_list_is_named() -> None:
     assert "'two'" in found[1]
 
 
+# --- name servers ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "server",
+    ["192.0.2.53", "192.0.2.53:5353", "2001:db8::53", "[2001:db8::53]:53", "127.0.0.1:65535"],
+)
+def test_a_name_server_is_an_address_and_perhaps_a_port(server: str) -> None:
+    assert problems(egress={"nameservers": [server, "192.0.2.1"]}) == []
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        "",
+        "dns.example",
+        "192.0.2.53:",
+        "192.0.2.53:0",
+        "192.0.2.53:65536",
+        "192.0.2.53:dns",
+        "192.0.2.53:\u0665",
+        "192.0.2.0/24",
+        "[192.0.2.53]:53",
+        "[2001:db8::53]",
+        "[2001:db8::53]:",
+    ],
+)
+def test_what_is_no_name_server_is_named(server: str) -> None:
+    (problem,) = problems(egress={"nameservers": ["192.0.2.1", server]})
+    assert problem.startswith("egress.nameservers: ")
+    assert repr(server) in problem
+
+
 # --- listening ---------------------------------------------------------------------------------
 
 

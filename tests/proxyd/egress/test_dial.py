@@ -11,11 +11,19 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import pytest
 from support.targets import echo
+from support.waiting import until
 
 from proxyd.egress import dial
-from proxyd.egress.dial import Dial
+from proxyd.egress.candidates import CANDIDATES_MAX
+from proxyd.egress.dial import MOST_TELLING, Dial, Dialer
 from proxyd.egress.policy import Policy
-from proxyd.egress.resolve import NameNotFoundError, Resolver
+from proxyd.egress.resolve import (
+    LookupFailedError,
+    LookupTimedOutError,
+    NameNotFoundError,
+    Resolver,
+)
+from proxyd.poller import Poller
 from proxyd.wire.events import Failure
 
 Address = IPv4Address | IPv6Address
@@ -25,15 +33,18 @@ LOOPBACK = Policy(allow=["127.0.0.0/8", "::1/128"])
 LOCALHOST = IPv4Address("127.0.0.1")
 LONG_SECONDS = 10.0
 SHORT_SECONDS = 0.2
-SHARED_SECONDS = 1.0  # half of it for a first candidate that does not answer
+SHARED_SECONDS = 0.7  # among candidates that do not answer
 
 
 class Known:
-    """A resolver that knows one name's addresses."""
+    """A resolver that finds one name's addresses when it is asked."""
 
     def __init__(self, *addresses: str) -> None:
         self.addresses = [ip_address(text) for text in addresses]
         self.asked: list[str] = []
+
+    def cached(self, name: str) -> None:
+        return None
 
     async def resolve(self, name: str) -> list[Address]:
         self.asked.append(name)
@@ -47,6 +58,9 @@ class Raising:
         self.error = error
         self.turns = turns
 
+    def cached(self, name: str) -> None:
+        return None
+
     async def resolve(self, name: str) -> list[Address]:
         for _ in range(self.turns):
             await asyncio.sleep(0)
@@ -59,6 +73,9 @@ class Silent:
     def __init__(self) -> None:
         self.asked = asyncio.Event()
         self.given_up = asyncio.Event()
+
+    def cached(self, name: str) -> None:
+        return None
 
     async def resolve(self, name: str) -> list[Address]:
         self.asked.set()
@@ -77,14 +94,15 @@ async def soon(event: asyncio.Event) -> None:
 class Dialled:
     """A dial, and what it told its owner."""
 
+    poller: Poller
+
     def __init__(
         self, resolver: Resolver, *, policy: Policy = LOOPBACK, timeout: float = LONG_SECONDS
     ) -> None:
         self.outcomes: list[Outcome] = []
         self.told = asyncio.Event()
-        self.dial = Dial(
-            asyncio.get_running_loop(), resolver, policy, timeout=timeout, done=self._done
-        )
+        loop = asyncio.get_running_loop()
+        self.dial = Dial(Dialer(loop, self.poller, resolver, policy, timeout), self._done)
 
     def _done(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
@@ -130,6 +148,14 @@ def tracked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tracked]]:
         sock.close()
 
 
+@pytest.fixture(autouse=True)
+async def poller() -> AsyncIterator[None]:
+    """Watch what dials connect, and nothing in the end."""
+    Dialled.poller = Poller(asyncio.get_running_loop())
+    yield
+    Dialled.poller.close()
+
+
 @contextmanager
 def refusing() -> Iterator[int]:
     """Hold a port of 127.0.0.1 on which nobody listens."""
@@ -138,12 +164,22 @@ def refusing() -> Iterator[int]:
         yield sock.getsockname()[1]
 
 
+@contextmanager
+def listening(host: str, port: int) -> Iterator[None]:
+    """Listen on a port, accepting nobody: the kernel connects clients by itself."""
+    with socket.socket() as listener:
+        listener.bind((host, port))
+        listener.listen()
+        yield
+
+
 @asynccontextmanager
-async def mute() -> AsyncIterator[int]:
-    """Hold a port of 127.0.0.1 whose queue is full: a connection is neither taken nor refused."""
+async def mute(host: str = "127.0.0.1") -> AsyncIterator[int]:
+    """Hold a port whose queue is full: a connection is neither taken nor refused."""
     loop = asyncio.get_running_loop()
-    with socket.socket() as listener, socket.socket() as filler:
-        listener.bind(("127.0.0.1", 0))
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as listener, socket.socket(family) as filler:
+        listener.bind((host, 0))
         listener.listen(0)
         filler.setblocking(False)
         await loop.sock_connect(filler, listener.getsockname())
@@ -331,24 +367,145 @@ async def test_the_next_candidate_is_tried_when_one_refuses(tracked: list[Tracke
 
 async def test_the_next_candidate_is_tried_when_one_does_not_answer() -> None:
     async with mute() as port:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.3", port))
-            listener.listen()
-            dialled = Dialled(Known("127.0.0.1", "127.0.0.3"), timeout=SHARED_SECONDS)
+        with listening("127.0.0.3", port):
+            dialled = Dialled(Known("127.0.0.1", "127.0.0.3"))
             dialled.dial.start("target.example", port)
             with await dialled.connected() as sock:
                 assert sock.getpeername()[0] == "127.0.0.3"
 
 
-async def test_the_last_failure_is_told_when_every_candidate_fails(tracked: list[Tracked]) -> None:
+@pytest.mark.parametrize("order", [("127.0.0.1", "127.0.0.3"), ("127.0.0.3", "127.0.0.1")])
+async def test_a_refusal_tells_more_than_silence(
+    order: tuple[str, str], tracked: list[Tracked]
+) -> None:
     async with mute() as port:
-        dialled = Dialled(Known("127.0.0.1", "127.0.0.3"), timeout=SHARED_SECONDS)
+        dialled = Dialled(Known(*order), timeout=SHARED_SECONDS)
         dialled.dial.start("target.example", port)
         assert await dialled.failure() is Failure.REFUSED
-        dialled = Dialled(Known("127.0.0.3", "127.0.0.1"), timeout=SHARED_SECONDS)
+    assert [sock.fileno() for sock in tracked] == [-1] * 2
+
+
+CODES = {
+    Failure.REFUSED: errno.ECONNREFUSED,
+    Failure.TIMED_OUT: errno.ETIMEDOUT,
+    Failure.HOST_UNREACHABLE: errno.EHOSTUNREACH,
+    Failure.NETWORK_UNREACHABLE: errno.ENETUNREACH,
+    Failure.NOT_ALLOWED: errno.EPERM,
+    Failure.GENERAL: errno.EADDRNOTAVAIL,
+}
+
+
+@pytest.mark.parametrize("more", range(len(MOST_TELLING)))
+@pytest.mark.parametrize("less", range(len(MOST_TELLING)))
+async def test_the_most_telling_failure_is_told_whatever_the_order(
+    more: int, less: int, tracked: list[Tracked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = [CODES[MOST_TELLING[more]], CODES[MOST_TELLING[less]]]
+    monkeypatch.setattr(Tracked, "connect_ex", lambda *_: codes.pop(0), raising=False)
+    dialled = Dialled(Known("127.0.0.3", "127.0.0.4"))
+    dialled.dial.start("target.example", 80)
+    assert await dialled.failure() is MOST_TELLING[min(more, less)]
+
+
+async def test_a_family_that_does_not_answer_is_overtaken_within_the_stagger(
+    tracked: list[Tracked],
+) -> None:
+    async with mute("::1") as port:
+        with listening("127.0.0.1", port):
+            dialled = Dialled(Known("::1", "127.0.0.1"))
+            dialled.dial.start("target.example", port)
+            with await dialled.connected() as sock:
+                assert sock.getpeername()[0] == "127.0.0.1"
+    assert [each.family for each in tracked] == [socket.AF_INET6, socket.AF_INET]
+    assert all(each.fileno() == -1 for each in tracked)
+
+
+async def test_who_began_first_may_still_win(tracked: list[Tracked]) -> None:
+    loop = asyncio.get_running_loop()
+    with socket.socket() as listener, socket.socket() as filler:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        filler.setblocking(False)
+        port = listener.getsockname()[1]
+        await loop.sock_connect(filler, listener.getsockname())
+        dialled = Dialled(Known("127.0.0.1", "127.0.0.3"))
+        dialled.dial.start("target.example", port)
+        await until(lambda: len(tracked) == 2, "the other one has begun, and is refused")
+        listener.accept()[0].close()  # now there is room, and the kernel tries again in a second
+        with await dialled.connected() as sock:
+            assert sock.getpeername()[0] == "127.0.0.1"
+
+
+async def test_nobody_else_begins_while_the_first_is_quick(tracked: list[Tracked]) -> None:
+    async with echo() as target:
+        dialled = Dialled(Known("127.0.0.1", "127.0.0.3", "::1"))
+        dialled.dial.start("target.example", target.port)
+        await assert_carries(await dialled.connected(), target.port)
+    assert len(tracked) == 1
+
+
+async def test_every_candidate_begins_before_the_time_is_over(tracked: list[Tracked]) -> None:
+    async with mute() as port:
+        dialled = Dialled(Known("127.0.0.1", "127.0.0.1", "127.0.0.1"), timeout=SHARED_SECONDS)
         dialled.dial.start("target.example", port)
         assert await dialled.failure() is Failure.TIMED_OUT
-    assert [sock.fileno() for sock in tracked] == [-1] * 4
+    assert [sock.fileno() for sock in tracked] == [-1] * 3
+
+
+async def test_cancelling_a_race_closes_every_socket(tracked: list[Tracked]) -> None:
+    async with mute() as port:
+        dialled = Dialled(Known("127.0.0.1", "127.0.0.1", "127.0.0.1"))
+        dialled.dial.start("target.example", port)
+        await until(lambda: len(tracked) == 2, "the second one has begun")
+        dialled.dial.cancel()
+        assert [sock.fileno() for sock in tracked] == [-1] * 2
+        await elapsed(2 * dial.STAGGER_SECONDS)
+    assert len(tracked) == 2
+    assert dialled.outcomes == []
+
+
+async def test_only_so_many_candidates_are_tried(
+    tracked: list[Tracked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tracked, "connect_ex", lambda *_: errno.ECONNREFUSED, raising=False)
+    dialled = Dialled(Known(*(f"127.0.0.{n}" for n in range(1, 60))))
+    dialled.dial.start("target.example", 80)
+    assert await dialled.failure() is Failure.REFUSED
+    assert len(tracked) == CANDIDATES_MAX
+
+
+class Remembering(Silent):
+    """A resolver that knows names without asking; none of its own is asked for."""
+
+    def __init__(self, *addresses: str) -> None:
+        super().__init__()
+        self.addresses = [ip_address(text) for text in addresses]
+
+    def cached(self, name: str) -> list[Address]:
+        if not self.addresses:
+            raise NameNotFoundError(name)
+        return self.addresses
+
+
+async def test_a_known_name_is_dialled_without_a_look_up() -> None:
+    async with echo() as target:
+        resolver = Remembering("127.0.0.3", "127.0.0.1")
+        dialled = Dialled(resolver)
+        dialled.dial.start("target.example", target.port)
+        await assert_carries(await dialled.connected(), target.port)
+        assert not resolver.asked.is_set()
+
+
+async def test_a_known_name_is_judged_like_any_other() -> None:
+    dialled = Dialled(Remembering("10.0.0.1", "::1"), policy=Policy())
+    dialled.dial.start("rebound.example", 80)
+    assert dialled.outcomes == [Failure.NOT_ALLOWED]
+
+
+async def test_a_name_known_to_be_missing_fails_at_once() -> None:
+    dialled = Dialled(Remembering())
+    dialled.dial.start("nosuch.example", 80)
+    assert dialled.outcomes == [Failure.HOST_UNREACHABLE]
 
 
 async def test_forbidden_candidates_are_left_out(tracked: list[Tracked]) -> None:
@@ -367,6 +524,24 @@ async def test_a_name_with_forbidden_addresses_only_is_not_allowed(tracked: list
     dialled.dial.start("rebound.example", 80)
     assert await dialled.failure() is Failure.NOT_ALLOWED
     assert tracked == []
+
+
+@pytest.mark.parametrize(
+    ("error", "failure"),
+    [
+        (LookupFailedError("SERVFAIL"), Failure.GENERAL),
+        (LookupTimedOutError("silence"), Failure.TIMED_OUT),
+    ],
+)
+async def test_name_servers_that_fail_are_told_apart_and_nothing_breaks(
+    error: Exception, failure: Failure
+) -> None:
+    reported: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    dialled = Dialled(Raising(error))
+    dialled.dial.start("target.example", 80)
+    assert await dialled.failure() is failure
+    assert reported == []
 
 
 async def test_an_unknown_name_is_an_unreachable_host() -> None:

@@ -1,0 +1,30 @@
+"""Which of a name's addresses are tried, and in which order. Pure."""
+
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv6Address
+from itertools import chain, zip_longest
+
+from proxyd.egress.policy import Policy
+
+Address = IPv4Address | IPv6Address
+
+# Each may hold a descriptor until the dial is over.
+CANDIDATES_MAX = 6
+
+
+def candidates(addresses: Iterable[Address], port: int, policy: Policy) -> list[Address]:
+    """Return the addresses to try, the first first: permitted ones, the families taking turns.
+
+    The family of the first address begins, and each keeps its order (RFC 8305, section 4); there
+    are at most `CANDIDATES_MAX`.
+    """
+    permitted = [address for address in addresses if policy.permits(address, port)]
+    if len(permitted) < 2:
+        return permitted
+    first = permitted[0].version
+    turns = zip_longest(
+        [address for address in permitted if address.version == first],
+        [address for address in permitted if address.version != first],
+    )
+    ordered = [address for address in chain.from_iterable(turns) if address is not None]
+    return ordered[:CANDIDATES_MAX]
