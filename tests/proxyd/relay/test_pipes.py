@@ -1,0 +1,88 @@
+"""Pipes are lent empty, never with somebody's bytes in them, and never more than there may be."""
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from proxyd.relay import pipes
+from proxyd.relay.pipes import IDLE_MAX_PIPES, Pipe, PipePool
+
+
+def open_descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_an_emptied_pipe_is_lent_again() -> None:
+    pool = PipePool(10)
+    pipe = pool.take()
+    assert pipe is not None
+    pool.give(pipe)
+    assert pool.take() is pipe
+    pool.give(pipe)
+    pool.close()
+
+
+def test_one_with_bytes_in_it_is_not() -> None:
+    before = open_descriptors()
+    pool = PipePool(10)
+    pipe = pool.take()
+    assert pipe is not None
+    os.write(pipe.write_fd, b"somebody's")
+    pipe.fill = 10
+    pool.give(pipe)
+    assert open_descriptors() == before
+    other = pool.take()
+    assert other is not None
+    with pytest.raises(BlockingIOError):
+        os.read(other.read_fd, 1)
+    pool.give(other)
+    pool.close()
+    assert open_descriptors() == before
+
+
+def test_no_more_than_the_limit_are_lent() -> None:
+    pool = PipePool(3)
+    lent = [pool.take() for _ in range(4)]
+    assert [pipe is None for pipe in lent] == [False, False, False, True]
+    assert pool.lent == 3
+    for pipe in lent:
+        if pipe is not None:
+            pool.give(pipe)
+    assert pool.lent == 0
+    pool.close()
+
+
+def test_few_are_kept_idle() -> None:
+    before = open_descriptors()
+    pool = PipePool(100)
+    lent = [pool.take() for _ in range(IDLE_MAX_PIPES + 5)]
+    for pipe in lent:
+        assert pipe is not None
+        pool.give(pipe)
+    assert open_descriptors() == before + 2 * IDLE_MAX_PIPES
+    pool.close()
+    assert open_descriptors() == before
+
+
+def test_without_descriptors_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: int) -> tuple[int, int]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    pool = PipePool(10)
+    monkeypatch.setattr(pipes.os, "pipe2", refuse)
+    assert pool.take() is None
+    assert pool.lent == 0
+
+
+def test_a_pipe_that_may_not_grow_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: int) -> int:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(pipes.fcntl, "fcntl", refuse)
+    pipe = Pipe(1024 * 1024)
+    monkeypatch.undo()
+    assert fcntl.fcntl(pipe.write_fd, fcntl.F_GETPIPE_SZ) < 1024 * 1024
+    pipe.close()
