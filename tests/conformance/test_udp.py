@@ -31,7 +31,7 @@ from support.ports import closed_port
 from support.service import Bought, Person, Service, running_in
 from support.socks import GREETING, Client, credentials, request
 from support.targets import pattern
-from support.waiting import until
+from support.waiting import PATIENCE_SECONDS, until
 
 from proxyd.connection import ClientConnection, reached_at
 from proxyd.egress.resolve import Address, NameNotFoundError
@@ -70,6 +70,12 @@ def only_connection(service: Service) -> ClientConnection:
     """Return the one connection that is open."""
     [connection] = service.daemon.gateway._connections
     return connection
+
+
+async def rest_of(control: Client) -> bytes:
+    """Return everything that is still said on a TCP connection, which must end."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        return await control.rest()
 
 
 async def sockets_gone(client: Associated, outer: tuple) -> None:
@@ -202,7 +208,7 @@ async def test_a_client_that_ended_with_its_request_has_no_association_left(
         control.end()
         assert await control.receive(4) == b"\x05\x02\x01\x00", known
         assert (await control.reply())[0] == 0
-        assert await control.rest() == b""
+        assert await rest_of(control) == b""
         await control.close()
         await all_gone(service, before)
 
@@ -819,7 +825,7 @@ async def refused(service: Service, bought: Bought) -> bytes:
     """Return everything that a client hears that asks for an association."""
     control = await logged_in(service, bought)
     await control.send(request("0.0.0.0", 0, command=3))
-    answer = await control.rest()
+    answer = await rest_of(control)
     await control.close()
     return answer
 
@@ -853,7 +859,7 @@ async def test_without_a_descriptor_an_association_is_refused(service: Service) 
     control = await logged_in(service, bought)
     with none_left():
         await control.send(request("0.0.0.0", 0, command=3))
-        assert await control.rest() == GENERAL_FAILURE
+        assert await rest_of(control) == GENERAL_FAILURE
     await control.close()
     async with associated(service, bought) as client:
         with peer() as target:
