@@ -20,7 +20,7 @@ from proxyd.poller import GONE, READS, Poller
 from proxyd.relay.closing import Closer, reset
 from proxyd.relay.halfpipe import Way
 from proxyd.relay.tcp import Relay
-from proxyd.relay.udp import Association, Datagrams
+from proxyd.relay.udp import Association, Datagrams, datagram_socket
 from proxyd.wire.events import (
     Address,
     Associate,
@@ -312,41 +312,34 @@ class ClientConnection:
     # --- datagrams -----------------------------------------------------------------------------
 
     def _associate(self, host: Address, port: int) -> None:
-        """Open a socket for the client's datagrams, beside the one it has connected to."""
-        shared = self._shared
+        """Open a socket for the client's datagrams, at the address that it has connected to."""
+        shared, protocol, session = self._shared, self._protocol, self._session
         shared.handshakes.discard(self)
-        client = address_of(self.address)
-        sock = None
-        if shared.associations < shared.limits.associations:
-            sock = _datagram_socket(self._sock)
-        if sock is None or self._protocol is None or self._session is None:
+        if protocol is None or session is None or shared.associations >= shared.limits.associations:
             self._fail(Failure.GENERAL)
             return
-        here = sock.getsockname()
-        self._protocol.succeed(self._reached_at(address_of(here[0]), client), here[1])
+        arrived_at = self._sock.getsockname()
+        here, client = address_of(arrived_at[0]), address_of(self.address)
+        inner = datagram_socket(here, scope=arrived_at[3] if here.version == 6 else 0)
+        if inner is None:
+            self._fail(Failure.GENERAL)
+            return
+        told = reached_at(here, client, shared.public_address)
+        protocol.succeed(told, inner.getsockname()[1])
         if not self._send():
-            sock.close()
+            inner.close()
             self.abort()
             return
+        # Behind a translator a client cannot know which port will be seen, nor its own address.
+        client_port = port if address_of(str(host)) == client else 0
+        association = Association(
+            shared.datagrams, self._sock, inner, client, client_port, session, self._disassociated
+        )
         shared.associations += 1
         self._protocol = None
-        association = Association(
-            shared.datagrams,
-            self._sock,
-            sock,
-            client,
-            port if host == client else 0,  # behind a translator it cannot know what we will see
-            self._session,
-            self._disassociated,
-        )
         self._transfer = association
         self._state = State.RELAYING
         association.start()
-
-    def _reached_at(self, here: Address, client: Address) -> Address:
-        """Return where a client finds this machine: not at an address that only we know."""
-        public = self._shared.public_address
-        return public if public is not None and client.is_global and not here.is_global else here
 
     def _disassociated(self) -> None:
         self._shared.associations -= 1
@@ -404,15 +397,12 @@ class ClientConnection:
             return False
 
 
-def _datagram_socket(control: socket.socket) -> socket.socket | None:
-    """Return a UDP socket at the address of a TCP connection; None when it cannot be had."""
-    try:
-        sock = socket.socket(control.family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        sock.bind((control.getsockname()[0], 0))
-    except OSError:
-        sock.close()
-        return None
-    return sock
+def reached_at(here: Address, client: Address, public: Address | None) -> Address:
+    """Return where a client finds this machine: not at an address that only we know.
+
+    Args:
+        here: the address at which the client's connection has arrived.
+        client: the client's.
+        public: where clients of other networks reach this machine, if that is known.
+    """
+    return public if public is not None and client.is_global and not here.is_global else here

@@ -7,8 +7,9 @@ DESCRIPTORS_MAX = 1_048_576
 DESCRIPTORS_SHARE = 0.8
 DESCRIPTORS_PER_CONNECTION = 2
 PIPES_SHARE = 0.1
-ASSOCIATIONS_SHARE = 0.25
 DESCRIPTORS_PER_PIPE = 2
+ASSOCIATIONS_SHARE = 0.1
+ASSOCIATIONS_MAX = 7_000  # at two ports each, half of what Linux hands out unless told otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,5 +52,8 @@ def pipes_total(descriptors: int) -> int:
 
 
 def associations_total(connections: int) -> int:
-    """Return how many of so many connections may relay datagrams, which takes more descriptors."""
-    return max(1, int(connections * ASSOCIATIONS_SHARE))
+    """Return how many of so many connections may relay datagrams; at least one.
+
+    They take twice the descriptors of others, and ports that the rest of the machine needs, too.
+    """
+    return max(1, min(int(connections * ASSOCIATIONS_SHARE), ASSOCIATIONS_MAX))

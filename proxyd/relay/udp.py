@@ -10,6 +10,8 @@ import logging
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from ipaddress import IPv4Address, IPv6Address
 
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import LookupFailedError, NameNotFoundError, Resolver
@@ -21,14 +23,46 @@ from proxyd.wire.events import Address
 from proxyd.wire.hosts import address_of
 
 DATAGRAM_MAX_BYTES = 65_536
-DATAGRAMS_PER_TURN = 32
+READS_PER_TURN = 32
 TARGETS_MAX = 1024
+
 LOOKUPS_MAX = 16
-DISCARD_BYTES = 4096
+WAITING_MAX_BYTES = 131_072
+WAITING_OVERHEAD_BYTES = 1024
+
+KEEPALIVE_IDLE_SECONDS = 60
+KEEPALIVE_PAUSE_SECONDS = 15
+KEEPALIVE_PROBES = 4
+
+ANYWHERE: dict[int, Address] = {4: IPv4Address(0), 6: IPv6Address(0)}
 
 SocketAddress = tuple[str, int] | tuple[str, int, int, int]
 
 _logger = logging.getLogger("relay")
+
+
+def datagram_socket(here: Address, scope: int = 0) -> socket.socket | None:
+    """Return a UDP socket at any free port of this machine; None when it cannot be had.
+
+    Args:
+        here: the address to bind, perhaps the unspecified one.
+        scope: for a link-local address, on which link it is (RFC 4007).
+    """
+    family = socket.AF_INET if here.version == 4 else socket.AF_INET6
+    try:
+        sock = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    except OSError as error:
+        _logger.debug("no socket for datagrams: %s", error.strerror)
+        return None
+    try:
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind((str(here), 0, 0, scope) if family == socket.AF_INET6 else (str(here), 0))
+    except OSError as error:
+        _logger.debug("no port for datagrams at %s: %s", here, error.strerror)
+        sock.close()
+        return None
+    return sock
 
 
 class Datagrams:
@@ -77,6 +111,7 @@ class Association:
     __slots__ = (
         "_client",
         "_client_address",
+        "_client_port",
         "_closed",
         "_control",
         "_inner",
@@ -85,9 +120,8 @@ class Association:
         "_session",
         "_shared",
         "_targets",
+        "_waiting_bytes",
         "active_at",
-        "bytes_down",
-        "bytes_up",
         "is_closed",
     )
 
@@ -105,24 +139,24 @@ class Association:
         self._control = control
         self._inner = inner
         self._client = client
+        self._client_port = client_port
         self._client_address: SocketAddress | None = None
-        if client_port:
-            self._client_address = _as_seen_by(inner, client, client_port)
         self._session = session
         self._closed = closed
         self._outer: dict[int, socket.socket] = {}
         self._targets: dict[tuple[Address, int], None] = {}
-        self._lookups: set[asyncio.Task[None]] = set()
+        self._lookups: dict[str, _Lookup] = {}
+        self._waiting_bytes = 0
         self.active_at = shared.loop.time()
-        self.bytes_up = 0
-        self.bytes_down = 0
         self.is_closed = False
 
     def start(self) -> None:
         """Begin to relay."""
-        poller = self._shared.poller
-        poller.watch(self._control.fileno(), _Reader(self, self._control_ready))
-        poller.watch(self._inner.fileno(), _Reader(self, self._inner_ready))
+        _notice_a_vanished_peer(self._control)
+        control = _Reader(self, self._shared.loop, self._read_control)
+        self._shared.poller.watch(self._control.fileno(), control)
+        self._watch(self._inner, self._read_inner)
+        control.ready(READS)  # what came with the request was told to whoever watched before
 
     def finish(self) -> None:
         """Stop relaying, and end the TCP connection in order."""
@@ -137,77 +171,75 @@ class Association:
             reset(self._control)
             self._closed()
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """Stop because of a mistake of ours, which is logged with its traceback."""
         _logger.error("an association failed and is cut", exc_info=error)
         self.abort()
 
     def _release(self) -> bool:
+        """Let go of everything but the TCP connection; False when that has been done before."""
         if self.is_closed:
             return False
         self.is_closed = True
-        for task in self._lookups:
-            task.cancel()
+        for lookup in self._lookups.values():
+            lookup.task.cancel()
         for sock in (self._inner, *self._outer.values()):
             self._shared.poller.forget(sock.fileno())
             sock.close()
         return True
 
-    # --- the three kinds of sockets ------------------------------------------------------------
+    def _watch(self, sock: socket.socket, read: Callable[[], bool]) -> None:
+        self._shared.poller.watch(sock.fileno(), _Reader(self, self._shared.loop, read))
 
-    def _control_ready(self) -> None:
+    # --- the three kinds of sockets: each reads once, and says whether there may be more ---------
+
+    def _read_control(self) -> bool:
         """The association ends with its TCP connection; what is said there means nothing."""
         try:
-            while self._control.recv(DISCARD_BYTES):
-                pass
+            said = self._control.recv_into(self._shared.buffer)
         except (BlockingIOError, InterruptedError):
-            return
+            return False
         except OSError:
             self.abort()
-            return
-        self.finish()
+            return False
+        if not said:
+            self.finish()
+        return not self.is_closed
 
-    def _inner_ready(self) -> None:
-        for _ in range(DATAGRAMS_PER_TURN):
-            if self.is_closed:
-                return
-            try:
-                size, sender = self._inner.recvfrom_into(self._shared.buffer)
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError:
-                continue  # an ICMP error about an earlier datagram
-            if self._is_client(sender):
-                datagram = unwrap(self._shared.view[:size])
-                if datagram is not None:
-                    self._send_up(datagram)
-        self._again(self._inner_ready)
+    def _read_inner(self) -> bool:
+        try:
+            size, sender = self._inner.recvfrom_into(self._shared.buffer)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            return True  # about an earlier datagram, and told once
+        if self._may_be_client(sender):
+            datagram = unwrap(self._shared.view[:size])
+            if datagram is not None:
+                self._client_address = sender
+                self._send_up(datagram)
+        return not self.is_closed
 
-    def _outer_ready(self, outer: socket.socket) -> None:
-        for _ in range(DATAGRAMS_PER_TURN):
-            if self.is_closed:
-                return
-            try:
-                size, sender = outer.recvfrom_into(self._shared.buffer)
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError:
-                continue  # an ICMP error about an earlier datagram
-            source = (address_of(sender[0]), sender[1])
-            if source in self._targets:
-                self._send_down(source, size)
-        self._again(lambda: self._outer_ready(outer))
+    def _read_outer(self, outer: socket.socket) -> bool:
+        try:
+            size, sender = outer.recvfrom_into(self._shared.buffer)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            return True  # about an earlier datagram, and told once
+        source = (address_of(sender[0]), sender[1])
+        if source in self._targets:
+            self._send_down(source, size)
+        return not self.is_closed
 
-    def _again(self, read: Callable[[], None]) -> None:
-        """Read on in the next turn, so that all get theirs."""
-        self._shared.loop.call_soon(_Reader(self, read).ready, READS)
+    def _may_be_client(self, sender: SocketAddress) -> bool:
+        """Say whether a sender is the client; its first good datagram tells the port it sends from.
 
-    def _is_client(self, sender: SocketAddress) -> bool:
-        """Say whether a datagram is the client's; the first one tells which port it sends from."""
-        if self._client_address is None and address_of(sender[0]) == self._client:
-            self._client_address = sender
-        known = self._client_address
-        return known is not None and sender[:2] == known[:2]
+        Until then anybody at its address may be, unless it has announced a port.
+        """
+        if self._client_address is not None:
+            return sender == self._client_address
+        return self._client_port in (0, sender[1]) and address_of(sender[0]) == self._client
 
     # --- up ------------------------------------------------------------------------------------
 
@@ -216,73 +248,97 @@ class Association:
         if not isinstance(host, str):
             self._send_to(host, port, payload)
             return
-        try:
-            addresses = self._shared.resolver.cached(host)
-        except NameNotFoundError:
+        addresses = None
+        if host not in self._lookups:  # those that wait for it go first
+            try:
+                addresses = self._shared.resolver.cached(host)
+            except NameNotFoundError:
+                return
+        if addresses is None:
+            self._keep(host, port, bytes(payload))
+        else:
+            self._send_to_one_of(addresses, port, payload)
+
+    def _keep(self, name: str, port: int, payload: bytes) -> None:
+        """Keep a datagram until its target is looked up, if there is room."""
+        size = len(payload) + WAITING_OVERHEAD_BYTES
+        if self._waiting_bytes + size > WAITING_MAX_BYTES:
             return
-        if addresses is not None:
-            self._send_to_first(addresses, port, payload)
-        elif len(self._lookups) < LOOKUPS_MAX:
-            task = self._shared.loop.create_task(self._look_up(host, port, bytes(payload)))
-            self._lookups.add(task)
-            task.add_done_callback(self._lookups.discard)
+        lookup = self._lookups.get(name)
+        if lookup is None:
+            if len(self._lookups) >= LOOKUPS_MAX:
+                return
+            lookup = _Lookup(self._shared.loop.create_task(self._look_up(name)))
+            self._lookups[name] = lookup
+            lookup.task.add_done_callback(self._looked_up)
+        lookup.waiting.append((port, payload))
+        self._waiting_bytes += size
 
-    async def _look_up(self, name: str, port: int, payload: bytes) -> None:
-        with suppress(NameNotFoundError, LookupFailedError):
-            addresses = await self._shared.resolver.resolve(name)
-            if not self.is_closed:
-                self._send_to_first(addresses, port, payload)
+    async def _look_up(self, name: str) -> None:
+        """Look a name up, and send what waits for it, in the order in which it came."""
+        addresses: list[Address] = []
+        try:
+            with suppress(NameNotFoundError, LookupFailedError):
+                addresses = await self._shared.resolver.resolve(name)
+        finally:
+            waiting = self._lookups.pop(name).waiting
+            self._waiting_bytes -= sum(len(each) + WAITING_OVERHEAD_BYTES for _, each in waiting)
+        for port, payload in waiting:
+            if self.is_closed:
+                return
+            self._send_to_one_of(addresses, port, payload)
 
-    def _send_to_first(
+    def _looked_up(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(error)
+
+    def _send_to_one_of(
         self, addresses: list[Address], port: int, payload: bytes | memoryview
     ) -> None:
-        """Send to the first address that may be sent to and that there is a way to."""
-        for address in addresses:
+        """Send to the first address that may be sent to and that there is a way to.
+
+        One that the client has sent to before goes first: a name whose addresses change places must
+        not tear a conversation apart.
+        """
+        for address in sorted(addresses, key=lambda each: (each, port) not in self._targets):
             if self._send_to(address, port, payload):
                 return
 
     def _send_to(self, host: Address, port: int, payload: bytes | memoryview) -> bool:
-        """Send a datagram on if it may be, and if the budget pays for all of it."""
+        """Send a datagram on if it may be, and if the budget pays for all of it.
+
+        Returns:
+            False when another address of the same name may do better.
+        """
+        if isinstance(host, IPv6Address) and host.ipv4_mapped is not None:
+            host = host.ipv4_mapped
         target = (host, port)
         size = len(payload)
         if target not in self._targets and not self._shared.policy.permits(host, port):
             return False
-        outer = self._outer_for(host)
+        if size > self._session.allowance():
+            return True
+        outer = self._outer_to(host)
         if outer is None:
             return False
-        if size > self._session.allowance(self):
-            return True
-        self._session.take(size, self)
         try:
             outer.sendto(payload, (str(host), port))
+        except BlockingIOError:
+            return True  # lost, as in any full queue
         except OSError:
-            self._session.give_back(size)
             return False
         self._remember(target)
-        self.bytes_up += size
         self._count(size)
         return True
 
-    def _outer_for(self, host: Address) -> socket.socket | None:
+    def _outer_to(self, host: Address) -> socket.socket | None:
         """Return the socket that sends to a family of addresses; None when it cannot be had."""
         outer = self._outer.get(host.version)
-        if outer is not None:
-            return outer
-        family = socket.AF_INET if host.version == 4 else socket.AF_INET6
-        try:
-            outer = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        except OSError:
-            return None
-        try:
-            if family == socket.AF_INET6:
-                outer.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            outer.bind(("", 0))
-        except OSError:
-            outer.close()
-            return None
-        self._outer[host.version] = outer
-        reader = _Reader(self, lambda: self._outer_ready(outer))
-        self._shared.poller.watch(outer.fileno(), reader)
+        if outer is None:
+            outer = datagram_socket(ANYWHERE[host.version])
+            if outer is not None:
+                self._outer[host.version] = outer
+                self._watch(outer, partial(self._read_outer, outer))
         return outer
 
     def _remember(self, target: tuple[Address, int]) -> None:
@@ -298,47 +354,84 @@ class Association:
         """Send an answer to the client, if the budget pays for all of it."""
         if self._client_address is None or size > self._session.allowance(self):
             return
-        self._session.take(size, self)
         parts = (header(*source), self._shared.view[:size])
         try:
             self._inner.sendmsg(parts, (), 0, self._client_address)
         except OSError:
-            self._session.give_back(size)
-            return
-        self.bytes_down += size
+            return  # lost, as in any full queue
         self._count(size)
 
     def _count(self, size: int) -> None:
+        """Count what the kernel has just taken; the last byte of the budget ends the association.
+
+        Nothing else has run since the `allowance` was asked for, so that it is still there.
+        """
         self.active_at = self._shared.loop.time()
         if size:
+            self._session.take(size)
             self._session.deliver(size)
 
 
+class _Lookup:
+    """A name that is being looked up, and the datagrams that wait for it."""
+
+    __slots__ = ("task", "waiting")
+
+    def __init__(self, task: "asyncio.Task[None]") -> None:
+        self.task = task
+        self.waiting: list[tuple[int, bytes]] = []
+
+
 class _Reader:
-    """One of an association's sockets, as the poller sees it."""
+    """One of an association's sockets, as the poller sees it: read so often a turn, not more.
 
-    __slots__ = ("_association", "_read")
+    Args:
+        association: whose socket it is.
+        loop: the event loop.
+        read: reads once; False when there is nothing more to be read.
+    """
 
-    def __init__(self, association: Association, read: Callable[[], None]) -> None:
+    __slots__ = ("_association", "_is_due", "_loop", "_read")
+
+    def __init__(
+        self, association: Association, loop: asyncio.AbstractEventLoop, read: Callable[[], bool]
+    ) -> None:
         self._association = association
+        self._loop = loop
         self._read = read
+        self._is_due = False
 
     def ready(self, events: int) -> None:
         """See `Watcher.ready`."""
-        if not events & READS or self._association.is_closed:
-            return
-        try:
-            self._read()
-        except Exception as error:  # noqa: BLE001 - logged there; half an association helps nobody
-            self._association.fail(error)
+        if events & READS and not self._is_due:
+            self._turn()
 
     def fail(self, error: Exception) -> None:
         """See `Watcher.fail`."""
         self._association.fail(error)
 
+    def _turn(self) -> None:
+        """Read a number of times; if that was not all, go on in the next turn of the loop."""
+        self._is_due = False
+        if self._association.is_closed:
+            return
+        try:
+            for _ in range(READS_PER_TURN):
+                if not self._read():
+                    return
+        except Exception as error:  # noqa: BLE001 - logged there; half an association helps nobody
+            self._association.fail(error)
+            return
+        self._is_due = True
+        self._loop.call_soon(self._turn)
 
-def _as_seen_by(sock: socket.socket, host: Address, port: int) -> SocketAddress:
-    """Return an address as a socket of this family would name it."""
-    if sock.family == socket.AF_INET6 and host.version == 4:
-        return (f"::ffff:{host}", port, 0, 0)
-    return (str(host), port)
+
+def _notice_a_vanished_peer(control: socket.socket) -> None:
+    """Have the kernel ask whether the peer still lives: nothing else is ever sent to it.
+
+    Without that, datagrams to a client that is long gone would spend the bytes of its session.
+    """
+    control.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    control.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_SECONDS)
+    control.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_PAUSE_SECONDS)
+    control.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from support import targets
+from support.descriptors import all_gone, at_rest
 from support.ports import closed_port, silent_port
 from support.service import Bought, Person, Service, running_in
 from support.socks import GREETING, Client, credentials, request, tunnel
 from support.waiting import until
 
 from proxyd import clock
-from storage.store import Transaction
 
 ACCEPTED = b"\x05\x02\x01\x00"  # the method, then the status of RFC 1929
 WRONG = b"\x05\x02\x01\x01"
@@ -31,11 +31,6 @@ def failure(code: int) -> bytes:
 def named(host: bytes, port: int) -> bytes:
     """Return a request for a domain name, whatever is in it."""
     return bytes((5, 1, 0, 3, len(host))) + host + struct.pack(">H", port)
-
-
-def descriptors() -> int:
-    """Count what this process has open."""
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 async def buy(service: Service, *, quota: int = 10**9) -> tuple[Person, Bought]:
@@ -79,21 +74,6 @@ async def outcome_of(service: Service, bought: Bought, asked: bytes) -> bytes:
         answer = await client.rest()
     await client.close()
     return answer
-
-
-async def all_gone(service: Service, before: int) -> None:
-    """Wait until the gateway holds nothing more than it did."""
-    gateway = service.daemon.gateway
-    await until(lambda: gateway.connections == 0, "no connection is left")
-    await until(lambda: len(gateway.closer) == 0, "no socket is left to close")
-    await until(lambda: descriptors() <= before, "no descriptor is left")
-
-
-async def at_rest(service: Service) -> int:
-    """Wait until nobody is connected, and return how many descriptors are open then."""
-    await all_gone(service, descriptors())
-    await asyncio.sleep(0.01)  # lets the loop close what the test has closed
-    return descriptors()
 
 
 @asynccontextmanager
@@ -322,23 +302,9 @@ async def test_an_ended_session_is_status_3(tmp_path: Path, known: bool) -> None
         assert await status_of(restarted, bought) == 3
 
 
-async def expire(service: Service, bought: Bought) -> None:
-    """Let a session's time be over."""
-
-    async def change(tx: Transaction) -> None:
-        changed = await tx.run(
-            "UPDATE bandwidth_sessions SET expires_at = :now WHERE id = :id",
-            now=clock.seconds(),
-            id=bought.id,
-        )
-        assert changed == 1
-
-    await service.daemon.store.write(change)
-
-
 async def test_an_expired_session_is_status_3(service: Service) -> None:
     buyer, bought = await buy(service)
-    await expire(service, bought)
+    await service.expire(bought)
     assert await status_of(service, bought) == 3
 
     async def is_expired() -> bool:

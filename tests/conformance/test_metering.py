@@ -63,14 +63,6 @@ async def login_status(service: Service, bought: Bought) -> int:
     return status
 
 
-async def end(service: Service, person: Person, bought: Bought) -> None:
-    """End a session by the API."""
-    answer = await service.call(
-        "POST", "/api/bandwidth/end", {"session_id": bought.id}, token=person.token
-    )
-    assert answer.status == 200, answer.body
-
-
 async def micro_balance(service: Service, person: Person) -> int:
     """Return what somebody can spend, in micro-USD."""
     return int(Decimal(repr(await service.balance(person))) * 10**6)
@@ -527,7 +519,7 @@ async def test_ending_cuts_a_running_transfer_and_settles_to_the_micro_dollar(
         client = await reached(service, bought, target)
         received = len(await client.receive(2 * MEGABYTE + 1))
         reading = asyncio.create_task(read_to_the_end(client))
-        await end(service, buyer, bought)
+        await service.end(buyer, bought)
         session = await service.session(buyer, bought)
         assert session["status"] == "ended"
         async with asyncio.timeout(10):
@@ -546,7 +538,7 @@ async def test_ending_cuts_every_connection_of_that_session_alone(service: Servi
     async with targets.echo() as target:
         clients = [await reached(service, bought, target) for _ in range(20)]
         spared = await reached(service, other, target)
-        await end(service, buyer, bought)
+        await service.end(buyer, bought)
         for client in clients:
             assert await read_to_the_end(client) == b""
         await spared.send(b"alive")
@@ -564,7 +556,7 @@ async def test_a_stalled_transfer_that_is_ended_bills_what_was_acknowledged(
         with closing(sock):
             await settled(target)
             acknowledged = unread(sock)
-            await end(service, buyer, bought)
+            await service.end(buyer, bought)
         assert 0 < await used(service, buyer, bought) <= acknowledged
         paid = 10 * 10**6 - await micro_balance(service, buyer)
         assert paid == micro_price(await used(service, buyer, bought), 1.0)
@@ -577,8 +569,8 @@ async def test_ending_twice_pays_once(service: Service) -> None:
         client.end()
         assert len(await client.rest()) == MEGABYTE
         await client.close()
-    await asyncio.gather(*(end(service, buyer, bought) for _ in range(10)))
-    await end(service, buyer, bought)
+    await asyncio.gather(*(service.end(buyer, bought) for _ in range(10)))
+    await service.end(buyer, bought)
     assert await micro_balance(service, buyer) == 10 * 10**6 - 1000
     assert await used(service, buyer, bought) == MEGABYTE
 
@@ -588,7 +580,7 @@ async def test_ending_as_the_quota_runs_out_pays_once(service: Service) -> None:
     buyer, bought = await buy(service, quota=quota)
     async with targets.source(None) as target:
         client = await reached(service, bought, target)
-        received, _ = await asyncio.gather(read_to_the_end(client), end(service, buyer, bought))
+        received, _ = await asyncio.gather(read_to_the_end(client), service.end(buyer, bought))
     session = await service.session(buyer, bought)
     assert len(received) <= session["bytes_used"] <= quota
     paid = 10 * 10**6 - await micro_balance(service, buyer)
@@ -605,7 +597,7 @@ async def test_ending_before_there_is_a_target_costs_nothing(service: Service, a
         if asks:
             await client.send(request("127.0.0.1", port) + b"early")
             await until(lambda: gateway.dialing == 1, "it is dialed for")
-        await end(service, buyer, bought)
+        await service.end(buyer, bought)
         assert await read_to_the_end(client) == b""
         assert (gateway.dialing, gateway.connections) == (0, 0)
     session = await service.session(buyer, bought)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support import targets
+from support.descriptors import all_gone, at_rest
 from support.service import Bought, Person, Service, running_in
 from support.socks import GREETING, Client, credentials, plain_tunnel, request, tunnel
 from support.waiting import until
@@ -20,11 +21,6 @@ QUIET_POLLS = 25
 STALLED_MAX_BYTES = 16 * MEGABYTE  # what kernels keep for three sockets, and no more
 
 LINGER_NOT = struct.pack("ii", 1, 0)
-
-
-def descriptors() -> int:
-    """Count what this process has open."""
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 async def buy(service: Service, *, quota: int = 10**9) -> tuple[Person, Bought]:
@@ -38,21 +34,6 @@ async def reached(service: Service, bought: Bought, target: targets.Target) -> C
     return await tunnel(
         service.proxy_port, bought.username, bought.password, target.host, target.port
     )
-
-
-async def all_gone(service: Service, before: int) -> None:
-    """Wait until the gateway holds nothing more than it did."""
-    gateway = service.daemon.gateway
-    await until(lambda: gateway.connections == 0, "no connection is left")
-    await until(lambda: len(gateway.closer) == 0, "no socket is left to close")
-    await until(lambda: descriptors() <= before, "no descriptor is left")
-
-
-async def at_rest(service: Service) -> int:
-    """Wait until nobody is connected, and return how many descriptors are open then."""
-    await all_gone(service, descriptors())
-    await asyncio.sleep(0.01)  # lets the loop close what the test has closed
-    return descriptors()
 
 
 # --- plain sockets, whose every step happens when the test says ----------------------------------

@@ -18,6 +18,7 @@ from market.money import Currency, micro
 from proxyd import clock, daemon
 from proxyd.daemon import Daemon
 from proxyd.listening import bound_port
+from storage.store import Transaction
 from support.declared import Declared
 
 TEST_SETTINGS: dict[str, Any] = {
@@ -173,6 +174,26 @@ class Service:
         """Return what somebody can spend, in USD."""
         answer = await self.call("GET", "/auth/me", token=person.token)
         return float(answer.body["usd_balance"])
+
+    async def expire(self, bought: Bought) -> None:
+        """Let a session's time be over; that it is noticed takes a moment."""
+
+        async def change(tx: Transaction) -> None:
+            changed = await tx.run(
+                "UPDATE bandwidth_sessions SET expires_at = :now WHERE id = :id",
+                now=clock.seconds(),
+                id=bought.id,
+            )
+            assert changed == 1
+
+        await self.daemon.store.write(change)
+
+    async def end(self, person: Person, bought: Bought) -> None:
+        """End a session."""
+        answer = await self.call(
+            "POST", "/api/bandwidth/end", {"session_id": bought.id}, token=person.token
+        )
+        assert answer.status == 200, answer.body
 
     async def assert_audit(self) -> None:
         """Check that the ledger agrees with everything."""

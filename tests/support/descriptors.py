@@ -1,0 +1,47 @@
+"""What the daemon holds open, when it runs inside the test's own process."""
+
+import asyncio
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from support.service import Service
+from support.waiting import until
+
+
+def descriptors() -> int:
+    """Count what this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def all_gone(service: Service, before: int) -> None:
+    """Wait until the gateway holds nothing more than it did."""
+    gateway = service.daemon.gateway
+    await until(lambda: gateway.connections == 0, "no connection is left")
+    await until(lambda: len(gateway.closer) == 0, "no socket is left to close")
+    await until(lambda: descriptors() <= before, "no descriptor is left")
+
+
+async def at_rest(service: Service) -> int:
+    """Wait until nobody is connected, and return how many descriptors are open then."""
+    await all_gone(service, descriptors())
+    await asyncio.sleep(0.01)  # lets the loop close what the test has closed
+    return descriptors()
+
+
+@contextmanager
+def none_left() -> Iterator[None]:
+    """Let nothing more be opened in this process."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        highest = max(int(each.name) for each in Path("/proc/self/fd").iterdir())
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, limits[1]))
+        while True:
+            try:
+                stack.callback(os.close, os.open("/", os.O_PATH))
+            except OSError:
+                break
+        yield
