@@ -1,4 +1,4 @@
-# make setup | make run | make test | make lint | make fuzz-api | make bench-api | make clean
+# make setup | make run | make test | make lint | make clients | make fuzz-api | make fuzz-wire | make bench-api | make clean
 
 SHELL := /bin/bash
 VENV := .venv
@@ -8,7 +8,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
 
-.PHONY: setup run test lint fuzz-api bench-api clean
+.PHONY: setup run test lint clients fuzz-api fuzz-wire bench-api clean
 
 setup: $(STAMP)
 
@@ -30,6 +30,17 @@ lint: setup
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+
+# What the tests of real clients fetch with; without one of them, its tests are skipped.
+PROGRAMS := chromium git proxychains4 wget
+SUDO := $(shell test "$$(id -u)" = 0 || echo sudo)
+
+clients:
+	@missing=$$(for each in $(PROGRAMS); do command -v $$each >/dev/null || echo $$each; done; \
+		command -v npm >/dev/null || echo nodejs npm); \
+	test -z "$$missing" || { $(SUDO) apt-get update && \
+		$(SUDO) apt-get install --yes --no-install-recommends $$missing; }
+	npm install --prefix tests/clients --no-package-lock --ignore-scripts --no-audit --no-fund
 
 # Minutes of examples against the API's own document; bounded in `make test`.
 fuzz-api: setup
