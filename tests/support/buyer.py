@@ -53,11 +53,11 @@ class Buyer:
 
 
 @contextmanager
-def selling(folder: Path) -> Iterator[Callable[[], Buyer]]:
+def selling(folder: Path, **settings: str) -> Iterator[Callable[[], Buyer]]:
     """Run a daemon, and give what sells one session after the other; its ledger must agree."""
     url = f"sqlite:///{folder}/proxyd.db"
     email, password = process.funded(url)
-    with process.serving(url) as daemon:
+    with process.serving(url, **settings) as daemon:
         token = daemon.log_in(email, password)
 
         def sell() -> Buyer:
