@@ -46,6 +46,13 @@ clients:
 fuzz-api: setup
 	PROXYD_FUZZ_EXAMPLES=$${PROXYD_FUZZ_EXAMPLES:-1500} $(VENV)/bin/python -m pytest tests/api/test_fuzz.py
 
+# A million made-up handshakes in memory and 20,000 over sockets, others each time: some four minutes.
+fuzz-wire: setup
+	@start=$${PROXYD_FUZZ_START:-$$(date +%s)000000}; echo "PROXYD_FUZZ_START=$$start"; \
+	PROXYD_FUZZ_START=$$start PROXYD_FUZZ_HANDSHAKES=$${PROXYD_FUZZ_HANDSHAKES:-1000000} \
+	PROXYD_FUZZ_SOCKETS=$${PROXYD_FUZZ_SOCKETS:-20000} $(VENV)/bin/python -m pytest \
+		tests/proxyd/wire/test_fuzz.py tests/conformance/test_fuzz.py
+
 # Side by side with a bare aiohttp handler and with the usual way; needs wrk (apt-get install wrk).
 bench-api: setup
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
