@@ -8,19 +8,18 @@ import gc
 import os
 import tracemalloc
 from collections import Counter
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
 from support import targets
 from support.conversations import Conversation, Conversations
+from support.names import Localhost, look_names_up_by
 from support.process import ROOT
 from support.service import Bought, Service, running_in
 from support.socks import Client, tunnel
 from support.targets import Target
 from support.waiting import until
-
-from proxyd.egress.resolve import NameNotFoundError
 
 HANDSHAKES = int(os.environ.get("PROXYD_FUZZ_SOCKETS", "2000"))
 START = int(os.environ.get("PROXYD_FUZZ_START", "0"))
@@ -35,18 +34,6 @@ OTHERS = [
     "::/0",
 ]
 OURS = ("ClientConnection", "Relay", "Association", "Dial", "Socks5", "Http", "Detecting")
-
-
-class NoNames:
-    """A `Resolver` that asks nobody."""
-
-    def cached(self, name: str) -> list[IPv4Address | IPv6Address] | None:
-        return None
-
-    async def resolve(self, name: str) -> list[IPv4Address | IPv6Address]:
-        if name == "localhost":
-            return [ip_address(HOST)]
-        raise NameNotFoundError(name)
 
 
 async def speak(port: int, conversation: Conversation, number: int) -> None:
@@ -122,10 +109,12 @@ async def is_served(service: Service, bought: Bought, target: Target) -> None:
 
 
 @pytest.mark.timeout(0)
-async def test_made_up_handshakes_leave_nothing_behind(tmp_path: Path) -> None:
+async def test_made_up_handshakes_leave_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_names_up_by(monkeypatch, Localhost(HOST))
     egress = {"allow": [f"{HOST}/32"], "deny": OTHERS}
     async with running_in(tmp_path, egress=egress) as service, targets.echo(HOST) as target:
-        service.daemon.gateway._shared.resolver = NoNames()
         bought = await service.buy(await service.person(usd="10"))
         shown = bought.username.encode(), bought.password.encode()
         conversations = Conversations(*shown, target.host, target.port)

@@ -25,6 +25,7 @@ HALF_OPEN = 5_000
 DESCRIPTORS_WANTED = 14_000  # so that the daemon can afford as many connections
 PER_ADDRESS = 1_000
 BYTES = 100_000
+NOBODY_IS_TOO_YOUNG = -1.0
 PAUSES_MAX = 1_000  # a daemon that spins says so more often
 
 BEGINNINGS = (
@@ -71,7 +72,7 @@ async def alive(client: Client) -> None:
 async def test_the_oldest_unfinished_handshake_makes_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxyd.gateway.HANDSHAKE_SHARE", 0.0)
+    monkeypatch.setattr("proxyd.gateway.HANDSHAKE_SHARE", NOBODY_IS_TOO_YOUNG)
     limits = {"connections_total": 3}
     async with running_in(tmp_path, limits=limits) as service, targets.echo() as target:
         bought = await service.buy(await service.person(usd="10"))
@@ -106,7 +107,7 @@ async def test_a_fresh_handshake_makes_no_room(tmp_path: Path) -> None:
 async def test_whoever_has_asked_and_waits_for_a_target_makes_no_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxyd.gateway.HANDSHAKE_SHARE", 0.0)
+    monkeypatch.setattr("proxyd.gateway.HANDSHAKE_SHARE", NOBODY_IS_TOO_YOUNG)
     limits = {"connections_total": 1, "dial_seconds": 3600.0}
     async with running_in(tmp_path, limits=limits) as service:
         bought = await service.buy(await service.person(usd="10"))

@@ -7,11 +7,11 @@ import struct
 import termios
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
-from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
 from support import targets
+from support.names import Slow, look_names_up_by
 from support.service import Bought, Person, Service, running_in
 from support.socks import GREETING, Client, credentials, plain_tunnel, request, tunnel
 from support.waiting import until
@@ -209,28 +209,16 @@ async def test_what_is_over_leaves_nothing(service: Service) -> None:
         await all_gone(service, before)
 
 
-class SlowResolver:
-    """A `Resolver` that knows every name, and says so when it is allowed to."""
-
-    def __init__(self) -> None:
-        self.may_answer = asyncio.Event()
-
-    def cached(self, name: str) -> None:
-        return None
-
-    async def resolve(self, name: str) -> list[IPv4Address]:
-        await self.may_answer.wait()
-        return [IPv4Address("127.0.0.1")]
-
-
-async def test_a_client_may_end_before_its_target_is_reached(service: Service) -> None:
-    _, bought = await buy(service)
-    gateway = service.daemon.gateway
-    gateway._shared.resolver = resolver = SlowResolver()
-    async with targets.sink(b"answer") as target:
+async def test_a_client_may_end_before_its_target_is_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_names_up_by(monkeypatch, resolver := Slow("127.0.0.1"))
+    async with running_in(tmp_path) as service, targets.sink(b"answer") as target:
+        _, bought = await buy(service)
+        gateway = service.daemon.gateway
         client = await Client.open(service.proxy_port)
         assert await client.log_in(bought.username, bought.password) == 0
-        await client.send(request("target.invalid", target.port))
+        await client.send(request("localhost", target.port))
         await until(lambda: gateway.dialing == 1, "its target is looked up")
         await client.send(b"question")
         client.end()
@@ -241,7 +229,8 @@ async def test_a_client_may_end_before_its_target_is_reached(service: Service) -
             assert (await client.reply())[0] == 0
             assert await client.rest() == b"answer"
         await client.close()
-    assert bytes(target.data) == b"question"
+        assert bytes(target.data) == b"question"
+        await service.assert_audit()
 
 
 # --- resets --------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from support.browser import Browser, browsing
 from support.buyer import Buyer
+from support.proxied_browser import Browser, browsing
 from support.targets import pattern
 from support.threads import WebTarget
 
