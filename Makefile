@@ -46,7 +46,7 @@ clients:
 fuzz-api: setup
 	PROXYD_FUZZ_EXAMPLES=$${PROXYD_FUZZ_EXAMPLES:-1500} $(VENV)/bin/python -m pytest tests/api/test_fuzz.py
 
-# A million made-up handshakes in memory and 20,000 over sockets, others each time: some four minutes.
+# A million made-up handshakes in memory and 20,000 over sockets, others each time: six minutes.
 fuzz-wire: setup
 	@start=$${PROXYD_FUZZ_START:-$$(date +%s)000000}; echo "PROXYD_FUZZ_START=$$start"; \
 	PROXYD_FUZZ_START=$$start PROXYD_FUZZ_HANDSHAKES=$${PROXYD_FUZZ_HANDSHAKES:-1000000} \

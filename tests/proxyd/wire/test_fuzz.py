@@ -145,7 +145,9 @@ async def test_another_parser_reads_one_request_and_its_whole_body() -> None:
         outcome = said(conversation := conversations.number(number), [conversation.data])
         if len(outcome) < 4 or not isinstance(limit := outcome[3], int) or limit > BODY_MAX_BYTES:
             continue
-        parser = HttpRequestParser(Unread(loop), loop, 2**16, max_line_size=2**14)
+        parser = HttpRequestParser(
+            Unread(loop), loop, 2**16, max_line_size=HEAD_MAX_BYTES, max_field_size=HEAD_MAX_BYTES
+        )
         try:
             requests, _, behind = parser.feed_data(outcome[2] + bytes(limit))
         except (BadHttpMethod, InvalidURLError):  # it knows fewer methods, and only ASCII
