@@ -1,4 +1,4 @@
-# make setup | make run | make test | make lint | make fuzz-api | make bench-api | make clean
+# make setup | make run | make test | make lint | make clients | make fuzz-api | make fuzz-wire | make bench-api | make clean
 
 SHELL := /bin/bash
 VENV := .venv
@@ -8,7 +8,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
 
-.PHONY: setup run test lint fuzz-api bench-api clean
+.PHONY: setup run test lint clients fuzz-api fuzz-wire bench-api clean
 
 setup: $(STAMP)
 
@@ -31,9 +31,27 @@ lint: setup
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
+# What the tests of real clients fetch with; without one of them, its tests are skipped.
+PROGRAMS := chromium git proxychains4 wget
+SUDO := $(shell test "$$(id -u)" = 0 || echo sudo)
+
+clients:
+	@missing=$$(for each in $(PROGRAMS); do command -v $$each >/dev/null || echo $$each; done; \
+		command -v npm >/dev/null || echo nodejs npm); \
+	test -z "$$missing" || { $(SUDO) apt-get update && \
+		$(SUDO) apt-get install --yes --no-install-recommends $$missing; }
+	npm install --prefix tests/clients --no-package-lock --ignore-scripts --no-audit --no-fund
+
 # Minutes of examples against the API's own document; bounded in `make test`.
 fuzz-api: setup
 	PROXYD_FUZZ_EXAMPLES=$${PROXYD_FUZZ_EXAMPLES:-1500} $(VENV)/bin/python -m pytest tests/api/test_fuzz.py
+
+# A million made-up handshakes in memory and 20,000 over sockets, others each time: six minutes.
+fuzz-wire: setup
+	@start=$${PROXYD_FUZZ_START:-$$(date +%s)000000}; echo "PROXYD_FUZZ_START=$$start"; \
+	PROXYD_FUZZ_START=$$start PROXYD_FUZZ_HANDSHAKES=$${PROXYD_FUZZ_HANDSHAKES:-1000000} \
+	PROXYD_FUZZ_SOCKETS=$${PROXYD_FUZZ_SOCKETS:-20000} $(VENV)/bin/python -m pytest \
+		tests/proxyd/wire/test_fuzz.py tests/conformance/test_fuzz.py
 
 # Side by side with a bare aiohttp handler and with the usual way; needs wrk (apt-get install wrk).
 bench-api: setup

@@ -42,6 +42,19 @@ class Deadlines:
         """Stop counting for one; nothing happens when it is not counted."""
         self._due.pop(waiting, None)
 
+    def end_oldest(self, seconds: float) -> bool:
+        """End the time of the one that has taken most of it, if that is at least `seconds`.
+
+        Returns:
+            Whether there was one; it has been told.
+        """
+        waiting = next(iter(self._due), None)
+        if waiting is None or self._due[waiting] - self._seconds + seconds > self._loop.time():
+            return False
+        del self._due[waiting]
+        waiting.timed_out()
+        return True
+
     def close(self) -> None:
         """Tell nobody any more."""
         self._due.clear()

@@ -25,6 +25,7 @@ from proxyd.wire.events import Address
 ACCEPTS_PER_TURN = 64
 EXHAUSTED_PAUSE_SECONDS = 0.1
 IDLE_CHECKS_PER_LIMIT = 10
+HANDSHAKE_SHARE = 0.2  # of the time for a handshake, when others wait for the place
 REFUSALS_PAUSE_SECONDS = 1.0
 
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -158,7 +159,7 @@ class Gateway:
 
     def _welcome(self, sock: socket.socket, address: str) -> None:
         total = len(self._connections) + len(self.closer)
-        if total >= self.limits.connections_total:
+        if total >= self.limits.connections_total and not self._shed(1):
             self._refuse(sock, f"{total} connections are open")
         elif self._per_address[address] >= self.limits.connections_per_address:
             self._refuse(sock, f"{address} has {self._per_address[address]} connections")
@@ -169,6 +170,17 @@ class Gateway:
             self._connections.add(connection)
             self._empty.clear()
             connection.start()
+
+    def _shed(self, most: int) -> int:
+        """Let go of clients that have long had time for their handshake; return how many.
+
+        So whoever opens connections and says nothing keeps nobody out.
+        """
+        patience = self.limits.handshake_seconds * HANDSHAKE_SHARE
+        shed = 0
+        while shed < most and self._handshakes.end_oldest(patience):
+            shed += 1
+        return shed
 
     def _refuse(self, sock: socket.socket, reason: str) -> None:
         """Turn a client away; whoever floods us does not flood the log too."""
@@ -185,7 +197,10 @@ class Gateway:
         if error.errno not in _OUT_OF_RESOURCES:
             _logger.error("accepting a client failed: %s", error.strerror)
         else:
-            _logger.warning("no new client for a moment: %s", error.strerror)
+            shed = self._shed(ACCEPTS_PER_TURN)
+            _logger.warning(
+                "no new client for a moment, %d unfinished let go: %s", shed, error.strerror
+            )
         if self._listener is not None:
             self.loop.remove_reader(self._listener.fileno())
             self.loop.call_later(EXHAUSTED_PAUSE_SECONDS, self._accept_again)

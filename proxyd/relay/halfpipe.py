@@ -144,7 +144,8 @@ class HalfPipe:
             unread: whether the source may have something to read now.
         """
         self._early = early
-        self._unread = unread
+        # Who watched the source before us may have been told of its end; it is not told twice.
+        self._unread = self._hung_up = unread
         if limit is not None:
             self._left = limit
         if early or unread:
@@ -233,7 +234,7 @@ class HalfPipe:
                 return self._splice(pipe, most)
             return self._copy(most)
         except (BlockingIOError, InterruptedError):
-            self._unread = False
+            self._unread = self._hung_up = False
         except OSError:
             self._owner.broken(self._source)
         return False

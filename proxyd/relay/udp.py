@@ -316,7 +316,7 @@ class Association:
         size = len(payload)
         if target not in self._targets and not self._shared.policy.permits(host, port):
             return False
-        if size > self._session.allowance():
+        if size > self._session.allowance(self):
             return True
         outer = self._outer_to(host)
         if outer is None:
@@ -368,7 +368,7 @@ class Association:
         """
         self.active_at = self._shared.loop.time()
         if size:
-            self._session.take(size)
+            self._session.take(size, self)
             self._session.deliver(size)
 
 

@@ -17,6 +17,7 @@ from support.socks import GREETING, Client, credentials, request, tunnel
 from support.waiting import until
 
 from proxyd import clock
+from proxyd.relay import closing
 
 ACCEPTED = b"\x05\x02\x01\x00"  # the method, then the status of RFC 1929
 WRONG = b"\x05\x02\x01\x01"
@@ -384,6 +385,12 @@ async def test_a_refused_port_is_told_as_refused(service: Service, host: str) ->
         assert await outcome_of(service, bought, request(host, port)) == failure(5)
 
 
+async def test_an_unreachable_network_is_told_as_that(service: Service) -> None:
+    _, bought = await buy(service)
+    for host in ("127.255.255.255", "::ffff:127.255.255.255"):  # nobody connects to a broadcast
+        assert await outcome_of(service, bought, request(host, 80)) == failure(3)
+
+
 @pytest.mark.parametrize(
     "name",
     [b"nosuch.invalid", b"", b".", b"a" * 255, b"\xff\xfe.example", b"with space.example", b"a\0b"],
@@ -627,6 +634,30 @@ async def test_a_failed_client_that_stays_is_let_go_of(
     await client.send(request("10.0.0.1", 80))
     assert (await client.reply())[0] == 2
     await all_gone(service, before + 1)  # the client's own
+    await client.close()
+
+
+async def test_a_failed_client_that_goes_on_sending_is_let_go_of(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert closing.PATIENCE_SECONDS < 10, "RFC 1928, section 6"
+    monkeypatch.setattr("proxyd.relay.closing.PATIENCE_SECONDS", 0.5)
+    _, bought = await buy(service)
+    gateway = service.daemon.gateway
+    client = await logged_in(service, bought)
+    await client.send(request("10.0.0.1", 80))
+    assert await client.receive(10) == failure(2)
+    is_cut = False
+    sent = 0
+    while not is_cut and sent < 1_000:
+        try:
+            await client.send(b"x")
+            await asyncio.sleep(0.01)  # its own pace, for longer than it is borne with
+        except ConnectionError:
+            is_cut = True
+        sent += 1
+    assert is_cut, "a byte now and then keeps the connection"
+    assert len(gateway.closer) == 0
     await client.close()
 
 

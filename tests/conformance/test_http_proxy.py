@@ -113,6 +113,43 @@ async def test_a_tunnel_reaches_ipv6(service: Service) -> None:
         await client.close()
 
 
+@pytest.mark.parametrize("host", ["[::ffff:127.0.0.1]", "LOCALHOST.", "127.0.0.1"])
+async def test_a_tunnel_reaches_ipv4_by_each_of_its_names(service: Service, host: str) -> None:
+    _, bought = await buy(service)
+    async with targets.echo() as target:
+        client = await Client.open(service.proxy_port)
+        await client.send(asked(f"CONNECT {host}:{target.port}", bought) + b"hello")
+        assert await head(client) == TUNNEL
+        assert await client.receive(5) == b"hello"
+        await client.close()
+
+
+async def test_a_tunnel_whose_client_ended_carries_a_megabyte_back(service: Service) -> None:
+    buyer, bought = await buy(service)
+    page = targets.pattern(1_000_000)
+    async with targets.sink(page) as target:
+        client = await Client.open(service.proxy_port)
+        await client.send(asked(f"CONNECT 127.0.0.1:{target.port}", bought) + b"question")
+        client.end()
+        assert await client.rest() == TUNNEL + page
+        await client.close()
+    assert bytes(target.data) == b"question"
+    used = (await service.session(buyer, bought))["bytes_used"]
+    assert used == len(b"question") + len(page)
+
+
+async def test_a_reset_is_passed_on_through_a_tunnel(service: Service) -> None:
+    _, bought = await buy(service)
+    async with targets.echo() as target:
+        client = await Client.open(service.proxy_port)
+        await client.send(asked(f"CONNECT 127.0.0.1:{target.port}", bought) + b"hello")
+        assert await head(client) == TUNNEL
+        assert await client.receive(5) == b"hello"
+        client.reset()
+        await until(lambda: target.resets == 1, "the target is told")
+        await client.close()
+
+
 async def test_socks5_is_spoken_on_the_same_port(service: Service) -> None:
     _, bought = await buy(service)
     async with targets.echo() as target:
@@ -139,6 +176,18 @@ async def test_a_page_is_fetched_and_every_byte_counted(service: Service) -> Non
     assert seen == ["\r\n".join(expected).encode()]
     used = (await service.session(buyer, bought))["bytes_used"]
     assert used == len(seen[0]) + len(PAGE)
+
+
+async def test_a_client_that_ends_behind_its_request_gets_its_page(service: Service) -> None:
+    _, bought = await buy(service)
+    seen: list[bytes] = []
+    async with targets.serving(serving_a_page(seen)) as target:
+        client = await Client.open(service.proxy_port)
+        await client.send(asked(f"GET http://127.0.0.1:{target.port}/", bought))
+        client.end()
+        assert await client.rest() == PAGE
+        await client.close()
+    assert len(seen) == 1
 
 
 async def test_a_body_goes_up(service: Service) -> None:
@@ -317,6 +366,8 @@ async def test_too_many_connections_are_told_to_wait(tmp_path: Path) -> None:
     [
         ("10.0.0.1", 80, 403, "destination_ip_prohibited"),
         ("127.0.0.1", 25, 403, "destination_ip_prohibited"),
+        ("[::ffff:10.0.0.1]", 80, 403, "destination_ip_prohibited"),
+        ("127.255.255.255", 80, 502, "destination_ip_unroutable"),
         ("nosuch.invalid", 80, 502, "dns_error"),
     ],
 )

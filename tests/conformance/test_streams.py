@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support import targets
 from support.descriptors import all_gone, at_rest
+from support.names import Slow, look_names_up_by
 from support.service import Bought, Person, Service, running_in
 from support.socks import GREETING, Client, credentials, plain_tunnel, request, tunnel
 from support.waiting import until
@@ -187,6 +188,30 @@ async def test_what_is_over_leaves_nothing(service: Service) -> None:
             assert await client.rest() == b"answer"
             await client.close()
         await all_gone(service, before)
+
+
+async def test_a_client_may_end_before_its_target_is_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_names_up_by(monkeypatch, resolver := Slow("127.0.0.1"))
+    async with running_in(tmp_path) as service, targets.sink(b"answer") as target:
+        _, bought = await buy(service)
+        gateway = service.daemon.gateway
+        client = await Client.open(service.proxy_port)
+        assert await client.log_in(bought.username, bought.password) == 0
+        await client.send(request("localhost", target.port))
+        await until(lambda: gateway.dialing == 1, "its target is looked up")
+        await client.send(b"question")
+        client.end()
+        (waiting,) = gateway._connections
+        await until(lambda: waiting._unread, "the daemon has been told of it")
+        resolver.may_answer.set()
+        async with asyncio.timeout(10):
+            assert (await client.reply())[0] == 0
+            assert await client.rest() == b"answer"
+        await client.close()
+        assert bytes(target.data) == b"question"
+        await service.assert_audit()
 
 
 # --- resets --------------------------------------------------------------------------------------

@@ -1,162 +1,32 @@
-"""Real clients fetch through a bought session, and every byte is counted, up and down."""
+"""Programs and libraries fetch through a bought session, and every byte is counted, up and down."""
 
-import shutil
+import asyncio
+import json
 import socket
 import subprocess
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+import aiohttp
 import pytest
 import socks
+from aiohttp_socks import ProxyConnector
 from python_socks.sync import Proxy
-from support import process, threads
-from support.process import Process
+from support.buyer import Buyer, output_of, program, run
+from support.process import ROOT
 from support.targets import pattern
 from support.threads import WebTarget
-from support.waiting import until_true
+from support.tls import Certificate
 
 SIZE = 3_000_001
+CLIENTS = ROOT / "tests" / "clients"
+NO_PACKAGES = "the packages of node are not installed: make clients"
 
 
-@dataclass
-class Buyer:
-    """Somebody with a session, on a running daemon."""
-
-    daemon: Process
-    token: str
-    session_id: str
-    username: str
-    password: str
-
-    @property
-    def proxy(self) -> str:
-        return f"{self.username}:{self.password}@127.0.0.1:{self.daemon.proxy_port}"
-
-    def assert_counted(self, target: WebTarget) -> None:
-        """Check the bytes used against what the target saw."""
-        until_true(
-            lambda: self.used == target.received + target.sent,
-            f"{self.used} used == {target.received} received + {target.sent} sent",
-        )
-
-    @property
-    def used(self) -> int:
-        return self.daemon.used(self.token, self.session_id)
-
-
-@pytest.fixture
-def buyer(tmp_path: Path) -> Iterator[Buyer]:
-    url = f"sqlite:///{tmp_path}/proxyd.db"
-    email, password = process.funded(url)
-    with process.serving(url) as daemon:
-        token = daemon.log_in(email, password)
-        bought = daemon.buy(token)
-        proxy = bought["proxy"]
-        yield Buyer(daemon, token, bought["session_id"], proxy["username"], proxy["password"])
-        audit = process.run(url, "ledger", "audit")
-        assert audit.returncode == 0, audit.stdout
-
-
-@pytest.fixture
-def target() -> Iterator[WebTarget]:
-    with threads.web() as server:
-        yield server
-
-
-def curl(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-    assert shutil.which("curl"), "curl is one of the four things a machine needs"
-    return subprocess.run(
-        ["curl", "--silent", "--show-error", "--max-time", "60", *arguments],
-        capture_output=True,
-        check=False,
-    )
-
-
-@pytest.mark.parametrize("scheme", ["socks5", "socks5h", "http"])
-def test_curl_downloads(buyer: Buyer, target: WebTarget, scheme: str) -> None:
-    url = f"http://localhost:{target.port}/bytes/{SIZE}"
-    if scheme == "socks5":
-        url = url.replace("localhost", "127.0.0.1")
-    done = curl("--proxy", f"{scheme}://{buyer.proxy}", url)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == pattern(SIZE)
-    buyer.assert_counted(target)
-
-
-def test_curl_uploads(buyer: Buyer, target: WebTarget, tmp_path: Path) -> None:
-    body = tmp_path / "body"
-    body.write_bytes(pattern(SIZE))
-    done = curl(
-        *("--proxy", f"socks5h://{buyer.proxy}", "--data-binary", f"@{body}"),
-        *("-H", "Expect:", f"http://127.0.0.1:{target.port}/"),
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == pattern(SIZE)
-    buyer.assert_counted(target)
-    assert buyer.used > 2 * SIZE
-
-
-@pytest.mark.parametrize("option", ["--proxytunnel", "--proxy-anyauth"])
-def test_curl_downloads_by_http(buyer: Buyer, target: WebTarget, option: str) -> None:
-    url = f"http://localhost:{target.port}/bytes/{SIZE}"
-    done = curl("--proxy", f"http://{buyer.proxy}", option, url)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == pattern(SIZE)
-    buyer.assert_counted(target)
-
-
-def test_curl_fetches_twice_by_http(buyer: Buyer, target: WebTarget) -> None:
-    url = f"http://127.0.0.1:{target.port}/bytes/{SIZE}"
-    done = curl("--proxy", f"http://{buyer.proxy}", "--proxy-anyauth", url, url)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == pattern(SIZE) * 2
-    buyer.assert_counted(target)
-
-
-def test_curl_uploads_by_http(buyer: Buyer, target: WebTarget, tmp_path: Path) -> None:
-    body = tmp_path / "body"
-    body.write_bytes(pattern(SIZE))
-    done = curl(
-        *("--proxy", f"http://{buyer.proxy}", "--data-binary", f"@{body}"),
-        *("-H", "Expect: 100-continue", f"http://127.0.0.1:{target.port}/"),
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == pattern(SIZE)
-    buyer.assert_counted(target)
-
-
-def test_curl_is_told_by_http_what_is_wrong(buyer: Buyer, target: WebTarget) -> None:
-    wrong = f"http://{buyer.username}:wrong@127.0.0.1:{buyer.daemon.proxy_port}"
-    page = f"http://127.0.0.1:{target.port}/bytes/1"
-    told = curl("--proxy", wrong, "-w", "%{http_code}", page)
-    assert told.stdout == b"The user name or the password of the session is wrong.\n407"
-    tunnelled = curl("--proxy", wrong, "--proxytunnel", page)
-    assert tunnelled.returncode != 0
-    assert b"407" in tunnelled.stderr
-    assert buyer.used == 0
-
-
-def test_curl_is_told_that_its_password_is_wrong(buyer: Buyer, target: WebTarget) -> None:
-    done = curl(
-        "--proxy",
-        f"socks5h://{buyer.username}:wrong@127.0.0.1:{buyer.daemon.proxy_port}",
-        f"http://127.0.0.1:{target.port}/bytes/1",
-    )
-    assert done.returncode == 97
-    assert b"rejected" in done.stderr
-    assert buyer.used == 0
-
-
-def test_curl_is_told_that_a_target_refuses(buyer: Buyer) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    done = curl("--proxy", f"socks5h://{buyer.proxy}", f"http://127.0.0.1:{port}/")
-    assert done.returncode == 97
-    assert b"(5)" in done.stderr or b"refused" in done.stderr
+# --- Python --------------------------------------------------------------------------------------
 
 
 def fetch(connection: socket.socket, port: int) -> bytes:
+    """Fetch a page over a connection."""
     with connection:
         head = f"GET /bytes/{SIZE} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n"
         connection.sendall(head.encode())
@@ -164,10 +34,11 @@ def fetch(connection: socket.socket, port: int) -> bytes:
             return file.read().partition(b"\r\n\r\n")[2]
 
 
-def test_pysocks_fetches(buyer: Buyer, target: WebTarget) -> None:
+@pytest.mark.parametrize("kind", [socks.SOCKS5, socks.HTTP], ids=["socks5", "http"])
+def test_pysocks_fetches(buyer: Buyer, target: WebTarget, kind: int) -> None:
     connection = socks.create_connection(
         ("localhost", target.port),
-        proxy_type=socks.SOCKS5,
+        proxy_type=kind,
         proxy_addr="127.0.0.1",
         proxy_port=buyer.daemon.proxy_port,
         proxy_username=buyer.username,
@@ -184,3 +55,156 @@ def test_python_socks_fetches(buyer: Buyer, target: WebTarget, scheme: str) -> N
     connection = proxy.connect(dest_host="localhost", dest_port=target.port)
     assert fetch(connection, target.port) == pattern(SIZE)
     buyer.assert_counted(target)
+
+
+@pytest.mark.parametrize("scheme", ["socks5", "http"])
+async def test_aiohttp_socks_fetches(buyer: Buyer, target: WebTarget, scheme: str) -> None:
+    connector = ProxyConnector.from_url(f"{scheme}://{buyer.proxy}", rdns=True)
+    url = f"http://localhost:{target.port}/bytes/{SIZE}"
+    async with aiohttp.ClientSession(connector=connector) as http:
+        for _ in range(2):  # the second over the first one's connection
+            async with http.get(url) as answer:
+                assert await answer.read() == pattern(SIZE)
+    await asyncio.to_thread(buyer.assert_counted, target)
+
+
+async def test_aiohttp_fetches(buyer: Buyer, target: WebTarget) -> None:
+    url = f"http://localhost:{target.port}/bytes/{SIZE}"
+    async with aiohttp.ClientSession() as http:
+        for _ in range(2):
+            async with http.get(url, proxy=f"http://{buyer.proxy}") as answer:
+                assert await answer.read() == pattern(SIZE)
+    await asyncio.to_thread(buyer.assert_counted, target)
+
+
+# --- node ----------------------------------------------------------------------------------------
+
+
+def node(*arguments: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
+    """Fetch with node, by one of its agents."""
+    program("node")
+    if not (CLIENTS / "node_modules").is_dir():
+        pytest.skip(NO_PACKAGES)
+    return run("node", str(CLIENTS / "fetch.cjs"), *arguments, **variables)
+
+
+def test_the_packages_of_node_are_pinned_with_all_that_they_bring() -> None:
+    pinned = json.loads((CLIENTS / "package.json").read_text())["dependencies"]
+    folders = (CLIENTS / "node_modules").glob("[!.]*/package.json")
+    found = [json.loads(each.read_text()) for each in folders]
+    if not found:
+        pytest.skip(NO_PACKAGES)
+    assert {each["name"]: each["version"] for each in found} == pinned
+
+
+@pytest.mark.parametrize("scheme", ["socks5", "socks5h", "http"])
+def test_node_fetches(buyer: Buyer, target: WebTarget, scheme: str) -> None:
+    url = f"http://127.0.0.1:{target.port}/bytes/{SIZE}"
+    done = node(f"{scheme}://{buyer.proxy}", url, url)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == pattern(SIZE) * 2
+    buyer.assert_counted(target)
+
+
+@pytest.mark.parametrize("scheme", ["socks5h", "http"])
+def test_node_fetches_by_tls(
+    buyer: Buyer, secure_target: WebTarget, certificate: Certificate, scheme: str
+) -> None:
+    url = f"https://localhost:{secure_target.port}/bytes/{SIZE}"
+    trusting = {"NODE_EXTRA_CA_CERTS": str(certificate.path)}
+    done = node(f"{scheme}://{buyer.proxy}", url, url, **trusting)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == pattern(SIZE) * 2
+    buyer.assert_counted(secure_target)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "told"), [("socks5", b"authentication failed"), ("http", b"status 407")]
+)
+def test_node_is_told_that_its_password_is_wrong(
+    buyer: Buyer, target: WebTarget, scheme: str, told: bytes
+) -> None:
+    done = node(f"{scheme}://{buyer.wrong_proxy}", f"http://127.0.0.1:{target.port}/bytes/1")
+    assert done.returncode == 1
+    assert told in done.stderr.lower()
+    assert target.asked == []
+    assert buyer.used == 0
+
+
+# --- programs that know no proxy -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["socks5", "http"])
+def test_proxychains_makes_any_program_fetch(
+    buyer: Buyer, target: WebTarget, tmp_path: Path, kind: str
+) -> None:
+    settings = tmp_path / "proxychains.conf"
+    proxy = f"{kind} 127.0.0.1 {buyer.daemon.proxy_port} {buyer.username} {buyer.password}"
+    settings.write_text(f"strict_chain\nproxy_dns\n[ProxyList]\n{proxy}\n")
+    fetched = output_of(
+        *("proxychains4", "-q", "-f", str(settings)),
+        *("curl", "--silent", "--show-error", "--max-time", "60"),
+        f"http://127.0.0.1:{target.port}/bytes/{SIZE}",
+    )
+    assert fetched == pattern(SIZE)
+    buyer.assert_counted(target)
+
+
+# --- programs that know HTTP proxies -------------------------------------------------------------
+
+
+def wget(*arguments: str, **variables: str) -> bytes:
+    """Fetch with wget."""
+    return output_of(
+        "wget", "--no-config", "--quiet", "--tries=1", "-O", "-", *arguments, **variables
+    )
+
+
+def test_wget_fetches(buyer: Buyer, target: WebTarget) -> None:
+    url = f"http://localhost:{target.port}/bytes/{SIZE}"
+    assert wget(url, url, http_proxy=f"http://{buyer.proxy}") == pattern(SIZE) * 2
+    buyer.assert_counted(target)
+
+
+def test_wget_fetches_by_tls(
+    buyer: Buyer, secure_target: WebTarget, certificate: Certificate
+) -> None:
+    url = f"https://localhost:{secure_target.port}/bytes/{SIZE}"
+    trusting = f"--ca-certificate={certificate.path}"
+    assert wget(trusting, url, https_proxy=f"http://{buyer.proxy}") == pattern(SIZE)
+    buyer.assert_counted(secure_target)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A bare repository with one commit, prepared for a server that knows nothing of git."""
+    work, bare = tmp_path / "work", tmp_path / "served.git"
+    who = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.com")
+    output_of("git", "init", "--quiet", str(work))
+    (work / "file").write_bytes(pattern(SIZE))
+    output_of("git", "-C", str(work), "add", "file")
+    output_of("git", *who, "-C", str(work), "commit", "--quiet", "-m", "Something to clone")
+    output_of("git", "clone", "--quiet", "--bare", str(work), str(bare))
+    output_of("git", "-C", str(bare), "update-server-info")
+    return bare
+
+
+@pytest.mark.parametrize("scheme", ["http", "socks5h"])
+def test_git_clones(
+    buyer: Buyer,
+    secure_target: WebTarget,
+    certificate: Certificate,
+    repository: Path,
+    scheme: str,
+) -> None:
+    for path in repository.rglob("*"):
+        if path.is_file():
+            secure_target.pages[f"/{path.relative_to(repository)}"] = path.read_bytes()
+    clone = repository.parent / "clone"
+    output_of(
+        *("git", "-c", f"http.proxy={scheme}://{buyer.proxy}"),
+        *("clone", "--quiet", f"https://localhost:{secure_target.port}/", str(clone)),
+        GIT_SSL_CAINFO=str(certificate.path),
+    )
+    assert (clone / "file").read_bytes() == pattern(SIZE)
+    buyer.assert_counted(secure_target)

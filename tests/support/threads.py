@@ -1,25 +1,35 @@
 """Targets for clients that have no event loop: servers in threads, counting what they see."""
 
+import io
 import socket
 import socketserver
+import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from support.targets import PATTERN, pattern
+from support.tls import Count, TlsStream
 
 
 class WebTarget(ThreadingHTTPServer):
     """An HTTP server: GET /bytes/N answers N bytes of the pattern, POST answers what it got.
 
-    `received` and `sent` count every byte on its connections, heads included.
+    `pages` are what else there is, by path. `received` and `sent` count every byte on its
+    connections, heads included; of TLS, every byte as it travels.
+
+    Args:
+        context: what speaks TLS, if it is to be spoken.
     """
 
     daemon_threads = True
 
-    def __init__(self) -> None:
+    def __init__(self, context: ssl.SSLContext | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.context = context
+        self.pages: dict[str, bytes] = {}
+        self.asked: list[str] = []
         self.received = 0
         self.sent = 0
         self.lock = threading.Lock()
@@ -28,6 +38,14 @@ class WebTarget(ThreadingHTTPServer):
     def port(self) -> int:
         return int(self.server_address[1])
 
+    def count_received(self, size: int) -> None:
+        with self.lock:
+            self.received += size
+
+    def count_sent(self, size: int) -> None:
+        with self.lock:
+            self.sent += size
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: WebTarget
@@ -35,18 +53,42 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self.rfile = _Counting(self.rfile, self.server, "received")
-        self.wfile = _Counting(self.wfile, self.server, "sent")
+        server = self.server
+        if server.context is None:
+            self.rfile = _Counting(self.rfile, server.count_received)
+            self.wfile = _Counting(self.wfile, server.count_sent)
+            return
+        self.rfile.close()
+        stream = TlsStream(
+            self.connection, server.context, server.count_received, server.count_sent
+        )
+        self.rfile, self.wfile = io.BufferedReader(stream), stream
+
+    def finish(self) -> None:
+        """Hear the client to its end, so that its last bytes are counted, too."""
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_WR)
+            self.rfile.read()
+        super().finish()
 
     def do_GET(self) -> None:
-        self._answer(pattern(int(self.path.rpartition("/")[2])))
+        path = self.path.partition("?")[0]
+        self.server.asked.append(path)
+        if path in self.server.pages:
+            self._answer(self.server.pages[path])
+        elif path.startswith("/bytes/"):
+            self._answer(pattern(int(path.rpartition("/")[2])))
+        else:
+            self._answer(b"", 404)
 
     def do_POST(self) -> None:
         self._answer(self.rfile.read(int(self.headers["Content-Length"])))
 
-    def _answer(self, body: bytes) -> None:
-        self.send_response(200)
+    def _answer(self, body: bytes, status: int = 200) -> None:
+        self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
+        if self.path.endswith(".html"):
+            self.send_header("Content-Type", "text/html; charset=utf-8")
         self.end_headers()
         self.wfile.write(body)
 
@@ -55,19 +97,14 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Counting:
-    """A file that counts what passes."""
+    """A file that tells of what passes."""
 
-    def __init__(self, file: object, server: WebTarget, counter: str) -> None:
+    def __init__(self, file: object, count: Count) -> None:
         self._file = file
-        self._server = server
-        self._counter = counter
+        self._count = count
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._file, name)
-
-    def _count(self, size: int) -> None:
-        with self._server.lock:
-            setattr(self._server, self._counter, getattr(self._server, self._counter) + size)
 
     def readline(self, *arguments: int) -> bytes:
         data = self._file.readline(*arguments)
@@ -85,9 +122,9 @@ class _Counting:
 
 
 @contextmanager
-def web() -> Iterator[WebTarget]:
-    """Run an HTTP server."""
-    server = WebTarget()
+def web(context: ssl.SSLContext | None = None) -> Iterator[WebTarget]:
+    """Run an HTTP server, by TLS if there is a context for it."""
+    server = WebTarget(context)
     yield from _run(server)
 
 

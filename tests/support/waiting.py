@@ -8,9 +8,14 @@ PATIENCE_SECONDS = 20.0
 STEP_SECONDS = 0.01
 
 
-async def until(condition: Callable[[], bool | Awaitable[bool]], what: str = "") -> None:
+async def until(
+    condition: Callable[[], bool | Awaitable[bool]],
+    what: str = "",
+    *,
+    seconds: float = PATIENCE_SECONDS,
+) -> None:
     """Wait until a condition, plain or awaitable, holds."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + seconds
     while True:
         outcome = condition()
         if isinstance(outcome, Awaitable):
@@ -22,10 +27,11 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], what: str = "")
         await asyncio.sleep(STEP_SECONDS)
 
 
-def until_true(condition: Callable[[], bool], what: str = "") -> None:
-    """Wait, in a test without a loop, until a condition holds."""
+def until_true(condition: Callable[[], bool], what: str | Callable[[], str] = "") -> None:
+    """Wait, in a test without a loop, until a condition holds; `what` tells that it never did."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         if time.monotonic() > deadline:
-            raise AssertionError(f"never came true: {what or condition}")
+            told = what() if callable(what) else what
+            raise AssertionError(f"never came true: {told or condition}")
         time.sleep(STEP_SECONDS)

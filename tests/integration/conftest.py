@@ -1,0 +1,42 @@
+"""Fixtures for clients that fetch through a bought session."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from support import threads
+from support.buyer import Buyer, selling
+from support.threads import WebTarget
+from support.tls import Certificate, make_certificate
+
+
+@pytest.fixture(scope="module")
+def sell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Buyer]]:
+    """A daemon for all clients of a file; each call sells a session."""
+    with selling(tmp_path_factory.mktemp("daemon")) as sell_one:
+        yield sell_one
+
+
+@pytest.fixture
+def buyer(sell: Callable[[], Buyer]) -> Buyer:
+    """Somebody with a fresh session."""
+    return sell()
+
+
+@pytest.fixture
+def target() -> Iterator[WebTarget]:
+    """An HTTP server on this machine."""
+    with threads.web() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    """A certificate for this machine, made by nobody."""
+    return make_certificate(tmp_path_factory.mktemp("certificate"))
+
+
+@pytest.fixture
+def secure_target(certificate: Certificate) -> Iterator[WebTarget]:
+    """An HTTPS server on this machine."""
+    with threads.web(certificate.server) as server:
+        yield server

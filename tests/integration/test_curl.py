@@ -1,0 +1,113 @@
+"""curl fetches through a bought session by each of its ways to a proxy; every byte is counted."""
+
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.buyer import Buyer, run
+from support.targets import pattern
+from support.threads import WebTarget
+from support.tls import Certificate
+
+SIZE = 3_000_001
+
+
+def curl(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    assert shutil.which("curl"), "curl is one of the four things a machine needs"
+    return run("curl", "--silent", "--show-error", "--max-time", "60", *arguments)
+
+
+@pytest.mark.parametrize("scheme", ["socks5", "socks5h", "http"])
+def test_curl_downloads(buyer: Buyer, target: WebTarget, scheme: str) -> None:
+    url = f"http://localhost:{target.port}/bytes/{SIZE}"
+    if scheme == "socks5":
+        url = url.replace("localhost", "127.0.0.1")
+    done = curl("--proxy", f"{scheme}://{buyer.proxy}", url)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == pattern(SIZE)
+    buyer.assert_counted(target)
+
+
+def test_curl_uploads(buyer: Buyer, target: WebTarget, tmp_path: Path) -> None:
+    body = tmp_path / "body"
+    body.write_bytes(pattern(SIZE))
+    done = curl(
+        *("--proxy", f"socks5h://{buyer.proxy}", "--data-binary", f"@{body}"),
+        *("-H", "Expect:", f"http://127.0.0.1:{target.port}/"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == pattern(SIZE)
+    buyer.assert_counted(target)
+    assert buyer.used > 2 * SIZE
+
+
+@pytest.mark.parametrize("option", ["--proxytunnel", "--proxy-anyauth"])
+def test_curl_downloads_by_http(buyer: Buyer, target: WebTarget, option: str) -> None:
+    url = f"http://localhost:{target.port}/bytes/{SIZE}"
+    done = curl("--proxy", f"http://{buyer.proxy}", option, url)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == pattern(SIZE)
+    buyer.assert_counted(target)
+
+
+def test_curl_fetches_twice_by_http(buyer: Buyer, target: WebTarget) -> None:
+    url = f"http://127.0.0.1:{target.port}/bytes/{SIZE}"
+    done = curl("--proxy", f"http://{buyer.proxy}", "--proxy-anyauth", url, url)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == pattern(SIZE) * 2
+    buyer.assert_counted(target)
+
+
+def test_curl_uploads_by_http(buyer: Buyer, target: WebTarget, tmp_path: Path) -> None:
+    body = tmp_path / "body"
+    body.write_bytes(pattern(SIZE))
+    done = curl(
+        *("--proxy", f"http://{buyer.proxy}", "--data-binary", f"@{body}"),
+        *("-H", "Expect: 100-continue", f"http://127.0.0.1:{target.port}/"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == pattern(SIZE)
+    buyer.assert_counted(target)
+
+
+@pytest.mark.parametrize("scheme", ["socks5", "socks5h", "http"])
+def test_curl_downloads_by_tls(
+    buyer: Buyer, secure_target: WebTarget, certificate: Certificate, scheme: str
+) -> None:
+    url = f"https://localhost:{secure_target.port}/bytes/{SIZE}"
+    done = curl("--proxy", f"{scheme}://{buyer.proxy}", "--cacert", str(certificate.path), url)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == pattern(SIZE)
+    buyer.assert_counted(secure_target)
+
+
+def test_curl_is_told_by_http_what_is_wrong(buyer: Buyer, target: WebTarget) -> None:
+    wrong = f"http://{buyer.wrong_proxy}"
+    page = f"http://127.0.0.1:{target.port}/bytes/1"
+    told = curl("--proxy", wrong, "-w", "%{http_code}", page)
+    assert told.stdout == b"The user name or the password of the session is wrong.\n407"
+    tunnelled = curl("--proxy", wrong, "--proxytunnel", page)
+    assert tunnelled.returncode != 0
+    assert b"407" in tunnelled.stderr
+    assert buyer.used == 0
+
+
+def test_curl_is_told_that_its_password_is_wrong(buyer: Buyer, target: WebTarget) -> None:
+    done = curl(
+        "--proxy",
+        f"socks5h://{buyer.wrong_proxy}",
+        f"http://127.0.0.1:{target.port}/bytes/1",
+    )
+    assert done.returncode == 97
+    assert b"rejected" in done.stderr
+    assert buyer.used == 0
+
+
+def test_curl_is_told_that_a_target_refuses(buyer: Buyer) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    done = curl("--proxy", f"socks5h://{buyer.proxy}", f"http://127.0.0.1:{port}/")
+    assert done.returncode == 97
+    assert b"(5)" in done.stderr or b"refused" in done.stderr

@@ -1,0 +1,51 @@
+"""Names for tests: resolvers that ask nobody, and a way to let a daemon ask them."""
+
+import asyncio
+from ipaddress import ip_address
+
+import pytest
+
+from proxyd.egress.resolve import Address, NameNotFoundError, Resolver
+from proxyd.gateway import Gateway
+
+
+class Localhost:
+    """A `Resolver` that knows one name.
+
+    Args:
+        address: what it stands for.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._addresses = [ip_address(address)]
+
+    def cached(self, name: str) -> list[Address] | None:
+        """Nothing is known without asking."""
+
+    async def resolve(self, name: str) -> list[Address]:
+        """Know localhost."""
+        if name == "localhost":
+            return self._addresses
+        raise NameNotFoundError(name)
+
+
+class Slow(Localhost):
+    """One that says so when it `may_answer`, and not before."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.may_answer = asyncio.Event()
+
+    async def resolve(self, name: str) -> list[Address]:
+        """Wait, and know localhost."""
+        await self.may_answer.wait()
+        return await super().resolve(name)
+
+
+def look_names_up_by(monkeypatch: pytest.MonkeyPatch, resolver: Resolver) -> None:
+    """Let every daemon that is built from here on ask this one."""
+
+    def build(meter: object, _: Resolver, *others: object, **named: object) -> Gateway:
+        return Gateway(meter, resolver, *others, **named)
+
+    monkeypatch.setattr("proxyd.daemon.Gateway", build)
