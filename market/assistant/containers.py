@@ -1,0 +1,245 @@
+"""JPEG and PNG files as their bytes say they are, before anything is decoded.
+
+Segments and chunks are walked to the very end of the picture (ITU-T T.81, annex B; PNG, section 5),
+so that a picture too large to decode, one that is cut off, and a file that goes on behind its
+picture are refused for what they are.
+"""
+
+import re
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Literal
+
+from market.errors import Code, MarketError
+
+JPEG_START = b"\xff\xd8\xff"
+PNG_START = b"\x89PNG\r\n\x1a\n"
+PIECES_MAX = 20_000
+METADATA_MAX_BYTES = 1024 * 1024
+TEXT_MAX_BYTES = 256 * 1024
+
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_STANDALONE = frozenset(range(0xD0, 0xD8)) | {0x01}
+_START, _END, _SCAN = 0xD8, 0xD9, 0xDA
+_COMMENT, _APP0, _APP2, _APP11 = 0xFE, 0xE0, 0xE2, 0xEB
+_TEXT_CHUNKS = frozenset((b"tEXt", b"zTXt", b"iTXt"))
+_READ_CHUNKS = _TEXT_CHUNKS | {b"IHDR", b"acTL", b"eXIf", b"caBX"}
+_AFTER_SCAN = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A picture's file: its format, its size in pixels, and what it says about the picture.
+
+    `metadata` is every description in one piece, compressed ones unpacked, within a bound; `keys`
+    are the names of a PNG's texts; with `has_manifest` there is a C2PA manifest in it.
+    """
+
+    format: Literal["JPEG", "PNG"]
+    width: int
+    height: int
+    metadata: bytes
+    keys: frozenset[str]
+    has_manifest: bool
+
+
+def inspect(data: bytes) -> Container:
+    """Return what a file is.
+
+    Raises:
+        MarketError: `photo_not_jpeg_or_png`, `photo_broken`, `photo_truncated`, `photo_animated`,
+            `photo_bit_depth`, `photo_trailing_data`.
+    """
+    if data.startswith(JPEG_START):
+        return _jpeg(data)
+    if data.startswith(PNG_START):
+        return _png(data)
+    raise refused(Code.PHOTO_NOT_JPEG_OR_PNG)
+
+
+def refused(code: Code) -> MarketError:
+    """Return the refusal of a photo."""
+    return MarketError(code, field="file")
+
+
+class _Jpeg:
+    """What the segments of a JPEG file say."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.sizes: list[tuple[int, int]] = []
+        self.metadata = bytearray()
+        self.manifest = bytearray()
+        self.has_further_pictures = False
+
+    def walk(self, at: int) -> int:
+        """Walk one picture that starts at an offset; return where it ends."""
+        data = self._data
+        at += 2
+        for _ in range(PIECES_MAX):
+            while data[at : at + 2] == b"\xff\xff":
+                at += 1
+            if at + 2 > len(data):
+                raise refused(Code.PHOTO_TRUNCATED)
+            if data[at] != 0xFF:
+                raise refused(Code.PHOTO_BROKEN)
+            marker = data[at + 1]
+            at += 2
+            if marker == _END:
+                return at
+            if marker in _STANDALONE:
+                continue
+            at = self._segment(marker, at)
+        raise refused(Code.PHOTO_BROKEN)
+
+    def _segment(self, marker: int, at: int) -> int:
+        data = self._data
+        if at + 2 > len(data):
+            raise refused(Code.PHOTO_TRUNCATED)
+        length = int.from_bytes(data[at : at + 2])
+        if length < 2 or marker in (0x00, _START):
+            raise refused(Code.PHOTO_BROKEN)
+        end = at + length
+        if end > len(data):
+            raise refused(Code.PHOTO_TRUNCATED)
+        self._read(marker, data[at + 2 : end])
+        if marker != _SCAN:
+            return end
+        found = _AFTER_SCAN.search(data, end)
+        if found is None:
+            raise refused(Code.PHOTO_TRUNCATED)
+        return found.start()
+
+    def _read(self, marker: int, payload: bytes) -> None:
+        if marker in _FRAMES:
+            if len(payload) < 6:
+                raise refused(Code.PHOTO_BROKEN)
+            depth, height, width = struct.unpack(">BHH", payload[:5])
+            if depth != 8:
+                raise refused(Code.PHOTO_BIT_DEPTH)
+            self.sizes.append((width, height))
+        elif marker == _APP2 and payload.startswith(b"MPF\0"):
+            self.has_further_pictures = True
+        elif marker == _APP11 and payload.startswith(b"JP"):
+            self.manifest += _jumbf(payload)
+        elif marker == _COMMENT or (_APP0 < marker <= 0xEF and marker != _APP2):
+            self.metadata += payload[: max(0, METADATA_MAX_BYTES - len(self.metadata))]
+
+
+def _jpeg(data: bytes) -> Container:
+    found = _Jpeg(data)
+    end = found.walk(0)
+    if not found.sizes:
+        raise refused(Code.PHOTO_BROKEN)
+    _check_rest(data, end, may_hold_pictures=found.has_further_pictures)
+    width, height = max(found.sizes, key=lambda size: size[0] * size[1])
+    has_manifest = b"c2pa" in found.manifest
+    metadata = bytes(found.metadata) + bytes(found.manifest[:METADATA_MAX_BYTES])
+    return _checked(Container("JPEG", width, height, metadata, frozenset(), has_manifest))
+
+
+def _check_rest(data: bytes, end: int, *, may_hold_pictures: bool) -> None:
+    """Refuse what stands behind the picture, but for padding and the further pictures of a camera.
+
+    Cameras append a preview or a gain map as JPEGs of their own, and say so (CIPA DC-007).
+    """
+    further = _Jpeg(data)
+    while data[end:].strip(b"\0"):
+        start = end
+        while data[start] == 0:
+            start += 1
+        if not may_hold_pictures or not data.startswith(JPEG_START, start):
+            raise refused(Code.PHOTO_TRAILING_DATA)
+        try:
+            end = further.walk(start)
+        except MarketError as error:
+            raise refused(Code.PHOTO_TRAILING_DATA) from error
+
+
+def _jumbf(payload: bytes) -> bytes:
+    """Return a segment's share of a box: without its own head, and the box's repeated one."""
+    number = int.from_bytes(payload[4:8])
+    return payload[8:] if number <= 1 else payload[16:]
+
+
+class _Png:
+    """What the chunks of a PNG file say."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.head = b""
+        self.metadata = bytearray()
+        self.keys: set[str] = set()
+        self.has_manifest = False
+
+    def walk(self) -> int:
+        """Walk the picture; return where it ends."""
+        data, at = self._data, len(PNG_START)
+        for _ in range(PIECES_MAX):
+            if at + 12 > len(data):
+                raise refused(Code.PHOTO_TRUNCATED)
+            length = int.from_bytes(data[at : at + 4])
+            kind = data[at + 4 : at + 8]
+            if not kind.isalpha() or (not self.head and kind != b"IHDR"):
+                raise refused(Code.PHOTO_BROKEN)
+            if at + 12 + length > len(data):
+                raise refused(Code.PHOTO_TRUNCATED)
+            if kind in _READ_CHUNKS:
+                self._read(kind, data[at + 8 : at + 8 + length])
+            at += 12 + length
+            if kind == b"IEND":
+                return at
+        raise refused(Code.PHOTO_BROKEN)
+
+    def _read(self, kind: bytes, payload: bytes) -> None:
+        if kind == b"IHDR":
+            if len(payload) != 13:
+                raise refused(Code.PHOTO_BROKEN)
+            self.head = payload
+            return
+        if kind == b"acTL":
+            raise refused(Code.PHOTO_ANIMATED)
+        if kind == b"caBX":
+            self.has_manifest = True
+        elif kind in _TEXT_CHUNKS:
+            key, payload = _text(kind, payload)
+            self.keys.add(key)
+        self.metadata += payload[: max(0, METADATA_MAX_BYTES - len(self.metadata))]
+
+
+def _png(data: bytes) -> Container:
+    found = _Png(data)
+    end = found.walk()
+    if data[end:].strip(b"\0"):
+        raise refused(Code.PHOTO_TRAILING_DATA)
+    width, height, depth = struct.unpack(">IIB", found.head[:9])
+    if depth == 16:
+        raise refused(Code.PHOTO_BIT_DEPTH)
+    keys = frozenset(found.keys)
+    return _checked(
+        Container("PNG", width, height, bytes(found.metadata), keys, found.has_manifest)
+    )
+
+
+def _text(kind: bytes, payload: bytes) -> tuple[str, bytes]:
+    """Return the name of a text, in lower case, and the text (PNG, section 11.3.3)."""
+    key, _, rest = payload.partition(b"\0")
+    is_packed = kind == b"zTXt"
+    if kind == b"iTXt":
+        is_packed = rest[:1] == b"\x01"
+        rest = rest[1:].partition(b"\0")[2].partition(b"\0")[2]
+    elif is_packed:
+        rest = rest[1:]
+    if is_packed:
+        try:
+            rest = zlib.decompressobj().decompress(rest.removeprefix(b"\0"), TEXT_MAX_BYTES)
+        except zlib.error as error:
+            raise refused(Code.PHOTO_BROKEN) from error
+    return key.decode("latin-1").lower(), rest[:TEXT_MAX_BYTES]
+
+
+def _checked(found: Container) -> Container:
+    if found.width == 0 or found.height == 0:
+        raise refused(Code.PHOTO_BROKEN)
+    return found
