@@ -15,12 +15,16 @@ _PREFERENCE = re.compile(
 )
 
 _TURKISH_WORDS = frozenset(
-    "merhaba selam nasil nasıl nedir kadar bakiye bakiyem kac kaç icin için bir bu benim var yok "
-    "mi mı oturum cihaz odul ödül davet hesabim yardim ne neler nerede tesekkurler lutfen".split()
+    _WORD.findall(
+        "merhaba selam nasil nasıl nedir kadar bakiye bakiyem kac kaç icin için bir bu benim var "
+        "yok mi mı oturum cihaz odul ödül davet hesabim yardim ne neler nerede lutfen"
+    )
 )
 _ENGLISH_WORDS = frozenset(
-    "the is are what how my you your do does can i a an of to hello hi help please much many who "
-    "where when why balance and show tell me have".split()
+    _WORD.findall(
+        "the is are what how my you your do does can i a an of to hello hi help please much many "
+        "who where when why balance and show tell me have"
+    )
 )
 
 

@@ -20,6 +20,8 @@ SPECIFIED = [
     ("get", "/api/marketplace/jobs"),
     ("post", "/api/jobs"),
     ("post", "/api/jobs/{job_id}/accept"),
+    ("post", "/api/assistant/chat"),
+    ("post", "/api/assistant/analyze-image"),
     ("post", "/api/bandwidth/create"),
     ("get", "/api/bandwidth/sessions"),
     ("post", "/api/bandwidth/end"),
