@@ -16,15 +16,23 @@ from market.errors import Code, MarketError
 JPEG_START = b"\xff\xd8\xff"
 PNG_START = b"\x89PNG\r\n\x1a\n"
 PIECES_MAX = 20_000
+FURTHER_MAX = 8
 METADATA_MAX_BYTES = 1024 * 1024
 TEXT_MAX_BYTES = 256 * 1024
+EXIF_START = b"Exif\0\0"
+EXIF_ENTRIES_MAX = 200
+ORIENTATION = 0x0112
 
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _STANDALONE = frozenset(range(0xD0, 0xD8)) | {0x01}
 _START, _END, _SCAN = 0xD8, 0xD9, 0xDA
-_COMMENT, _APP0, _APP2, _APP11 = 0xFE, 0xE0, 0xE2, 0xEB
+_COMMENT, _APP1, _APP2, _APP11, _APP14 = 0xFE, 0xE1, 0xE2, 0xEB, 0xEE
+# All but JFIF's and Adobe's, which say how to read the colours.
+_DESCRIPTIONS = frozenset(range(_APP1, 0xF0)) - {_APP14} | {_COMMENT}
 _TEXT_CHUNKS = frozenset((b"tEXt", b"zTXt", b"iTXt"))
 _READ_CHUNKS = _TEXT_CHUNKS | {b"IHDR", b"acTL", b"eXIf", b"caBX"}
+_PIXEL_CHUNKS = frozenset((b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"))
+_FILL = re.compile(rb"\xff+")
 _AFTER_SCAN = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
 
 
@@ -32,13 +40,17 @@ _AFTER_SCAN = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
 class Container:
     """A picture's file: its format, its size in pixels, and what it says about the picture.
 
-    `metadata` is every description in one piece, compressed ones unpacked, within a bound; `keys`
-    are the names of a PNG's texts; with `has_manifest` there is a C2PA manifest in it.
+    `pixels` is the file with nothing in it but what decoding takes, and `orientation` how the
+    picture is to be turned (EXIF's 1 to 8). `metadata` is every description in one piece, unpacked,
+    within a bound; `keys` are the names of a PNG's texts; with `has_manifest` there is a C2PA
+    manifest in it.
     """
 
     format: Literal["JPEG", "PNG"]
     width: int
     height: int
+    pixels: bytes
+    orientation: int
     metadata: bytes
     keys: frozenset[str]
     has_manifest: bool
@@ -69,6 +81,8 @@ class _Jpeg:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self.sizes: list[tuple[int, int]] = []
+        self.kept: list[bytes] = []
+        self.orientation = 1
         self.metadata = bytearray()
         self.manifest = bytearray()
         self.has_further_pictures = False
@@ -78,11 +92,12 @@ class _Jpeg:
         data = self._data
         at += 2
         for _ in range(PIECES_MAX):
-            while data[at : at + 2] == b"\xff\xff":
-                at += 1
+            fill = _FILL.match(data, at)
+            if fill is not None:
+                at = fill.end() - 1
             if at + 2 > len(data):
                 raise refused(Code.PHOTO_TRUNCATED)
-            if data[at] != 0xFF:
+            if fill is None:
                 raise refused(Code.PHOTO_BROKEN)
             marker = data[at + 1]
             at += 2
@@ -90,7 +105,9 @@ class _Jpeg:
                 return at
             if marker in _STANDALONE:
                 continue
-            at = self._segment(marker, at)
+            start, at = at - 2, self._segment(marker, at)
+            if marker not in _DESCRIPTIONS:
+                self.kept.append(data[start:at])
         raise refused(Code.PHOTO_BROKEN)
 
     def _segment(self, marker: int, at: int) -> int:
@@ -123,7 +140,9 @@ class _Jpeg:
             self.has_further_pictures = True
         elif marker == _APP11 and payload.startswith(b"JP"):
             self.manifest += _jumbf(payload)
-        elif marker == _COMMENT or (_APP0 < marker <= 0xEF and marker != _APP2):
+        elif marker in _DESCRIPTIONS:
+            if marker == _APP1 and payload.startswith(EXIF_START):
+                self.orientation = _orientation(payload.removeprefix(EXIF_START))
             self.metadata += payload[: max(0, METADATA_MAX_BYTES - len(self.metadata))]
 
 
@@ -134,9 +153,18 @@ def _jpeg(data: bytes) -> Container:
         raise refused(Code.PHOTO_BROKEN)
     _check_rest(data, end, may_hold_pictures=found.has_further_pictures)
     width, height = max(found.sizes, key=lambda size: size[0] * size[1])
-    has_manifest = b"c2pa" in found.manifest
-    metadata = bytes(found.metadata) + bytes(found.manifest[:METADATA_MAX_BYTES])
-    return _checked(Container("JPEG", width, height, metadata, frozenset(), has_manifest))
+    return _checked(
+        Container(
+            format="JPEG",
+            width=width,
+            height=height,
+            pixels=b"".join((data[:2], *found.kept, data[end - 2 : end])),
+            orientation=found.orientation,
+            metadata=bytes(found.metadata) + bytes(found.manifest[:METADATA_MAX_BYTES]),
+            keys=frozenset(),
+            has_manifest=b"c2pa" in found.manifest,
+        )
+    )
 
 
 def _check_rest(data: bytes, end: int, *, may_hold_pictures: bool) -> None:
@@ -144,17 +172,17 @@ def _check_rest(data: bytes, end: int, *, may_hold_pictures: bool) -> None:
 
     Cameras append a preview or a gain map as JPEGs of their own, and say so (CIPA DC-007).
     """
-    further = _Jpeg(data)
-    while data[end:].strip(b"\0"):
-        start = end
-        while data[start] == 0:
-            start += 1
-        if not may_hold_pictures or not data.startswith(JPEG_START, start):
-            raise refused(Code.PHOTO_TRAILING_DATA)
+    for _ in range(FURTHER_MAX):
+        rest = data[end:].lstrip(b"\0")
+        if not rest:
+            return
+        if not may_hold_pictures or not rest.startswith(JPEG_START):
+            break
         try:
-            end = further.walk(start)
+            end = _Jpeg(data).walk(len(data) - len(rest))
         except MarketError as error:
             raise refused(Code.PHOTO_TRAILING_DATA) from error
+    raise refused(Code.PHOTO_TRAILING_DATA)
 
 
 def _jumbf(payload: bytes) -> bytes:
@@ -169,6 +197,8 @@ class _Png:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self.head = b""
+        self.kept: list[bytes] = []
+        self.orientation = 1
         self.metadata = bytearray()
         self.keys: set[str] = set()
         self.has_manifest = False
@@ -187,6 +217,8 @@ class _Png:
                 raise refused(Code.PHOTO_TRUNCATED)
             if kind in _READ_CHUNKS:
                 self._read(kind, data[at + 8 : at + 8 + length])
+            if kind in _PIXEL_CHUNKS:
+                self.kept.append(data[at : at + 12 + length])
             at += 12 + length
             if kind == b"IEND":
                 return at
@@ -202,6 +234,8 @@ class _Png:
             raise refused(Code.PHOTO_ANIMATED)
         if kind == b"caBX":
             self.has_manifest = True
+        elif kind == b"eXIf":
+            self.orientation = _orientation(payload)
         elif kind in _TEXT_CHUNKS:
             key, payload = _text(kind, payload)
             self.keys.add(key)
@@ -216,10 +250,34 @@ def _png(data: bytes) -> Container:
     width, height, depth = struct.unpack(">IIB", found.head[:9])
     if depth == 16:
         raise refused(Code.PHOTO_BIT_DEPTH)
-    keys = frozenset(found.keys)
     return _checked(
-        Container("PNG", width, height, bytes(found.metadata), keys, found.has_manifest)
+        Container(
+            format="PNG",
+            width=width,
+            height=height,
+            pixels=b"".join((PNG_START, *found.kept)),
+            orientation=found.orientation,
+            metadata=bytes(found.metadata),
+            keys=frozenset(found.keys),
+            has_manifest=found.has_manifest,
+        )
     )
+
+
+def _orientation(exif: bytes) -> int:
+    """Return how EXIF says the picture is to be turned, 1 where it says nothing (TIFF 6.0)."""
+    order: Literal["little", "big"] = "little" if exif.startswith(b"II") else "big"
+
+    def number(at: int, size: int) -> int:
+        return int.from_bytes(exif[at : at + size], order)
+
+    start = number(4, 4)
+    for entry in range(min(number(start, 2), EXIF_ENTRIES_MAX)):
+        at = start + 2 + entry * 12
+        if number(at, 2) == ORIENTATION:
+            value = number(at + 8, 2)
+            return value if 1 <= value <= 8 else 1
+    return 1
 
 
 def _text(kind: bytes, payload: bytes) -> tuple[str, bytes]:

@@ -31,7 +31,7 @@ DISTANCE_MAX = 0.1
 # A coefficient below this is rounding: one grey level over a small part of the picture.
 SILENCE = 4.0
 WEIGHT_MIN = 0.05
-AMBIGUITY = 0.35
+AMBIGUITY = 0.8
 
 _COSINES = [
     [math.cos(math.pi * (2 * x + 1) * u / (2 * SAMPLES)) for x in range(SAMPLES)]

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO
 
-from PIL import Image, ImageOps
+from PIL import Image
 
 from market.assistant.containers import Container, inspect, refused
 from market.assistant.likeness import Likeness, likeness
@@ -17,6 +17,17 @@ THREADS = 2
 WAITING_MAX = 32
 SHOWN_MAX_SIDE = 1536
 SHOWN_QUALITY = 85
+
+# EXIF 2.32, section 4.6.4, tag 274.
+TURN_OF_ORIENTATION = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +95,7 @@ def _photo(data: bytes, max_pixels: int) -> Photo:
     found = inspect(data)
     if found.width * found.height > max_pixels:
         raise refused(Code.PHOTO_TOO_MANY_PIXELS)
-    picture = _decoded(data, found, max_pixels)
+    picture = _decoded(found, max_pixels)
     shown = BytesIO()
     picture.save(shown, "JPEG", quality=SHOWN_QUALITY)
     return Photo(
@@ -98,16 +109,15 @@ def _photo(data: bytes, max_pixels: int) -> Photo:
     )
 
 
-def _decoded(data: bytes, found: Container, max_pixels: int) -> Image.Image:
-    """Return a picture the right way up, on white where it is transparent, without its metadata."""
+def _decoded(found: Container, max_pixels: int) -> Image.Image:
+    """Return a picture the right way up, and on white where it is transparent."""
     try:
-        with Image.open(BytesIO(data), formats=(found.format,)) as opened:
+        with Image.open(BytesIO(found.pixels), formats=(found.format,)) as opened:
             if opened.width * opened.height > max_pixels:
                 raise refused(Code.PHOTO_TOO_MANY_PIXELS)
             opened.draft(None, (SHOWN_MAX_SIDE, SHOWN_MAX_SIDE))
             picture = opened.convert("RGBA" if opened.has_transparency_data else "RGB")
             picture.thumbnail((SHOWN_MAX_SIDE, SHOWN_MAX_SIDE))
-            ImageOps.exif_transpose(picture, in_place=True)
     except (MarketError, MemoryError):
         raise
     except Exception as error:
@@ -115,4 +125,5 @@ def _decoded(data: bytes, found: Container, max_pixels: int) -> Image.Image:
         raise refused(Code.PHOTO_BROKEN) from error
     clean = Image.new("RGB", picture.size, "white")
     clean.paste(picture, mask=picture if picture.mode == "RGBA" else None)
-    return clean
+    turn = TURN_OF_ORIENTATION.get(found.orientation)
+    return clean if turn is None else clean.transpose(turn)

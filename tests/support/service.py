@@ -1,6 +1,7 @@
 """A whole daemon inside the test's own event loop, with a client for its API."""
 
 import asyncio
+import io
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -119,7 +120,8 @@ class Service:
         for name, value in fields.items():
             form.add_field(name, value)
         if file is not None:
-            form.add_field("file", file, filename="photo.jpg", content_type="image/jpeg")
+            content = io.BytesIO(file)
+            form.add_field("file", content, filename="photo.jpg", content_type="image/jpeg")
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         async with self.http.post(self.url + path, data=form, headers=headers) as response:
             parsed = msgspec.json.decode(await response.read())
