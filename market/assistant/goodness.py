@@ -204,9 +204,27 @@ class Goodness:
             file_hash=photo.file_hash,
             created_at=now,
         )
+        # Most of what is refused is refused here, and keeps nobody from writing.
+        refused = await self._store.read(refusal, reward, photo.likeness, self._terms)
+        if refused is not None:
+            return refused
         return await self._store.write(
             pay, reward, photo.likeness, self._terms, transfer_id=self._identifiers.new()
         )
+
+
+async def refusal(
+    tx: Transaction, reward: RewardRow, likeness: Likeness, terms: RewardTerms
+) -> Outcome | None:
+    """Say why a reward is not paid: the photo is known, or a cap is met; None when it is."""
+    if await _is_known(tx, reward.file_hash, likeness):
+        return Outcome.KNOWN
+    paid = await queries.paid_on(tx, day=reward.day, user_id=reward.user_id)
+    if paid.to_user + reward.amount > terms.user_daily:
+        return Outcome.USER_CAP
+    if paid.to_all + reward.amount > terms.total_daily:
+        return Outcome.TOTAL_CAP
+    return None
 
 
 async def pay(
@@ -224,13 +242,9 @@ async def pay(
     # One at a time: of two like photos at once, or two rewards up to a cap, one must see the other.
     source = ledger.rewards(Currency.CREDIT)
     await tx.lock("accounts", [source])
-    if await _is_known(tx, reward.file_hash, likeness):
-        return Outcome.KNOWN
-    paid = await queries.paid_on(tx, day=reward.day, user_id=reward.user_id)
-    if paid.to_user + reward.amount > terms.user_daily:
-        return Outcome.USER_CAP
-    if paid.to_all + reward.amount > terms.total_daily:
-        return Outcome.TOTAL_CAP
+    refused = await refusal(tx, reward, likeness, terms)
+    if refused is not None:
+        return refused
     await queries.insert_reward(tx, reward)
     for number, bits in enumerate(likeness.kept):
         await queries.insert_print(tx, reward.id, number, bits, bands(bits))
