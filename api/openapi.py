@@ -220,14 +220,26 @@ def _responses(route: Route, refs: dict[type[Struct], dict[str, Any]]) -> dict[s
 
 
 def _events(route: Route, refs: dict[type[Struct], dict[str, Any]]) -> dict[str, Any]:
-    """Declare a stream of events; OpenAPI 3.1 knows no schema for one event of many."""
-    names = ", ".join(f"`{name}`" for name in route.events)
+    """Declare a stream of events: the schema is that of one (OpenAPI 3.2 calls it itemSchema)."""
     return {
         "schema": {
-            "type": "string",
-            "description": f"Server-sent events: {names}. The data of each is JSON, see x-events.",
-        },
-        "x-events": {name: refs[kind] for name, kind in route.events.items()},
+            "description": "One of the server-sent events.",
+            "oneOf": [
+                {
+                    "type": "object",
+                    "properties": {
+                        "event": {"const": name},
+                        "data": {
+                            "type": "string",
+                            "contentMediaType": JSON,
+                            "contentSchema": refs[kind],
+                        },
+                    },
+                    "required": ["event", "data"],
+                }
+                for name, kind in route.events.items()
+            ],
+        }
     }
 
 

@@ -118,6 +118,9 @@ async def test_a_form_is_declared_with_its_file(document: dict[str, Any]) -> Non
 async def test_a_stream_is_declared_event_by_event(document: dict[str, Any]) -> None:
     done = document["paths"]["/api/assistant/chat"]["post"]["responses"]["200"]["content"]
     assert set(done) == {"application/json", "text/event-stream"}
-    events = done["text/event-stream"]["x-events"]
+    events = {
+        each["properties"]["event"]["const"]: each["properties"]["data"]["contentSchema"]
+        for each in done["text/event-stream"]["schema"]["oneOf"]
+    }
     assert list(events) == ["delta", "done"]
     assert events["done"] == done["application/json"]["schema"]
