@@ -17,6 +17,7 @@ JPEG_START = b"\xff\xd8\xff"
 PNG_START = b"\x89PNG\r\n\x1a\n"
 PIECES_MAX = 20_000
 FURTHER_MAX = 8
+SCAN_PIECE_BYTES = 512 * 1024
 METADATA_MAX_BYTES = 1024 * 1024
 TEXT_MAX_BYTES = 256 * 1024
 EXIF_START = b"Exif\0\0"
@@ -123,10 +124,7 @@ class _Jpeg:
         self._read(marker, data[at + 2 : end])
         if marker != _SCAN:
             return end
-        found = _AFTER_SCAN.search(data, end)
-        if found is None:
-            raise refused(Code.PHOTO_TRUNCATED)
-        return found.start()
+        return _end_of_scan(data, end)
 
     def _read(self, marker: int, payload: bytes) -> None:
         if marker in _FRAMES:
@@ -144,6 +142,16 @@ class _Jpeg:
             if marker == _APP1 and payload.startswith(EXIF_START):
                 self.orientation = _orientation(payload.removeprefix(EXIF_START))
             self.metadata += payload[: max(0, METADATA_MAX_BYTES - len(self.metadata))]
+
+
+def _end_of_scan(data: bytes, at: int) -> int:
+    """Return where the next marker is; in pieces, between which other threads get their turn."""
+    while at < len(data):
+        found = _AFTER_SCAN.search(data, at, at + SCAN_PIECE_BYTES + 1)
+        if found is not None:
+            return found.start()
+        at += SCAN_PIECE_BYTES
+    raise refused(Code.PHOTO_TRUNCATED)
 
 
 def _jpeg(data: bytes) -> Container:

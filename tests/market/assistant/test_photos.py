@@ -169,6 +169,14 @@ def test_long_runs_take_no_longer_than_they_are_long() -> None:
         assert refusal(announced + run) is Code.PHOTO_TRAILING_DATA
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 1000])
+def test_a_scan_is_searched_piece_by_piece(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("market.assistant.containers.SCAN_PIECE_BYTES", size)
+    assert read(JPEG).width == 320
+    assert refusal(JPEG[:-2]) is Code.PHOTO_TRUNCATED
+    assert refusal(JPEG + b"x") is Code.PHOTO_TRAILING_DATA
+
+
 async def test_a_file_that_is_too_large_is_not_looked_at() -> None:
     photos = Photos(PhotoLimits(max_bytes=len(JPEG), max_pixels=320 * 240))
     assert (await photos.read(JPEG)).width == 320
