@@ -33,6 +33,13 @@ class PaidRow(NamedTuple):
     to_all: int
 
 
+class PrintRow(NamedTuple):
+    """A kept print, as `market` makes it."""
+
+    bits: int
+    detail: int
+
+
 async def paid_on(tx: Transaction, *, day: int, user_id: str) -> PaidRow:
     """Return what was paid on a day."""
     found = await tx.one(
@@ -60,13 +67,13 @@ async def was_rewarded(tx: Transaction, file_hash: str) -> bool:
     return bool(found)
 
 
-async def prints_near(tx: Transaction, band: int, values: Sequence[int]) -> list[int]:
+async def prints_near(tx: Transaction, band: int, values: Sequence[int]) -> list[PrintRow]:
     """Return every kept print that has one of at most `PROBES` values in a band."""
     names = ", ".join(f":{name}" for name in _PROBE_NAMES)
     filled = [*values, *[values[0]] * (PROBES - len(values))]
     return await tx.all(
-        int,
-        f"SELECT bits FROM goodness_prints WHERE {BANDS[band]} IN ({names})",
+        PrintRow,
+        f"SELECT bits, detail FROM goodness_prints WHERE {BANDS[band]} IN ({names})",
         **dict(zip(_PROBE_NAMES, filled, strict=True)),
     )
 
@@ -85,17 +92,19 @@ async def insert_reward(tx: Transaction, reward: RewardRow) -> None:
 
 
 async def insert_print(
-    tx: Transaction, reward_id: str, number: int, bits: int, bands: Sequence[int]
+    tx: Transaction, reward_id: str, number: int, kept: PrintRow, bands: Sequence[int]
 ) -> None:
     """Keep a print of a rewarded photo, with its bands."""
     await tx.run(
         """
-        INSERT INTO goodness_prints (reward_id, number, bits, band_a, band_b, band_c, band_d)
-        VALUES (:reward_id, :number, :bits, :band_a, :band_b, :band_c, :band_d)
+        INSERT INTO goodness_prints
+            (reward_id, number, bits, detail, band_a, band_b, band_c, band_d)
+        VALUES (:reward_id, :number, :bits, :detail, :band_a, :band_b, :band_c, :band_d)
         """,
         reward_id=reward_id,
         number=number,
-        bits=bits,
+        bits=kept.bits,
+        detail=kept.detail,
         **dict(zip(BANDS, bands, strict=True)),
     )
 

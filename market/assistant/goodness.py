@@ -19,7 +19,7 @@ from market.assistant import builtin
 from market.assistant.asking import Asking
 from market.assistant.chat import LANGUAGE_NAMES, context
 from market.assistant.languages import Language
-from market.assistant.likeness import Likeness, bands
+from market.assistant.likeness import Likeness, Print, bands
 from market.assistant.model import ModelError, Question, Schema, Turn
 from market.assistant.photos import Photo
 from market.assistant.phrases import phrase
@@ -27,7 +27,7 @@ from market.ids import Identifiers
 from market.ledger import Movement, Transfer
 from market.money import MICRO, Currency
 from storage import assistant as queries
-from storage.assistant import RewardRow
+from storage.assistant import PrintRow, RewardRow
 from storage.store import Store, Transaction
 
 DAY_SECONDS = 86_400
@@ -246,8 +246,9 @@ async def pay(
     if refused is not None:
         return refused
     await queries.insert_reward(tx, reward)
-    for number, bits in enumerate(likeness.kept):
-        await queries.insert_print(tx, reward.id, number, bits, bands(bits))
+    for number, kept in enumerate(likeness.kept):
+        row = PrintRow(kept.bits, kept.detail)
+        await queries.insert_print(tx, reward.id, number, row, bands(kept.bits))
     movement = Movement(source, ledger.available(reward.user_id, Currency.CREDIT), reward.amount)
     key = f"goodness:{reward.id}"
     transfer = Transfer(transfer_id, key, Currency.CREDIT, (movement,), reward.created_at)
@@ -260,8 +261,8 @@ async def _is_known(tx: Transaction, file_hash: str, likeness: Likeness) -> bool
         return True
     for compared in likeness.compared:
         for band, values in enumerate(compared.probes()):
-            for bits in await queries.prints_near(tx, band, sorted(values)):
-                if compared.is_like(bits):
+            for row in await queries.prints_near(tx, band, sorted(values)):
+                if compared.is_like(Print(*row)):
                     return True
     return False
 

@@ -19,13 +19,14 @@ CREATE TABLE goodness_prints (
     reward_id TEXT NOT NULL REFERENCES goodness_rewards (id),
     number BIGINT NOT NULL,
     bits BIGINT NOT NULL,
+    detail BIGINT NOT NULL,
     band_a BIGINT NOT NULL,
     band_b BIGINT NOT NULL,
     band_c BIGINT NOT NULL,
     band_d BIGINT NOT NULL,
     PRIMARY KEY (reward_id, number)
 );
-CREATE INDEX goodness_prints_by_band_a ON goodness_prints (band_a, bits);
-CREATE INDEX goodness_prints_by_band_b ON goodness_prints (band_b, bits);
-CREATE INDEX goodness_prints_by_band_c ON goodness_prints (band_c, bits);
-CREATE INDEX goodness_prints_by_band_d ON goodness_prints (band_d, bits);
+CREATE INDEX goodness_prints_by_band_a ON goodness_prints (band_a, bits, detail);
+CREATE INDEX goodness_prints_by_band_b ON goodness_prints (band_b, bits, detail);
+CREATE INDEX goodness_prints_by_band_c ON goodness_prints (band_c, bits, detail);
+CREATE INDEX goodness_prints_by_band_d ON goodness_prints (band_d, bits, detail);

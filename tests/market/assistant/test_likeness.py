@@ -14,6 +14,7 @@ from market.assistant.likeness import (
     BITS,
     PROBED_BITS,
     Likeness,
+    Print,
     bands,
     likeness,
 )
@@ -33,28 +34,28 @@ def seen(picture: Image.Image, quality: int = 85) -> Likeness:
 def are_alike(new: Likeness, kept: Likeness) -> bool:
     """Compare as the store does: what a band brings, and then all of it."""
     return any(
-        compared.is_like(bits)
+        compared.is_like(each)
         for compared in new.compared
         for band, values in enumerate(compared.probes())
-        for bits in kept.kept
-        if bands(bits)[band] in values
+        for each in kept.kept
+        if bands(each.bits)[band] in values
     )
 
 
 def test_three_hundred_different_photos_are_told_apart() -> None:
-    index: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    index: dict[tuple[int, int], list[tuple[int, Print]]] = {}
     for seed in range(PHOTOS):
-        for bits in of(seed).kept:
-            for place in enumerate(bands(bits)):
-                index.setdefault(place, []).append((seed, bits))
+        for kept in of(seed).kept:
+            for place in enumerate(bands(kept.bits)):
+                index.setdefault(place, []).append((seed, kept))
     alike = {
         (seed, other)
         for seed in range(PHOTOS)
         for compared in of(seed).compared
         for band, values in enumerate(compared.probes())
         for value in values
-        for other, bits in index.get((band, value), ())
-        if compared.is_like(bits)
+        for other, kept in index.get((band, value), ())
+        if compared.is_like(kept)
     }
     assert alike == {(seed, seed) for seed in range(PHOTOS)}
 
@@ -112,8 +113,9 @@ def test_pictures_of_nothing_are_all_alike_and_like_no_photo() -> None:
 
 
 def test_a_print_fits_a_column_and_its_bands_are_all_of_it() -> None:
-    for bits in of(1).kept:
+    for bits, detail in of(1).kept:
         assert 0 <= bits < 2**BITS < 2**63 + 1
+        assert 0 <= detail < 2**63
         assert sum(value << 16 * band for band, value in enumerate(bands(bits))) == bits
 
 
