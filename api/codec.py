@@ -1,6 +1,7 @@
 """JSON in and out: typed requests, exact numbers, and errors that name the field."""
 
 import re
+from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, Generic, TypeVar
 
@@ -24,6 +25,12 @@ class Money(int):
 
 class Size(int):
     """A size in bytes; in JSON a number of GB (10^9 bytes)."""
+
+    __slots__ = ()
+
+
+class File(bytes):
+    """The content of a file; a field of a multipart form, never of JSON."""
 
     __slots__ = ()
 
@@ -54,10 +61,13 @@ class Decoder(Generic[_Body]):
             raise MarketError(Code.INVALID_FIELD, message) from error
 
 
-def convert_query(query: dict[str, str], kind: type[_Body]) -> _Body:
-    """Return query parameters as their type; raises as `Decoder.decode`."""
+def convert_query(query: Mapping[str, str | File], kind: type[_Body]) -> _Body:
+    """Return query parameters, or the fields of a form, as their type.
+
+    Raises as `Decoder.decode`.
+    """
     for name, value in query.items():
-        if "\0" in value:
+        if isinstance(value, str) and "\0" in value:
             message = f"The parameter {name} contains the character U+0000."
             raise MarketError(Code.INVALID_FIELD, message, field=name)
     try:

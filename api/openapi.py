@@ -7,8 +7,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from api.codec import Money, Size
+from api.codec import File, Money, Size
 from api.errors import STATUS_OF_KIND, ErrorBody, Transport
+from api.events import CONTENT_TYPE as EVENTS
+from api.forms import MULTIPART
 from api.routes import Auth, Nothing, Route
 from market.errors import Code
 from market.once import KEY_MAX_CHARACTERS
@@ -33,9 +35,14 @@ SECURITY_SCHEMES = {
 SECURITY_OF_AUTH: dict[Auth, list[dict[str, list[str]]]] = {
     Auth.NONE: [],
     Auth.JWT: [{"session": []}],
+    Auth.OPTIONAL_JWT: [{}, {"session": []}],
     Auth.WORKER: [{"worker": []}],
 }
-REFUSAL_OF_AUTH = {Auth.JWT: Code.UNAUTHORIZED, Auth.WORKER: Code.WORKER_UNAUTHORIZED}
+REFUSAL_OF_AUTH = {
+    Auth.JWT: Code.UNAUTHORIZED,
+    Auth.OPTIONAL_JWT: Code.UNAUTHORIZED,
+    Auth.WORKER: Code.WORKER_UNAUTHORIZED,
+}
 
 _WORD = re.compile(r"\w+")
 _NAME = re.compile(r"\{(\w+)\}")
@@ -55,6 +62,9 @@ def document(routes: Iterable[Route], *, version: str, base_url: str) -> dict[st
         types, schema_hook=_schema_of, ref_template=REFERENCE
     )
     refs = dict(zip(types, schemas, strict=True))
+    for route in table:
+        if route.form_max_bytes:
+            _declare_form(components[_component(refs[route.body])])
     paths: dict[str, dict[str, Any]] = {}
     for route in table:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, refs, components)
@@ -75,7 +85,7 @@ def _types(table: Sequence[Route]) -> list[type[Struct]]:
     """Return every type that a request or a response has, each once."""
     found: dict[type[Struct], None] = {ErrorBody: None}
     for route in table:
-        for kind in (route.body, route.query, route.response):
+        for kind in (route.body, route.query, route.response, *route.events.values()):
             if kind is not Nothing:
                 found[kind] = None
     return list(found)
@@ -86,6 +96,8 @@ def _schema_of(kind: type[Any]) -> dict[str, Any]:
         return {"type": "number", "minimum": 0}
     if kind is Size:
         return {"type": "number", "exclusiveMinimum": 0}
+    if kind is File:
+        return {"type": "string", "format": "binary"}
     raise NotImplementedError(f"no schema for {kind}")
 
 
@@ -110,7 +122,7 @@ def _operation(
             content["example"] = route.example
         operation["requestBody"] = {
             "required": not route.body_optional,
-            "content": {JSON: content},
+            "content": {MULTIPART if route.form_max_bytes else JSON: content},
         }
     return operation
 
@@ -143,16 +155,26 @@ def _query_parameters(
 ) -> list[dict[str, Any]]:
     if route.query is Nothing:
         return []
-    name = refs[route.query]["$ref"].rpartition("/")[2]
-    properties: dict[str, Any] = components[name]["properties"]
+    properties: dict[str, Any] = components[_component(refs[route.query])]["properties"]
     return [
         {"name": key, "in": "query", "required": False, "schema": _without_null(schema)}
         for key, schema in properties.items()
     ]
 
 
+def _component(reference: dict[str, Any]) -> str:
+    return str(reference["$ref"].rpartition("/")[2])
+
+
+def _declare_form(component: dict[str, Any]) -> None:
+    """Declare the fields of a form as texts, which are left out or empty, never null."""
+    properties = component["properties"]
+    for name, schema in properties.items():
+        properties[name] = _without_null(schema)
+
+
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """A query parameter is left out, never null."""
+    """A query parameter, or a field of a form, is left out, never null."""
     kept = {key: value for key, value in schema.items() if key not in ("anyOf", "default")}
     for choice in schema.get("anyOf", ()):
         if choice != {"type": "null"}:
@@ -175,9 +197,10 @@ def _idempotency_key() -> dict[str, Any]:
 
 
 def _responses(route: Route, refs: dict[type[Struct], dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    responses: dict[str, dict[str, Any]] = {
-        "200": {"description": "Done.", "content": {JSON: {"schema": refs[route.response]}}}
-    }
+    done: dict[str, Any] = {JSON: {"schema": refs[route.response]}}
+    if route.events:
+        done[EVENTS] = _events(route, refs)
+    responses: dict[str, dict[str, Any]] = {"200": {"description": "Done.", "content": done}}
     refusals: dict[int, list[tuple[str, str]]] = {}
     for code in _market_refusals(route):
         status = STATUS_OF_KIND[code.kind]
@@ -194,6 +217,30 @@ def _responses(route: Route, refs: dict[type[Struct], dict[str, Any]]) -> dict[s
             "content": {JSON: {"schema": refs[ErrorBody], "examples": examples}},
         }
     return responses
+
+
+def _events(route: Route, refs: dict[type[Struct], dict[str, Any]]) -> dict[str, Any]:
+    """Declare a stream of events: the schema is that of one (OpenAPI 3.2 calls it itemSchema)."""
+    return {
+        "schema": {
+            "description": "One of the server-sent events.",
+            "oneOf": [
+                {
+                    "type": "object",
+                    "properties": {
+                        "event": {"const": name},
+                        "data": {
+                            "type": "string",
+                            "contentMediaType": JSON,
+                            "contentSchema": refs[kind],
+                        },
+                    },
+                    "required": ["event", "data"],
+                }
+                for name, kind in route.events.items()
+            ],
+        }
+    }
 
 
 def _market_refusals(route: Route) -> list[Code]:

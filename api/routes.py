@@ -1,6 +1,6 @@
 """What a route declares: how it is reached, who may, what goes in, what comes out."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Generic, Literal, TypeVar
@@ -16,10 +16,11 @@ from storage.devices import DeviceRow
 
 
 class Auth(Enum):
-    """What a caller must show."""
+    """What a caller must show; who shows nothing is nobody where that is optional."""
 
     NONE = auto()
     JWT = auto()
+    OPTIONAL_JWT = auto()
     WORKER = auto()
 
 
@@ -33,6 +34,12 @@ class Encoded(Reply):
     """A successful response that is JSON already."""
 
     body: bytes = b""
+
+
+class Streamed(Reply):
+    """A successful response that is sent event by event: each its name, and its data."""
+
+    events: AsyncGenerator[tuple[str, Struct], None]
 
 
 class Nothing(Struct):
@@ -55,7 +62,8 @@ Query = TypeVar("Query")
 class Call(Generic[Body, Query]):
     """A request that was read and checked.
 
-    `client` is the address it came from, `login` who is calling where the route wants to know.
+    `client` is the address it came from, `login` who is calling where the route wants to know;
+    `accept_language` is the header of that name.
     """
 
     body: Body
@@ -65,6 +73,7 @@ class Call(Generic[Body, Query]):
     login: Caller | None = None
     once: Once | None = None
     worker: DeviceRow | None = None
+    accept_language: str = ""
 
     @property
     def device(self) -> DeviceRow:
@@ -99,6 +108,10 @@ class Route:
     With `body_optional`, a request without a body is one with an empty object. An `idempotent` one
     honours an Idempotency-Key. `example` is a body that works; `unavailable` are refusals of the
     transport that this one has beside those of all.
+
+    With `form_max_bytes`, the body is multipart/form-data of at most so many bytes, and is handed
+    over unread, as a `Form`. With `events`, the response may also be a stream of server-sent
+    events; they are declared by name.
     """
 
     method: str
@@ -115,3 +128,5 @@ class Route:
     idempotent: bool = False
     example: dict[str, Any] | None = None
     unavailable: tuple[Transport, ...] = ()
+    form_max_bytes: int = 0
+    events: dict[str, type[Struct]] = field(default_factory=dict)

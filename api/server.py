@@ -13,13 +13,14 @@ from aiohttp import web
 from aiohttp.web_exceptions import HTTPRequestEntityTooLarge
 from aiohttp.web_protocol import RequestHandler
 
-from api import errors, openapi
+from api import errors, events, openapi
 from api.codec import Decoder, convert_query
 from api.errors import Failure, Transport, TransportError
+from api.forms import Form, Uploads, continued
 from api.pages import Page, pages
 from api.rate import RateLimit
 from api.router import Router
-from api.routes import Auth, Call, Encoded, Nothing, Route, encode
+from api.routes import Auth, Call, Encoded, Nothing, Route, Streamed, encode
 from market.accounts import Caller
 from market.errors import Code, MarketError
 from market.once import Once, Replayed, Seal
@@ -34,6 +35,7 @@ BODY_TIMEOUT_SECONDS = 30.0
 KEEPALIVE_SECONDS = 75.0
 SHUTDOWN_SECONDS = 5.0
 JSON = "application/json"
+SERVER = "proxyd"
 
 Authenticate = Callable[[str], Awaitable[Caller]]
 AuthenticateWorker = Callable[[str], Awaitable[DeviceRow]]
@@ -75,7 +77,9 @@ class HttpServer:
         self.openapi = openapi.document(table, version=version, base_url=base_url)
         self._pages = pages(msgspec.json.encode(self.openapi))
         self._router = Router(table)
-        self._decoders = {route.body: Decoder(route.body) for route in table}
+        self._decoders = {
+            route.body: Decoder(route.body) for route in table if not route.form_max_bytes
+        }
         self._authenticate = authenticate
         self._authenticate_worker = authenticate_worker
         self._body_max_bytes = body_max_bytes
@@ -83,6 +87,7 @@ class HttpServer:
         self._seal = seal
         self._wall_clock = now
         self._rate = RateLimit(requests_per_second, monotonic)
+        self._uploads = Uploads()
         self._draining = False
         self._runner: web.ServerRunner | None = None
 
@@ -121,7 +126,7 @@ class HttpServer:
             client_max_size=self._body_max_bytes,
         )
 
-    async def _respond(self, request: web.BaseRequest) -> web.Response:
+    async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             page = self._pages.get(request.path)
             if page is not None:
@@ -130,6 +135,8 @@ class HttpServer:
             if self._draining and not route.while_draining:
                 raise TransportError(Transport.DRAINING)
             reply = await route.handler(await self._call(request, route, names))
+            if isinstance(reply, Streamed):
+                return await events.send(request, reply.events, {"Server": SERVER})
             body = reply.body if isinstance(reply, Encoded) else encode(reply)
             return _response(200, body, {})
         except Replayed as replayed:
@@ -156,7 +163,15 @@ class HttpServer:
             query = convert_query(dict(request.query), route.query)
         body: object = None
         sent = b""
-        if route.body is not Nothing:
+        if route.form_max_bytes:
+            body = Form(
+                request,
+                route.body,
+                max_bytes=route.form_max_bytes,
+                uploads=self._uploads,
+                client=client,
+            )
+        elif route.body is not Nothing:
             absent = route.body_optional and not request.body_exists
             sent = b"{}" if absent else await self._body(request)
             body = self._decoders[route.body].decode(sent)
@@ -167,7 +182,8 @@ class HttpServer:
             once = Once(
                 login.profile.user_id, key, asked.hexdigest(), self._seal, self._wall_clock()
             )
-        return Call(body, query, names, client, login, once, worker)
+        accepted = request.headers.get("Accept-Language", "")
+        return Call(body, query, names, client, login, once, worker, accepted)
 
     async def _identify(
         self, request: web.BaseRequest, route: Route, client: str
@@ -176,7 +192,8 @@ class HttpServer:
         login, worker = None, None
         identity = client
         try:
-            if route.auth is Auth.JWT:
+            is_somebody = route.auth is Auth.OPTIONAL_JWT and "Authorization" in request.headers
+            if route.auth is Auth.JWT or is_somebody:
                 login = await self._authenticate(_bearer(request))
                 identity = login.session_id
             elif route.auth is Auth.WORKER:
@@ -215,9 +232,7 @@ class HttpServer:
             raise TransportError(Transport.BODY_TOO_LARGE)
         try:
             async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
-                if request.headers.get("Expect", "").lower() == "100-continue":
-                    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-                    request.writer.output_size = 0
+                await continued(request)
                 return await request.read()
         except TimeoutError as error:
             raise TransportError(Transport.REQUEST_TIMEOUT) from error
@@ -273,7 +288,7 @@ def _shown(request: web.BaseRequest, page: Page) -> web.Response:
 
 def _response(status: int, body: bytes, headers: dict[str, str]) -> web.Response:
     return web.Response(
-        status=status, body=body, headers={"Content-Type": JSON, "Server": "proxyd", **headers}
+        status=status, body=body, headers={"Content-Type": JSON, "Server": SERVER, **headers}
     )
 
 

@@ -1,6 +1,7 @@
 """What no single setting can know: contradictions between settings, and texts with a grammar."""
 
 import ipaddress
+import re
 from collections.abc import Iterator
 from decimal import Decimal
 from urllib.parse import urlsplit
@@ -11,6 +12,8 @@ SIGNING_KEY_MIN_BYTES = 32
 MONEY_DIGITS = 6
 PERCENT_DIGITS = 2
 PORT_MAX = 65_535
+CATEGORY = re.compile("[a-z]+(_[a-z]+)*")
+RESERVED_CATEGORIES = frozenset(("none", "unverified"))
 
 
 def contradictions(settings: Settings) -> Iterator[str]:
@@ -23,6 +26,7 @@ def contradictions(settings: Settings) -> Iterator[str]:
     yield from _urls(settings)
     yield from _auth(settings)
     yield from _prices(settings)
+    yield from _assistant(settings)
 
 
 def _networks(name: str, values: tuple[str, ...]) -> Iterator[str]:
@@ -85,6 +89,7 @@ def _urls(settings: Settings) -> Iterator[str]:
     for name, url in (
         ("api.base_url", settings.api.base_url),
         ("api.app_url", settings.api.app_url),
+        ("assistant.base_url", settings.assistant.base_url),
     ):
         if url and not _is_web(url):
             yield f"{name}: expected a URL that starts with http:// or https://, got {url!r}"
@@ -142,4 +147,27 @@ def _prices(settings: Settings) -> Iterator[str]:
         yield (
             f"market.price_per_gb_default_usd: {default} is below market.price_per_gb_floor_usd, "
             f"{floor}"
+        )
+
+
+def _assistant(settings: Settings) -> Iterator[str]:
+    assistant = settings.assistant
+    has_model = bool(assistant.model or assistant.vision_model)
+    if has_model and not assistant.base_url:
+        yield "assistant.base_url: must name the server that has the model"
+    if assistant.base_url and not has_model:
+        yield "assistant.model: must be set, or assistant.vision_model, to be asked for"
+    if not all("!" <= each <= "~" for each in assistant.api_key):
+        yield "assistant.api_key: has characters that no header can carry"
+    for category in assistant.rewards:
+        if not CATEGORY.fullmatch(category) or category in RESERVED_CATEGORIES:
+            yield (
+                "assistant.rewards: a category is a word of small letters and underscores, not "
+                f"none or unverified, got {category!r}"
+            )
+    highest = max(assistant.rewards.values(), default=0)
+    if highest > assistant.reward_user_daily_credits > 0:
+        yield (
+            f"assistant.reward_user_daily_credits: is below {highest}, a reward of "
+            "assistant.rewards that could never be paid"
         )

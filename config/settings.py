@@ -3,7 +3,7 @@
 from decimal import Decimal
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 PositiveInt = Annotated[int, Meta(ge=1)]
@@ -74,6 +74,34 @@ class MarketSettings(Struct, frozen=True):
     session_days: Annotated[int, Meta(ge=1, le=3650)] = 30
 
 
+class AssistantSettings(Struct, frozen=True):
+    """Which model answers, what photos may be, and what good deeds earn."""
+
+    base_url: str = ""
+    api_key: str = ""
+    model: str = ""
+    vision_model: str = ""
+    timeout_seconds: Annotated[float, Meta(gt=0, le=600)] = 30.0
+    concurrency: Annotated[int, Meta(ge=1, le=1000)] = 8
+    reply_max_tokens: NonNegativeInt = 1024
+    requests_per_minute: NonNegativeInt = 60
+    photo_max_bytes: Annotated[int, Meta(ge=1024, le=64 * 1024 * 1024)] = 10_000_000
+    photo_max_pixels: Annotated[int, Meta(ge=1024, le=80_000_000)] = 25_000_000
+    rewards: dict[str, Annotated[int, Meta(ge=0, le=1_000_000)]] = field(
+        default_factory=lambda: {
+            "helping_people": 10,
+            "giving": 10,
+            "caring_for_animals": 8,
+            "protecting_nature": 8,
+            "volunteering": 8,
+            "sharing_knowledge": 5,
+        }
+    )
+    confidence_min: Annotated[float, Meta(ge=0, le=1)] = 0.75
+    reward_user_daily_credits: Annotated[int, Meta(ge=0, le=1_000_000_000)] = 30
+    reward_total_daily_credits: Annotated[int, Meta(ge=0, le=1_000_000_000)] = 1000
+
+
 class MailSettings(Struct, frozen=True):
     """How letters go out; without a host they are written to the log."""
 
@@ -119,6 +147,7 @@ class Settings(Struct, frozen=True):
     egress: EgressSettings = EgressSettings()
     auth: AuthSettings = AuthSettings()
     market: MarketSettings = MarketSettings()
+    assistant: AssistantSettings = AssistantSettings()
     mail: MailSettings = MailSettings()
     limits: LimitSettings = LimitSettings()
     log: LogSettings = LogSettings()

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from market.money import Currency, shown
+from storage import assistant as assistant_queries
 from storage import bandwidth as bandwidth_queries
 from storage import ledger as queries
 from storage.ledger import BalanceRow, DifferenceRow
@@ -69,6 +70,10 @@ async def _audit(tx: Transaction) -> Report:
         Check(
             "every session's counters are the sums of its leases",
             tuple(await bandwidth_queries.usage_mismatches(tx)),
+        ),
+        Check(
+            "every reward for a photo was paid once, and nothing else was",
+            _words(await assistant_queries.rewards_against_postings(tx)),
         ),
     )
     return Report(len(balances), await queries.count_transfers(tx), checks)

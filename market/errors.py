@@ -98,6 +98,34 @@ class Code(Enum):
         Kind.INVALID,
         "This Idempotency-Key was used before, for another request.",
     )
+    PHOTO_NOT_JPEG_OR_PNG = (
+        "photo_not_jpeg_or_png",
+        Kind.INVALID,
+        "The file is not a JPEG or PNG photo, whatever its name says.",
+    )
+    PHOTO_TOO_LARGE = "photo_too_large", Kind.INVALID, "The photo's file has too many bytes."
+    PHOTO_TOO_MANY_PIXELS = (
+        "photo_too_many_pixels",
+        Kind.INVALID,
+        "The photo has too many pixels; send it smaller.",
+    )
+    PHOTO_TRUNCATED = (
+        "photo_truncated",
+        Kind.INVALID,
+        "The photo is cut off; its end did not arrive.",
+    )
+    PHOTO_BROKEN = "photo_broken", Kind.INVALID, "The photo is damaged and cannot be decoded."
+    PHOTO_ANIMATED = "photo_animated", Kind.INVALID, "An animated PNG is no photo; send a still."
+    PHOTO_BIT_DEPTH = (
+        "photo_bit_depth",
+        Kind.INVALID,
+        "The photo has more than eight bits a channel; send it with eight.",
+    )
+    PHOTO_TRAILING_DATA = (
+        "photo_trailing_data",
+        Kind.INVALID,
+        "The file goes on behind the end of the photo; send the photo alone.",
+    )
     TOO_MANY_ATTEMPTS = (
         "too_many_attempts",
         Kind.OVERLOADED,

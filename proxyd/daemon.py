@@ -13,6 +13,7 @@ from typing import Self
 
 from api.accounts import AccountRoutes
 from api.answers import Answers
+from api.assistant import AssistantRoutes
 from api.bandwidth import BandwidthRoutes
 from api.deploys import DeployRoutes
 from api.health import HealthRoutes
@@ -22,6 +23,11 @@ from api.server import HttpServer
 from api.workers import WorkerRoutes
 from config.settings import Settings
 from market.accounts import Accounts, LoginLimits
+from market.assistant.asking import Asking, Slots
+from market.assistant.builtin import Offer, Responder
+from market.assistant.chat import Chat
+from market.assistant.goodness import Goodness, RewardTerms
+from market.assistant.photos import PhotoLimits, Photos
 from market.bandwidth import Bandwidth, Terms
 from market.deploys import Deploys, Rates
 from market.devices import Devices
@@ -33,6 +39,7 @@ from market.once import Seal
 from market.passwords import Passwords
 from market.recovery import Recovery
 from market.referrals import Referrals, Rewards
+from market.throttle import Throttle
 from market.tokens import Tokens
 from proxyd import clock
 from proxyd.egress.policy import Policy
@@ -49,6 +56,7 @@ from proxyd.listening import address_in_words, bound_port, listen, tls_context
 from proxyd.mail import LogOutbox, SmtpOutbox, SmtpServer
 from proxyd.meter import Meter
 from proxyd.secret import signing_key
+from proxyd.upstream import OpenAiModel
 from proxyd.wire.events import Address
 from storage.errors import StoreError
 from storage.open import open_store
@@ -56,6 +64,7 @@ from storage.store import Store, probe
 
 DAY_SECONDS = 86_400
 HOUR_SECONDS = 3_600
+MINUTE_SECONDS = 60
 EXPIRY_CHECK_SECONDS = 2.0
 TAKE_BACK_CHECK_SECONDS = 15.0
 
@@ -154,6 +163,8 @@ class Daemon:
             fee=int(settings.market.fee_percent * 100),
         )
         self.deploys = Deploys(store, self.jobs, self.identifiers, clock.seconds, _rates(settings))
+        self.upstream = _upstream(settings)
+        self.photos = Photos(_photo_limits(settings))
         egress = settings.egress
         self.resolver = DnsResolver(egress.nameservers, lookup_seconds=egress.lookup_seconds)
         self.gateway = Gateway(
@@ -172,6 +183,7 @@ class Daemon:
                 *JobRoutes(self.jobs, Answers(store.version)).table(),
                 *ReferralRoutes(self.referrals, app_url).table(),
                 *DeployRoutes(self.deploys).table(),
+                *self._assistant().table(),
             ],
             authenticate=self.accounts.authenticate,
             authenticate_worker=self.devices.authenticate,
@@ -186,6 +198,39 @@ class Daemon:
         self._tasks: list[asyncio.Task[None]] = []
         self._draining = False
         self.has_failed = False
+
+    def _assistant(self) -> AssistantRoutes:
+        """Return the routes of the assistant, with a model where one is configured."""
+        wanted = self.settings.assistant
+        slots = Slots(wanted.concurrency)
+
+        def asking(model: str) -> Asking | None:
+            if not model:
+                return None
+            return Asking(self.upstream, slots, seconds=wanted.timeout_seconds)
+
+        responder = Responder(
+            self.bandwidth,
+            self.jobs,
+            self.devices,
+            self.referrals,
+            Offer(micro(self.settings.market.price_per_gb_default_usd)),
+        )
+        goodness = Goodness(
+            self.store,
+            self.identifiers,
+            clock.seconds,
+            _reward_terms(self.settings),
+            asking(wanted.vision_model),
+            wanted.vision_model,
+        )
+        return AssistantRoutes(
+            Chat(responder, asking(wanted.model), wanted.model),
+            self.photos,
+            goodness,
+            Throttle(wanted.requests_per_minute, MINUTE_SECONDS, clock.seconds),
+            photo_max_bytes=wanted.photo_max_bytes,
+        )
 
     async def start(self) -> None:
         """Take up what an earlier daemon left, then serve."""
@@ -246,6 +291,8 @@ class Daemon:
         finally:
             await self.resolver.close()
             self.passwords.close()
+            self.photos.close()
+            await self.upstream.close()
             self.listeners.close()
             await self.store.close()
         _logger.info("stopped")
@@ -369,6 +416,31 @@ def _rates(settings: Settings) -> Rates:
         },
         default=micro(market.gpu_rate_default_usd),
         credit=micro(market.credit_usd),
+    )
+
+
+def _upstream(settings: Settings) -> OpenAiModel:
+    assistant = settings.assistant
+    return OpenAiModel(
+        assistant.base_url,
+        assistant.api_key,
+        max_tokens=assistant.reply_max_tokens,
+        connections=assistant.concurrency,
+    )
+
+
+def _photo_limits(settings: Settings) -> PhotoLimits:
+    assistant = settings.assistant
+    return PhotoLimits(assistant.photo_max_bytes, assistant.photo_max_pixels)
+
+
+def _reward_terms(settings: Settings) -> RewardTerms:
+    assistant = settings.assistant
+    return RewardTerms(
+        amounts={category: micro(amount) for category, amount in assistant.rewards.items()},
+        confidence_min=assistant.confidence_min,
+        user_daily=micro(assistant.reward_user_daily_credits),
+        total_daily=micro(assistant.reward_total_daily_credits),
     )
 
 

@@ -20,6 +20,8 @@ SPECIFIED = [
     ("get", "/api/marketplace/jobs"),
     ("post", "/api/jobs"),
     ("post", "/api/jobs/{job_id}/accept"),
+    ("post", "/api/assistant/chat"),
+    ("post", "/api/assistant/analyze-image"),
     ("post", "/api/bandwidth/create"),
     ("get", "/api/bandwidth/sessions"),
     ("post", "/api/bandwidth/end"),
@@ -100,3 +102,25 @@ async def test_credentials_are_declared_where_they_are_asked_for(
 async def test_the_base_url_is_the_server(service: Service) -> None:
     made = openapi.document([], version="1", base_url="https://api.example.com")
     assert made["servers"] == [{"url": "https://api.example.com"}]
+
+
+async def test_a_form_is_declared_with_its_file(document: dict[str, Any]) -> None:
+    operation = document["paths"]["/api/assistant/analyze-image"]["post"]
+    assert operation["security"] == [{}, {"session": []}]
+    (kind, content), *others = operation["requestBody"]["content"].items()
+    assert (kind, others) == ("multipart/form-data", [])
+    form = document["components"]["schemas"][content["schema"]["$ref"].rpartition("/")[2]]
+    assert form["properties"]["file"] == {"type": "string", "format": "binary"}
+    assert form["required"] == ["file"]
+    assert "null" not in str(form)
+
+
+async def test_a_stream_is_declared_event_by_event(document: dict[str, Any]) -> None:
+    done = document["paths"]["/api/assistant/chat"]["post"]["responses"]["200"]["content"]
+    assert set(done) == {"application/json", "text/event-stream"}
+    events = {
+        each["properties"]["event"]["const"]: each["properties"]["data"]["contentSchema"]
+        for each in done["text/event-stream"]["schema"]["oneOf"]
+    }
+    assert list(events) == ["delta", "done"]
+    assert events["done"] == done["application/json"]["schema"]

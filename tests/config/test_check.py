@@ -268,3 +268,33 @@ def test_every_contradiction_is_told_at_once() -> None:
         "auth.signing_key_file",
         "market.price_per_gb_default_usd",
     ]
+
+
+# --- the assistant -----------------------------------------------------------------------------
+
+
+def test_a_model_needs_a_server_and_a_server_a_model() -> None:
+    assert blamed(assistant={"model": "m"}) == ["assistant.base_url"]
+    assert blamed(assistant={"vision_model": "m"}) == ["assistant.base_url"]
+    assert blamed(assistant={"base_url": "http://127.0.0.1:8000/v1"}) == ["assistant.model"]
+    for name in ("model", "vision_model"):
+        assert problems(assistant={"base_url": "http://127.0.0.1:8000/v1", name: "m"}) == []
+    assert blamed(assistant={"base_url": "127.0.0.1:8000", "model": "m"}) == ["assistant.base_url"]
+
+
+@pytest.mark.parametrize("key", ["two words", "line\nbreak", "schlüssel"])
+def test_a_key_that_no_header_can_carry_is_not_repeated(key: str) -> None:
+    (problem,) = problems(assistant={"api_key": key})
+    assert problem.startswith("assistant.api_key: ")
+    assert key not in problem
+
+
+@pytest.mark.parametrize("category", ["", "none", "unverified", "Two", "a b", "a__b", 'x"'])
+def test_a_category_is_a_word(category: str) -> None:
+    assert blamed(assistant={"rewards": {category: 1}}) == ["assistant.rewards"]
+
+
+def test_a_reward_that_could_never_be_paid_is_named() -> None:
+    low = {"rewards": {"giving": 40}, "reward_user_daily_credits": 39}
+    assert blamed(assistant=low) == ["assistant.reward_user_daily_credits"]
+    assert problems(assistant={**low, "reward_user_daily_credits": 0}) == []

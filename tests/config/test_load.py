@@ -47,7 +47,8 @@ def setting(settings: Settings, section: str, key: str) -> Any:
 
 def as_text(value: object) -> str:
     """Write a setting as the environment holds it."""
-    return msgspec.json.encode(value).decode() if isinstance(value, tuple) else str(value)
+    is_json = isinstance(value, tuple | dict)
+    return msgspec.json.encode(value).decode() if is_json else str(value)
 
 
 # --- what wins ---------------------------------------------------------------------------------

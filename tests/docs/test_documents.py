@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import process, threads
+from support import pictures, process, threads
 from support.process import ROOT
 
 from api.errors import STATUS_OF_KIND, Transport
@@ -70,6 +70,18 @@ def test_the_walk_through_of_jobs_runs(tmp_path: Path) -> None:
     assert '"replicas":3,"ready_replicas":0,"status":"queued","payment_type":"usd","cost":12.0' in (
         printed
     )
+
+
+def test_the_walk_through_of_the_assistant_runs(tmp_path: Path) -> None:
+    photo = tmp_path / "photo.jpg"
+    photo.write_bytes(pictures.jpeg(pictures.natural(1)))
+    printed = walk_through("assistant.md", tmp_path, PHOTO=str(photo))
+    assert "POST /api/bandwidth/create" in printed
+    assert "Bu otomatik bir" in printed
+    assert "Your balance: 0.00 credits and 0.00 USD." in printed
+    assert "event: delta\ndata: " in printed
+    assert 'event: done\ndata: {"ok":true,"reply":' in printed
+    assert '"goodness_type":"unverified"' in printed
 
 
 def test_the_table_of_errors_is_the_code() -> None:

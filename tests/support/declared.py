@@ -34,6 +34,18 @@ class Declared:
             errors = list(self._validator(schema["$ref"]).iter_errors(body))
             assert not errors, (method, path, status, errors[0].message)
 
+    def check_event(self, path: str, name: str, data: Any) -> None:
+        """Check one event of a stream against its declaration."""
+        operation = self._operation("POST", path)
+        assert operation is not None, path
+        declared = operation["responses"]["200"]["content"]["text/event-stream"]["schema"]
+        schema = {
+            each["properties"]["event"]["const"]: each["properties"]["data"]["contentSchema"]
+            for each in declared["oneOf"]
+        }[name]
+        errors = list(self._validator(schema["$ref"]).iter_errors(data))
+        assert not errors, (path, name, errors[0].message)
+
     def _operation(self, method: str, path: str) -> dict[str, Any] | None:
         for pattern, operations in self._paths:
             if pattern.fullmatch(path):

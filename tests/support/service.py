@@ -1,6 +1,7 @@
 """A whole daemon inside the test's own event loop, with a client for its API."""
 
 import asyncio
+import io
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -111,6 +112,39 @@ class Service:
             parsed = msgspec.json.decode(text) if text else None
             self._declared.check(method, path.partition("?")[0], response.status, parsed)
             return Answer(response.status, parsed, response.headers)
+
+    async def upload(
+        self, path: str, file: bytes | None, *, token: str | None = None, **fields: str
+    ) -> Answer:
+        """Send a form with a file."""
+        form = aiohttp.FormData(default_to_multipart=True)
+        for name, value in fields.items():
+            form.add_field(name, value)
+        if file is not None:
+            content = io.BytesIO(file)
+            form.add_field("file", content, filename="photo.jpg", content_type="image/jpeg")
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        async with self.http.post(self.url + path, data=form, headers=headers) as response:
+            parsed = msgspec.json.decode(await response.read())
+            self._declared.check("POST", path, response.status, parsed)
+            return Answer(response.status, parsed, response.headers)
+
+    async def stream(
+        self, path: str, body: Any, *, token: str | None = None
+    ) -> list[tuple[str, Any]]:
+        """Ask for a stream of events, and return each one's name and data."""
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        async with self.http.post(self.url + path, json=body, headers=headers) as response:
+            assert response.status == 200
+            assert response.headers["Content-Type"] == "text/event-stream"
+            text = await response.text()
+        events = []
+        for block in text.removesuffix("\n\n").split("\n\n"):
+            name, data = block.split("\n")
+            event = name.removeprefix("event: "), msgspec.json.decode(data.removeprefix("data: "))
+            self._declared.check_event(path, *event)
+            events.append(event)
+        return events
 
     async def person(self, usd: str = "0", credit: str = "0") -> Person:
         """Register somebody and pay money in."""

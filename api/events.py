@@ -1,0 +1,70 @@
+"""Server-sent events (WHATWG HTML, section 9.2): an answer that arrives piece by piece."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import msgspec
+from aiohttp import web
+from msgspec import Struct
+
+CONTENT_TYPE = "text/event-stream"
+WRITE_SECONDS = 30.0
+
+_logger = logging.getLogger("api")
+_encoder = msgspec.json.Encoder()
+
+
+async def send(
+    request: web.BaseRequest,
+    events: AsyncGenerator[tuple[str, Struct], None],
+    headers: dict[str, str],
+) -> web.StreamResponse:
+    """Send events until there are no more, or the client is gone or stops reading.
+
+    What goes wrong before the first event is raised, so that it can be answered like everything
+    else; what goes wrong later breaks the answer off.
+    """
+    response = web.StreamResponse(
+        headers={
+            **headers,
+            "Content-Type": CONTENT_TYPE,
+            "Cache-Control": "no-store",
+            "X-Accel-Buffering": "no",
+        }
+    )
+    async with aclosing(events):
+        first = await anext(events)
+        await response.prepare(request)
+        try:
+            await _write(response, encoded(*first))
+            async for name, data in events:
+                await _write(response, encoded(name, data))
+            await response.write_eof()
+        except ConnectionError:
+            _logger.debug("a client left in the middle of an answer")
+            _break_off(request, response)
+        except Exception:
+            _logger.exception("%s %s broke off", request.method, request.path)
+            _break_off(request, response)
+    return response
+
+
+def encoded(name: str, data: Struct) -> bytes:
+    """Return an event as it is sent; JSON has no line breaks of its own."""
+    return b"event: " + name.encode() + b"\ndata: " + _encoder.encode(data) + b"\n\n"
+
+
+async def _write(response: web.StreamResponse, data: bytes) -> None:
+    try:
+        async with asyncio.timeout(WRITE_SECONDS):
+            await response.write(data)
+    except TimeoutError as error:
+        raise ConnectionResetError("the client does not read") from error
+
+
+def _break_off(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    response.force_close()
+    if request.transport is not None:
+        request.transport.abort()

@@ -1,0 +1,156 @@
+"""The built-in responder: answers from help texts and the caller's own account, without a model."""
+
+import re
+from dataclasses import dataclass
+
+from market.accounts import Caller
+from market.assistant.languages import Language
+from market.assistant.phrases import phrase
+from market.bandwidth import Bandwidth
+from market.devices import Devices
+from market.jobs import Jobs
+from market.money import GB, MICRO, shown
+from market.referrals import Referrals
+from market.states import JobStatus, SessionStatus
+
+NAME = "builtin"
+LOOKED_AT_MAX = 1_000
+TOPICS_MAX = 3
+
+_TOPICS = (
+    ("balance", r"balance|\bcredits?\b|wallet|bakiye|kredi\b|баланс|кредит|잔액|크레딧"),
+    (
+        "sessions",
+        r"prox|socks|sessions?\b|bandwidth|traffic|oturum|прокси|сесси|трафик|프록시|세션|트래픽",
+    ),
+    ("jobs", r"\bjobs?\b|\btasks?\b|\bişler|\bişim|görev|задани|задач|작업"),
+    (
+        "devices",
+        r"device|worker|machine|heartbeat|cihaz|makine|устройств|воркер|장치|기기|워커",
+    ),
+    ("referral", r"referr|invit|davet|referans|реферал|приглаш|추천|초대"),
+    ("deploys", r"deploy|replica|dağıt|kopya|развёр|развер|деплой|배포|복제"),
+    (
+        "rewards",
+        r"reward|good(ness| deed)|photo|ödül|iyilik|fotoğraf|наград|добр|фото|보상|선행|사진",
+    ),
+    ("training", r"train|eğit|обуч|학습"),
+    ("account", r"password|log ?in|e-?mail|account|parola|şifre|hesab|парол|аккаунт|비밀번호|계정"),
+)
+_PATTERNS = [(topic, re.compile(pattern, re.IGNORECASE)) for topic, pattern in _TOPICS]
+_TOPIC_OF_MODE = {"goodness": "rewards", "training": "training"}
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What the help texts quote: the price per GB, in micro-USD, when a buyer names none."""
+
+    price_per_gb: int
+
+
+class Responder:
+    """Answers by topic.
+
+    Args:
+        bandwidth: knows the caller's sessions.
+        jobs: knows the caller's jobs.
+        devices: knows the caller's devices.
+        referrals: knows the caller's code.
+        offer: what is quoted.
+    """
+
+    def __init__(
+        self,
+        bandwidth: Bandwidth,
+        jobs: Jobs,
+        devices: Devices,
+        referrals: Referrals,
+        offer: Offer,
+    ) -> None:
+        self._bandwidth = bandwidth
+        self._jobs = jobs
+        self._devices = devices
+        self._referrals = referrals
+        self._offer = offer
+        self._facts = {
+            "balance": self._balance,
+            "sessions": self._sessions,
+            "jobs": self._own_jobs,
+            "devices": self._own_devices,
+            "referral": self._referral,
+        }
+
+    async def answer(
+        self, message: str, *, mode: str, language: Language, caller: Caller | None
+    ) -> str:
+        """Answer a message; what it asks about the caller's account only when there is a caller."""
+        topics = [topic for topic, pattern in _PATTERNS if pattern.search(message)]
+        if not topics and mode in _TOPIC_OF_MODE:
+            topics = [_TOPIC_OF_MODE[mode]]
+        lines = [phrase(language, "program")]
+        if not topics:
+            lines.append(phrase(language, "help"))
+        for topic in topics[:TOPICS_MAX]:
+            fact = self._facts.get(topic)
+            if fact is not None and caller is not None:
+                lines.append(await fact(language, caller))
+            lines.append(self._help(language, topic))
+        if caller is None and any(topic in self._facts for topic in topics[:TOPICS_MAX]):
+            lines.append(phrase(language, "log_in"))
+        return "\n".join(lines)
+
+    def _help(self, language: Language, topic: str) -> str:
+        rewards = self._referrals.rewards
+        return phrase(
+            language,
+            f"{topic}_help",
+            price=shown(self._offer.price_per_gb),
+            referrer=rewards.referrer // MICRO,
+            referred=rewards.referred // MICRO,
+        )
+
+    async def _balance(self, language: Language, caller: Caller) -> str:
+        profile = caller.profile
+        return phrase(
+            language,
+            "balance",
+            credit=shown(profile.credit_available),
+            usd=shown(profile.usd_available),
+        )
+
+    async def _sessions(self, language: Language, caller: Caller) -> str:
+        found = await self._bandwidth.page(
+            caller.profile.user_id, status=SessionStatus.ACTIVE, before="", limit=LOOKED_AT_MAX
+        )
+        left = sum(session.quota_bytes - session.bytes_used for session in found)
+        return phrase(language, "sessions", count=len(found), left=f"{left / GB:.3f}")
+
+    async def _own_jobs(self, language: Language, caller: Caller) -> str:
+        found = await self._jobs.page_of_user(
+            caller.profile.user_id, status=None, before="", limit=LOOKED_AT_MAX
+        )
+        counts = {
+            status: sum(job.status == status for job in found)
+            for status in (JobStatus.WAITING, JobStatus.RUNNING)
+        }
+        return phrase(
+            language,
+            "jobs",
+            waiting=counts[JobStatus.WAITING],
+            running=counts[JobStatus.RUNNING],
+        )
+
+    async def _own_devices(self, language: Language, caller: Caller) -> str:
+        found = [
+            device
+            for device in await self._devices.page(
+                caller.profile.user_id, before="", limit=LOOKED_AT_MAX
+            )
+            if device.revoked_at is None
+        ]
+        online = sum(map(self._devices.is_online, found))
+        return phrase(language, "devices", count=len(found), online=online)
+
+    async def _referral(self, language: Language, caller: Caller) -> str:
+        standing = await self._referrals.standing(caller.profile.user_id)
+        return phrase(language, "referral", code=standing.code, count=standing.totals.referrals)

@@ -1,0 +1,89 @@
+"""What the assistant wants of a language model, whoever runs it."""
+
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+REPLY_MAX_CHARACTERS = 16_000
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Something that was said."""
+
+    role: Literal["user", "assistant"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A JSON schema that an answer must keep to, with a name for it."""
+
+    name: str
+    schema: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a model is asked.
+
+    `instructions` are the service's own words; everything that a caller sent is in `turns`, the
+    last of which is the caller's, and in `photo`, a JPEG that belongs to it. With a `schema` the
+    answer is to be JSON of that kind; some servers ignore it.
+    """
+
+    model: str
+    instructions: str
+    turns: tuple[Turn, ...]
+    photo: bytes | None = None
+    schema: Schema | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a model said, all or the next piece of it, and the model's name for itself."""
+
+    text: str
+    model: str
+
+
+class ModelError(Exception):
+    """A model did not answer, or answered nonsense; the message says how, without any secret.
+
+    Args:
+        reason: what happened, for the operator.
+        is_final: whether asking again is of no use.
+        retry_after_seconds: how long the server wants to be left alone.
+        without_schema: whether the server may be one that refuses schemas.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        is_final: bool = False,
+        retry_after_seconds: float = 0.0,
+        without_schema: bool = False,
+    ) -> None:
+        super().__init__(reason)
+        self.is_final = is_final
+        self.retry_after_seconds = retry_after_seconds
+        self.without_schema = without_schema
+
+
+class Model(Protocol):
+    """Answers questions; each call is one attempt, and ends within its time."""
+
+    async def complete(self, question: Question, seconds: float) -> Said:
+        """Return the whole answer.
+
+        Raises:
+            ModelError: there is none.
+        """
+
+    def stream(self, question: Question, seconds: float) -> AsyncGenerator[Said, None]:
+        """Yield the answer piece by piece.
+
+        Raises:
+            ModelError: there is none, or it broke off.
+        """

@@ -1,0 +1,134 @@
+"""Queries on rewards for photos of good deeds, and on the prints of those photos."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from storage.ledger import DifferenceRow
+from storage.store import Transaction
+
+BANDS = ("band_a", "band_b", "band_c", "band_d")
+PROBES = 8
+
+_PROBE_NAMES = tuple(f"value_{letter}" for letter in "abcdefgh")
+
+
+class RewardRow(NamedTuple):
+    """A reward: `day` counts from 1970 in UTC, `amount` is in micro-credits."""
+
+    id: str
+    user_id: str
+    day: int
+    category: str
+    confidence: float
+    model: str
+    amount: int
+    file_hash: str
+    created_at: int
+
+
+class PaidRow(NamedTuple):
+    """What was paid on a day, in micro-credits: to one user, and to all."""
+
+    to_user: int
+    to_all: int
+
+
+class PrintRow(NamedTuple):
+    """A kept print, as `market` makes it."""
+
+    bits: int
+    detail: int
+
+
+async def paid_on(tx: Transaction, *, day: int, user_id: str) -> PaidRow:
+    """Return what was paid on a day."""
+    found = await tx.one(
+        PaidRow,
+        """
+        SELECT
+            CAST(COALESCE(SUM(CASE WHEN user_id = :user_id THEN amount ELSE 0 END), 0) AS BIGINT),
+            CAST(COALESCE(SUM(amount), 0) AS BIGINT)
+        FROM goodness_rewards
+        WHERE day = :day
+        """,
+        user_id=user_id,
+        day=day,
+    )
+    return found or PaidRow(0, 0)
+
+
+async def was_rewarded(tx: Transaction, file_hash: str) -> bool:
+    """Say whether the very same file was rewarded."""
+    found = await tx.one(
+        int,
+        "SELECT COUNT(*) FROM goodness_rewards WHERE file_hash = :file_hash",
+        file_hash=file_hash,
+    )
+    return bool(found)
+
+
+async def prints_near(tx: Transaction, band: int, values: Sequence[int]) -> list[PrintRow]:
+    """Return every kept print that has one of at most `PROBES` values in a band."""
+    names = ", ".join(f":{name}" for name in _PROBE_NAMES)
+    filled = [*values, *[values[0]] * (PROBES - len(values))]
+    return await tx.all(
+        PrintRow,
+        f"SELECT bits, detail FROM goodness_prints WHERE {BANDS[band]} IN ({names})",
+        **dict(zip(_PROBE_NAMES, filled, strict=True)),
+    )
+
+
+async def insert_reward(tx: Transaction, reward: RewardRow) -> None:
+    """Note a reward."""
+    await tx.run(
+        """
+        INSERT INTO goodness_rewards
+            (id, user_id, day, category, confidence, model, amount, file_hash, created_at)
+        VALUES
+            (:id, :user_id, :day, :category, :confidence, :model, :amount, :file_hash, :created_at)
+        """,
+        **reward._asdict(),
+    )
+
+
+async def insert_print(
+    tx: Transaction, reward_id: str, number: int, kept: PrintRow, bands: Sequence[int]
+) -> None:
+    """Keep a print of a rewarded photo, with its bands."""
+    await tx.run(
+        """
+        INSERT INTO goodness_prints
+            (reward_id, number, bits, detail, band_a, band_b, band_c, band_d)
+        VALUES (:reward_id, :number, :bits, :detail, :band_a, :band_b, :band_c, :band_d)
+        """,
+        reward_id=reward_id,
+        number=number,
+        bits=kept.bits,
+        detail=kept.detail,
+        **dict(zip(BANDS, bands, strict=True)),
+    )
+
+
+async def rewards_against_postings(tx: Transaction) -> list[DifferenceRow]:
+    """Return each reward that the ledger did not pay to its user, and the reverse."""
+    return await tx.all(
+        DifferenceRow,
+        """
+        WITH paid AS (
+            SELECT t.business_key AS reference, e.credit_account AS account, e.amount
+            FROM transfers AS t JOIN entries AS e ON e.transfer_id = t.id
+            WHERE t.business_key LIKE 'goodness:%'
+        )
+        SELECT 'goodness:' || r.id, r.amount, COALESCE(p.amount, 0)
+        FROM goodness_rewards AS r
+        LEFT JOIN paid AS p
+            ON p.reference = 'goodness:' || r.id
+            AND p.account = 'user:' || r.user_id || ':available:credit'
+        WHERE p.amount IS NULL OR p.amount <> r.amount
+        UNION ALL
+        SELECT p.reference, 0, p.amount
+        FROM paid AS p
+        LEFT JOIN goodness_rewards AS r ON 'goodness:' || r.id = p.reference
+        WHERE r.id IS NULL
+        """,
+    )

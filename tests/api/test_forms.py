@@ -1,0 +1,177 @@
+"""Forms with files: read as declared, bounded while they are read, refused for what they are."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from support.pictures import jpeg, natural
+from support.service import Service, running_in
+from support.waiting import until
+
+from api import forms
+from api.forms import Uploads
+from market.errors import Code, MarketError
+
+ANALYZE = "/api/assistant/analyze-image"
+PHOTO = jpeg(natural(1, (64, 48)))
+BOUNDARY = "frontier"
+KIND = f"multipart/form-data; boundary={BOUNDARY}"
+
+
+def part(name: str, content: bytes, more: str = "") -> bytes:
+    head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"{more}\r\n\r\n'
+    return head.encode() + content + b"\r\n"
+
+
+FILE = part("file", PHOTO, '; filename="a.jpg"')
+END = f"--{BOUNDARY}--\r\n".encode()
+
+
+async def send(service: Service, body: object, kind: str = KIND) -> tuple[int, str]:
+    """Send a body, all at once or piece by piece; return the status and the code."""
+    async with service.http.post(
+        service.url + ANALYZE, data=body, headers={"Content-Type": kind}
+    ) as response:
+        answer = await response.json()
+        return response.status, answer.get("error", {}).get("code", "")
+
+
+async def test_a_form_is_read_however_it_is_cut(service: Service) -> None:
+    body = part("mode", b"goodness") + FILE + part("lang", b"ko") + END
+
+    async def pieces():
+        for start in range(0, len(body), 7):
+            yield body[start : start + 7]
+
+    assert await send(service, body) == (200, "")
+    assert await send(service, pieces()) == (200, "")
+    assert await send(service, body, KIND.replace(BOUNDARY, f'"{BOUNDARY}"').upper()) == (
+        400,
+        "invalid_field",
+    )
+    quoted = f'Multipart/Form-Data; charset=utf-8; Boundary="{BOUNDARY}"'
+    assert await send(service, body, quoted) == (200, "")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"no form",
+        END,
+        FILE,
+        FILE[:-30],
+        FILE.replace(b"Content-Disposition", b"Content-Nonsense") + END,
+        FILE.replace(b'name="file"', b"") + END,
+        FILE + part("lang", b"\xff\xfe") + END,
+        b"".join(part(f"f{number}", b"") for number in range(40)) + FILE + END,
+        f"--{BOUNDARY}\r\nX: {'y' * 10_000}\r\n\r\n\r\n".encode() + END,
+    ],
+    ids=range(10),
+)
+async def test_what_is_no_form_is_refused(service: Service, body: bytes) -> None:
+    assert await send(service, body) == (400, "invalid_field")
+
+
+@pytest.mark.parametrize(
+    "kind", ["application/json", "text/plain", "multipart/mixed; boundary=frontier", "", ";"]
+)
+async def test_another_type_is_refused(service: Service, kind: str) -> None:
+    assert await send(service, FILE + END, kind) == (415, "unsupported_media_type")
+
+
+@pytest.mark.parametrize("kind", ["multipart/form-data", "multipart/form-data; boundary="])
+async def test_a_form_needs_a_boundary(service: Service, kind: str) -> None:
+    assert await send(service, FILE + END, kind) == (400, "invalid_field")
+
+
+async def test_the_first_bytes_too_many_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.server.SHUTDOWN_SECONDS", 0.1)
+    sent = 0
+
+    async def endless():
+        nonlocal sent
+        yield FILE[:200]
+        while True:
+            sent += 65_536
+            yield bytes(65_536)
+
+    async with running_in(tmp_path, assistant={"photo_max_bytes": 20_000}) as service:
+        assert await send(service, FILE + END) == (200, "")
+        large = part("file", PHOTO + bytes(20_001 - len(PHOTO)))
+        assert await send(service, large + END) == (400, "photo_too_large")
+        assert await send(service, bytes(100_000)) == (413, "body_too_large")
+        assert await send(service, endless()) == (413, "body_too_large")
+    assert sent < 20_000_000
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forms, "BODY_TIMEOUT_SECONDS", 0.05)
+    gone = asyncio.Event()
+
+    async def stuck():
+        yield FILE[:100]
+        await gone.wait()
+
+    assert await send(service, stuck()) == (408, "request_timeout")
+    gone.set()
+
+
+async def test_a_client_that_asks_first_is_told_to_go_on(service: Service) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", service.api_port)
+    body = FILE + END
+    head = (
+        f"POST {ANALYZE} HTTP/1.1\r\nHost: x\r\nContent-Type: {KIND}\r\nExpect: 100-continue\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    writer.write(head.encode())
+    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(body)
+    assert (await reader.read()).startswith(b"HTTP/1.1 200 OK\r\n")
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_so_many_forms_are_in_memory_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forms, "READING_MAX", 3)
+    monkeypatch.setattr(forms, "READING_PER_CLIENT_MAX", 2)
+    uploads, leave = Uploads(), asyncio.Event()
+    held: list[str] = []
+
+    async def hold(client: str) -> None:
+        async with uploads.slot(client):
+            held.append(client)
+            await leave.wait()
+
+    tasks = [asyncio.create_task(hold(client)) for client in "aaaabb"]
+    await until(lambda: len(held) == 3)
+    assert sorted(held) == ["a", "a", "b"]
+    leave.set()
+    await asyncio.gather(*tasks)
+    assert len(held) == 6
+
+
+async def test_who_waits_too_long_or_behind_too_many_is_told_to_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forms, "READING_MAX", 1)
+    monkeypatch.setattr(forms, "BODY_TIMEOUT_SECONDS", 0.05)
+    uploads = Uploads()
+
+    async def refusal() -> Code:
+        with pytest.raises(MarketError) as caught:
+            async with uploads.slot("b"):
+                pass
+        return caught.value.code
+
+    async with uploads.slot("a"):
+        assert await refusal() is Code.TOO_BUSY
+        monkeypatch.setattr(forms, "WAITING_MAX", 0)
+        assert await refusal() is Code.TOO_BUSY
+    monkeypatch.setattr(forms, "WAITING_MAX", 1)
+    async with uploads.slot("b"):
+        pass

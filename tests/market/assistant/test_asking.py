@@ -1,0 +1,164 @@
+"""One deadline, one retry, a bound on calls, and a circuit that opens."""
+
+import asyncio
+import logging
+
+import pytest
+from support.model import ScriptedModel
+
+from market.assistant import asking as module
+from market.assistant.asking import Asking, CircuitBreaker, Slots
+from market.assistant.model import ModelError, Question, Said, Schema, Turn
+
+QUESTION = Question("m", "i", (Turn("user", "u"),), schema=Schema("s", {}))
+DOWN = ModelError("it is down")
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAUSE_SECONDS", 0)
+
+
+def asking(model: ScriptedModel, seconds: float = 20, slots: Slots | None = None) -> Asking:
+    return Asking(model, slots or Slots(4), seconds=seconds)
+
+
+async def ask(made: Asking) -> tuple[str, str]:
+    return await made.ask(QUESTION, str)
+
+
+async def pieces(made: Asking) -> list[str]:
+    return [piece.text async for piece in made.stream(QUESTION)]
+
+
+async def test_an_answer_comes_with_the_name_of_who_gave_it() -> None:
+    assert await ask(asking(ScriptedModel("yes"))) == ("yes", "scripted")
+    assert await pieces(asking(ScriptedModel(["y", "es"]))) == ["y", "es"]
+
+
+async def test_a_failure_is_asked_again_once() -> None:
+    model = ScriptedModel(DOWN, "yes")
+    assert (await ask(asking(model)))[0] == "yes"
+    model = ScriptedModel(DOWN)
+    with pytest.raises(ModelError):
+        await ask(asking(model))
+    assert len(model.asked) == 2
+    model = ScriptedModel(DOWN, ["y"])
+    assert await pieces(asking(model)) == ["y"]
+    model = ScriptedModel([])
+    with pytest.raises(ModelError):
+        await pieces(asking(model))
+    assert len(model.asked) == 2
+
+
+async def test_what_makes_no_sense_is_asked_again_too() -> None:
+    model = ScriptedModel("seven", "7")
+
+    def read(text: str) -> int:
+        if not text.isdigit():
+            raise ModelError("no number")
+        return int(text)
+
+    assert await asking(model).ask(QUESTION, read) == (7, "scripted")
+
+
+async def test_what_is_of_no_use_is_not_asked_again() -> None:
+    model = ScriptedModel(ModelError("wrong key", is_final=True))
+    with pytest.raises(ModelError):
+        await ask(asking(model))
+    assert len(model.asked) == 1
+
+
+async def test_a_server_that_wants_longer_than_there_is_time_is_not_asked_again() -> None:
+    model = ScriptedModel(ModelError("later", retry_after_seconds=3600))
+    with pytest.raises(ModelError):
+        await ask(asking(model))
+    assert len(model.asked) == 1
+
+
+async def test_a_server_that_may_refuse_schemas_is_asked_without() -> None:
+    model = ScriptedModel(ModelError("status 400", without_schema=True), "yes")
+    await ask(asking(model))
+    assert [question.schema is None for question in model.asked] == [False, True]
+
+
+async def test_everything_together_has_one_deadline() -> None:
+    model = ScriptedModel(None)
+    with pytest.raises(ModelError, match="too long"):
+        await ask(asking(model, seconds=0.05))
+    with pytest.raises(ModelError, match="too long"):
+        await pieces(asking(model, seconds=0.05))
+    assert len(model.asked) == 2
+
+
+async def test_an_answer_that_breaks_off_ends_with_an_ellipsis() -> None:
+    model = ScriptedModel(["Once ", "upon", DOWN])
+    assert await pieces(asking(model)) == ["Once ", "upon", " …"]
+    assert len(model.asked) == 1
+
+
+async def test_an_answer_that_does_not_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REPLY_MAX_CHARACTERS", 10)
+    assert await pieces(asking(ScriptedModel(["word "] * 9))) == ["word ", "word ", "", " …"]
+
+
+async def test_so_many_calls_run_at_once_and_no_more() -> None:
+    model = ScriptedModel("yes")
+    slots = Slots(3)
+    first, second = asking(model, slots=slots), asking(model, slots=slots)
+    await asyncio.gather(*(ask(made) for made in [first, second] * 20))
+    assert model.most == 3
+    assert len(model.asked) == 40
+
+
+async def test_of_those_that_wait_too_many_are_turned_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "WAITING_MAX", 2)
+    made = asking(ScriptedModel(None), seconds=0.1, slots=Slots(1))
+    outcomes = await asyncio.gather(*(ask(made) for _ in range(6)), return_exceptions=True)
+    words = [str(outcome) for outcome in outcomes]
+    assert words.count("too many calls wait for it") == 3
+    assert set(words) - {"it took too long"} == {
+        "too many calls wait for it",
+        "no call got free in time",
+    }
+
+
+async def test_a_slot_is_given_back_whatever_happens() -> None:
+    slots = Slots(1)
+    for attempt in (DOWN, None, "yes"):
+        made = asking(ScriptedModel(attempt), seconds=0.05, slots=slots)
+        await asyncio.gather(ask(made), return_exceptions=True)
+    left = asking(ScriptedModel(["a", "b"]), slots=slots).stream(QUESTION)
+    assert await anext(left) == Said("a", "scripted")
+    await left.aclose()
+    assert (await ask(asking(ScriptedModel("yes"), slots=slots)))[0] == "yes"
+
+
+async def test_a_model_that_keeps_failing_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    model = ScriptedModel(DOWN)
+    made = asking(model)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(20):
+            await asyncio.gather(ask(made), return_exceptions=True)
+            await asyncio.gather(pieces(made), return_exceptions=True)
+    assert len(model.asked) <= 6
+    assert sum("keeps failing" in line for line in caplog.messages) == 1
+
+
+def test_the_circuit_opens_lets_one_through_and_closes() -> None:
+    now = [0.0]
+    breaker = CircuitBreaker(lambda: now[0])
+    for _ in range(module.FAILURES_MAX):
+        breaker.check()
+        breaker.failed(DOWN)
+    with pytest.raises(ModelError, match="left alone"):
+        breaker.check()
+    now[0] += module.OPEN_SECONDS
+    breaker.check()
+    with pytest.raises(ModelError):
+        breaker.check()
+    breaker.succeeded()
+    breaker.check()
+    breaker.check()
