@@ -76,3 +76,26 @@ async def test_nobody_is_told_after_the_close() -> None:
     others.add(late := Waiting(told))
     await until(lambda: bool(told), "the others are told")
     assert told == [late]
+
+
+async def test_the_oldest_may_be_told_early() -> None:
+    told: list[Waiting] = []
+    deadlines = Deadlines(asyncio.get_running_loop(), 3600.0)
+    first, gone, last = (Waiting(told) for _ in range(3))
+    for each in (first, gone, last):
+        deadlines.add(each)
+    assert deadlines.end_oldest(-1.0)
+    deadlines.discard(gone)
+    assert deadlines.end_oldest(-1.0)
+    assert told == [first, last]
+    assert not deadlines.end_oldest(-1.0)
+    deadlines.close()
+
+
+async def test_nobody_is_told_earlier_than_that() -> None:
+    told: list[Waiting] = []
+    deadlines = Deadlines(asyncio.get_running_loop(), 7200.0)
+    deadlines.add(Waiting(told))
+    assert not deadlines.end_oldest(3600.0)
+    assert (told, len(deadlines)) == ([], 1)
+    deadlines.close()
