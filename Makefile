@@ -39,7 +39,7 @@ fuzz-api: setup
 # ROUNDS=5 ONLY=bulk,echo RIVALS="name=command {config:PATH}": see docs/benchmarks.md.
 bench: setup
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
-	@PYTHONPATH=.:tests ROUNDS="$(ROUNDS)" ONLY="$(ONLY)" RIVALS="$(RIVALS)" $(VENV)/bin/python -m bench.proxy
+	@PYTHONPATH=.:tests $(VENV)/bin/python -m bench.proxy
 
 # Side by side with a bare aiohttp handler and with the usual way; needs wrk (apt-get install wrk).
 bench-api: setup

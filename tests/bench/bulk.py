@@ -40,6 +40,7 @@ def measure(kinds: list[Kind], rounds: int) -> Part:
                 for up in (False, True):
                     progress(f"bulk: round {number + 1}, {count} streams {'up' if up else 'down'}")
                     _turn(part.samples, [NO_PROXY, *servers], end, count, up=up)
+    part.notes.append(f"Medians of {rounds} rounds.")
     part.bounds = _bounds(part.samples)
     return part
 

@@ -57,6 +57,7 @@ def measure(kinds: list[Kind], rounds: int, folder: Path) -> Part:
             for server in [NO_PROXY, *servers]:
                 failed = _turn(part, server, port, compiled("connections", folder))
                 failures[server.name] = failures.get(server.name, 0) + failed
+    part.notes.append(f"Medians of {rounds} rounds.")
     part.notes += [f"Failed at {name}: {count}." for name, count in failures.items() if count]
     ratio = part.samples.ratio
     part.bounds = [

@@ -21,6 +21,7 @@ def measure(kinds: list[Kind], rounds: int, folder: Path) -> Part:
         for number in range(rounds):
             progress(f"echo: round {number + 1}")
             _turn(part, [NO_PROXY, *servers], port)
+    part.notes.append(f"Medians of {rounds} rounds.")
     part.bounds = [
         Bound(f"{name} of dante's", part.samples.ratio(name, "proxyd", "dante"), 1, at_most=True)
         for name in list(PERCENTILES)[:2]

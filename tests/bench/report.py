@@ -30,9 +30,15 @@ class Samples:
         return statistics.median(values) if values else None
 
     def ratio(self, measure: str, server: str, other: str) -> float | None:
-        """Return how many times another server's median one server's is."""
-        ours, theirs = self.median(measure, server), self.median(measure, other)
-        return ours / theirs if ours is not None and theirs else None
+        """Return how many times another server's figure one server's is: the rounds' median.
+
+        Both are taken from the same round each time, so that what slows a whole round down counts
+        for nothing.
+        """
+        ours = self._values.get((measure, server), [])
+        theirs = self._values.get((measure, other), [])
+        ratios = [each / than for each, than in zip(ours, theirs, strict=False) if than]
+        return statistics.median(ratios) if ratios else None
 
     def servers(self) -> list[str]:
         """Return the servers, in the order in which they were measured first."""
@@ -74,6 +80,7 @@ class Part:
     notes: list[str] = field(default_factory=list)
 
     def markdown(self) -> str:
+        """Return the tables and the notes."""
         blocks = [_samples_table(self.samples)] if self.samples.measures() else []
         if self.bounds:
             head = ["promised", "wanted", "measured", ""]
