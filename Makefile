@@ -1,4 +1,4 @@
-# make setup | make run | make test | make lint | make clients | make fuzz-api | make fuzz-wire | make bench-api | make clean
+# make setup | make run | make test | make lint | make clients | make fuzz-api | make fuzz-wire | make bench | make bench-api | make clean
 
 SHELL := /bin/bash
 VENV := .venv
@@ -8,7 +8,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
 
-.PHONY: setup run test lint clients fuzz-api fuzz-wire bench-api clean
+.PHONY: setup run test lint clients fuzz-api fuzz-wire bench bench-api clean
 
 setup: $(STAMP)
 
@@ -52,6 +52,12 @@ fuzz-wire: setup
 	PROXYD_FUZZ_START=$$start PROXYD_FUZZ_HANDSHAKES=$${PROXYD_FUZZ_HANDSHAKES:-1000000} \
 	PROXYD_FUZZ_SOCKETS=$${PROXYD_FUZZ_SOCKETS:-20000} $(VENV)/bin/python -m pytest \
 		tests/proxyd/wire/test_fuzz.py tests/conformance/test_fuzz.py
+
+# Side by side with dante, microsocks and pproxy; installs what Debian has of them, as root.
+# ROUNDS=5 ONLY=bulk,echo RIVALS="name=command {config:PATH}": see docs/benchmarks.md.
+bench: setup
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
+	@PYTHONPATH=.:tests $(VENV)/bin/python -m bench.proxy
 
 # Side by side with a bare aiohttp handler and with the usual way; needs wrk (apt-get install wrk).
 bench-api: setup

@@ -21,12 +21,10 @@ import jwt
 from support import process
 from support.process import ROOT, Process
 
-from bench import usual_constants
+from bench import report, usual_constants
 
 ROUNDS, SECONDS, CONNECTIONS = 5, 3, 32
 BARE_PORT, USUAL_PORT = 18_431, 18_432
-REPORT = ROOT / "docs" / "benchmarks.md"
-MARK = "<!-- bench-api -->"
 JSON = {"Content-Type": "application/json"}
 NEW_JOB = {"title": "x", "job_type": "docker", "price_credit": 0.001, "duration_hrs": 1}
 REPORTED = {"cpu_pct": 12.5, "ram_pct": 50}
@@ -145,8 +143,7 @@ def main() -> None:
         assert audit.returncode == 0, audit.stdout
     written = table(results)
     print(written)
-    before, _, after = REPORT.read_text().partition(MARK)
-    REPORT.write_text(f"{before}{MARK}\n{written}\n{MARK}{after.partition(MARK)[2]}")
+    report.rewrite("bench-api", written)
 
 
 if __name__ == "__main__":

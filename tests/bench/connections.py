@@ -1,0 +1,88 @@
+"""Connections: how many a second, at what cost in CPU, and how long each takes."""
+
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench import usage
+from bench.native import compiled
+from bench.report import Bound, Part, progress
+from bench.servers import (
+    LOOPBACK,
+    NO_PROXY,
+    PATIENCE_SECONDS,
+    Kind,
+    Server,
+    all_started,
+    free_port,
+)
+
+AT_ONCE, SECONDS = 32, 2.0
+SETTLE_SECONDS = 0.2
+RATE = "connections/s"
+COST = "CPU µs per connection"
+MEDIAN, TAIL = "p50, ms", "p99, ms"
+
+
+@contextmanager
+def echo(folder: Path) -> Iterator[int]:
+    """Run the target that sends everything back, and yield its port."""
+    port = free_port()
+    running = subprocess.Popen([compiled("echo", folder), str(port)])
+    try:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                NO_PROXY.connect(LOOPBACK, port).close()
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+        yield port
+    finally:
+        running.kill()
+        running.wait()
+
+
+def measure(kinds: list[Kind], rounds: int, folder: Path) -> Part:
+    """Measure every server in turn."""
+    part = Part("connections")
+    failures: dict[str, int] = {}
+    with all_started(kinds) as servers, echo(folder) as port:
+        for number in range(rounds):
+            progress(f"connections: round {number + 1}")
+            for server in [NO_PROXY, *servers]:
+                failed = _turn(part, server, port, compiled("connections", folder))
+                failures[server.name] = failures.get(server.name, 0) + failed
+    part.notes.append(f"Medians of {rounds} rounds.")
+    part.notes += [f"Failed at {name}: {count}." for name, count in failures.items() if count]
+    ratio = part.samples.ratio
+    part.bounds = [
+        Bound("connections/s of microsocks'", ratio(RATE, "proxyd", "microsocks"), 0.9),
+        Bound("connections/s of dante's", ratio(RATE, "proxyd", "dante"), 1.2),
+        Bound("CPU per connection of microsocks'", ratio(COST, "proxyd", "microsocks"), 1.1, True),
+        Bound("p99 of dante's", ratio(TAIL, "proxyd", "dante"), 1, at_most=True),
+    ]
+    return part
+
+
+def _turn(part: Part, server: Server, port: int, program: str) -> int:
+    """Drive one server for a while; return how many connections failed."""
+    command = [program, server.host or LOOPBACK, str(server.port or port), str(port)]
+    command += [str(SECONDS), str(AT_ONCE)]
+    if server.user:
+        command += [server.user, server.password]
+    before = usage.cpu_seconds(server.processes())
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    time.sleep(SETTLE_SECONDS)
+    cpu = usage.cpu_seconds(server.processes()) - before
+    served, failed, seconds, middle, tail = map(float, printed)
+    part.samples.add(RATE, server.name, served / seconds)
+    part.samples.add(MEDIAN, server.name, middle / 1000)
+    part.samples.add(TAIL, server.name, tail / 1000)
+    if server.process is not None:
+        part.samples.add(COST, server.name, cpu * 1e6 / max(served, 1))
+    return int(failed)

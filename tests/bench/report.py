@@ -1,0 +1,138 @@
+"""Samples, the bounds that were promised on them, and how both are told, here and in the docs."""
+
+import os
+import platform
+import re
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.servers import ROOT
+
+REPORT = ROOT / "docs" / "benchmarks.md"
+BESIDE = ("dante", "microsocks")
+
+
+class Samples:
+    """What was measured, by measure and server, one value a round."""
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[str, str], list[float]] = defaultdict(list)
+
+    def add(self, measure: str, server: str, value: float) -> None:
+        self._values[measure, server].append(value)
+
+    def median(self, measure: str, server: str) -> float | None:
+        values = self._values.get((measure, server))
+        return statistics.median(values) if values else None
+
+    def ratio(self, measure: str, server: str, other: str) -> float | None:
+        """Return how many times another server's figure one server's is: the rounds' median.
+
+        Both are taken from the same round each time, so that what slows a whole round down counts
+        for nothing.
+        """
+        ours = self._values.get((measure, server), [])
+        theirs = self._values.get((measure, other), [])
+        ratios = [each / than for each, than in zip(ours, theirs, strict=False) if than]
+        return statistics.median(ratios) if ratios else None
+
+    def servers(self) -> list[str]:
+        """Return the servers, in the order in which they were measured first."""
+        return list(dict.fromkeys(server for _, server in self._values))
+
+    def measures(self) -> list[str]:
+        return list(dict.fromkeys(measure for measure, _ in self._values))
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What was promised of a figure; a figure that could not be taken is None."""
+
+    promise: str
+    figure: float | None
+    limit: float
+    at_most: bool = False
+
+    @property
+    def verdict(self) -> str:
+        if self.figure is None:
+            return "not measured"
+        kept = self.figure <= self.limit if self.at_most else self.figure >= self.limit
+        return "pass" if kept else "**miss**"
+
+    def row(self) -> list[str]:
+        wanted = f"{'≤' if self.at_most else '≥'} {self.limit:g}"
+        figure = "-" if self.figure is None else f"{self.figure:.3f}"
+        return [self.promise, wanted, figure, self.verdict]
+
+
+@dataclass
+class Part:
+    """One part of the benchmark: its samples, what was promised of them, and what to know."""
+
+    name: str
+    samples: Samples = field(default_factory=Samples)
+    bounds: list[Bound] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def markdown(self) -> str:
+        """Return the tables and the notes."""
+        blocks = [_samples_table(self.samples)] if self.samples.measures() else []
+        if self.bounds:
+            head = ["promised", "wanted", "measured", ""]
+            blocks.append(_table(head, [bound.row() for bound in self.bounds]))
+        return "\n\n".join([*blocks, *self.notes])
+
+
+def machine() -> str:
+    """Return what was measured on, in words."""
+    model = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
+    kernel = ".".join(re.findall(r"\d+", platform.release())[:2])
+    control = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+    version = ".".join(platform.python_version_tuple()[:2])
+    name = model[1] if model else platform.machine()
+    return (
+        f"{os.cpu_count()} cores ({name}), Linux {kernel} with {control} as its congestion"
+        f" control, Python {version}."
+    )
+
+
+def rewrite(mark: str, text: str) -> None:
+    """Put a text between its two marks in the documentation, and leave everything else alone."""
+    mark = f"<!-- {mark} -->"
+    before, _, rest = REPORT.read_text().partition(mark)
+    _, found, after = rest.partition(mark)
+    assert found, f"{REPORT.name} has no two marks {mark}"
+    REPORT.write_text(f"{before}{mark}\n{text}\n{mark}{after}")
+
+
+def progress(text: str) -> None:
+    """Tell whoever waits."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _samples_table(samples: Samples) -> str:
+    servers = samples.servers()
+    beside = [name for name in BESIDE if name in servers and "proxyd" in servers]
+    rows = []
+    for measure in samples.measures():
+        row = [measure]
+        row += [_figure(samples.median(measure, server)) for server in servers]
+        row += [_figure(samples.ratio(measure, "proxyd", name), "x") for name in beside]
+        rows.append(row)
+    return _table(["", *servers, *(f"proxyd / {name}" for name in beside)], rows)
+
+
+def _figure(value: float | None, unit: str = "") -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}{unit}" if value >= 1000 else f"{value:.3g}{unit}"
+
+
+def _table(head: list[str], rows: Iterable[list[str]]) -> str:
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])

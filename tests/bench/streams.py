@@ -1,0 +1,175 @@
+"""The ends of a bulk transfer, as programs of their own, which leave the payload alone.
+
+The source sends the same pages again and again with sendfile; the sink has the kernel discard what
+comes (MSG_TRUNC, tcp(7)), and adds its size to a counter in memory shared with whoever measures.
+"""
+
+import json
+import mmap
+import os
+import selectors
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from bench.servers import HERE, ROOT, Place, Server, free_port
+
+FILE_BYTES = 4 * 1024 * 1024
+CALL_BYTES = 1024 * 1024
+CALLS_PER_TURN = 4
+
+
+class Counter:
+    """A number of bytes in shared memory; one process adds to it."""
+
+    def __init__(self, fd: int | None = None) -> None:
+        self.fd = os.memfd_create("counter", 0) if fd is None else fd
+        if fd is None:
+            os.ftruncate(self.fd, mmap.PAGESIZE)
+        self._cells = memoryview(mmap.mmap(self.fd, mmap.PAGESIZE)).cast("q")
+
+    @property
+    def value(self) -> int:
+        return self._cells[0]
+
+    def add(self, size: int) -> None:
+        self._cells[0] += size
+
+
+class End:
+    """Either end of streams: accepts them, or is given them, and moves bytes for ever."""
+
+    def __init__(self, counter: Counter | None) -> None:
+        self._counter = counter
+        self._selector = selectors.EpollSelector()
+        self._buffer = bytearray(CALL_BYTES)
+        self._file = os.memfd_create("payload")
+        os.write(self._file, bytes(range(256)) * (FILE_BYTES // 256))
+
+    def listen(self, host: str, port: int) -> None:
+        listener = socket.create_server((host, port), backlog=1024)
+        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+
+    def add(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        if self._counter is None:
+            self._selector.register(sock, selectors.EVENT_WRITE, self._send)
+        else:
+            self._selector.register(sock, selectors.EVENT_READ, self._receive)
+
+    def run(self) -> None:
+        while True:
+            for key, _ in self._selector.select():
+                try:
+                    key.data(key.fileobj)
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    self._close(key.fileobj)
+
+    def _accept(self, listener: socket.socket) -> None:
+        self.add(listener.accept()[0])
+
+    def _send(self, sock: socket.socket) -> None:
+        for _ in range(CALLS_PER_TURN):
+            os.sendfile(sock.fileno(), self._file, 0, CALL_BYTES)
+
+    def _receive(self, sock: socket.socket) -> None:
+        assert self._counter is not None
+        size = sock.recv_into(self._buffer, CALL_BYTES, socket.MSG_TRUNC)
+        self._counter.add(size)
+        if not size:
+            self._close(sock)
+
+    def _close(self, sock: Any) -> None:
+        self._selector.unregister(sock)
+        sock.close()
+
+
+class Target:
+    """A source and a sink that listen in some place."""
+
+    def __init__(self, place: Place) -> None:
+        self.host = place.host
+        self.source_port, self.sink_port = free_port(), free_port()
+        self.received = Counter()
+        source: dict[str, object] = {"listen": [place.host, self.source_port]}
+        sink = {"listen": [place.host, self.sink_port], "counter": self.received.fd}
+        self._processes = [_run(place, source), _run(place, sink)]
+
+    def close(self) -> None:
+        for each in self._processes:
+            _end(each)
+        os.close(self.received.fd)
+
+
+@contextmanager
+def target(place: Place = HERE) -> Iterator[Target]:
+    """Run a source and a sink."""
+    running = Target(place)
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+@contextmanager
+def client(
+    server: Server, end: Target, streams: int, *, up: bool, place: Place = HERE
+) -> Iterator[Counter]:
+    """Run so many streams through a server; yield the counter of whichever end is the sink."""
+    counter = end.received if up else Counter()
+    port = end.sink_port if up else end.source_port
+    order: dict[str, object] = {"connect": [end.host, port], "streams": streams}
+    order["server"] = [server.host, server.port, server.user, server.password]
+    if not up:
+        order["counter"] = counter.fd
+    running = _run(place, order)
+    try:
+        yield counter
+    finally:
+        _end(running)
+        if not up:
+            os.close(counter.fd)
+
+
+def _run(place: Place, order: dict[str, object]) -> "subprocess.Popen[bytes]":
+    """Start one end, and wait until it listens or is connected."""
+    fd = order.get("counter")
+    running = subprocess.Popen(
+        [*place.prefix, sys.executable, "-m", "bench.streams", json.dumps(order)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        pass_fds=[fd] if isinstance(fd, int) else [],
+    )
+    assert running.stdout is not None
+    if running.stdout.readline() != b"ready\n":
+        _end(running)
+        raise RuntimeError(f"an end of the streams failed: {order}")
+    return running
+
+
+def _end(running: "subprocess.Popen[bytes]") -> None:
+    running.kill()
+    running.wait()
+    assert running.stdout is not None
+    running.stdout.close()
+
+
+def main(order: dict[str, Any]) -> None:
+    end = End(Counter(order["counter"]) if "counter" in order else None)
+    if "listen" in order:
+        end.listen(*order["listen"])
+    else:
+        server = Server("", *order["server"])
+        for _ in range(order["streams"]):
+            end.add(server.connect(*order["connect"]))
+    print("ready", flush=True)
+    end.run()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
