@@ -8,7 +8,6 @@ import socket
 import sys
 
 import uvloop
-from proxyd.closing import Closer
 
 from bench import streams
 from bench.bulk import transfer
@@ -17,12 +16,17 @@ from bench.servers import Kind, all_started
 from market.leases import Grant
 from market.states import SessionStatus
 from proxyd.meter import LiveSession
-from proxyd.relay import Buffer, Relay
+from proxyd.poller import Poller
+from proxyd.relay.closing import Closer
+from proxyd.relay.halfpipe import Way
+from proxyd.relay.pipes import PipePool
+from proxyd.relay.tcp import Relay
 
 ROUNDS_PER_ROUND = 4
 SECONDS = 0.8
 SPEED, COST = "1 stream down, GB/s", "1 stream down, CPU s/GB"
 BUDGET_BYTES = 10**15
+PIPES = 64
 
 
 class Uncounted(LiveSession):
@@ -30,7 +34,7 @@ class Uncounted(LiveSession):
 
     __slots__ = ()
 
-    def take(self, size: int) -> None:
+    def take(self, size: int, taker: object) -> None:
         """Let it pass."""
 
     def deliver(self, size: int) -> None:
@@ -68,11 +72,18 @@ def measure(rounds: int) -> Part:
     return part
 
 
-def join(session: LiveSession, client: socket.socket, target: socket.socket) -> None:
-    """Relay between two sockets: the one place here that knows how a relay is made."""
-    loop = asyncio.get_running_loop()
-    relay = Relay(loop, client, target, session, Buffer(), Closer(loop), lambda: None)
-    relay.start(b"")
+class Joint:
+    """Relays between sockets: the one place here that knows how a relay is made."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        poller = Poller(loop)
+        self._closer = Closer(loop, poller)
+        self._way = Way(loop, poller, PipePool(PIPES))
+
+    def join(self, session: LiveSession, client: socket.socket, target: socket.socket) -> None:
+        """Relay between two sockets."""
+        relay = Relay(self._way, client, target, session, self._closer, lambda: None)
+        relay.start(b"", None, client_unread=True, target_unread=True)
 
 
 async def serve(name: str, host: str, port: int, target: tuple[str, int]) -> None:
@@ -88,6 +99,7 @@ async def serve(name: str, host: str, port: int, target: tuple[str, int]) -> Non
     )
     session = {"counted": LiveSession, "uncounted": Uncounted}[name](grant, lambda _: None)
     loop = asyncio.get_running_loop()
+    joint = Joint(loop)
     with socket.create_server((host, port)) as listener:
         listener.setblocking(False)
         while True:
@@ -95,7 +107,7 @@ async def serve(name: str, host: str, port: int, target: tuple[str, int]) -> Non
             sock = socket.socket()
             sock.setblocking(False)
             await loop.sock_connect(sock, target)
-            join(session, client, sock)
+            joint.join(session, client, sock)
 
 
 if __name__ == "__main__":
