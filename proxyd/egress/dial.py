@@ -21,7 +21,7 @@ from proxyd.egress.resolve import (
     NameNotFoundError,
     Resolver,
 )
-from proxyd.poller import READS, Poller
+from proxyd.poller import GONE, READS, Poller
 from proxyd.wire.events import Failure
 
 Address = IPv4Address | IPv6Address
@@ -228,7 +228,8 @@ class Dial:
         """An attempt has connected, or it has failed and the next one begins."""
         self._attempts.discard(attempt)
         sock = attempt.sock
-        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        # epoll(7) tells of a failure as an error, so success need not be asked for.
+        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if events & GONE else 0
         if code == 0:
             self.is_unread = bool(events & READS)
             self._finish(sock)
