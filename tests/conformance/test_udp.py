@@ -245,6 +245,13 @@ async def test_targets_of_both_families_and_names_are_told_apart(service: Servic
         assert await used(service, person, bought) == (1 + 2 + 3) * 3 + 4 + 6
 
 
+async def test_a_target_of_one_family_takes_no_port_of_the_other(service: Service) -> None:
+    async with bought_association(service) as (client, _, _):
+        with peer("::1") as target:
+            outer = await client.reaches(target)
+            await nobody_at(("127.0.0.1", outer[1]))
+
+
 @pytest.mark.parametrize("host", ["::ffff:127.0.0.1", "127.0.0.1"])
 async def test_an_ipv4_address_in_any_form_is_reached_over_ipv4(
     service: Service, host: str
@@ -550,20 +557,24 @@ async def test_look_ups_end_with_the_daemon(tmp_path: Path) -> None:
             assert not lookups_left()
 
 
-async def test_the_last_datagram_that_waits_may_exhaust_the_session(service: Service) -> None:
+async def test_what_waits_behind_the_last_byte_opens_nothing(service: Service) -> None:
     names = Names(service)
-    names.known["target.example"] = [LOOPBACK]
-    async with bought_association(service, quota=10) as (client, person, bought):
-        with peer() as target:
-            for _ in range(3):
-                client.send(("target.example", target.port), b"ten bytes.")
+    names.known["target.example"] = [LOOPBACK, IPv6Address("::1")]
+    person, bought = await buy(service, quota=10)
+    before = await at_rest(service)
+    async with associated(service, bought) as client:
+        with peer() as target, families(target) as other:
+            for payload in (b"ten bytes.", b"", b"ten bytes."):
+                client.send(("target.example", target.port), payload)
             await until(lambda: bool(names.asked), "it is looked up")
             names.may_answer.set()
             assert (await target.receive())[0] == b"ten bytes."
             assert await client.ended() == b""
-            with pytest.raises(BlockingIOError):
-                target.sock.recv(1)
-        assert await used(service, person, bought) == 10
+            for each in (target, other):
+                with pytest.raises(BlockingIOError):
+                    each.sock.recv(1)
+    assert await used(service, person, bought) == 10
+    await all_gone(service, before)
 
 
 async def test_a_mistake_of_the_resolver_is_logged_and_cuts_the_association(
@@ -649,7 +660,11 @@ async def test_an_expired_session_cuts_its_associations(service: Service) -> Non
             await service.expire(bought)
             await client.cut()
             await sockets_gone(client, outer)
-        assert (await service.session(person, bought))["status"] == "expired"
+
+        async def is_written() -> bool:
+            return (await service.session(person, bought))["status"] == "expired"
+
+        await until(is_written, "the session is expired in the list, too")
 
 
 @pytest.mark.parametrize("up", [True, False])
@@ -897,8 +912,12 @@ async def test_descriptors_are_back_to_what_they_were(service: Service) -> None:
     await all_gone(service, before)
 
 
+@pytest.mark.parametrize("earlier", [0, udp.READS_PER_TURN])
 async def test_a_socket_that_cannot_be_watched_leaves_nothing(
-    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    service: Service,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    earlier: int,
 ) -> None:
     _, bought = await buy(service)
     before = await at_rest(service)
@@ -909,6 +928,8 @@ async def test_a_socket_that_cannot_be_watched_leaves_nothing(
     with peer() as target:
         async with associated(service, bought) as client:
             monkeypatch.setattr(Poller, "watch", full)
+            for _ in range(earlier):  # so that the mistake is made in a later turn
+                client.own.send(b"malformed", client.relay)
             client.send(target.address, b"lost")
             await client.cut()
             monkeypatch.undo()
