@@ -101,7 +101,7 @@ def fails(serve: Serve, tmp_path: Path) -> Callable[..., None]:
 def until_ready(daemon: Daemon, err: Callable[[], str]) -> str:
     """Wait for the daemon; return where its API is."""
     until_true(lambda: "ready: " in err() or daemon.poll() is not None, "the daemon is ready")
-    found = re.search(r"ready: API on (https?://\S+), proxy on \S+:\d+$", err(), re.MULTILINE)
+    found = re.search(r"ready: API on (https?://\S+), proxy on \S+:\d+(, |$)", err(), re.MULTILINE)
     assert found is not None, err()
     return found[1]
 
