@@ -54,6 +54,7 @@ class Lookups(Generic[Key, Found]):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._under_way.clear()  # of one that never began, nothing was taken out
 
     async def _answer(self, key: Key) -> None:
         answer: Found | Refusal = Refusal.UNAVAILABLE
