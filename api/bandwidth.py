@@ -1,35 +1,46 @@
 """Routes of bandwidth: buy a session, list sessions, end one (specification 4.12 to 4.14)."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api.accounts import RequiredText
 from api.codec import Money, Size, money
 from api.identifiers import in_body
 from api.listing import Page, timestamp
 from api.routes import Auth, Call, Nothing, Reply, Route
+from market.addresses import ADDRESSES_MAX
 from market.bandwidth import Bandwidth, Purchase, Session
 from market.errors import Code
 from market.money import GB
 from market.states import SessionStatus
 
+AllowIps = Annotated[list[str], Meta(min_length=1, max_length=ADDRESSES_MAX)]
+
 
 class BuyRequest(Struct):
-    """How much, in GB, and at which price, in USD per GB."""
+    """How much, in GB, and at which price, in USD per GB.
+
+    Clients that come from one of `allow_ips` need no password, on a port of their own.
+    """
 
     gb: Size
     price_per_gb: Money | None = None
+    allow_ips: AllowIps | None = None
 
 
 class Proxy(Struct):
-    """What to dial, and what to show there."""
+    """What to dial, and what to show there.
+
+    With `allow_ips`, those clients dial `passwordless_port`, and show nothing.
+    """
 
     host: str
     port: int
     username: str
     password: str
     protocol: Literal["socks5"] = "socks5"
+    passwordless_port: int | UnsetType = UNSET
 
 
 class BuyReply(Reply, kw_only=True):
@@ -47,7 +58,10 @@ class ListQuery(Page):
 
 
 class SessionItem(Struct):
-    """A session in the list; sizes in bytes and GB, price in USD per GB."""
+    """A session in the list; sizes in bytes and GB, price in USD per GB.
+
+    While it is active, clients from `allow_ips` need no password on `passwordless_port`.
+    """
 
     id: str
     port: int
@@ -60,6 +74,8 @@ class SessionItem(Struct):
     created_at: str
     expires_at: str
     ended_at: str | UnsetType = UNSET
+    allow_ips: list[str] | UnsetType = UNSET
+    passwordless_port: int | UnsetType = UNSET
 
 
 class ListReply(Reply, kw_only=True):
@@ -94,7 +110,12 @@ class BandwidthRoutes:
                 body=BuyRequest,
                 example={"gb": 0.5, "price_per_gb": 2},
                 idempotent=True,
-                errors=(Code.INSUFFICIENT_FUNDS, Code.PRICE_BELOW_FLOOR),
+                errors=(
+                    Code.INSUFFICIENT_FUNDS,
+                    Code.PRICE_BELOW_FLOOR,
+                    Code.PASSWORDLESS_NOT_OFFERED,
+                    Code.ADDRESSES_TAKEN,
+                ),
             ),
             Route(
                 "GET",
@@ -123,6 +144,7 @@ class BandwidthRoutes:
             call.user_id,
             quota_bytes=call.body.gb,
             price_per_gb=call.body.price_per_gb,
+            allow_ips=call.body.allow_ips or (),
             remember=lambda purchase: call.remember(_bought(purchase)),
         )
         return _bought(bought)
@@ -149,7 +171,13 @@ class BandwidthRoutes:
 def _bought(purchase: Purchase) -> BuyReply:
     return BuyReply(
         session_id=purchase.session_id,
-        proxy=Proxy(purchase.host, purchase.port, purchase.username, purchase.password),
+        proxy=Proxy(
+            purchase.host,
+            purchase.port,
+            purchase.username,
+            purchase.password,
+            passwordless_port=_or_unset(purchase.passwordless_port),
+        ),
         cost_usd=money(purchase.cost),
     )
 
@@ -167,4 +195,10 @@ def _item(session: Session) -> SessionItem:
         created_at=timestamp(session.created_at),
         expires_at=timestamp(session.expires_at),
         ended_at=timestamp(session.ended_at) if session.ended_at is not None else UNSET,
+        allow_ips=list(session.allow_ips) or UNSET,
+        passwordless_port=_or_unset(session.passwordless_port),
     )
+
+
+def _or_unset(port: int | None) -> int | UnsetType:
+    return UNSET if port is None else port

@@ -14,6 +14,7 @@ PERCENT_DIGITS = 2
 PORT_MAX = 65_535
 CATEGORY = re.compile("[a-z]+(_[a-z]+)*")
 RESERVED_CATEGORIES = frozenset(("none", "unverified"))
+PASSWORDLESS_MAX_PORTS = 16
 
 
 def contradictions(settings: Settings) -> Iterator[str]:
@@ -80,9 +81,29 @@ def _listening(settings: Settings) -> Iterator[str]:
             )
     if api.port and (api.host, api.port) == (proxy.host, proxy.port):
         yield f"proxy.port: {proxy.port} is already taken by api.port"
+    yield from _passwordless(settings)
     if bool(api.tls_cert) != bool(api.tls_key):
         missing = "api.tls_key" if api.tls_cert else "api.tls_cert"
         yield f"{missing}: must be set too, a certificate and its key go together"
+
+
+def _passwordless(settings: Settings) -> Iterator[str]:
+    api, proxy = settings.api, settings.proxy
+    taken = {proxy.port: "proxy.port"}
+    if api.host == proxy.host:
+        taken.setdefault(api.port, "api.port")
+    for port in proxy.passwordless_ports:
+        if port and port in taken:
+            yield f"proxy.passwordless_ports: {port} is already taken by {taken[port]}"
+        taken.setdefault(port, "proxy.passwordless_ports")
+    if len(proxy.passwordless_ports) > PASSWORDLESS_MAX_PORTS:
+        yield f"proxy.passwordless_ports: expected at most {PASSWORDLESS_MAX_PORTS} ports"
+    public, bound = len(proxy.public_passwordless_ports), len(proxy.passwordless_ports)
+    if public not in (0, bound):
+        yield (
+            f"proxy.public_passwordless_ports: expected {bound} of them, one for each of "
+            f"proxy.passwordless_ports, or none, got {public}"
+        )
 
 
 def _urls(settings: Settings) -> Iterator[str]:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
+Ports = tuple[Port, ...]
 PositiveInt = Annotated[int, Meta(ge=1)]
 NonNegativeInt = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
@@ -29,8 +30,10 @@ class ProxySettings(Struct, frozen=True):
 
     host: str = "127.0.0.1"
     port: Port = 1080
+    passwordless_ports: Ports = (0,)
     public_host: str = ""
     public_port: Port = 0
+    public_passwordless_ports: Ports = ()
 
 
 class StorageSettings(Struct, frozen=True):

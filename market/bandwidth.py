@@ -1,10 +1,11 @@
 """Bandwidth, sold by the byte: buying a session, looking at it, ending it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from market import leases, ledger, once
+from market.addresses import canonical
 from market.credentials import Credentials, new_credentials
 from market.errors import Code, MarketError
 from market.ids import Identifiers
@@ -12,7 +13,9 @@ from market.leases import Leases, Usage
 from market.money import GB, MICRO, Currency, cost, shown
 from market.once import Remember, forget
 from market.states import SessionStatus
+from storage import addresses as address_queries
 from storage import bandwidth as queries
+from storage.addresses import AddressRow
 from storage.bandwidth import ListedRow, SessionRow
 from storage.ledger import HoldRow
 from storage.store import Store, Transaction
@@ -33,24 +36,35 @@ class Traffic(Protocol):
     def restore(self, session_id: str) -> None:
         """Take back a `cut` that could not be written down."""
 
+    def named(self, slot: int, addresses: Sequence[str]) -> None:
+        """Hear that a session was sold that client addresses open, on the port with this slot."""
+
     async def settle_exhausted(self) -> None:
         """Have written down which sessions are exhausted, if the store can be reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the operator sells at: prices in micro-USD per GB, and what a client should dial."""
+    """What the operator sells at: prices in micro-USD per GB, and what a client should dial.
+
+    A client whose address opens a session dials one of `passwordless_ports`; the place of a port
+    among them is its slot, which is what is kept of it.
+    """
 
     price_default: int
     price_floor: int
     lifetime_seconds: int
     public_host: str
     public_port: int
+    passwordless_ports: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Purchase:
-    """A session that was bought: its credentials, shown this once, and its price in micro-USD."""
+    """A session that was bought: its credentials, shown this once, and its price in micro-USD.
+
+    `passwordless_port` is where the client addresses that the buyer has named need no credentials.
+    """
 
     session_id: str
     host: str
@@ -58,11 +72,16 @@ class Purchase:
     username: str
     password: str
     cost: int
+    passwordless_port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session as its buyer sees it; sizes in bytes, price in micro-USD per GB, times in UTC."""
+    """A session as its buyer sees it; sizes in bytes, price in micro-USD per GB, times in UTC.
+
+    While it is active, `allow_ips` need no password on the `passwordless_port`, if there still is
+    such a port.
+    """
 
     id: str
     port: int
@@ -73,6 +92,8 @@ class Session:
     created_at: int
     expires_at: int
     ended_at: int | None
+    allow_ips: tuple[str, ...] = ()
+    passwordless_port: int | None = None
 
 
 class Bandwidth:
@@ -109,6 +130,7 @@ class Bandwidth:
         *,
         quota_bytes: int,
         price_per_gb: int | None,
+        allow_ips: Sequence[str] = (),
         remember: Callable[[Purchase], Remember | None] = forget,
     ) -> Purchase:
         """Sell a session and hold its price.
@@ -117,13 +139,17 @@ class Bandwidth:
             user_id: the buyer.
             quota_bytes: how many bytes, in both directions together.
             price_per_gb: micro-USD per GB; None for the operator's price.
+            allow_ips: client addresses that are to need no password, on a port of their own.
             remember: says how to answer when the same is asked again.
 
         Raises:
             MarketError: `invalid_field`, `price_below_floor`, `insufficient_funds`,
-                `idempotency_key_reused`.
+                `passwordless_not_offered`, `addresses_taken`, `idempotency_key_reused`.
             Replayed: this was answered before.
         """
+        if allow_ips and not self._terms.passwordless_ports:
+            raise MarketError(Code.PASSWORDLESS_NOT_OFFERED, field="allow_ips")
+        addresses = canonical(allow_ips)
         price = self._terms.price_default if price_per_gb is None else price_per_gb
         self._check(quota_bytes, price)
         credentials = new_credentials()
@@ -142,24 +168,43 @@ class Bandwidth:
             expires_at=now + self._terms.lifetime_seconds,
             ended_at=None,
         )
-        price_held = cost(quota_bytes, price)
-        purchase = self._purchase(session, credentials, price_held)
-        transfer_id = self._identifiers.new()
+        purchase = self._purchase(session, credentials, cost(quota_bytes, price))
+        if not addresses:
+            await self._sell(session, purchase, [], remember)
+            return purchase
+        for slot, port in enumerate(self._terms.passwordless_ports):
+            named = replace(purchase, passwordless_port=port)
+            rows = [AddressRow(address, slot, session.id) for address in addresses]
+            try:
+                await self._sell(session, named, rows, remember)
+            except _TakenError:
+                continue
+            self._traffic.named(slot, addresses)
+            return named
+        raise MarketError(Code.ADDRESSES_TAKEN, field="allow_ips")
+
+    async def _sell(
+        self,
+        session: SessionRow,
+        purchase: Purchase,
+        addresses: Sequence[AddressRow],
+        remember: Callable[[Purchase], Remember | None],
+    ) -> None:
         try:
             await once.write(
                 self._store,
                 remember(purchase),
                 _buy,
                 session,
-                price_held,
-                transfer_id=transfer_id,
+                addresses,
+                purchase.cost,
+                transfer_id=self._identifiers.new(),
             )
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
-            message = f"This costs {shown(price_held)} USD, more than is available."
+            message = f"This costs {shown(purchase.cost)} USD, more than is available."
             raise MarketError(error.code, message, field="gb") from error
-        return purchase
 
     async def page(
         self, user_id: str, *, status: SessionStatus | None, before: str, limit: int
@@ -173,10 +218,10 @@ class Bandwidth:
             limit: how many at most.
         """
         await self._traffic.settle_exhausted()
-        rows = await self._store.read(
-            queries.page, user_id=user_id, only=status or "", before=before, limit=limit
+        rows, addresses = await self._store.read(
+            _page, user_id=user_id, only=status or "", before=before, limit=limit
         )
-        return [self._shown(row) for row in rows]
+        return [self._shown(row, addresses.get(row.id, [])) for row in rows]
 
     async def end(self, user_id: str, session_id: str) -> None:
         """End a session: cut its connections, capture what was used, release the rest.
@@ -237,7 +282,9 @@ class Bandwidth:
             cost=price_held,
         )
 
-    def _shown(self, row: ListedRow) -> Session:
+    def _shown(self, row: ListedRow, addresses: Sequence[AddressRow]) -> Session:
+        ports = self._terms.passwordless_ports
+        slot = addresses[0].slot if addresses else len(ports)
         used = row.bytes_used
         if row.lease_id is not None and row.reported is not None:
             live = self._traffic.used_bytes(row.id, row.lease_id)
@@ -252,10 +299,39 @@ class Bandwidth:
             created_at=row.created_at,
             expires_at=row.expires_at,
             ended_at=row.ended_at,
+            allow_ips=tuple(sorted(each.address for each in addresses)),
+            passwordless_port=ports[slot] if slot < len(ports) else None,
         )
 
 
-async def _buy(tx: Transaction, session: SessionRow, price: int, *, transfer_id: str) -> None:
+class _TakenError(Exception):
+    """On this port an active session has one of the addresses."""
+
+
+async def _buy(
+    tx: Transaction,
+    session: SessionRow,
+    addresses: Sequence[AddressRow],
+    price: int,
+    *,
+    transfer_id: str,
+) -> None:
+    await queries.insert(tx, session)
+    for address in addresses:
+        if not await address_queries.insert(tx, address):
+            raise _TakenError
     hold = HoldRow(leases.hold_of(session.id), session.user_id, Currency.USD, price, None)
     await ledger.hold(tx, hold, transfer_id=transfer_id, now=session.created_at)
-    await queries.insert(tx, session)
+
+
+async def _page(
+    tx: Transaction, *, user_id: str, only: str, before: str, limit: int
+) -> tuple[list[ListedRow], dict[str, list[AddressRow]]]:
+    rows = await queries.page(tx, user_id=user_id, only=only, before=before, limit=limit)
+    addresses: dict[str, list[AddressRow]] = {}
+    if rows:
+        for address in await address_queries.of_sessions(
+            tx, user_id, oldest=rows[-1].id, newest=rows[0].id
+        ):
+            addresses.setdefault(address.session_id, []).append(address)
+    return rows, addresses

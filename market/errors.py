@@ -29,6 +29,16 @@ class Code(Enum):
         Kind.INVALID,
         "The price per GB is lower than this service sells for.",
     )
+    PASSWORDLESS_NOT_OFFERED = (
+        "passwordless_not_offered",
+        Kind.INVALID,
+        "This service lets no client in without a password.",
+    )
+    ADDRESSES_TAKEN = (
+        "addresses_taken",
+        Kind.INVALID,
+        "On every port without passwords, an active session has one of these addresses.",
+    )
     INVALID_CREDENTIALS = (
         "invalid_credentials",
         Kind.UNAUTHENTICATED,

@@ -13,6 +13,7 @@ from market.ids import Identifiers
 from market.ledger import TransferIds
 from market.money import Currency, earned
 from market.states import SessionStatus
+from storage import addresses
 from storage import bandwidth as queries
 from storage import ledger as ledger_queries
 from storage.bandwidth import LeaseRow
@@ -35,7 +36,8 @@ class Usage:
 class Grant:
     """A session as its meter sees it; without a lease nothing may be handed out.
 
-    Sizes in bytes, `expires_at` in UTC seconds.
+    Sizes in bytes, `expires_at` in UTC seconds. `names` are the client addresses that open it
+    without a password while it is active, each behind the slot of its port.
     """
 
     session_id: str
@@ -45,6 +47,7 @@ class Grant:
     expires_at: int
     lease_id: str | None
     granted_bytes: int
+    names: tuple[tuple[int, str], ...]
 
 
 class Leases:
@@ -63,8 +66,8 @@ class Leases:
         # By session: a lease whose writing failed, so that nobody knows whether it was committed.
         self._unsure: dict[str, str] = {}
 
-    async def open(self, username: str, password: bytes) -> Grant | None:
-        """Lease the rest of the session that these credentials belong to; None when there is none.
+    async def find(self, username: str, password: bytes) -> str | None:
+        """Return the session that these credentials belong to; None when there is none.
 
         Raises:
             UnavailableError: the store did not answer.
@@ -72,15 +75,32 @@ class Leases:
         session = await self._store.read(queries.find_by_username, username)
         if session is None or not matches(password, session.password_hash):
             return None
+        return session.id
+
+    async def find_by_address(self, slot: int, address: str) -> str | None:
+        """Return the active session that a client's address opens; None when there is none.
+
+        Raises:
+            UnavailableError: the store did not answer.
+        """
+        return await self._store.read(addresses.find_session, slot, address)
+
+    async def open(self, session_id: str) -> Grant | None:
+        """Lease the rest of a session that nobody else holds; None when there is no such session.
+
+        Raises:
+            UnavailableError: the store did not answer.
+            ConstraintError: it is leased already.
+        """
         lease_id = self._identifiers.new()
         try:
             grant = await self._store.write(
-                _open, session.id, self._unsure.get(session.id), lease_id=lease_id, now=self._now()
+                _open, session_id, self._unsure.get(session_id), lease_id=lease_id, now=self._now()
             )
         except BaseException:
-            self._unsure[session.id] = lease_id
+            self._unsure[session_id] = lease_id
             raise
-        self._unsure.pop(session.id, None)
+        self._unsure.pop(session_id, None)
         return grant
 
     async def report(self, usages: Sequence[Usage]) -> list[str]:
@@ -151,6 +171,7 @@ async def _open(
     if status is SessionStatus.ACTIVE and not await queries.lease_remainder(tx, session, lease_id):
         raise UnavailableError("the session changed while it was leased")
     leased = status is SessionStatus.ACTIVE
+    named = await addresses.of_session(tx, session_id) if leased else []
     return Grant(
         session_id=session.id,
         username=session.username,
@@ -161,6 +182,7 @@ async def _open(
         granted_bytes=session.quota_bytes - session.bytes_used - session.bytes_leased
         if leased
         else 0,
+        names=tuple((row.slot, row.address) for row in named),
     )
 
 
@@ -203,6 +225,7 @@ async def _settle(
     )
     if session is None:
         return False
+    await addresses.delete(tx, session_id)
     hold_id = hold_of(session_id)
     hold = await ledger_queries.find_hold(tx, hold_id)
     if hold is None:

@@ -36,6 +36,7 @@ from proxyd.wire.events import (
 from proxyd.wire.hosts import address_of
 
 HANDSHAKE_READ_BYTES = 4096
+PASSWORD_SLOT = -1
 
 _logger = logging.getLogger("gateway")
 
@@ -91,9 +92,9 @@ class ClientConnection:
     Args:
         shared: what all connections share.
         sock: the client's socket, non-blocking; owned from here on.
-        address: the client's address, in text.
+        address: the client's address, in text; an IPv4 address is never mapped.
         protocol: what the client is expected to speak.
-        slot: on which of the ports without passwords it came; -1 when it came to the other one.
+        slot: on which of the ports without passwords it came; `PASSWORD_SLOT` for the other one.
     """
 
     __slots__ = (
@@ -115,7 +116,7 @@ class ClientConnection:
         sock: socket.socket,
         address: str,
         protocol: ServerProtocol,
-        slot: int = -1,
+        slot: int = PASSWORD_SLOT,
     ) -> None:
         self._shared = shared
         self._sock = sock

@@ -6,6 +6,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from ipaddress import ip_address
@@ -73,32 +74,39 @@ _logger = logging.getLogger("daemon")
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """The sockets that clients reach, and what makes the API's speak TLS."""
+    """The sockets that clients reach, and what makes the API's speak TLS.
+
+    `passwordless` are those where a client's address stands for a password.
+    """
 
     api: socket.socket
     proxy: socket.socket
+    passwordless: tuple[socket.socket, ...]
     tls: ssl.SSLContext | None
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
-        """Bind both.
+        """Bind all.
 
         Raises:
             CannotListenError: an address or the certificate cannot be used.
         """
         tls = tls_context(settings.api.tls_cert, settings.api.tls_key)
-        api = listen(settings.api.host, settings.api.port, "API")
-        try:
-            proxy = listen(settings.proxy.host, settings.proxy.port, "proxy")
-        except BaseException:
-            api.close()
-            raise
-        return cls(api, proxy, tls)
+        host = settings.proxy.host
+        with ExitStack() as opened:
+            api = opened.enter_context(listen(settings.api.host, settings.api.port, "API"))
+            proxy = opened.enter_context(listen(host, settings.proxy.port, "proxy"))
+            passwordless = tuple(
+                opened.enter_context(listen(host, port, "proxy without passwords"))
+                for port in settings.proxy.passwordless_ports
+            )
+            opened.pop_all()
+        return cls(api, proxy, passwordless, tls)
 
     def close(self) -> None:
-        """Close both; closing twice is harmless."""
-        self.api.close()
-        self.proxy.close()
+        """Close all; closing twice is harmless."""
+        for sock in (self.api, self.proxy, *self.passwordless):
+            sock.close()
 
 
 class Daemon:
@@ -150,7 +158,7 @@ class Daemon:
             store,
             self.leases,
             self.meter,
-            _terms(settings, bound_port(listeners.proxy)),
+            _terms(settings, listeners),
             self.identifiers,
             clock.seconds,
         )
@@ -249,16 +257,9 @@ class Daemon:
         ]
         for task in self._tasks:
             task.add_done_callback(self._watch)
-        self.gateway.start(self.listeners.proxy)
+        self.gateway.start(self.listeners.proxy, self.listeners.passwordless)
         await self.http.start(self.listeners.api, self.listeners.tls)
-        api, proxy = self.settings.api, self.settings.proxy
-        scheme = "https" if self.listeners.tls else "http"
-        _logger.info(
-            "ready: API on %s://%s, proxy on %s",
-            scheme,
-            address_in_words(api.host, bound_port(self.listeners.api)),
-            address_in_words(proxy.host, bound_port(self.listeners.proxy)),
-        )
+        _logger.info("ready: %s", self._in_words())
 
     async def drain(self) -> None:
         """Stop in order: no new work, live transfers to their end, the last counts, the store."""
@@ -296,6 +297,20 @@ class Daemon:
             self.listeners.close()
             await self.store.close()
         _logger.info("stopped")
+
+    def _in_words(self) -> str:
+        """Return where everything listens."""
+        api, proxy = self.settings.api, self.settings.proxy
+        scheme = "https" if self.listeners.tls else "http"
+        words = [
+            f"API on {scheme}://{address_in_words(api.host, bound_port(self.listeners.api))}",
+            f"proxy on {address_in_words(proxy.host, bound_port(self.listeners.proxy))}",
+            *(
+                f"without passwords on {address_in_words(proxy.host, bound_port(sock))}"
+                for sock in self.listeners.passwordless
+            ),
+        ]
+        return ", ".join(words)
 
     async def _expire(self) -> None:
         """End sessions whose time is over, again and again."""
@@ -383,14 +398,17 @@ async def build(settings: Settings) -> Daemon:
     return daemon
 
 
-def _terms(settings: Settings, proxy_port: int) -> Terms:
+def _terms(settings: Settings, listeners: Listeners) -> Terms:
     market, proxy = settings.market, settings.proxy
+    bound = [bound_port(sock) for sock in listeners.passwordless]
+    public = proxy.public_passwordless_ports or bound
     return Terms(
         price_default=micro(market.price_per_gb_default_usd),
         price_floor=micro(market.price_per_gb_floor_usd),
         lifetime_seconds=market.session_days * DAY_SECONDS,
         public_host=proxy.public_host or proxy.host,
-        public_port=proxy.public_port or proxy_port,
+        public_port=proxy.public_port or bound_port(listeners.proxy),
+        passwordless_ports=tuple(named or port for named, port in zip(public, bound, strict=True)),
     )
 
 

@@ -5,9 +5,11 @@ import errno
 import logging
 import socket
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
-from proxyd.connection import ClientConnection, Shared
+from proxyd.connection import PASSWORD_SLOT, ClientConnection, Shared
 from proxyd.deadlines import Deadlines
 from proxyd.egress.dial import Dialer
 from proxyd.egress.policy import Policy
@@ -21,6 +23,7 @@ from proxyd.relay.pipes import PipePool
 from proxyd.relay.udp import Datagrams
 from proxyd.wire.detect import Detecting
 from proxyd.wire.events import Address
+from proxyd.wire.hosts import unmapped
 
 ACCEPTS_PER_TURN = 64
 EXHAUSTED_PAUSE_SECONDS = 0.1
@@ -34,7 +37,7 @@ _logger = logging.getLogger("gateway")
 
 
 class Gateway:
-    """Serves one listening socket.
+    """Serves one listening socket where clients show passwords, and others where they do not.
 
     Args:
         meter: knows sessions and counts their bytes.
@@ -74,7 +77,7 @@ class Gateway:
         )
         self._connections: set[ClientConnection] = set()
         self._per_address: Counter[str] = Counter()
-        self._listener: socket.socket | None = None
+        self._listeners: dict[int, socket.socket] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._refused = 0
         self._refusals_told_at = -REFUSALS_PAUSE_SECONDS
@@ -84,7 +87,7 @@ class Gateway:
     @property
     def is_listening(self) -> bool:
         """Whether new clients are accepted."""
-        return self._listener is not None
+        return bool(self._listeners)
 
     @property
     def connections(self) -> int:
@@ -96,18 +99,24 @@ class Gateway:
         """How many clients wait for their target."""
         return self._shared.dialing
 
-    def start(self, listener: socket.socket) -> None:
-        """Begin to accept clients on a socket that listens already; the gateway owns it now."""
-        listener.setblocking(False)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # its connections inherit it
-        self._listener = listener
-        self.loop.add_reader(listener.fileno(), self._accept)
+    def start(self, listener: socket.socket, passwordless: Sequence[socket.socket] = ()) -> None:
+        """Begin to accept clients on sockets that listen already; the gateway owns them now.
+
+        Args:
+            listener: where clients show the credentials of a session.
+            passwordless: where their addresses must do, in the order of the slots.
+        """
+        self._listeners = {PASSWORD_SLOT: listener, **dict(enumerate(passwordless))}
+        for slot, sock in self._listeners.items():
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # its connections inherit it
+            self.loop.add_reader(sock.fileno(), self._accept, slot)
         self._check_idle_later()
 
     def stop_accepting(self) -> None:
         """Accept no new client; those that are connected go on."""
-        listener, self._listener = self._listener, None
-        if listener is not None:
+        listeners, self._listeners = self._listeners, {}
+        for listener in listeners.values():
             self.loop.remove_reader(listener.fileno())
             listener.close()
         for connection in tuple(self._connections):
@@ -144,20 +153,21 @@ class Gateway:
         if not self._connections:
             self._empty.set()
 
-    def _accept(self) -> None:
+    def _accept(self, slot: int) -> None:
         for _ in range(ACCEPTS_PER_TURN):
-            if self._listener is None:
+            listener = self._listeners.get(slot)
+            if listener is None:
                 return
             try:
-                sock, peer = self._listener.accept()
+                sock, peer = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                self._cannot_accept(error)
+                self._cannot_accept(slot, error)
                 return
-            self._welcome(sock, peer[0])
+            self._welcome(sock, unmapped(peer[0]), slot)
 
-    def _welcome(self, sock: socket.socket, address: str) -> None:
+    def _welcome(self, sock: socket.socket, address: str, slot: int) -> None:
         total = len(self._connections) + len(self.closer)
         if total >= self.limits.connections_total and not self._shed(1):
             self._refuse(sock, f"{total} connections are open")
@@ -166,7 +176,8 @@ class Gateway:
         else:
             sock.setblocking(False)
             self._per_address[address] += 1
-            connection = ClientConnection(self._shared, sock, address, Detecting())
+            protocol = Detecting(password_required=slot == PASSWORD_SLOT)
+            connection = ClientConnection(self._shared, sock, address, protocol, slot)
             self._connections.add(connection)
             self._empty.clear()
             connection.start()
@@ -192,7 +203,7 @@ class Gateway:
             self._refused = 0
             self._refusals_told_at = now
 
-    def _cannot_accept(self, error: OSError) -> None:
+    def _cannot_accept(self, slot: int, error: OSError) -> None:
         """Leave new clients in the queue for a moment, instead of spinning on the same failure."""
         if error.errno not in _OUT_OF_RESOURCES:
             _logger.error("accepting a client failed: %s", error.strerror)
@@ -201,13 +212,15 @@ class Gateway:
             _logger.warning(
                 "no new client for a moment, %d unfinished let go: %s", shed, error.strerror
             )
-        if self._listener is not None:
-            self.loop.remove_reader(self._listener.fileno())
-            self.loop.call_later(EXHAUSTED_PAUSE_SECONDS, self._accept_again)
+        listener = self._listeners.get(slot)
+        if listener is not None:
+            self.loop.remove_reader(listener.fileno())
+            self.loop.call_later(EXHAUSTED_PAUSE_SECONDS, partial(self._accept_again, slot))
 
-    def _accept_again(self) -> None:
-        if self._listener is not None:
-            self.loop.add_reader(self._listener.fileno(), self._accept)
+    def _accept_again(self, slot: int) -> None:
+        listener = self._listeners.get(slot)
+        if listener is not None:
+            self.loop.add_reader(listener.fileno(), self._accept, slot)
 
     def _check_idle_later(self) -> None:
         pause = self.limits.idle_seconds / IDLE_CHECKS_PER_LIMIT

@@ -9,21 +9,22 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from market.credentials import matches
 from market.leases import Grant, Leases, Usage
 from market.states import SessionStatus
+from proxyd.addresses import Addresses
+from proxyd.lookups import Lookups
 from proxyd.pace import Pace
 from proxyd.wire.events import Refusal
-from storage.errors import ConstraintError, StoreError
+from storage.errors import ConstraintError, StoreError, UnavailableError
 
 if TYPE_CHECKING:
     from proxyd.relay.closing import InTransit
 
 FLUSH_SECONDS = 0.5
 REMEMBER_SECONDS = 60.0
-LOOKUPS_MAX = 1000
 
 REFUSAL_OF_STATUS = {
     SessionStatus.EXHAUSTED: Refusal.EXHAUSTED,
@@ -63,6 +64,7 @@ class LiveSession:
         "id",
         "in_transit",
         "lease_id",
+        "names",
         "password_hash",
         "reported",
         "status",
@@ -78,6 +80,7 @@ class LiveSession:
     ) -> None:
         self.id = grant.session_id
         self.username = grant.username
+        self.names = grant.names
         self.password_hash = grant.password_hash
         self.lease_id = grant.lease_id
         self.status = grant.status
@@ -152,11 +155,6 @@ class LiveSession:
         return self.used - sum(each.unsent() for each in self.in_transit)
 
 
-class _Lookup(NamedTuple):
-    task: "asyncio.Task[None]"
-    decide: list[Callable[[LiveSession | Refusal], None]]
-
-
 class Meter:
     """Knows the live sessions, and keeps the store up to date with them.
 
@@ -181,12 +179,13 @@ class Meter:
         self._bytes_per_second = bytes_per_second
         self._by_username: dict[str, LiveSession] = {}
         self._by_id: dict[str, LiveSession] = {}
-        self._lookups: dict[tuple[str, bytes], _Lookup] = {}
+        self._lookups: Lookups[tuple[str, bytes], LiveSession] = Lookups(self._find)
+        self._addresses = Addresses(self._find_by_address)
+        self._opening: dict[str, asyncio.Event] = {}
         self._cut_unseen: dict[str, SessionStatus] = {}
         self._forget_at: dict[str, float] = {}
         self._to_settle: dict[str, LiveSession] = {}
         self._wake = asyncio.Event()
-        self._stopping = False
         self._store_failing = False
 
     # --- what the gateway asks -----------------------------------------------------------------
@@ -205,16 +204,12 @@ class Meter:
             decide(Refusal.WRONG)
             return
         session = self._by_username.get(name)
-        waiting = self._lookups.get((name, password))
-        if session is not None:
-            decide(self._admitted(session, password))
-        elif waiting is not None:
-            waiting.decide.append(decide)
-        elif len(self._lookups) >= LOOKUPS_MAX or self._stopping:
-            decide(Refusal.UNAVAILABLE)
+        if session is None:
+            self._lookups.ask((name, password), lambda found: decide(self._admitted(found)))
+        elif matches(password, session.password_hash):
+            decide(self._admitted(session))
         else:
-            task = asyncio.get_running_loop().create_task(self._look_up(name, password))
-            self._lookups[name, password] = _Lookup(task, [decide])
+            decide(Refusal.WRONG)
 
     def admit_address(
         self, slot: int, address: str, decide: Callable[[LiveSession | Refusal], None]
@@ -226,11 +221,11 @@ class Meter:
             address: the client's.
             decide: as in `admit`.
         """
-        raise NotImplementedError
+        self._addresses.ask((slot, address), lambda found: decide(self._admitted(found)))
 
-    def _admitted(self, session: LiveSession, password: bytes) -> LiveSession | Refusal:
-        if not matches(password, session.password_hash):
-            return Refusal.WRONG
+    def _admitted(self, session: LiveSession | Refusal) -> LiveSession | Refusal:
+        if isinstance(session, Refusal):
+            return session
         if session.status is not SessionStatus.ACTIVE:
             return REFUSAL_OF_STATUS[session.status]
         if session.expires_at <= self._now():
@@ -239,19 +234,35 @@ class Meter:
             return Refusal.TOO_MANY_CONNECTIONS
         return session
 
-    async def _look_up(self, username: str, password: bytes) -> None:
-        session: LiveSession | None = None
-        refusal = Refusal.WRONG
+    async def _find(self, shown: tuple[str, bytes]) -> LiveSession | Refusal:
+        session_id = await self._leases.find(*shown)
+        session = await self._live(session_id) if session_id is not None else None
+        return session if session is not None else Refusal.WRONG
+
+    async def _find_by_address(self, name: tuple[int, str]) -> LiveSession | None:
+        session_id = await self._leases.find_by_address(*name)
+        return await self._live(session_id) if session_id is not None else None
+
+    async def _live(self, session_id: str) -> LiveSession | None:
+        """Return a session that lives, or lease it; once, however many want it at once.
+
+        Raises:
+            StoreError: it could not be leased.
+        """
+        opening = self._opening.get(session_id)
+        if opening is not None:
+            await opening.wait()
+            if session_id not in self._by_id:
+                raise UnavailableError("the session could not be leased")
+        if session_id in self._by_id:
+            return self._by_id[session_id]
+        self._opening[session_id] = opening = asyncio.Event()
         try:
-            grant = await self._leases.open(username, password)
-            session = self._adopt(grant) if grant is not None else None
-        except StoreError as error:
-            _logger.warning("a session could not be looked up: %s", error)
-            refusal = Refusal.UNAVAILABLE
+            grant = await self._leases.open(session_id)
+            return self._adopt(grant) if grant is not None else None
         finally:
-            lookup = self._lookups.pop((username, password))
-        for decide in lookup.decide:
-            decide(self._admitted(session, password) if session is not None else refusal)
+            del self._opening[session_id]
+            opening.set()
 
     def _adopt(self, grant: Grant) -> LiveSession:
         pace = None
@@ -263,7 +274,9 @@ class Meter:
         self._by_id[session.id] = session
         if session.status is not SessionStatus.ACTIVE:
             self._forget_later(session.id)
-        elif session.granted == 0:
+            return session
+        self._addresses.opens(session)
+        if session.granted == 0:
             self._exhausted(session)
         return session
 
@@ -298,6 +311,10 @@ class Meter:
         if session.cuts == 0 and session.status is not SessionStatus.EXHAUSTED:
             session.status = SessionStatus.ACTIVE
             self._forget_at.pop(session_id, None)
+
+    def named(self, slot: int, addresses: Sequence[str]) -> None:
+        """Hear that a session was sold that client addresses open, on the port with this slot."""
+        self._addresses.named(slot, addresses)
 
     async def settle_exhausted(self) -> None:
         """Have written down which sessions are exhausted, if the store can be reached."""
@@ -341,11 +358,8 @@ class Meter:
         Raises:
             StoreError: what is not written is lost, as after a crash.
         """
-        self._stopping = True
-        tasks = [lookup.task for lookup in self._lookups.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._lookups.stop()
+        await self._addresses.stop()
         try:
             await self._settle()
         finally:
@@ -425,3 +439,4 @@ class Meter:
             session = self._by_id.pop(session_id, None)
             if session is not None:
                 del self._by_username[session.username]
+                self._addresses.forget(session)

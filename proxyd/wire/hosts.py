@@ -36,3 +36,9 @@ def address_of(text: str) -> Address:
     address = ip_address(text.partition("%")[0])
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return address if mapped is None else mapped
+
+
+@lru_cache(maxsize=4096)
+def unmapped(text: str) -> str:
+    """Return an address as `address_of` reads it, in text again."""
+    return str(address_of(text))

@@ -12,9 +12,12 @@ from support.service import Answer, Person, Service, running_in
 from support.socks import Client, tunnel
 from support.waiting import until
 
+from proxyd.listening import bound_port
+
 CREATE = "/api/bandwidth/create"
 SESSIONS = "/api/bandwidth/sessions"
 END = "/api/bandwidth/end"
+PROXY_FIELDS = {"host", "port", "username", "password", "protocol"}
 LISTED_FIELDS = {"id", "port", "bytes_used", "gb_used", "status", "price_per_gb"}
 ADDED_FIELDS = {"quota_bytes", "bytes_left", "created_at", "expires_at"}
 
@@ -59,13 +62,92 @@ async def test_a_purchase_has_the_fields_of_the_specification(service: Service) 
     assert isinstance(answer.body["cost_usd"], float)
     assert answer.body["cost_usd"] == 3.75
     proxy = answer.body["proxy"]
-    assert proxy.keys() == {"host", "port", "username", "password", "protocol"}
+    assert proxy.keys() == PROXY_FIELDS
     assert (proxy["host"], proxy["port"]) == ("127.0.0.1", service.proxy_port)
     assert proxy["protocol"] == "socks5"
     for secret in (proxy["username"], proxy["password"]):
         assert secret
         assert all(each.isascii() and (each.isalnum() or each in "-_") for each in secret)
     assert len(proxy["password"]) >= 22  # 128 bits in base 64
+
+
+async def test_a_purchase_may_name_addresses_that_need_no_password(service: Service) -> None:
+    buyer = await service.person(usd="10")
+    body = '{"gb": 1, "allow_ips": ["2001:DB8::7", "::ffff:192.0.2.1", "192.0.2.1"]}'
+    answer = await create(service, buyer, body)
+    assert answer.status == 200, answer.body
+    proxy = answer.body["proxy"]
+    assert proxy.keys() == PROXY_FIELDS | {"passwordless_port"}
+    (door,) = service.daemon.listeners.passwordless
+    assert proxy["passwordless_port"] == bound_port(door) != proxy["port"]
+    (session,) = await listed(service, buyer)
+    assert session.keys() == LISTED_FIELDS | ADDED_FIELDS | {"allow_ips", "passwordless_port"}
+    assert session["allow_ips"] == ["192.0.2.1", "2001:db8::7"]
+    assert session["passwordless_port"] == proxy["passwordless_port"]
+    assert session["port"] == proxy["port"]
+    await end(service, buyer, session["id"])
+    (session,) = await listed(service, buyer, "?status=all")
+    assert session.keys() == LISTED_FIELDS | ADDED_FIELDS | {"ended_at"}
+
+
+async def test_a_purchase_without_addresses_is_told_of_no_other_port(service: Service) -> None:
+    buyer = await service.person(usd="10")
+    for body in ('{"gb": 1}', '{"gb": 1, "allow_ips": null}'):
+        answer = await create(service, buyer, body)
+        assert answer.body["proxy"].keys() == PROXY_FIELDS
+    for session in await listed(service, buyer):
+        assert session.keys() == LISTED_FIELDS | ADDED_FIELDS
+
+
+@pytest.mark.parametrize(
+    "allow_ips",
+    [
+        *("[]", '"192.0.2.1"', '["192.0.2.1", "localhost"]', '["192.0.2.0/24"]'),
+        *('["0.0.0.0"]', '["ff02::1"]', '[""]', "{}", "true", str(["192.0.2.1"] * 17)),
+    ],
+)
+async def test_what_names_no_addresses_is_refused(service: Service, allow_ips: str) -> None:
+    buyer = await service.person(usd="10")
+    allow_ips = allow_ips.replace("'", '"')
+    answer = await create(service, buyer, f'{{"gb": 1, "allow_ips": {allow_ips}}}')
+    refused(answer, "invalid_field", "allow_ips")
+    await nothing_was_bought(service, buyer, 10)
+
+
+@pytest.mark.parametrize("item", ["1", "null", "{}"])
+async def test_an_address_is_a_text(service: Service, item: str) -> None:
+    buyer = await service.person(usd="10")
+    answer = await create(service, buyer, f'{{"gb": 1, "allow_ips": ["192.0.2.1", {item}]}}')
+    refused(answer, "invalid_field", "allow_ips[1]")
+    await nothing_was_bought(service, buyer, 10)
+
+
+async def test_an_address_that_another_session_has_is_refused(service: Service) -> None:
+    buyer, other = await service.person(usd="10"), await service.person(usd="10")
+    body = '{"gb": 1, "allow_ips": ["192.0.2.1"]}'
+    first = await create(service, buyer, body)
+    refused(await create(service, other, body), "addresses_taken", "allow_ips")
+    await nothing_was_bought(service, other, 10)
+    await end(service, buyer, first.body["session_id"])
+    assert (await create(service, other, body)).status == 200
+
+
+async def test_addresses_may_be_named_only_where_there_is_a_port_for_them(tmp_path: Path) -> None:
+    async with running_in(tmp_path, proxy={"passwordless_ports": []}) as service:
+        buyer = await service.person(usd="10")
+        answer = await create(service, buyer, '{"gb": 1, "allow_ips": ["192.0.2.1"]}')
+        refused(answer, "passwordless_not_offered", "allow_ips")
+        await nothing_was_bought(service, buyer, 10)
+        assert (await create(service, buyer, '{"gb": 1}')).status == 200
+
+
+async def test_a_buyer_is_told_the_public_port_without_passwords(tmp_path: Path) -> None:
+    proxy = {"passwordless_ports": [0, 0], "public_passwordless_ports": [4001, 0]}
+    async with running_in(tmp_path, proxy=proxy) as service:
+        buyer = await service.person(usd="10")
+        bought = [await service.buy(buyer, allow_ips=["192.0.2.1"]) for _ in range(2)]
+        bound = bound_port(service.daemon.listeners.passwordless[1])
+        assert [each.passwordless_port for each in bought] == [4001, bound]
 
 
 async def test_two_purchases_share_nothing(service: Service) -> None:

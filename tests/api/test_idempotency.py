@@ -45,6 +45,20 @@ async def test_the_first_answer_is_given_again_secrets_included(
     assert other.body != first.body
 
 
+async def test_a_purchase_that_took_the_only_port_of_its_address_is_answered_again(
+    service: Service, buyer: Person
+) -> None:
+    body = {"gb": 1, "allow_ips": ["192.0.2.1"]}
+    answers = await asyncio.gather(
+        *(ask(service, buyer, "/api/bandwidth/create", "a", body) for _ in range(5))
+    )
+    assert [answer.status for answer in answers] == [200] * 5
+    assert answers[0].body["proxy"]["passwordless_port"]
+    assert all(answer.body == answers[0].body for answer in answers)
+    refused = await ask(service, buyer, "/api/bandwidth/create", "b", body)
+    assert refused.code == "addresses_taken"
+
+
 async def test_of_twenty_at_once_one_is_done(service: Service, buyer: Person) -> None:
     answers = await asyncio.gather(
         *(ask(service, buyer, "/api/bandwidth/create", "a") for _ in range(20))

@@ -115,6 +115,42 @@ def test_any_free_port_twice_is_two_ports() -> None:
     assert problems(api={"port": 0}, proxy={"port": 0}) == []
 
 
+def test_a_port_without_passwords_is_a_port_of_its_own() -> None:
+    name = "proxy.passwordless_ports"
+    assert problems(proxy={"passwordless_ports": [0, 0, 2000, 2001]}) == []
+    assert problems(proxy={"passwordless_ports": []}) == []
+    assert problems(proxy={"passwordless_ports": [2000, 1080, 8080]}) == [
+        f"{name}: 1080 is already taken by proxy.port",
+        f"{name}: 8080 is already taken by api.port",
+    ]
+    assert problems(proxy={"passwordless_ports": [2000, 2000]}) == [
+        f"{name}: 2000 is already taken by {name}"
+    ]
+    elsewhere = {"host": "127.0.0.2", "passwordless_ports": [8080]}
+    assert problems(proxy=elsewhere) == []
+
+
+def test_any_free_port_without_passwords_clashes_with_none() -> None:
+    assert problems(api={"port": 0}, proxy={"port": 0, "passwordless_ports": [0, 0]}) == []
+
+
+def test_there_are_sixteen_ports_without_passwords_at_most() -> None:
+    assert problems(proxy={"passwordless_ports": [0] * 16}) == []
+    assert problems(proxy={"passwordless_ports": [0] * 17}) == [
+        "proxy.passwordless_ports: expected at most 16 ports"
+    ]
+
+
+def test_each_port_without_passwords_has_a_public_one_or_none_has() -> None:
+    both = {"passwordless_ports": [2000, 2001], "public_passwordless_ports": [3000, 0]}
+    assert problems(proxy=both) == []
+    (problem,) = problems(proxy={"public_passwordless_ports": [3000, 3001]})
+    assert problem == (
+        "proxy.public_passwordless_ports: expected 1 of them, one for each of "
+        "proxy.passwordless_ports, or none, got 2"
+    )
+
+
 def test_a_certificate_and_its_key_go_together() -> None:
     assert blamed(api={"tls_cert": "cert.pem"}) == ["api.tls_key"]
     assert blamed(api={"tls_key": "key.pem"}) == ["api.tls_cert"]

@@ -65,7 +65,7 @@ async def test_a_price_below_the_floor_is_refused(market: Market) -> None:
 async def test_ending_captures_what_was_used_and_releases_the_rest(market: Market) -> None:
     user = await market.person("10")
     bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=1_234_567)
-    grant = await market.leases.open(bought.username, bought.password.encode())
+    grant = await market.lease(bought)
     assert grant is not None
     assert grant.lease_id is not None
     market.traffic.usage[bought.session_id] = Usage(bought.session_id, grant.lease_id, 123_456_789)
@@ -127,7 +127,7 @@ async def test_a_session_expires_when_its_time_is_over_and_not_before(market: Ma
 async def test_the_list_adds_what_live_traffic_has_not_reported(market: Market) -> None:
     user = await market.person("10")
     bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
-    grant = await market.leases.open(bought.username, bought.password.encode())
+    grant = await market.lease(bought)
     assert grant is not None
     assert grant.lease_id is not None
     await market.leases.report([Usage(bought.session_id, grant.lease_id, 1_000)])

@@ -141,7 +141,7 @@ class Marketplace(RuleBasedStateMachine):
     @rule(bought=sessions)
     def connect(self, bought: Purchase) -> None:
         if bought.session_id not in self.grants:
-            opening = self.market.leases.open(bought.username, bought.password.encode())
+            opening = self.market.lease(bought)
             grant = self.run(opening)
             assert grant is not None
             assert (grant.lease_id is not None) == (bought.session_id in self.active)

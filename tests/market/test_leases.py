@@ -22,7 +22,7 @@ async def buy(market: Market, quota: int = GB) -> tuple[str, Purchase]:
 
 
 async def lease(market: Market, bought: Purchase) -> Grant:
-    grant = await market.leases.open(bought.username, bought.password.encode())
+    grant = await market.lease(bought)
     assert grant is not None
     return grant
 
@@ -40,17 +40,22 @@ async def test_a_lease_grants_the_whole_remainder(market: Market) -> None:
     assert (await stored(market, bought)).bytes_leased == GB
 
 
-async def test_wrong_credentials_lease_nothing(market: Market) -> None:
+async def test_wrong_credentials_find_nothing(market: Market) -> None:
     _, bought = await buy(market)
-    assert await market.leases.open(bought.username, b"wrong") is None
-    assert await market.leases.open("nobody", bought.password.encode()) is None
-    assert (await stored(market, bought)).bytes_leased == 0
+    assert await market.leases.find(bought.username, b"wrong") is None
+    assert await market.leases.find("nobody", bought.password.encode()) is None
+    shown = bought.username, bought.password.encode()
+    assert await market.leases.find(*shown) == bought.session_id
+
+
+async def test_a_session_that_is_none_leases_nothing(market: Market) -> None:
+    assert await market.leases.open("nobody") is None
 
 
 async def test_two_who_lease_at_once_never_get_more_than_was_sold(market: Market) -> None:
     _, bought = await buy(market)
     outcomes = await asyncio.gather(
-        *(market.leases.open(bought.username, bought.password.encode()) for _ in range(8)),
+        *(market.leases.open(bought.session_id) for _ in range(8)),
         return_exceptions=True,
     )
     grants = [outcome for outcome in outcomes if isinstance(outcome, Grant)]

@@ -101,7 +101,7 @@ def fails(serve: Serve, tmp_path: Path) -> Callable[..., None]:
 def until_ready(daemon: Daemon, err: Callable[[], str]) -> str:
     """Wait for the daemon; return where its API is."""
     until_true(lambda: "ready: " in err() or daemon.poll() is not None, "the daemon is ready")
-    found = re.search(r"ready: API on (https?://\S+), proxy on \S+:\d+$", err(), re.MULTILINE)
+    found = re.search(r"ready: API on (https?://\S+), proxy on \S+:\d+(, |$)", err(), re.MULTILINE)
     assert found is not None, err()
     return found[1]
 
@@ -157,6 +157,15 @@ def test_a_port_in_use_is_named(fails: Callable[..., None], database: Path, purp
     with taken_port() as port:
         variable = {f"PROXYD_{purpose.upper()}__PORT": str(port)}
         fails(f"127.0.0.1:{port}", purpose, "in use", **variable)
+    assert not database.exists()
+
+
+def test_a_port_without_passwords_that_is_in_use_is_named(
+    fails: Callable[..., None], database: Path
+) -> None:
+    with taken_port() as port:
+        variable = {"PROXYD_PROXY__PASSWORDLESS_PORTS": f"[0, {port}]"}
+        fails(f"127.0.0.1:{port}", "proxy without passwords", "in use", **variable)
     assert not database.exists()
 
 
@@ -381,6 +390,22 @@ def test_a_daemon_serves_until_it_is_told_to_stop(
     assert key not in err()
     with closing(sqlite3.connect(database)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+@pytest.mark.parametrize("ports", [0, 1, 2])
+def test_the_ports_without_passwords_are_told(
+    serve: Serve, err: Callable[[], str], ports: int
+) -> None:
+    daemon = serve(PROXYD_PROXY__PASSWORDLESS_PORTS=str([0] * ports))
+    until_ready(daemon, err)
+    (ready,) = (line for line in err().splitlines() if "ready: " in line)
+    told = re.findall(r", without passwords on 127\.0\.0\.1:(\d+)", ready)
+    assert len(told) == ready.count("without") == ports
+    for port in told:
+        with socket.create_connection(("127.0.0.1", int(port)), timeout=10) as client:
+            client.sendall(b"\x05\x01\x00")
+            assert client.recv(2) == b"\x05\xff"
+    stopped(daemon, err)
 
 
 def test_a_configured_key_is_printed_nowhere(

@@ -1,15 +1,16 @@
 """A marketplace without a network: the rules over a store, with a clock that tests set."""
 
+from collections.abc import Sequence
 from decimal import Decimal
 
 from market import accounts
 from market.accounts import Accounts, LoginLimits
-from market.bandwidth import Bandwidth, Terms
+from market.bandwidth import Bandwidth, Purchase, Terms
 from market.deploys import Deploys, Rates
 from market.devices import Devices
 from market.ids import Identifiers
 from market.jobs import Jobs
-from market.leases import Leases, Usage
+from market.leases import Grant, Leases, Usage
 from market.money import Currency, micro
 from market.passwords import Passwords
 from market.referrals import Referrals, Rewards
@@ -24,6 +25,7 @@ TERMS = Terms(
     lifetime_seconds=30 * 86_400,
     public_host="proxy.example.com",
     public_port=1080,
+    passwordless_ports=(2001, 2002),
 )
 
 REWARDS = Rewards(referrer=50_000_000, referred=25_000_000)
@@ -37,6 +39,7 @@ class NoTraffic:
         self.cuts: list[tuple[str, SessionStatus]] = []
         self.restored: list[str] = []
         self.settled = 0
+        self.names: list[tuple[int, tuple[str, ...]]] = []
         self.live: dict[str, int] = {}
         self.usage: dict[str, Usage] = {}
 
@@ -49,6 +52,9 @@ class NoTraffic:
 
     def restore(self, session_id: str) -> None:
         self.restored.append(session_id)
+
+    def named(self, slot: int, addresses: Sequence[str]) -> None:
+        self.names.append((slot, tuple(addresses)))
 
     async def settle_exhausted(self) -> None:
         self.settled += 1
@@ -82,6 +88,11 @@ class Market:
             store, self.leases, self.traffic, TERMS, self.identifiers, clock.seconds
         )
         self._people = 0
+
+    async def lease(self, bought: Purchase) -> Grant | None:
+        """Lease a session as its meter does when a client shows its credentials."""
+        session_id = await self.leases.find(bought.username, bought.password.encode())
+        return None if session_id is None else await self.leases.open(session_id)
 
     async def person(self, usd: str = "0", credit: str = "0") -> str:
         """Register somebody with money, and return their identifier."""

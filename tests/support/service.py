@@ -2,7 +2,8 @@
 
 import asyncio
 import io
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -74,6 +75,7 @@ class Bought:
     username: str
     password: str
     cost_usd: float
+    passwordless_port: int = 0
 
 
 class Service:
@@ -174,13 +176,21 @@ class Service:
                 now=clock.seconds(),
             )
 
-    async def buy(self, person: Person, *, quota: int = 10**9, price: float = 1.0) -> Bought:
-        """Buy a session of `quota` bytes."""
+    async def buy(
+        self,
+        person: Person,
+        *,
+        quota: int = 10**9,
+        price: float = 1.0,
+        allow_ips: Sequence[str] = (),
+    ) -> Bought:
+        """Buy a session of `quota` bytes, for whoever comes from `allow_ips` without a password."""
         gb = Decimal(quota) / 10**9
+        named = f', "allow_ips": {json.dumps(allow_ips)}' if allow_ips else ""
         answer = await self.call(
             "POST",
             "/api/bandwidth/create",
-            raw=f'{{"gb": {gb:f}, "price_per_gb": {price}}}'.encode(),
+            raw=f'{{"gb": {gb:f}, "price_per_gb": {price}{named}}}'.encode(),
             token=person.token,
         )
         assert answer.status == 200, answer.body
@@ -190,6 +200,7 @@ class Service:
             proxy["username"],
             proxy["password"],
             answer.body["cost_usd"],
+            proxy.get("passwordless_port", 0),
         )
 
     async def sessions(self, person: Person, status: str = "all") -> list[dict[str, Any]]:

@@ -36,8 +36,10 @@ class Client:
         self.writer = writer
 
     @classmethod
-    async def open(cls, port: int) -> "Client":
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async def open(cls, port: int, *, host: str = "127.0.0.1", source: str = "") -> "Client":
+        """Connect, from a `source` address of this machine if that matters."""
+        local = (source, 0) if source else None
+        reader, writer = await asyncio.open_connection(host, port, local_addr=local)
         return cls(reader, writer)
 
     async def send(self, data: bytes) -> None:

@@ -1,0 +1,92 @@
+"""Which session a client's address opens, on the ports without passwords; from memory if it can.
+
+Who opens a session is kept as long as that session is, and believed while it is active: then nobody
+else can have been given the address. Who opens none is kept for a moment, so that a stranger who
+knocks and knocks costs the store one look-up a second.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
+
+from market.states import SessionStatus
+from proxyd.lookups import Lookups
+from proxyd.wire.events import Refusal
+
+if TYPE_CHECKING:
+    from proxyd.meter import LiveSession
+
+STRANGER_SECONDS = 1.0
+STRANGERS_MAX = 4096
+
+Name = tuple[int, str]
+
+
+class Addresses:
+    """Knows client addresses, each behind the slot of the port that it comes to.
+
+    Args:
+        find: asks the store which session an address opens, and brings that session to life.
+    """
+
+    def __init__(self, find: Callable[[Name], Coroutine[Any, Any, "LiveSession | None"]]) -> None:
+        self._find = find
+        self._sessions: dict[Name, LiveSession] = {}
+        self._strangers: dict[Name, float] = {}
+        self._lookups: Lookups[Name, LiveSession] = Lookups(self._look_up)
+        self._named_since: set[Name] = set()
+
+    def ask(self, name: Name, told: "Callable[[LiveSession | Refusal], None]") -> None:
+        """Have `told` called with the session that an address opens, perhaps one that is over."""
+        session = self._sessions.get(name)
+        if session is not None and session.status is SessionStatus.ACTIVE:
+            told(session)
+        elif self._is_stranger(name):
+            told(session or Refusal.WRONG)
+        else:
+            self._lookups.ask(name, told)
+
+    def opens(self, session: "LiveSession") -> None:
+        """Remember the addresses that open an active session."""
+        self._sessions.update(dict.fromkeys(session.names, session))
+
+    def forget(self, session: "LiveSession") -> None:
+        """Forget a session, though not one that its addresses were given to since."""
+        for name in session.names:
+            if self._sessions.get(name) is session:
+                del self._sessions[name]
+
+    def named(self, slot: int, addresses: Sequence[str]) -> None:
+        """Forget that addresses open no session: they do from now on."""
+        for address in addresses:
+            self._strangers.pop((slot, address), None)
+            if (slot, address) in self._lookups:
+                self._named_since.add((slot, address))
+
+    async def stop(self) -> None:
+        """Ask the store nothing any more."""
+        await self._lookups.stop()
+
+    async def _look_up(self, name: Name) -> "LiveSession | Refusal":
+        """Ask the store; again, if the answer may be older than the sale that made it wrong."""
+        found = await self._find(name)
+        while found is None and name in self._named_since:
+            self._named_since.discard(name)
+            found = await self._find(name)
+        self._named_since.discard(name)
+        if found is not None:
+            return found
+        self._remember_stranger(name)
+        return self._sessions.get(name) or Refusal.WRONG
+
+    def _remember_stranger(self, name: Name) -> None:
+        if len(self._strangers) >= STRANGERS_MAX:
+            del self._strangers[next(iter(self._strangers))]  # the one remembered for longest
+        self._strangers[name] = asyncio.get_running_loop().time() + STRANGER_SECONDS
+
+    def _is_stranger(self, name: Name) -> bool:
+        until = self._strangers.get(name)
+        if until is not None and until <= asyncio.get_running_loop().time():
+            del self._strangers[name]
+            until = None
+        return until is not None
