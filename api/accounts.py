@@ -142,7 +142,6 @@ class AccountRoutes:
                 self.refresh,
                 TokenReply,
                 auth=Auth.JWT,
-                errors=(Code.LOGIN_TOO_OLD,),
             ),
             Route(
                 "POST",
@@ -178,7 +177,7 @@ class AccountRoutes:
                 self.reset,
                 Reply,
                 body=ResetRequest,
-                errors=(Code.INVALID_MAIL_TOKEN, Code.TOO_BUSY),
+                errors=(Code.INVALID_MAIL_TOKEN, Code.TOO_BUSY, Code.TOO_MANY_ATTEMPTS),
             ),
             Route(
                 "POST",
@@ -251,14 +250,14 @@ class AccountRoutes:
 
     async def reset(self, call: Call[ResetRequest, Any]) -> Reply:
         """Replace a forgotten password."""
-        await self._recovery.reset(call.body.token, call.body.password)
+        await self._recovery.reset(call.body.token, call.body.password, client=call.client)
         return Reply()
 
     async def change_password(self, call: Call[ChangePasswordRequest, Any]) -> Reply:
         """Replace the password of whoever calls."""
         body = call.body
         await self._accounts.change_password(
-            call.caller, old=body.old_password, new=body.new_password
+            call.caller, old=body.old_password, new=body.new_password, client=call.client
         )
         return Reply()
 

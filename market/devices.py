@@ -131,7 +131,15 @@ class Devices:
         return device
 
     def heartbeat(self, device: DeviceRow, report: Mapping[str, object]) -> None:
-        """Take a device's report; what it leaves out keeps its last value."""
+        """Take a device's report; what it leaves out keeps its last value.
+
+        Raises:
+            MarketError: `invalid_field`.
+        """
+        for field in ("hostname", "gpu_name"):
+            if not str(report.get(field, "")).isprintable():
+                message = f"The {field} has control characters."
+                raise MarketError(Code.INVALID_FIELD, message, field=field)
         self._keep(device, last_heartbeat_at=self._now(), offline_at=None, **report)
 
     def offline(self, device: DeviceRow) -> None:

@@ -88,11 +88,6 @@ class Code(Enum):
         "The link is not valid, was used before, or is too old.",
     )
     WRONG_PASSWORD = "wrong_password", Kind.INVALID, "The old password is wrong."
-    LOGIN_TOO_OLD = (
-        "login_too_old",
-        Kind.UNAUTHENTICATED,
-        "The login is too old to be refreshed; log in again.",
-    )
     IDEMPOTENCY_KEY_REUSED = (
         "idempotency_key_reused",
         Kind.INVALID,

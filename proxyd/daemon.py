@@ -121,6 +121,8 @@ class Daemon:
             self.outbox,
             app_url,
             clock.seconds,
+            self.accounts,
+            _login_limits(settings),
         )
         self.leases = Leases(store, self.identifiers, clock.seconds)
         self.meter = Meter(

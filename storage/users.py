@@ -77,13 +77,18 @@ async def insert_login(
     )
 
 
-async def login_expires_at(tx: Transaction, session_id: str) -> int | None:
-    """Return when a login session that was not ended ends by itself, in UTC seconds."""
-    return await tx.one(
+async def is_live(tx: Transaction, session_id: str, now: int) -> bool:
+    """Say whether a login session has neither been ended nor run out."""
+    found = await tx.one(
         int,
-        "SELECT expires_at FROM login_sessions WHERE id = :id AND ended_at IS NULL",
-        id=session_id,
+        """
+        SELECT 1 FROM login_sessions
+        WHERE id = :session_id AND ended_at IS NULL AND expires_at > :now
+        """,
+        session_id=session_id,
+        now=now,
     )
+    return found is not None
 
 
 async def end_login(tx: Transaction, session_id: str, now: int) -> None:
@@ -106,6 +111,19 @@ async def end_logins(tx: Transaction, user_id: str, *, but: str, now: int) -> No
         but=but,
         now=now,
     )
+
+
+async def is_name_taken(tx: Transaction, username_key: str) -> bool:
+    """Say whether somebody has this folded user name."""
+    found = await tx.one(
+        int, "SELECT 1 FROM users WHERE username_key = :username_key", username_key=username_key
+    )
+    return found is not None
+
+
+async def lock(tx: Transaction, user_id: str) -> None:
+    """Lock a user: whoever decides by their password, or replaces it, comes one at a time."""
+    await tx.lock("users", [user_id])
 
 
 async def find(tx: Transaction, user_id: str) -> UserRow | None:
@@ -138,15 +156,7 @@ async def insert_mail_token(
     tx: Transaction, *, token_hash: str, user_id: str, purpose: str, now: int, expires_at: int
 ) -> None:
     """Note a secret that goes out by mail; earlier ones of the same purpose are void."""
-    await tx.run(
-        """
-        UPDATE mail_tokens SET used_at = :now
-        WHERE user_id = :user_id AND purpose = :purpose AND used_at IS NULL
-        """,
-        user_id=user_id,
-        purpose=purpose,
-        now=now,
-    )
+    await void_mail_tokens(tx, user_id, purpose=purpose, now=now)
     await tx.run(
         """
         INSERT INTO mail_tokens (token_hash, user_id, purpose, created_at, expires_at)
@@ -157,6 +167,36 @@ async def insert_mail_token(
         purpose=purpose,
         now=now,
         expires_at=expires_at,
+    )
+
+
+async def owner_of_mail_token(
+    tx: Transaction, *, token_hash: str, purpose: str, now: int
+) -> str | None:
+    """Return whose secret this is, as long as it is valid."""
+    return await tx.one(
+        str,
+        """
+        SELECT user_id FROM mail_tokens
+        WHERE token_hash = :token_hash AND purpose = :purpose
+            AND used_at IS NULL AND expires_at > :now
+        """,
+        token_hash=token_hash,
+        purpose=purpose,
+        now=now,
+    )
+
+
+async def void_mail_tokens(tx: Transaction, user_id: str, *, purpose: str, now: int) -> None:
+    """Make every secret of a user that was sent for a purpose worthless."""
+    await tx.run(
+        """
+        UPDATE mail_tokens SET used_at = :now
+        WHERE user_id = :user_id AND purpose = :purpose AND used_at IS NULL
+        """,
+        user_id=user_id,
+        purpose=purpose,
+        now=now,
     )
 
 
