@@ -2,9 +2,20 @@
 
 import re
 from collections.abc import Iterable
+from urllib.parse import unquote
 
 from api.errors import Transport, TransportError
 from api.routes import Route
+
+
+def routed(raw_path: str) -> str:
+    """Return a path as it is routed: decoded, but for an encoded slash, which separates nothing.
+
+    RFC 3986, section 2.2: an encoded delimiter is data.
+    """
+    if "%" not in raw_path:
+        return raw_path
+    return "/".join(unquote(part).replace("/", "%2F") for part in raw_path.split("/"))
 
 
 class Router:

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from hashlib import sha256
-from ipaddress import ip_address, ip_network
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +13,12 @@ from aiohttp.web_exceptions import HTTPRequestEntityTooLarge
 from aiohttp.web_protocol import RequestHandler
 
 from api import errors, openapi
+from api.clients import Clients
 from api.codec import Decoder, convert_query
 from api.errors import Failure, Transport, TransportError
 from api.pages import Page, pages
 from api.rate import RateLimit
-from api.router import Router
+from api.router import Router, routed
 from api.routes import Auth, Call, Encoded, Nothing, Route, encode
 from market.accounts import Caller
 from market.errors import Code, MarketError
@@ -79,7 +79,7 @@ class HttpServer:
         self._authenticate = authenticate
         self._authenticate_worker = authenticate_worker
         self._body_max_bytes = body_max_bytes
-        self._trusted_proxies = tuple(ip_network(text) for text in trusted_proxies)
+        self._clients = Clients(trusted_proxies)
         self._seal = seal
         self._wall_clock = now
         self._rate = RateLimit(requests_per_second, monotonic)
@@ -123,10 +123,11 @@ class HttpServer:
 
     async def _respond(self, request: web.BaseRequest) -> web.Response:
         try:
-            page = self._pages.get(request.path)
+            path = routed(request.rel_url.raw_path)
+            page = self._pages.get(path)
             if page is not None:
                 return _shown(request, page)
-            route, names = self._router.find(request.method, request.path)
+            route, names = self._router.find(request.method, path)
             if self._draining and not route.while_draining:
                 raise TransportError(Transport.DRAINING)
             reply = await route.handler(await self._call(request, route, names))
@@ -149,7 +150,8 @@ class HttpServer:
     async def _call(
         self, request: web.BaseRequest, route: Route, names: dict[str, str]
     ) -> Call[Any, Any]:
-        client = self._client(request)
+        forwarded = request.headers.getall("X-Forwarded-For", ())
+        client = self._clients.identify(request.remote or "", forwarded)
         login, worker = await self._identify(request, route, client)
         query: object = None
         if route.query is not Nothing:
@@ -158,7 +160,9 @@ class HttpServer:
         sent = b""
         if route.body is not Nothing:
             absent = route.body_optional and not request.body_exists
-            sent = b"{}" if absent else await self._body(request)
+            sent = b"" if absent else await self._body(request)
+            if route.body_optional and not sent:
+                sent = b"{}"
             body = self._decoders[route.body].decode(sent)
         once = None
         key = request.headers.get("Idempotency-Key")
@@ -186,26 +190,6 @@ class HttpServer:
             if not route.while_draining and not self._rate.allows(identity):
                 raise TransportError(Transport.TOO_MANY_REQUESTS)
         return login, worker
-
-    def _client(self, request: web.BaseRequest) -> str:
-        """Return the client's address: what a trusted proxy says it is, or where it came from."""
-        address = request.remote or ""
-        if not self._trusted_proxies:
-            return address
-        hops = [hop.strip() for hop in request.headers.get("X-Forwarded-For", "").split(",")]
-        while hops and self._is_trusted(address):
-            address = hops.pop() or address
-        return address
-
-    def _is_trusted(self, address: str) -> bool:
-        try:
-            parsed = ip_address(address)
-        except ValueError:
-            return False
-        return any(
-            parsed.version == network.version and parsed in network
-            for network in self._trusted_proxies
-        )
 
     async def _body(self, request: web.BaseRequest) -> bytes:
         declared = request.headers.get("Content-Type")

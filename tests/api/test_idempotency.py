@@ -64,6 +64,15 @@ async def test_a_key_that_was_used_for_something_else_is_refused(
     assert await service.balance(buyer) == 99.0
 
 
+async def test_the_same_key_and_body_elsewhere_is_something_else(
+    service: Service, buyer: Person
+) -> None:
+    body = {**REQUESTS["/api/jobs"], **REQUESTS["/api/deploy/job"]}
+    assert (await ask(service, buyer, "/api/jobs", "a", body)).status == 200
+    answer = await ask(service, buyer, "/api/deploy/job", "a", body)
+    assert (answer.status, answer.code) == (400, "idempotency_key_reused")
+
+
 async def test_keys_of_others_are_others(service: Service, buyer: Person) -> None:
     other = await service.person(usd="10")
     first = await ask(service, buyer, "/api/bandwidth/create", "a")
