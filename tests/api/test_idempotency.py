@@ -67,9 +67,10 @@ async def test_a_key_that_was_used_for_something_else_is_refused(
 async def test_the_same_key_and_body_elsewhere_is_something_else(
     service: Service, buyer: Person
 ) -> None:
-    body = {**REQUESTS["/api/jobs"], **REQUESTS["/api/deploy/job"]}
-    assert (await ask(service, buyer, "/api/jobs", "a", body)).status == 200
-    answer = await ask(service, buyer, "/api/deploy/job", "a", body)
+    one, other = "/api/bandwidth/create", "/api/worker/token/create"
+    body = {**REQUESTS[one], **REQUESTS[other]}
+    assert (await ask(service, buyer, one, "a", body)).status == 200
+    answer = await ask(service, buyer, other, "a", body)
     assert (answer.status, answer.code) == (400, "idempotency_key_reused")
 
 
