@@ -180,9 +180,10 @@ class WorkerRoutes:
         return TokensReply(tokens=[_token_item(device) for device in devices], next_cursor=cursor)
 
     async def revoke_token(self, call: Call[RevokeRequest, Any]) -> Reply:
-        """End a token at once."""
+        """End a token at once; the jobs that its device runs wait for another."""
         device_id = in_body(call.body.token_id, "token_id")
         await self._devices.revoke(call.user_id, device_id)
+        await self._jobs.take_back_from(device_id)
         return Reply()
 
     async def heartbeat(self, call: Call[HeartbeatRequest, Any]) -> Reply:

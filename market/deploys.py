@@ -208,6 +208,7 @@ class Deploys:
             deploy_id=deploy.id,
             currency=deploy.currency,
             price_held=held,
+            failure_reason=None,
         )
 
 

@@ -58,9 +58,9 @@ async def device(market: Market, owner: str) -> DeviceRow:
 
 
 async def open_jobs(market: Market) -> list[JobRow]:
-    """Return waiting and running jobs, oldest first."""
+    """Return waiting and running jobs, whole, oldest first."""
     found = await market.jobs.page_open(status=None, job_type="", before="", limit=1000)
-    return found[::-1]
+    return [await market.jobs.find_open(job.id) for job in found[::-1]]
 
 
 async def shape(market: Market, user: str, deploy_id: str) -> tuple[str, int]:
@@ -386,8 +386,9 @@ async def test_a_life_that_succeeds_in_words(market: Market) -> None:
     assert await shape(market, user, deploy_id) == ("running", 1)
     await market.jobs.fail(worker, second.id, "no memory")
     assert await shape(market, user, deploy_id) == ("queued", 0)
-    await market.jobs.accept(worker, second.id)
-    await market.jobs.complete(worker, second.id, "done")
+    other = await device(market, owner)
+    await market.jobs.accept(other, second.id)
+    await market.jobs.complete(other, second.id, "done")
     assert await shape(market, user, deploy_id) == ("completed", 0)
     assert await revenue(market) == micro(18)
 
@@ -401,6 +402,7 @@ async def test_a_replica_that_fails_three_times_is_released(market: Market) -> N
     await market.jobs.complete(worker, first.id, "done")
     for _ in range(3):
         assert await shape(market, user, deploy_id) == ("queued", 0)
+        worker = await device(market, owner)
         await market.jobs.accept(worker, second.id)
         await market.jobs.fail(worker, second.id, "no memory")
     assert await shape(market, user, deploy_id) == ("failed", 0)
