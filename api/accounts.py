@@ -5,8 +5,8 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api.codec import money
-from api.routes import Auth, Call, Nothing, Reply, Route
-from market.accounts import Accounts, Login
+from api.routes import Auth, Call, Nothing, Reply, Route, encode
+from market.accounts import Accounts, Asked, Login
 from market.errors import Code
 from market.recovery import Recovery
 
@@ -116,6 +116,7 @@ class AccountRoutes:
                     "email": "ada@example.com",
                     "password": "correct horse",
                 },
+                idempotent=True,
                 errors=(
                     Code.EMAIL_TAKEN,
                     Code.USERNAME_TAKEN,
@@ -194,16 +195,25 @@ class AccountRoutes:
     async def register(self, call: Call[RegisterRequest, Any]) -> RegisterReply:
         """Open an account and log its owner in."""
         body = call.body
+
+        def reply(login: Login, referred: bool) -> RegisterReply:
+            applied = UNSET if body.ref is None else referred
+            user = _login_user(login)
+            return RegisterReply(token=login.token, user=user, referral_applied=applied)
+
+        asked = None
+        if call.once is not None:
+            asked = Asked(call.once, lambda login, referred: encode(reply(login, referred)))
         login, referred = await self._accounts.register(
             username=body.username,
             email=body.email,
             password=body.password,
             ref=body.ref or "",
             client=call.client,
+            asked=asked,
         )
         await self._recovery.send_verification(login.profile.user_id, login.profile.email)
-        applied = UNSET if body.ref is None else referred
-        return RegisterReply(token=login.token, user=_login_user(login), referral_applied=applied)
+        return reply(login, referred)
 
     async def login(self, call: Call[LoginRequest, Any]) -> LoginReply:
         """Let somebody in."""

@@ -2,17 +2,19 @@
 
 import re
 from decimal import Decimal, InvalidOperation
-from typing import Any, Generic, TypeVar
+from functools import cache
+from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
 
 from market.errors import Code, MarketError
 from market.money import BYTE_DIGITS, MICRO, MICRO_DIGITS, scaled
 
-_Body = TypeVar("_Body")
+_Body = TypeVar("_Body", bound=msgspec.Struct)
 
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _PATH = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
+_WHOLE = re.compile(r"-?[0-9]+")
 _MISSING = re.compile(r"Object missing required field `(?P<field>[^`]+)`")
 
 
@@ -60,10 +62,25 @@ def convert_query(query: dict[str, str], kind: type[_Body]) -> _Body:
         if "\0" in value:
             message = f"The parameter {name} contains the character U+0000."
             raise MarketError(Code.INVALID_FIELD, message, field=name)
+    for field in _whole_numbers(kind):
+        if field in query and not _WHOLE.fullmatch(query[field]):
+            raise _translated(
+                msgspec.ValidationError(f"Expected `int`, got `str` - at `$.{field}`")
+            )
     try:
         return msgspec.convert(query, kind, strict=False)
     except msgspec.ValidationError as error:
         raise _translated(error) from error
+
+
+@cache
+def _whole_numbers(kind: type[Any]) -> tuple[str, ...]:
+    """Return the fields that want a whole number; msgspec would take 1e2 for one in text."""
+    return tuple(
+        field.name
+        for field in msgspec.structs.fields(kind)
+        if int in (field.type, *get_args(field.type))
+    )
 
 
 def money(amount: int) -> float:

@@ -68,6 +68,7 @@ class ReferralRoutes:
                 ApplyReply,
                 auth=Auth.JWT,
                 body=ApplyRequest,
+                idempotent=True,
                 errors=(
                     Code.REFERRAL_CODE_NOT_FOUND,
                     Code.OWN_REFERRAL_CODE,
@@ -94,5 +95,12 @@ class ReferralRoutes:
 
     async def apply(self, call: Call[ApplyRequest, Any]) -> ApplyReply:
         """Apply a code."""
-        bonus = await self._referrals.apply(call.user_id, call.body.referral_code) // MICRO
-        return ApplyReply(message=f"Welcome: {bonus} credits are yours.", bonus=bonus)
+        bonus = await self._referrals.apply(
+            call.user_id, call.body.referral_code, lambda bonus: call.remember(_applied(bonus))
+        )
+        return _applied(bonus)
+
+
+def _applied(bonus: int) -> ApplyReply:
+    credits_ = bonus // MICRO
+    return ApplyReply(message=f"Welcome: {credits_} credits are yours.", bonus=credits_)

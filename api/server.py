@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from hashlib import sha256
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -166,11 +165,10 @@ class HttpServer:
             body = self._decoders[route.body].decode(sent)
         once = None
         key = request.headers.get("Idempotency-Key")
-        if route.idempotent and login is not None and key is not None:
-            asked = sha256(b"\0".join((request.method.encode(), request.path.encode(), sent)))
-            once = Once(
-                login.profile.user_id, key, asked.hexdigest(), self._seal, self._wall_clock()
-            )
+        if route.idempotent and key is not None:
+            user_id = login.profile.user_id if login is not None else ""
+            asked = b"\0".join((request.method.encode(), request.path.encode(), sent))
+            once = Once(user_id, key, self._seal.fingerprint(asked), self._seal, self._wall_clock())
         return Call(body, query, names, client, login, once, worker)
 
     async def _identify(

@@ -1,13 +1,14 @@
 """Accounts of people: registering, logging in, and what they own."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from market import ledger
 from market.errors import Code, MarketError
 from market.ids import Identifiers
 from market.ledger import Movement, Transfer
 from market.money import Currency
+from market.once import Once, replay, sealed
 from market.passwords import Passwords
 from market.people import (
     PASSWORD_MAX_CHARACTERS,
@@ -20,8 +21,10 @@ from market.people import (
 from market.referrals import Rewards, parse_code, refer
 from market.throttle import Throttle
 from market.tokens import Claims, Tokens
+from storage import idempotency as idempotency_queries
 from storage import ledger as ledger_queries
 from storage import users as queries
+from storage.idempotency import AnswerRow
 from storage.store import Store, Transaction
 from storage.users import LoginRow, UserRow
 
@@ -29,7 +32,7 @@ LOGIN_MAX_SECONDS = 30 * 86_400
 LOGIN_WINDOW_SECONDS = 15 * 60
 HOUR_SECONDS = 3_600
 KNOWN_MAX = 10_000
-TAKEN = frozenset({Code.EMAIL_TAKEN, Code.USERNAME_TAKEN})
+TAKEN = frozenset({Code.EMAIL_TAKEN, Code.USERNAME_TAKEN, Code.IDEMPOTENCY_KEY_REUSED})
 WRONG = frozenset({Code.INVALID_CREDENTIALS, Code.WRONG_PASSWORD})
 
 
@@ -47,6 +50,17 @@ class Caller:
 
     profile: LoginRow
     session_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A registration to be done once: what is asked, and how it is answered.
+
+    `answer` gets the login, and whether the referral code was applied.
+    """
+
+    once: Once
+    answer: Callable[[Login, bool], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +115,14 @@ class Accounts:
         self._registrations = Throttle(limits.registrations_per_client, HOUR_SECONDS, now)
 
     async def register(
-        self, *, username: str, email: str, password: str, ref: str = "", client: str = ""
+        self,
+        *,
+        username: str,
+        email: str,
+        password: str,
+        ref: str = "",
+        client: str = "",
+        asked: Asked | None = None,
     ) -> tuple[Login, bool]:
         """Open an account and log its owner in; say too whether the referral code was applied.
 
@@ -111,17 +132,19 @@ class Accounts:
             password: what nobody else knows.
             ref: the referral code of whoever sent them; one that is no good stops nothing.
             client: the network address they come from.
+            asked: says how to answer when the same is asked again.
 
         Raises:
             MarketError: `invalid_field`, `email_taken`, `username_taken`, `too_busy`,
-                `too_many_attempts`.
+                `too_many_attempts`, `idempotency_key_reused`.
+            Replayed: this was answered before.
         """
         _check_user(username, email, password)
         self._registrations.take(client)
         try:
             with self._refusals.attempt(client, TAKEN):
                 # Looked up before anything is hashed: hashing is dear, and asking is free.
-                await self._store.read(_refuse_taken, username, email)
+                await self._refuse_taken(username, email, asked)
                 user = await prepared_user(
                     self._passwords,
                     user_id=self._identifiers.new(),
@@ -131,11 +154,10 @@ class Accounts:
                     now=self._now(),
                     client=client,
                 )
-                referred = await self._add(user, ref)
+                return await self._add(user, ref, asked)
         except Exception:
             self._registrations.take_back(client)
             raise
-        return await self._logged_in(user), referred
 
     async def login(self, *, email: str, password: str, client: str = "") -> Login:
         """Let somebody in; `client` is the address they come from.
@@ -221,14 +243,29 @@ class Accounts:
         self._known[token] = (version, now, caller)
         return caller
 
-    async def _add(self, user: UserRow, ref: str) -> bool:
-        """Store a user, and say whether the referral code was applied."""
+    async def _refuse_taken(self, username: str, email: str, asked: Asked | None) -> None:
+        """Refuse what somebody has; to who asked for it before, say what they were told."""
+        taken = await self._store.read(_taken, username, email)
+        if taken is Code.EMAIL_TAKEN and asked is not None:
+            first = await self._store.read(_first_answer, email, asked.once.key)
+            if first is not None:
+                raise replay(asked.once, first)
+        if taken is not None:
+            raise MarketError(taken, field="email" if taken is Code.EMAIL_TAKEN else "username")
+
+    async def _add(self, user: UserRow, ref: str, asked: Asked | None) -> tuple[Login, bool]:
+        """Store a user who is logged in, and say whether the referral code was applied."""
+        claims = Claims(user.id, self._identifiers.new(), user.created_at)
+        token = self._tokens.sign(claims, token_id=self._identifiers.new())
+        new = _Registration(user, claims, token, ref, self._rewards, self._identifiers.new(), asked)
         try:
-            await self._store.write(_register, user, ref, self._rewards, self._identifiers.new())
+            return await self._store.write(_register, new)
         except _NotReferredError:
-            await self._store.write(add_user, user)
-            return False
-        return bool(ref)
+            return await self._store.write(_register, replace(new, ref=""))
+        except MarketError as error:
+            if error.code in TAKEN:  # by somebody who was faster, perhaps with the same request
+                await self._refuse_taken(user.username, user.email, asked)
+            raise
 
     async def _logged_in(self, user: UserRow) -> Login:
         """Begin a login session of a user whose password was verified, as long as it is theirs."""
@@ -348,11 +385,17 @@ def _check_user(username: str, email: str, password: str) -> None:
     check_password(password)
 
 
-async def _refuse_taken(tx: Transaction, username: str, email: str) -> None:
+async def _taken(tx: Transaction, username: str, email: str) -> Code | None:
     if await queries.find_by_email(tx, email_key(email)) is not None:
-        raise MarketError(Code.EMAIL_TAKEN, field="email")
+        return Code.EMAIL_TAKEN
     if await queries.is_name_taken(tx, username_key(username)):
-        raise MarketError(Code.USERNAME_TAKEN, field="username")
+        return Code.USERNAME_TAKEN
+    return None
+
+
+async def _first_answer(tx: Transaction, email: str, key: str) -> AnswerRow | None:
+    user = await queries.find_by_email(tx, email_key(email))
+    return await idempotency_queries.find(tx, user.id, key) if user is not None else None
 
 
 async def _change_password(
@@ -372,23 +415,39 @@ class _NotReferredError(Exception):
     """The referral code is no good; all of it is rolled back, and done again without."""
 
 
-async def _register(
-    tx: Transaction, user: UserRow, ref: str, rewards: Rewards, transfer_id: str
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Registration:
+    """A user to be stored, and everything that is stored with them."""
+
+    user: UserRow
+    claims: Claims
+    token: str
+    ref: str
+    rewards: Rewards
+    transfer_id: str
+    asked: Asked | None
+
+
+async def _register(tx: Transaction, new: _Registration) -> tuple[Login, bool]:
+    user = new.user
     await add_user(tx, user)
-    if not ref:
-        return
-    try:
-        await refer(
-            tx,
-            user.id,
-            parse_code(ref),
-            rewards=rewards,
-            transfer_id=transfer_id,
-            now=user.created_at,
-        )
-    except MarketError as error:
-        raise _NotReferredError from error
+    if new.ref:
+        try:
+            await refer(
+                tx,
+                user.id,
+                parse_code(new.ref),
+                rewards=new.rewards,
+                transfer_id=new.transfer_id,
+                now=user.created_at,
+            )
+        except MarketError as error:
+            raise _NotReferredError from error
+    login = Login(new.token, await _begin_login(tx, new.claims, user.password_hash))
+    if new.asked is not None:
+        answer = new.asked.answer(login, bool(new.ref))
+        await idempotency_queries.insert(tx, sealed(new.asked.once, user.id, answer))
+    return login, bool(new.ref)
 
 
 async def _begin_login(tx: Transaction, claims: Claims, verified: str) -> LoginRow:
