@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,7 @@ class HttpServer:
         requests_per_second: how often a caller may ask; 0 for no limit.
         version: the program's, for the document that describes the API.
         base_url: how the outside world reaches the API, for the same.
+        more_pages: what is shown beside that document and its page, by path.
     """
 
     def __init__(
@@ -69,10 +70,11 @@ class HttpServer:
         requests_per_second: int = 0,
         version: str = "",
         base_url: str = "",
+        more_pages: Mapping[str, Page] | None = None,
     ) -> None:
         self.routes = table = tuple(routes)
         self.openapi = openapi.document(table, version=version, base_url=base_url)
-        self._pages = pages(msgspec.json.encode(self.openapi))
+        self._pages = pages(msgspec.json.encode(self.openapi)) | dict(more_pages or {})
         self._router = Router(table)
         self._decoders = {route.body: Decoder(route.body) for route in table}
         self._authenticate = authenticate

@@ -14,6 +14,7 @@ from api.accounts import AccountRoutes
 from api.answers import Answers
 from api.bandwidth import BandwidthRoutes
 from api.deploys import DeployRoutes
+from api.forms import forms
 from api.health import HealthRoutes
 from api.jobs import JobRoutes
 from api.referrals import ReferralRoutes
@@ -167,6 +168,7 @@ class Daemon:
             now=clock.seconds,
             requests_per_second=settings.limits.requests_per_second,
             trusted_proxies=settings.api.trusted_proxies,
+            more_pages={} if settings.api.app_url else forms(),
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._draining = False
