@@ -17,7 +17,7 @@ from api.codec import Decoder, convert_query
 from api.errors import Failure, Transport, TransportError
 from api.pages import Page, pages
 from api.rate import RateLimit
-from api.router import Router, routed
+from api.router import Router, routed, wrong_method
 from api.routes import Auth, Call, Encoded, Nothing, Route, encode
 from market.accounts import Caller
 from market.errors import Code, MarketError
@@ -33,6 +33,21 @@ BODY_TIMEOUT_SECONDS = 30.0
 KEEPALIVE_SECONDS = 75.0
 SHUTDOWN_SECONDS = 5.0
 JSON = "application/json"
+
+NO_AUTHORIZATION = (
+    "There is no Authorization header; send Authorization: Bearer and the token that logging in "
+    "returns."
+)
+NOT_BEARER = "The Authorization header is not the word Bearer, a space and a session token."
+NOT_A_WORKER = (
+    "This path is for people: it wants a session token behind Authorization: Bearer, not a worker "
+    "token."
+)
+NO_DEVICE = "There is no X-Worker-Token header; send one with the token of this device."
+NOT_A_PERSON = (
+    "This path is for worker devices: it wants a worker token in the header X-Worker-Token, not a "
+    "session token."
+)
 
 Authenticate = Callable[[str], Awaitable[Caller]]
 AuthenticateWorker = Callable[[str], Awaitable[DeviceRow]]
@@ -74,7 +89,7 @@ class HttpServer:
     ) -> None:
         self.routes = table = tuple(routes)
         self.openapi = openapi.document(table, version=version, base_url=base_url)
-        self._pages = pages(msgspec.json.encode(self.openapi)) | dict(more_pages or {})
+        self._pages = pages(msgspec.json.encode(self.openapi) + b"\n") | dict(more_pages or {})
         self._router = Router(table)
         self._decoders = {route.body: Decoder(route.body) for route in table}
         self._authenticate = authenticate
@@ -139,7 +154,7 @@ class HttpServer:
         except MarketError as error:
             failure = errors.of_market(error)
         except TransportError as error:
-            failure = errors.of_transport(error.reason, error.headers)
+            failure = errors.of_transport(error.reason, error.headers, error.message)
         except StoreError as error:
             _logger.error("%s %s: the store failed: %s", request.method, request.path, error)
             failure = errors.of_transport(Transport.STORE_UNAVAILABLE)
@@ -184,7 +199,7 @@ class HttpServer:
                 login = await self._authenticate(_bearer(request))
                 identity = login.session_id
             elif route.auth is Auth.WORKER:
-                worker = await self._authenticate_worker(request.headers.get("X-Worker-Token", ""))
+                worker = await self._authenticate_worker(_worker_token(request))
                 identity = worker.id
         finally:
             if not route.while_draining and not self._rate.allows(identity):
@@ -243,15 +258,28 @@ class _Connection(RequestHandler):
 
 
 def _bearer(request: web.BaseRequest) -> str:
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not token:
-        raise MarketError(Code.UNAUTHORIZED)
+    shown = request.headers.get("Authorization")
+    if shown is None and "X-Worker-Token" in request.headers:
+        raise MarketError(Code.UNAUTHORIZED, NOT_A_WORKER)
+    if shown is None:
+        raise MarketError(Code.UNAUTHORIZED, NO_AUTHORIZATION)
+    scheme, _, token = shown.partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise MarketError(Code.UNAUTHORIZED, NOT_BEARER)
     return token.strip()
+
+
+def _worker_token(request: web.BaseRequest) -> str:
+    shown = request.headers.get("X-Worker-Token")
+    if shown is None:
+        mixed_up = "Authorization" in request.headers
+        raise MarketError(Code.WORKER_UNAUTHORIZED, NOT_A_PERSON if mixed_up else NO_DEVICE)
+    return shown
 
 
 def _shown(request: web.BaseRequest, page: Page) -> web.Response:
     if request.method not in ("GET", "HEAD"):
-        raise TransportError(Transport.METHOD_NOT_ALLOWED, {"Allow": "GET, HEAD"})
+        raise wrong_method(request.method, ("GET", "HEAD"))
     return _response(200, page.body, {"Content-Type": page.content_type, **page.headers})
 
 

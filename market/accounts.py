@@ -32,6 +32,7 @@ LOGIN_MAX_SECONDS = 30 * 86_400
 LOGIN_WINDOW_SECONDS = 15 * 60
 HOUR_SECONDS = 3_600
 KNOWN_MAX = 10_000
+ENDED = "The login session has ended; log in again."
 TAKEN = frozenset({Code.EMAIL_TAKEN, Code.USERNAME_TAKEN, Code.IDEMPOTENCY_KEY_REUSED})
 WRONG = frozenset({Code.INVALID_CREDENTIALS, Code.WRONG_PASSWORD})
 
@@ -236,7 +237,7 @@ class Accounts:
             queries.profile_by_login, session_id=claims.session_id, user_id=claims.user_id, now=now
         )
         if profile is None:
-            raise MarketError(Code.UNAUTHORIZED, "The login session has ended.")
+            raise MarketError(Code.UNAUTHORIZED, ENDED)
         caller = Caller(profile, claims.session_id)
         if len(self._known) >= KNOWN_MAX:
             self._known.clear()
@@ -404,7 +405,7 @@ async def _change_password(
     """Replace the very password that was verified, if this login session still lives."""
     await queries.lock(tx, verified.id)
     if not await queries.is_live(tx, keep, now):
-        raise MarketError(Code.UNAUTHORIZED, "The login session has ended.")
+        raise MarketError(Code.UNAUTHORIZED, ENDED)
     user = await queries.find(tx, verified.id)
     if user is None or user.password_hash != verified.password_hash:
         raise MarketError(Code.WRONG_PASSWORD, field="old_password")

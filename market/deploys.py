@@ -218,7 +218,7 @@ def _check(new: NewDeploy) -> None:
         ("gpu_model", new.gpu_model, MODEL_MAX_CHARACTERS),
     ):
         if not 1 <= len(text) <= most:
-            message = f"The {field} has 1 to {most} characters."
+            message = f"{field} must have 1 to {most} characters."
             raise MarketError(Code.INVALID_FIELD, message, field=field)
     for field, number, most in (
         ("gpu_count", new.gpu_count, GPU_COUNT_MAX),
@@ -226,7 +226,7 @@ def _check(new: NewDeploy) -> None:
         ("replicas", new.replicas, REPLICAS_MAX),
     ):
         if not 1 <= number <= most:
-            message = f"The {field} is 1 to {most}."
+            message = f"{field} must be from 1 to {most}."
             raise MarketError(Code.INVALID_FIELD, message, field=field)
 
 

@@ -433,13 +433,13 @@ def _check(new: NewJob) -> None:
         ("requirements", new.requirements, 0, TEXT_MAX_CHARACTERS),
     ):
         if not least <= len(text) <= most:
-            message = f"The {field} has {least} to {most} characters."
+            message = f"{field} must have {least} to {most} characters."
             raise MarketError(Code.INVALID_FIELD, message, field=field)
     if not 1 <= new.duration_hrs <= DURATION_MAX_HOURS:
-        message = f"A job takes 1 to {DURATION_MAX_HOURS} hours."
+        message = f"duration_hrs must be from 1 to {DURATION_MAX_HOURS}."
         raise MarketError(Code.INVALID_FIELD, message, field="duration_hrs")
     if new.price > PRICE_MAX:
-        message = f"The highest price is {PRICE_MAX // MICRO} credits."
+        message = f"price_credit must be at most {PRICE_MAX // MICRO}."
         raise MarketError(Code.INVALID_FIELD, message, field="price_credit")
 
 

@@ -28,7 +28,7 @@ async def test_a_question_is_asked_once_for_each_version() -> None:
     version = b"1"
     answers, asked = Answers(lambda: version), Asked()
     for _ in range(3):
-        assert (await answers.get("a", asked)).body == b'{"ok":true}'
+        assert (await answers.get("a", asked)).body == b'{"ok":true}\n'
     assert asked.times == 1
     await answers.get("b", asked)
     version = b"2"
@@ -70,7 +70,7 @@ async def test_what_was_read_before_a_change_is_not_kept_after_it() -> None:
 
 
 async def test_the_bytes_of_all_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers_module, "KEPT_MAX_BYTES", len(b'{"ok":true}') * 2)
+    monkeypatch.setattr(answers_module, "KEPT_MAX_BYTES", len(b'{"ok":true}\n') * 2)
     answers, asked = Answers(lambda: b"1"), Asked()
     for question in "abab":
         await answers.get(question, asked)
