@@ -44,7 +44,7 @@ from proxyd.mail import LogOutbox, SmtpOutbox, SmtpServer
 from proxyd.meter import Meter
 from proxyd.secret import signing_key
 from storage.errors import StoreError
-from storage.open import open_store
+from storage.open import open_store, place
 from storage.store import Store, probe
 
 DAY_SECONDS = 86_400
@@ -196,10 +196,11 @@ class Daemon:
         api, proxy = self.settings.api, self.settings.proxy
         scheme = "https" if self.listeners.tls else "http"
         _logger.info(
-            "ready: API on %s://%s, proxy on %s",
+            "ready: API on %s://%s, proxy on %s, database %s",
             scheme,
             address_in_words(api.host, bound_port(self.listeners.api)),
             address_in_words(proxy.host, bound_port(self.listeners.proxy)),
+            place(self.settings.storage.url),
         )
 
     async def drain(self) -> None:
