@@ -8,17 +8,26 @@ from api.codec import money
 from api.routes import Auth, Call, Nothing, Reply, Route, encode
 from market.accounts import Accounts, Asked, Login
 from market.errors import Code
+from market.people import (
+    EMAIL_MAX_CHARACTERS,
+    PASSWORD_MAX_CHARACTERS,
+    PASSWORD_MIN_CHARACTERS,
+    USERNAME_MAX_CHARACTERS,
+)
 from market.recovery import Recovery
 
 RequiredText = Annotated[str, Meta(min_length=1, max_length=1024)]
+NewPassword = Annotated[
+    str, Meta(min_length=PASSWORD_MIN_CHARACTERS, max_length=PASSWORD_MAX_CHARACTERS)
+]
 
 
 class RegisterRequest(Struct):
     """What opens an account; `ref` is the referral code of whoever sent the caller."""
 
-    username: RequiredText
-    email: RequiredText
-    password: RequiredText
+    username: Annotated[str, Meta(min_length=1, max_length=USERNAME_MAX_CHARACTERS)]
+    email: Annotated[str, Meta(min_length=1, max_length=EMAIL_MAX_CHARACTERS)]
+    password: NewPassword
     ref: str | None = None
 
 
@@ -53,13 +62,16 @@ class RegisterReply(LoginReply, kw_only=True):
 
 
 class ProfileReply(Reply, kw_only=True):
-    """A user as they see themselves; balances in credits and in USD."""
+    """A user as they see themselves; balances in credits and in USD, and what is held of each."""
 
     id: str
     username: str
     credit_balance: float
     usd_balance: float
     email_verified: bool
+    email: str
+    credit_held: float
+    usd_held: float
 
 
 class TokenReply(Reply, kw_only=True):
@@ -84,14 +96,14 @@ class ResetRequest(Struct):
     """The secret from the letter, and the new password."""
 
     token: RequiredText
-    password: RequiredText
+    password: NewPassword
 
 
 class ChangePasswordRequest(Struct):
     """The password until now, and the one from now on."""
 
     old_password: RequiredText
-    new_password: RequiredText
+    new_password: NewPassword
 
 
 class AccountRoutes:
@@ -232,6 +244,9 @@ class AccountRoutes:
             credit_balance=money(user.credit_available),
             usd_balance=money(user.usd_available),
             email_verified=user.email_verified_at is not None,
+            email=user.email,
+            credit_held=money(user.credit_held),
+            usd_held=money(user.usd_held),
         )
 
     async def logout(self, call: Call[Nothing, Any]) -> Reply:

@@ -1,15 +1,15 @@
 """Routes of bandwidth: buy a session, list sessions, end one (specification 4.12 to 4.14)."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api.accounts import RequiredText
 from api.codec import Money, Size, money
 from api.identifiers import in_body
-from api.listing import Page, timestamp
+from api.listing import Page, Timestamp, timestamp
 from api.routes import Auth, Call, Nothing, Reply, Route
-from market.bandwidth import Bandwidth, Purchase, Session
+from market.bandwidth import QUOTA_MAX_BYTES, Bandwidth, Purchase, Session
 from market.errors import Code
 from market.money import GB
 from market.states import SessionStatus
@@ -18,7 +18,7 @@ from market.states import SessionStatus
 class BuyRequest(Struct):
     """How much, in GB, and at which price, in USD per GB."""
 
-    gb: Size
+    gb: Annotated[Size, Meta(extra_json_schema={"maximum": QUOTA_MAX_BYTES // GB})]
     price_per_gb: Money | None = None
 
 
@@ -47,19 +47,20 @@ class ListQuery(Page):
 
 
 class SessionItem(Struct):
-    """A session in the list; sizes in bytes and GB, price in USD per GB."""
+    """A session in the list; sizes in bytes and GB, price in USD per GB, `paid` in USD."""
 
     id: str
     port: int
     bytes_used: int
     gb_used: float
-    status: str
+    status: Literal["active", "ended", "exhausted", "expired"]
     price_per_gb: float
     quota_bytes: int
     bytes_left: int
-    created_at: str
-    expires_at: str
-    ended_at: str | UnsetType = UNSET
+    created_at: Timestamp
+    expires_at: Timestamp
+    ended_at: Timestamp | UnsetType = UNSET
+    paid: float | UnsetType = UNSET
 
 
 class ListReply(Reply, kw_only=True):
@@ -155,16 +156,18 @@ def _bought(purchase: Purchase) -> BuyReply:
 
 
 def _item(session: Session) -> SessionItem:
+    status: Any = str(session.status)
     return SessionItem(
         id=session.id,
         port=session.port,
         bytes_used=session.bytes_used,
         gb_used=session.bytes_used / GB,
-        status=session.status,
+        status=status,
         price_per_gb=money(session.price_per_gb),
         quota_bytes=session.quota_bytes,
         bytes_left=session.quota_bytes - session.bytes_used,
         created_at=timestamp(session.created_at),
         expires_at=timestamp(session.expires_at),
         ended_at=timestamp(session.ended_at) if session.ended_at is not None else UNSET,
+        paid=money(session.paid) if session.paid is not None else UNSET,
     )

@@ -11,7 +11,8 @@ from api.identifiers import in_path
 from api.listing import Page, Timestamp, timestamp
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.errors import Code
-from market.jobs import Jobs, NewJob
+from market.jobs import DURATION_MAX_HOURS, PRICE_MAX, Jobs, NewJob
+from market.money import MICRO
 from market.states import JobStatus
 from storage.jobs import JobRow, OpenJobRow, OwnJobRow
 
@@ -27,8 +28,8 @@ class CreateRequest(Struct):
 
     title: Annotated[str, Meta(min_length=1, max_length=200)]
     job_type: JobType
-    price_credit: Money
-    duration_hrs: int
+    price_credit: Annotated[Money, Meta(extra_json_schema={"maximum": PRICE_MAX // MICRO})]
+    duration_hrs: Annotated[int, Meta(ge=1, le=DURATION_MAX_HOURS)]
     description: LongText | None = None
     requirements: LongText | None = None
 

@@ -37,6 +37,11 @@ SECURITY_OF_AUTH: dict[Auth, list[dict[str, list[str]]]] = {
 }
 REFUSAL_OF_AUTH = {Auth.JWT: Code.UNAUTHORIZED, Auth.WORKER: Code.WORKER_UNAUTHORIZED}
 
+REPLAYED = {
+    "description": "There when the request was answered before, and this is that answer.",
+    "schema": {"type": "string", "enum": ["true"]},
+}
+
 _WORD = re.compile(r"\w+")
 _NAME = re.compile(r"\{(\w+)\}")
 
@@ -178,6 +183,8 @@ def _responses(route: Route, refs: dict[type[Struct], dict[str, Any]]) -> dict[s
     responses: dict[str, dict[str, Any]] = {
         "200": {"description": "Done.", "content": {JSON: {"schema": refs[route.response]}}}
     }
+    if route.idempotent:
+        responses["200"]["headers"] = {"Idempotency-Replayed": REPLAYED}
     refusals: dict[int, list[tuple[str, str]]] = {}
     for code in _market_refusals(route):
         status = STATUS_OF_KIND[code.kind]

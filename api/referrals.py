@@ -1,16 +1,15 @@
 """Routes of the referral programme (specification 4.15 and 4.16)."""
 
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from api.accounts import RequiredText
 from api.codec import money
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.errors import Code
 from market.money import MICRO
-from market.referrals import Referrals
+from market.referrals import CODE_CHARACTERS, Referrals
 
 
 class InfoReply(Reply, kw_only=True):
@@ -27,7 +26,7 @@ class InfoReply(Reply, kw_only=True):
 class ApplyRequest(Struct):
     """The code of whoever sent the caller."""
 
-    referral_code: RequiredText
+    referral_code: Annotated[str, Meta(min_length=CODE_CHARACTERS, max_length=CODE_CHARACTERS)]
 
 
 class ApplyReply(Reply, kw_only=True):

@@ -62,7 +62,10 @@ class Purchase:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session as its buyer sees it; sizes in bytes, price in micro-USD per GB, times in UTC."""
+    """A session as its buyer sees it; sizes in bytes, price in micro-USD per GB, times in UTC.
+
+    `paid` is what it has cost, in micro-USD, once it is over.
+    """
 
     id: str
     port: int
@@ -73,6 +76,7 @@ class Session:
     created_at: int
     expires_at: int
     ended_at: int | None
+    paid: int | None
 
 
 class Bandwidth:
@@ -252,6 +256,7 @@ class Bandwidth:
             created_at=row.created_at,
             expires_at=row.expires_at,
             ended_at=row.ended_at,
+            paid=row.captured,
         )
 
 

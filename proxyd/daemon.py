@@ -19,6 +19,7 @@ from api.health import HealthRoutes
 from api.jobs import JobRoutes
 from api.referrals import ReferralRoutes
 from api.server import HttpServer
+from api.wallet import WalletRoutes
 from api.workers import WorkerRoutes
 from config.settings import Settings
 from market.accounts import Accounts, LoginLimits
@@ -34,6 +35,7 @@ from market.passwords import Passwords
 from market.recovery import Recovery
 from market.referrals import Referrals, Rewards
 from market.tokens import Tokens
+from market.wallet import Wallet
 from proxyd import clock
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import SystemResolver
@@ -158,6 +160,7 @@ class Daemon:
                 *JobRoutes(self.jobs, Answers(store.version)).table(),
                 *ReferralRoutes(self.referrals, app_url).table(),
                 *DeployRoutes(self.deploys).table(),
+                *WalletRoutes(Wallet(store)).table(),
             ],
             authenticate=self.accounts.authenticate,
             authenticate_worker=self.devices.authenticate,

@@ -17,7 +17,7 @@ class UserRow(NamedTuple):
 
 
 class LoginRow(NamedTuple):
-    """A user as a login session shows them, with what they can spend in micro-units."""
+    """A user as a login session shows them: micro-units they can spend, and that are held."""
 
     user_id: str
     username: str
@@ -25,15 +25,20 @@ class LoginRow(NamedTuple):
     email_verified_at: int | None
     usd_available: int
     credit_available: int
+    usd_held: int
+    credit_held: int
 
 
 _USER = "SELECT id, username, email, password_hash, email_verified_at, created_at FROM users"
 
 _PROFILE = """
-    SELECT u.id, u.username, u.email, u.email_verified_at, usd.balance, credit.balance
+    SELECT u.id, u.username, u.email, u.email_verified_at, usd.balance, credit.balance,
+        usd_held.balance, credit_held.balance
     FROM users AS u
     JOIN accounts AS usd ON usd.id = 'user:' || u.id || ':available:usd'
     JOIN accounts AS credit ON credit.id = 'user:' || u.id || ':available:credit'
+    JOIN accounts AS usd_held ON usd_held.id = 'user:' || u.id || ':held:usd'
+    JOIN accounts AS credit_held ON credit_held.id = 'user:' || u.id || ':held:credit'
 """
 
 

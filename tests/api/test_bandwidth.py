@@ -530,7 +530,8 @@ async def test_an_ended_session_says_when(service: Service) -> None:
     await end(service, buyer, bought.id)
     (session,) = await listed(service, buyer, "?status=all")
     assert session["status"] == "ended"
-    assert session.keys() == LISTED_FIELDS | ADDED_FIELDS | {"ended_at"}
+    assert session.keys() == LISTED_FIELDS | ADDED_FIELDS | {"ended_at", "paid"}
+    assert session["paid"] == 0.0
     assert session["created_at"] <= session["ended_at"] <= session["expires_at"]
 
 
