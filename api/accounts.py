@@ -5,20 +5,29 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api.codec import money
-from api.routes import Auth, Call, Nothing, Reply, Route
-from market.accounts import Accounts, Login
+from api.routes import Auth, Call, Nothing, Reply, Route, encode
+from market.accounts import Accounts, Asked, Login
 from market.errors import Code
+from market.people import (
+    EMAIL_MAX_CHARACTERS,
+    PASSWORD_MAX_CHARACTERS,
+    PASSWORD_MIN_CHARACTERS,
+    USERNAME_MAX_CHARACTERS,
+)
 from market.recovery import Recovery
 
 RequiredText = Annotated[str, Meta(min_length=1, max_length=1024)]
+NewPassword = Annotated[
+    str, Meta(min_length=PASSWORD_MIN_CHARACTERS, max_length=PASSWORD_MAX_CHARACTERS)
+]
 
 
 class RegisterRequest(Struct):
     """What opens an account; `ref` is the referral code of whoever sent the caller."""
 
-    username: RequiredText
-    email: RequiredText
-    password: RequiredText
+    username: Annotated[str, Meta(min_length=1, max_length=USERNAME_MAX_CHARACTERS)]
+    email: Annotated[str, Meta(min_length=1, max_length=EMAIL_MAX_CHARACTERS)]
+    password: NewPassword
     ref: str | None = None
 
 
@@ -53,13 +62,16 @@ class RegisterReply(LoginReply, kw_only=True):
 
 
 class ProfileReply(Reply, kw_only=True):
-    """A user as they see themselves; balances in credits and in USD."""
+    """A user as they see themselves; balances in credits and in USD, and what is held of each."""
 
     id: str
     username: str
     credit_balance: float
     usd_balance: float
     email_verified: bool
+    email: str
+    credit_held: float
+    usd_held: float
 
 
 class TokenReply(Reply, kw_only=True):
@@ -84,14 +96,14 @@ class ResetRequest(Struct):
     """The secret from the letter, and the new password."""
 
     token: RequiredText
-    password: RequiredText
+    password: NewPassword
 
 
 class ChangePasswordRequest(Struct):
     """The password until now, and the one from now on."""
 
     old_password: RequiredText
-    new_password: RequiredText
+    new_password: NewPassword
 
 
 class AccountRoutes:
@@ -116,6 +128,7 @@ class AccountRoutes:
                     "email": "ada@example.com",
                     "password": "correct horse",
                 },
+                idempotent=True,
                 errors=(
                     Code.EMAIL_TAKEN,
                     Code.USERNAME_TAKEN,
@@ -142,7 +155,6 @@ class AccountRoutes:
                 self.refresh,
                 TokenReply,
                 auth=Auth.JWT,
-                errors=(Code.LOGIN_TOO_OLD,),
             ),
             Route(
                 "POST",
@@ -178,7 +190,7 @@ class AccountRoutes:
                 self.reset,
                 Reply,
                 body=ResetRequest,
-                errors=(Code.INVALID_MAIL_TOKEN, Code.TOO_BUSY),
+                errors=(Code.INVALID_MAIL_TOKEN, Code.TOO_BUSY, Code.TOO_MANY_ATTEMPTS),
             ),
             Route(
                 "POST",
@@ -195,16 +207,25 @@ class AccountRoutes:
     async def register(self, call: Call[RegisterRequest, Any]) -> RegisterReply:
         """Open an account and log its owner in."""
         body = call.body
+
+        def reply(login: Login, referred: bool) -> RegisterReply:
+            applied = UNSET if body.ref is None else referred
+            user = _login_user(login)
+            return RegisterReply(token=login.token, user=user, referral_applied=applied)
+
+        asked = None
+        if call.once is not None:
+            asked = Asked(call.once, lambda login, referred: encode(reply(login, referred)))
         login, referred = await self._accounts.register(
             username=body.username,
             email=body.email,
             password=body.password,
             ref=body.ref or "",
             client=call.client,
+            asked=asked,
         )
         await self._recovery.send_verification(login.profile.user_id, login.profile.email)
-        applied = UNSET if body.ref is None else referred
-        return RegisterReply(token=login.token, user=_login_user(login), referral_applied=applied)
+        return reply(login, referred)
 
     async def login(self, call: Call[LoginRequest, Any]) -> LoginReply:
         """Let somebody in."""
@@ -223,6 +244,9 @@ class AccountRoutes:
             credit_balance=money(user.credit_available),
             usd_balance=money(user.usd_available),
             email_verified=user.email_verified_at is not None,
+            email=user.email,
+            credit_held=money(user.credit_held),
+            usd_held=money(user.usd_held),
         )
 
     async def logout(self, call: Call[Nothing, Any]) -> Reply:
@@ -251,14 +275,14 @@ class AccountRoutes:
 
     async def reset(self, call: Call[ResetRequest, Any]) -> Reply:
         """Replace a forgotten password."""
-        await self._recovery.reset(call.body.token, call.body.password)
+        await self._recovery.reset(call.body.token, call.body.password, client=call.client)
         return Reply()
 
     async def change_password(self, call: Call[ChangePasswordRequest, Any]) -> Reply:
         """Replace the password of whoever calls."""
         body = call.body
         await self._accounts.change_password(
-            call.caller, old=body.old_password, new=body.new_password
+            call.caller, old=body.old_password, new=body.new_password, client=call.client
         )
         return Reply()
 

@@ -7,10 +7,10 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from api.accounts import RequiredText
 from api.codec import Money, Size, money
 from api.identifiers import in_body
-from api.listing import Page, timestamp
+from api.listing import Page, Timestamp, timestamp
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.addresses import ADDRESSES_MAX
-from market.bandwidth import Bandwidth, Purchase, Session
+from market.bandwidth import QUOTA_MAX_BYTES, Bandwidth, Purchase, Session
 from market.errors import Code
 from market.money import GB
 from market.states import SessionStatus
@@ -24,7 +24,7 @@ class BuyRequest(Struct):
     Clients that come from one of `allow_ips` need no password, on a port of their own.
     """
 
-    gb: Size
+    gb: Annotated[Size, Meta(extra_json_schema={"maximum": QUOTA_MAX_BYTES // GB})]
     price_per_gb: Money | None = None
     allow_ips: AllowIps | None = None
 
@@ -58,7 +58,7 @@ class ListQuery(Page):
 
 
 class SessionItem(Struct):
-    """A session in the list; sizes in bytes and GB, price in USD per GB.
+    """A session in the list; sizes in bytes and GB, price in USD per GB, `paid` in USD.
 
     While it is active, clients from `allow_ips` need no password on `passwordless_port`.
     """
@@ -67,13 +67,14 @@ class SessionItem(Struct):
     port: int
     bytes_used: int
     gb_used: float
-    status: str
+    status: Literal["active", "ended", "exhausted", "expired"]
     price_per_gb: float
     quota_bytes: int
     bytes_left: int
-    created_at: str
-    expires_at: str
-    ended_at: str | UnsetType = UNSET
+    created_at: Timestamp
+    expires_at: Timestamp
+    ended_at: Timestamp | UnsetType = UNSET
+    paid: float | UnsetType = UNSET
     allow_ips: list[str] | UnsetType = UNSET
     passwordless_port: int | UnsetType = UNSET
 
@@ -183,18 +184,20 @@ def _bought(purchase: Purchase) -> BuyReply:
 
 
 def _item(session: Session) -> SessionItem:
+    status: Any = str(session.status)
     return SessionItem(
         id=session.id,
         port=session.port,
         bytes_used=session.bytes_used,
         gb_used=session.bytes_used / GB,
-        status=session.status,
+        status=status,
         price_per_gb=money(session.price_per_gb),
         quota_bytes=session.quota_bytes,
         bytes_left=session.quota_bytes - session.bytes_used,
         created_at=timestamp(session.created_at),
         expires_at=timestamp(session.expires_at),
         ended_at=timestamp(session.ended_at) if session.ended_at is not None else UNSET,
+        paid=money(session.paid) if session.paid is not None else UNSET,
         allow_ips=list(session.allow_ips) or UNSET,
         passwordless_port=_or_unset(session.passwordless_port),
     )

@@ -3,18 +3,19 @@
 import re
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
-from typing import Any, Generic, TypeVar
+from functools import cache
+from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
 
+from api import words
 from market.errors import Code, MarketError
 from market.money import BYTE_DIGITS, MICRO, MICRO_DIGITS, scaled
 
-_Body = TypeVar("_Body")
+_Body = TypeVar("_Body", bound=msgspec.Struct)
 
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
-_PATH = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
-_MISSING = re.compile(r"Object missing required field `(?P<field>[^`]+)`")
+_WHOLE = re.compile(r"-?[0-9]+")
 
 
 class Money(int):
@@ -42,6 +43,7 @@ class Decoder(Generic[_Body]):
     """Reads JSON bodies of one type."""
 
     def __init__(self, kind: type[_Body]) -> None:
+        self._kind = kind
         self._decoder = msgspec.json.Decoder(kind, dec_hook=_number, float_hook=_decimal)
 
     def decode(self, body: bytes) -> _Body:
@@ -55,10 +57,9 @@ class Decoder(Generic[_Body]):
                 raise MarketError(Code.INVALID_FIELD, "A text contains the character U+0000.")
             return self._decoder.decode(body)
         except msgspec.ValidationError as error:
-            raise _translated(error) from error
+            raise words.of_value(error, self._kind, from_text=False) from error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            message = "The body is not JSON." if body.strip() else "The body is empty."
-            raise MarketError(Code.INVALID_FIELD, message) from error
+            raise words.of_syntax(error, body) from error
 
 
 def convert_query(query: Mapping[str, str | File], kind: type[_Body]) -> _Body:
@@ -70,10 +71,25 @@ def convert_query(query: Mapping[str, str | File], kind: type[_Body]) -> _Body:
         if isinstance(value, str) and "\0" in value:
             message = f"The parameter {name} contains the character U+0000."
             raise MarketError(Code.INVALID_FIELD, message, field=name)
+    for field in _whole_numbers(kind):
+        given = query.get(field)
+        if isinstance(given, str) and not _WHOLE.fullmatch(given):
+            mistyped = msgspec.ValidationError(f"Expected `int`, got `str` - at `$.{field}`")
+            raise words.of_value(mistyped, kind, from_text=True)
     try:
         return msgspec.convert(query, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise _translated(error) from error
+        raise words.of_value(error, kind, from_text=True) from error
+
+
+@cache
+def _whole_numbers(kind: type[Any]) -> tuple[str, ...]:
+    """Return the fields that want a whole number; msgspec would take 1e2 for one in text."""
+    return tuple(
+        field.name
+        for field in msgspec.structs.fields(kind)
+        if int in (field.type, *get_args(field.type))
+    )
 
 
 def money(amount: int) -> float:
@@ -90,29 +106,13 @@ def _decimal(text: str) -> Decimal:
 
 
 def _number(kind: type[Any], value: object) -> object:
+    """Return an amount or a size; what it raises, msgspec reports with the field's name."""
     if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
-        raise ValueError(  # noqa: TRY004 - what msgspec turns into an error with the field's name
-            f"Expected a number, got {_json_name(value)}"
-        )
-    return kind(scaled(value, _DIGITS[kind]))
-
-
-def _json_name(value: object) -> str:
-    names = {str: "a string", bool: "a boolean", list: "an array", dict: "an object"}
-    return names.get(type(value), "null")
-
-
-def _translated(error: msgspec.ValidationError) -> MarketError:
-    text = str(error)
-    located = _PATH.search(text)
-    path = located["path"] if located else ""
-    text = _PATH.sub("", text)
-    missing = _MISSING.fullmatch(text)
-    if missing:
-        field = f"{path}.{missing['field']}" if path else missing["field"]
-        return MarketError(Code.INVALID_FIELD, f"The field {field} is missing.", field=field)
-    words = text.replace("`", "").replace("object | null", "object").replace(" | null", "")
-    words = words[:1].lower() + words[1:]
-    if not path:
-        return MarketError(Code.INVALID_FIELD, f"The request is not valid: {words}.")
-    return MarketError(Code.INVALID_FIELD, f"The field {path} is not valid: {words}.", field=path)
+        raise ValueError(f"Expected a number, got {words.json_name(value)}")  # noqa: TRY004
+    if isinstance(value, Decimal) and value.is_nan():
+        raise ValueError("Expected a number with an exponent of fewer digits")
+    counted = scaled(value, _DIGITS[kind])
+    if counted == 0 and value != 0:
+        least = Decimal((0, (1,), -_DIGITS[kind]))
+        raise ValueError(f"Expected {'0, or ' if kind is Money else ''}at least {least:f}")
+    return kind(counted)

@@ -1,59 +1,104 @@
 """Routes of deploys (specification 4.17)."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from msgspec import UNSET, Struct, UnsetType
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api.accounts import RequiredText
 from api.codec import money
 from api.identifiers import in_path
-from api.listing import Page, timestamp
+from api.listing import Page, Timestamp, timestamp
 from api.routes import Auth, Call, Nothing, Reply, Route
-from market.deploys import Deploy, Deploys, NewDeploy
+from market.deploys import (
+    COMMAND_MAX_CHARACTERS,
+    GPU_COUNT_MAX,
+    IMAGE_MAX_CHARACTERS,
+    REPLICAS_MAX,
+    Deploy,
+    Deploys,
+    NewDeploy,
+)
 from market.errors import Code
+from market.jobs import DURATION_MAX_HOURS
 from market.money import Currency
+from storage.deploys import DeployRow
+
+JobType = Literal["Docker", "Jupyter", "Inference", "Training", "Script"]
+PaymentType = Literal["usd", "credit"]
 
 
 class DeployRequest(Struct):
-    """What to run, on which GPUs, for how many hours, and what to pay with."""
+    """What to run, on which GPUs, for how many hours, and what to pay with.
+
+    `image` and `command` are told to the workers that run it.
+    """
 
     job_name: RequiredText
-    job_type: Literal["Docker", "Jupyter", "Inference", "Training", "Script"]
+    job_type: JobType
     gpu_model: RequiredText
-    gpu_count: int | None = None
-    duration_hrs: int | None = None
-    replicas: int | None = None
-    payment_type: Literal["usd", "credit"] | None = None
+    gpu_count: Annotated[int, Meta(ge=1, le=GPU_COUNT_MAX)] | None = None
+    duration_hrs: Annotated[int, Meta(ge=1, le=DURATION_MAX_HOURS)] | None = None
+    replicas: Annotated[int, Meta(ge=1, le=REPLICAS_MAX)] | None = None
+    payment_type: PaymentType | None = None
+    image: Annotated[str, Meta(max_length=IMAGE_MAX_CHARACTERS)] | None = None
+    command: Annotated[str, Meta(max_length=COMMAND_MAX_CHARACTERS)] | None = None
 
 
 class DeployReply(Reply, kw_only=True):
-    """A deploy that was queued."""
+    """A deploy that was queued; its `cost` is held in the currency of `payment_type`."""
 
     job_id: str
     message: str
+    cost: float
+    payment_type: PaymentType
+
+
+class Rate(Struct):
+    """What an hour of a GPU of some model costs, in USD."""
+
+    gpu_model: str
+    usd_per_hour: float
+
+
+class RatesReply(Reply, kw_only=True):
+    """What an hour of a GPU costs, in USD: by model, whatever its case, and of every other."""
+
+    rates: list[Rate]
+    default_usd_per_hour: float
+    credit_usd: float
 
 
 class DeployItem(Struct):
-    """A deploy; `cost` is in the currency of `payment_type`."""
+    """A deploy; `cost`, and `paid` once it is over, are in the currency of `payment_type`."""
 
     id: str
     job_name: str
-    job_type: str
+    job_type: JobType
     gpu_model: str
     gpu_count: int
     duration_hrs: int
     replicas: int
     ready_replicas: int
-    status: str
-    payment_type: str
+    status: Literal["queued", "running", "completed", "failed", "cancelled"]
+    payment_type: PaymentType
     cost: float
-    created_at: str
+    created_at: Timestamp
+    paid: float | UnsetType = UNSET
+
+
+class OneDeploy(DeployItem, kw_only=True):
+    """A deploy, whole: `job_ids` are its replicas in the marketplace."""
+
+    job_ids: list[str]
+    image: str | UnsetType = UNSET
+    command: str | UnsetType = UNSET
 
 
 class OneReply(Reply, kw_only=True):
     """One of the caller's deploys."""
 
-    deploy: DeployItem
+    deploy: OneDeploy
 
 
 class ListReply(Reply, kw_only=True):
@@ -85,10 +130,12 @@ class DeployRoutes:
                     "job_type": "Jupyter",
                     "gpu_model": "RTX 4090",
                     "duration_hrs": 4,
+                    "image": "jupyter/scipy-notebook",
                 },
                 idempotent=True,
                 errors=(Code.INSUFFICIENT_FUNDS,),
             ),
+            Route("GET", "/api/deploy/rates", "What GPUs cost", self.rates, RatesReply),
             Route(
                 "GET",
                 "/api/deploy/jobs",
@@ -129,15 +176,22 @@ class DeployRoutes:
             duration_hrs=1 if body.duration_hrs is None else body.duration_hrs,
             replicas=1 if body.replicas is None else body.replicas,
             currency=Currency(body.payment_type or "usd"),
+            image=body.image or "",
+            command=body.command or "",
         )
-        replicas = "1 replica" if new.replicas == 1 else f"{new.replicas} replicas"
-        message = f"The deploy {new.job_name} is queued: {replicas}."
-        deploy_id = await self._deploys.create(
-            call.user_id,
-            new,
-            lambda made: call.remember(DeployReply(job_id=made, message=message)),
+        deploy = await self._deploys.create(
+            call.user_id, new, lambda made: call.remember(_queued(made))
         )
-        return DeployReply(job_id=deploy_id, message=message)
+        return _queued(deploy)
+
+    async def rates(self, _: Call[Any, Any]) -> RatesReply:
+        """Return what GPUs cost."""
+        rates = self._deploys.rates
+        return RatesReply(
+            rates=[Rate(model, money(usd)) for model, usd in sorted(rates.by_model.items())],
+            default_usd_per_hour=money(rates.default),
+            credit_usd=money(rates.credit),
+        )
 
     async def own(self, call: Call[Nothing, Page]) -> ListReply:
         """List the caller's deploys."""
@@ -148,7 +202,16 @@ class DeployRoutes:
 
     async def one(self, call: Call[Nothing, Any]) -> OneReply:
         """Return one of the caller's deploys."""
-        return OneReply(deploy=_item(await self._deploys.find(call.user_id, _deploy_id(call))))
+        deploy = await self._deploys.find(call.user_id, _deploy_id(call))
+        row = deploy.row
+        return OneReply(
+            deploy=OneDeploy(
+                **msgspec.structs.asdict(_item(deploy)),
+                job_ids=[replica.job_id for replica in deploy.replicas],
+                image=UNSET if row.image is None else row.image,
+                command=UNSET if row.command is None else row.command,
+            )
+        )
 
     async def cancel(self, call: Call[Nothing, Any]) -> Reply:
         """Cancel what is left of a deploy."""
@@ -160,19 +223,31 @@ def _deploy_id(call: Call[Any, Any]) -> str:
     return in_path(call.path["deploy_id"], Code.DEPLOY_NOT_FOUND)
 
 
+def _queued(deploy: DeployRow) -> DeployReply:
+    replicas = "1 replica" if deploy.replicas == 1 else f"{deploy.replicas} replicas"
+    return DeployReply(
+        job_id=deploy.id,
+        message=f"The deploy {deploy.job_name} is queued: {replicas}.",
+        cost=money(deploy.price),
+        payment_type=cast(PaymentType, str(deploy.currency)),
+    )
+
+
 def _item(deploy: Deploy) -> DeployItem:
     row = deploy.row
+    status: Any = deploy.status
     return DeployItem(
         id=row.id,
         job_name=row.job_name,
-        job_type=row.job_type,
+        job_type=cast(JobType, row.job_type),
         gpu_model=row.gpu_model,
         gpu_count=row.gpu_count,
         duration_hrs=row.duration_hrs,
         replicas=row.replicas,
         ready_replicas=deploy.ready_replicas,
-        status=deploy.status,
-        payment_type=row.currency,
+        status=status,
+        payment_type=cast(PaymentType, row.currency),
         cost=money(row.price),
         created_at=timestamp(row.created_at),
+        paid=UNSET if deploy.paid is None else money(deploy.paid),
     )

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -12,7 +13,7 @@ class Transport(Enum):
     """Refusals of the transport itself, each with its status and what it means."""
 
     BAD_REQUEST = "bad_request", 400, "This is not a well-formed HTTP request."
-    NO_SUCH_PATH = "no_such_path", 404, "There is nothing at this path."
+    NO_SUCH_PATH = "no_such_path", 404, "There is nothing at this path; /docs lists every one."
     METHOD_NOT_ALLOWED = "method_not_allowed", 405, "This path does not take this method."
     REQUEST_TIMEOUT = "request_timeout", 408, "The request did not arrive in time."
     BODY_TOO_LARGE = "body_too_large", 413, "The request body is too large."
@@ -58,8 +59,8 @@ class ErrorDetail(Struct, omit_defaults=True):
 class ErrorBody(Struct):
     """The body of every response that is not a success."""
 
+    ok: Literal[False]
     error: ErrorDetail
-    ok: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +73,35 @@ class Failure:
 
 
 class TransportError(Exception):
-    """The transport refuses a request before the marketplace sees it."""
+    """The transport refuses a request before the marketplace sees it.
 
-    def __init__(self, reason: Transport, headers: dict[str, str] | None = None) -> None:
-        super().__init__(reason.meaning)
+    Args:
+        reason: the refusal.
+        headers: what the response says beside it.
+        message: one sentence for the person who asked; the reason's own meaning by default.
+    """
+
+    def __init__(
+        self,
+        reason: Transport,
+        headers: dict[str, str] | None = None,
+        message: str | None = None,
+    ) -> None:
+        super().__init__(message or reason.meaning)
         self.reason = reason
         self.headers = headers or {}
+        self.message = message or reason.meaning
 
 
-def of_transport(reason: Transport, headers: dict[str, str] | None = None) -> Failure:
+def of_transport(
+    reason: Transport, headers: dict[str, str] | None = None, message: str | None = None
+) -> Failure:
     """Return the response for a refusal of the transport."""
     sent = dict(headers or {})
     if reason.status in (429, 503):
         sent["Retry-After"] = RETRY_AFTER_SECONDS
-    return Failure(reason.status, ErrorBody(ErrorDetail(reason.word, reason.meaning)), sent)
+    detail = ErrorDetail(reason.word, message or reason.meaning)
+    return Failure(reason.status, ErrorBody(ok=False, error=detail), sent)
 
 
 def of_market(error: MarketError) -> Failure:
@@ -96,4 +112,4 @@ def of_market(error: MarketError) -> Failure:
         headers["Retry-After"] = str(error.retry_after_seconds)
     if error.code.kind is Kind.UNAUTHENTICATED:
         headers["WWW-Authenticate"] = "Bearer"
-    return Failure(STATUS_OF_KIND[error.code.kind], ErrorBody(detail), headers)
+    return Failure(STATUS_OF_KIND[error.code.kind], ErrorBody(ok=False, error=detail), headers)

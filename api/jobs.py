@@ -8,15 +8,19 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from api.answers import Answers
 from api.codec import Money, money
 from api.identifiers import in_path
-from api.listing import Page, timestamp
+from api.listing import Page, Timestamp, timestamp
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.errors import Code
-from market.jobs import Jobs, NewJob
+from market.jobs import DURATION_MAX_HOURS, PRICE_MAX, Jobs, NewJob
+from market.money import MICRO
 from market.states import JobStatus
-from storage.jobs import JobRow
+from storage.jobs import JobRow, OpenJobRow, OwnJobRow
 
+Currency = Literal["usd", "credit"]
 JobType = Literal["docker", "training", "inference", "script"]
+Status = Literal["waiting", "running", "completed", "failed", "cancelled"]
 LongText = Annotated[str, Meta(max_length=20_000)]
+Attempt = Annotated[int, Meta(ge=1, le=1_000)]
 
 
 class CreateRequest(Struct):
@@ -24,8 +28,8 @@ class CreateRequest(Struct):
 
     title: Annotated[str, Meta(min_length=1, max_length=200)]
     job_type: JobType
-    price_credit: Money
-    duration_hrs: int
+    price_credit: Annotated[Money, Meta(extra_json_schema={"maximum": PRICE_MAX // MICRO})]
+    duration_hrs: Annotated[int, Meta(ge=1, le=DURATION_MAX_HOURS)]
     description: LongText | None = None
     requirements: LongText | None = None
 
@@ -41,10 +45,10 @@ class JobItem(Struct):
 
     id: str
     title: str
-    job_type: str
+    job_type: JobType
     price_credit: float
     duration_hrs: int
-    status: str
+    status: Status
     buyer_id: str
 
 
@@ -62,28 +66,50 @@ class MarketplaceReply(Reply, kw_only=True):
     next_cursor: str | UnsetType = UNSET
 
 
-class OwnJob(JobItem, kw_only=True):
-    """A job as its buyer sees it."""
+class OpenJob(JobItem, kw_only=True):
+    """An open job, whole, for whoever may want to do it."""
 
     description: str
     requirements: str
+
+
+class OpenJobReply(Reply, kw_only=True):
+    """One open job."""
+
+    job: OpenJob
+
+
+class OwnJobItem(JobItem, kw_only=True):
+    """A job in its buyer's list; `paid` is in `payment_type`, and there once the job is over."""
+
     attempts: int
-    created_at: str
-    accepted_at: str | UnsetType = UNSET
-    finished_at: str | UnsetType = UNSET
+    payment_type: Currency
+    created_at: Timestamp
+    accepted_at: Timestamp | UnsetType = UNSET
+    finished_at: Timestamp | UnsetType = UNSET
+    deploy_id: str | UnsetType = UNSET
+    paid: float | UnsetType = UNSET
+
+
+class OwnJob(OwnJobItem, kw_only=True):
+    """A job as its buyer sees it; `failure_reason` is why the last attempt failed."""
+
+    description: str
+    requirements: str
     result: str | UnsetType = UNSET
+    failure_reason: str | UnsetType = UNSET
 
 
 class OwnQuery(Page):
     """Which of the caller's jobs to list."""
 
-    status: Literal["waiting", "running", "completed", "failed", "cancelled"] | None = None
+    status: Status | None = None
 
 
 class OwnReply(Reply, kw_only=True):
     """The caller's jobs, newest first; `next_cursor` is there when there are more."""
 
-    jobs: list[OwnJob]
+    jobs: list[OwnJobItem]
     next_cursor: str | UnsetType = UNSET
 
 
@@ -98,7 +124,8 @@ class AcceptedJob(Struct):
 
     id: str
     title: str
-    status: str
+    status: Status
+    attempt: int
 
 
 class AcceptReply(Reply, kw_only=True):
@@ -112,8 +139,8 @@ class Work(Struct):
 
     id: str
     title: str
-    job_type: str
-    status: str
+    job_type: JobType
+    status: Status
     duration_hrs: int
     price_credit: float
     description: str
@@ -127,16 +154,38 @@ class WorkReply(Reply, kw_only=True):
     job: Work
 
 
+class HeldJob(Struct):
+    """A job in the list of the device that runs it."""
+
+    id: str
+    title: str
+    job_type: JobType
+    status: Status
+    duration_hrs: int
+    price_credit: float
+    attempt: int
+    accepted_at: Timestamp | UnsetType = UNSET
+
+
+class HeldReply(Reply, kw_only=True):
+    """The jobs that the device runs, newest first; `next_cursor` is there when there are more."""
+
+    jobs: list[HeldJob]
+    next_cursor: str | UnsetType = UNSET
+
+
 class CompleteRequest(Struct):
-    """What came of it."""
+    """What came of it, and in which attempt; without that, in the one that runs."""
 
     result: LongText | None = None
+    attempt: Attempt | None = None
 
 
 class FailRequest(Struct):
-    """Why it could not be done."""
+    """Why it could not be done, and in which attempt; without that, in the one that runs."""
 
     reason: Annotated[str, Meta(min_length=1, max_length=2_000)]
+    attempt: Attempt | None = None
 
 
 class JobRoutes:
@@ -159,6 +208,14 @@ class JobRoutes:
                 self.marketplace,
                 MarketplaceReply,
                 query=MarketplaceQuery,
+            ),
+            Route(
+                "GET",
+                "/api/marketplace/jobs/{job_id}",
+                "Look at an open job",
+                self.open_job,
+                OpenJobReply,
+                errors=(Code.JOB_NOT_FOUND,),
             ),
             Route(
                 "POST",
@@ -217,7 +274,16 @@ class JobRoutes:
                 self.accept,
                 AcceptReply,
                 auth=Auth.WORKER,
-                errors=(Code.JOB_NOT_FOUND, Code.JOB_NOT_WAITING),
+                errors=(Code.JOB_NOT_FOUND, Code.JOB_NOT_WAITING, Code.JOB_FAILED_HERE),
+            ),
+            Route(
+                "GET",
+                "/api/worker/jobs",
+                "List the jobs that this device runs",
+                self.held,
+                HeldReply,
+                auth=Auth.WORKER,
+                query=Page,
             ),
             Route(
                 "GET",
@@ -267,6 +333,17 @@ class JobRoutes:
         shown, cursor = query.cut(found)
         return MarketplaceReply(jobs=[_item(job) for job in shown], next_cursor=cursor)
 
+    async def open_job(self, call: Call[Nothing, Any]) -> OpenJobReply:
+        """Return an open job of anybody."""
+        job = await self._jobs.find_open(_job_id(call))
+        return OpenJobReply(
+            job=OpenJob(
+                **msgspec.structs.asdict(_item(job)),
+                description=job.description,
+                requirements=job.requirements,
+            )
+        )
+
     async def create(self, call: Call[CreateRequest, Any]) -> CreateReply:
         """Put a job up."""
         body = call.body
@@ -293,11 +370,22 @@ class JobRoutes:
             limit=query.asked,
         )
         shown, cursor = query.cut(found)
-        return OwnReply(jobs=[_own(job) for job in shown], next_cursor=cursor)
+        items = [_own_item(job, job.captured) for job in shown]
+        return OwnReply(jobs=items, next_cursor=cursor)
 
     async def one(self, call: Call[Nothing, Any]) -> JobReply:
         """Return one of the caller's jobs."""
-        return JobReply(job=_own(await self._jobs.find(call.user_id, _job_id(call))))
+        owned = await self._jobs.find(call.user_id, _job_id(call))
+        job = owned.job
+        return JobReply(
+            job=OwnJob(
+                **msgspec.structs.asdict(_own_item(job, owned.paid)),
+                description=job.description,
+                requirements=job.requirements,
+                result=UNSET if job.result is None else job.result,
+                failure_reason=UNSET if job.failure_reason is None else job.failure_reason,
+            )
+        )
 
     async def cancel(self, call: Call[Nothing, Any]) -> Reply:
         """Cancel one of the caller's jobs."""
@@ -307,19 +395,28 @@ class JobRoutes:
     async def accept(self, call: Call[Nothing, Any]) -> AcceptReply:
         """Let the device run a job."""
         job = await self._jobs.accept(call.device, _job_id(call))
-        return AcceptReply(job=AcceptedJob(job.id, job.title, job.status))
+        status: Any = job.status
+        return AcceptReply(job=AcceptedJob(job.id, job.title, status, job.attempts))
+
+    async def held(self, call: Call[Nothing, Page]) -> HeldReply:
+        """List the jobs that the device runs."""
+        query = call.query
+        found = await self._jobs.page_of_device(call.device, before=query.before, limit=query.asked)
+        shown, cursor = query.cut(found)
+        return HeldReply(jobs=[_held(job) for job in shown], next_cursor=cursor)
 
     async def work(self, call: Call[Nothing, Any]) -> WorkReply:
         """Return what the device is to run."""
         job = await self._jobs.work(call.device, _job_id(call))
+        item = _item(job)
         return WorkReply(
             job=Work(
-                id=job.id,
-                title=job.title,
-                job_type=job.job_type,
-                status=job.status,
-                duration_hrs=job.duration_hrs,
-                price_credit=money(job.price_credit),
+                id=item.id,
+                title=item.title,
+                job_type=item.job_type,
+                status=item.status,
+                duration_hrs=item.duration_hrs,
+                price_credit=item.price_credit,
                 description=job.description,
                 requirements=job.requirements,
                 attempt=job.attempts,
@@ -328,12 +425,16 @@ class JobRoutes:
 
     async def complete(self, call: Call[CompleteRequest, Any]) -> Reply:
         """Take a result."""
-        await self._jobs.complete(call.device, _job_id(call), call.body.result or "")
+        body = call.body
+        await self._jobs.complete(
+            call.device, _job_id(call), body.result or "", attempt=body.attempt
+        )
         return Reply()
 
     async def fail(self, call: Call[FailRequest, Any]) -> Reply:
         """Take a job back."""
-        await self._jobs.fail(call.device, _job_id(call), call.body.reason)
+        body = call.body
+        await self._jobs.fail(call.device, _job_id(call), body.reason, attempt=body.attempt)
         return Reply()
 
 
@@ -341,26 +442,43 @@ def _job_id(call: Call[Any, Any]) -> str:
     return in_path(call.path["job_id"], Code.JOB_NOT_FOUND)
 
 
-def _item(job: JobRow) -> JobItem:
+def _item(job: JobRow | OpenJobRow | OwnJobRow) -> JobItem:
+    job_type: Any = job.job_type
+    status: Any = job.status
     return JobItem(
         id=job.id,
         title=job.title,
-        job_type=job.job_type,
+        job_type=job_type,
         price_credit=money(job.price_credit),
         duration_hrs=job.duration_hrs,
-        status=job.status,
+        status=status,
         buyer_id=job.user_id,
     )
 
 
-def _own(job: JobRow) -> OwnJob:
-    return OwnJob(
+def _own_item(job: JobRow | OwnJobRow, paid: int | None) -> OwnJobItem:
+    currency: Any = job.currency
+    return OwnJobItem(
         **msgspec.structs.asdict(_item(job)),
-        description=job.description,
-        requirements=job.requirements,
         attempts=job.attempts,
+        payment_type=currency,
         created_at=timestamp(job.created_at),
         accepted_at=UNSET if job.accepted_at is None else timestamp(job.accepted_at),
         finished_at=UNSET if job.finished_at is None else timestamp(job.finished_at),
-        result=UNSET if job.result is None else job.result,
+        deploy_id=UNSET if job.deploy_id is None else job.deploy_id,
+        paid=UNSET if paid is None else money(paid),
+    )
+
+
+def _held(job: OwnJobRow) -> HeldJob:
+    item = _item(job)
+    return HeldJob(
+        id=item.id,
+        title=item.title,
+        job_type=item.job_type,
+        status=item.status,
+        duration_hrs=item.duration_hrs,
+        price_credit=item.price_credit,
+        attempt=job.attempts,
+        accepted_at=UNSET if job.accepted_at is None else timestamp(job.accepted_at),
     )

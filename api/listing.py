@@ -9,6 +9,8 @@ from market.errors import Code, MarketError
 from market.ids import parsed
 
 Limit = Annotated[int, Meta(ge=1, le=1000)]
+# As RFC 3339 writes it, in UTC.
+Timestamp = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
 
 class Identified(Protocol):

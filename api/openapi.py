@@ -44,6 +44,11 @@ REFUSAL_OF_AUTH = {
     Auth.WORKER: Code.WORKER_UNAUTHORIZED,
 }
 
+REPLAYED = {
+    "description": "There when the request was answered before, and this is that answer.",
+    "schema": {"type": "string", "enum": ["true"]},
+}
+
 _WORD = re.compile(r"\w+")
 _NAME = re.compile(r"\{(\w+)\}")
 
@@ -201,6 +206,8 @@ def _responses(route: Route, refs: dict[type[Struct], dict[str, Any]]) -> dict[s
     if route.events:
         done[EVENTS] = _events(route, refs)
     responses: dict[str, dict[str, Any]] = {"200": {"description": "Done.", "content": done}}
+    if route.idempotent:
+        responses["200"]["headers"] = {"Idempotency-Replayed": REPLAYED}
     refusals: dict[int, list[tuple[str, str]]] = {}
     for code in _market_refusals(route):
         status = STATUS_OF_KIND[code.kind]

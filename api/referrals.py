@@ -1,16 +1,15 @@
 """Routes of the referral programme (specification 4.15 and 4.16)."""
 
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from api.accounts import RequiredText
 from api.codec import money
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.errors import Code
 from market.money import MICRO
-from market.referrals import Referrals
+from market.referrals import CODE_CHARACTERS, Referrals
 
 
 class InfoReply(Reply, kw_only=True):
@@ -27,7 +26,7 @@ class InfoReply(Reply, kw_only=True):
 class ApplyRequest(Struct):
     """The code of whoever sent the caller."""
 
-    referral_code: RequiredText
+    referral_code: Annotated[str, Meta(min_length=CODE_CHARACTERS, max_length=CODE_CHARACTERS)]
 
 
 class ApplyReply(Reply, kw_only=True):
@@ -68,6 +67,7 @@ class ReferralRoutes:
                 ApplyReply,
                 auth=Auth.JWT,
                 body=ApplyRequest,
+                idempotent=True,
                 errors=(
                     Code.REFERRAL_CODE_NOT_FOUND,
                     Code.OWN_REFERRAL_CODE,
@@ -94,5 +94,12 @@ class ReferralRoutes:
 
     async def apply(self, call: Call[ApplyRequest, Any]) -> ApplyReply:
         """Apply a code."""
-        bonus = await self._referrals.apply(call.user_id, call.body.referral_code) // MICRO
-        return ApplyReply(message=f"Welcome: {bonus} credits are yours.", bonus=bonus)
+        bonus = await self._referrals.apply(
+            call.user_id, call.body.referral_code, lambda bonus: call.remember(_applied(bonus))
+        )
+        return _applied(bonus)
+
+
+def _applied(bonus: int) -> ApplyReply:
+    credits_ = bonus // MICRO
+    return ApplyReply(message=f"Welcome: {credits_} credits are yours.", bonus=credits_)

@@ -2,9 +2,31 @@
 
 import re
 from collections.abc import Iterable
+from urllib.parse import unquote
 
 from api.errors import Transport, TransportError
 from api.routes import Route
+
+
+def routed(raw_path: str) -> str:
+    """Return a path as it is routed: decoded, but for an encoded slash, which separates nothing.
+
+    RFC 3986, section 2.2: an encoded delimiter is data.
+    """
+    if "%" not in raw_path:
+        return raw_path
+    return "/".join(unquote(part).replace("/", "%2F") for part in raw_path.split("/"))
+
+
+def wrong_method(method: str, allowed: Iterable[str]) -> TransportError:
+    """Return the refusal of a method at a path that takes others."""
+    names = sorted(allowed)
+    shown = " or ".join(name for name in names if name != "HEAD")
+    return TransportError(
+        Transport.METHOD_NOT_ALLOWED,
+        {"Allow": ", ".join(names)},
+        f"This path takes {shown}, not {method or 'no method'}.",
+    )
 
 
 class Router:
@@ -33,8 +55,7 @@ class Router:
         methods, names = self._methods(path)
         route = methods.get(method)
         if route is None:
-            allow = {"Allow": ", ".join(sorted(methods))}
-            raise TransportError(Transport.METHOD_NOT_ALLOWED, allow)
+            raise wrong_method(method, methods)
         return route, names
 
     def _methods(self, path: str) -> tuple[dict[str, Route], dict[str, str]]:

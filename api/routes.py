@@ -50,8 +50,8 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode(reply: Struct) -> bytes:
-    """Return a response as JSON."""
-    return _encoder.encode(reply)
+    """Return a response as one line of JSON."""
+    return _encoder.encode(reply) + b"\n"
 
 
 Body = TypeVar("Body")

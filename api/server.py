@@ -2,9 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from hashlib import sha256
-from ipaddress import ip_address, ip_network
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +12,13 @@ from aiohttp.web_exceptions import HTTPRequestEntityTooLarge
 from aiohttp.web_protocol import RequestHandler
 
 from api import errors, events, openapi
+from api.clients import Clients
 from api.codec import Decoder, convert_query
 from api.errors import Failure, Transport, TransportError
 from api.forms import Form, Uploads, continued
 from api.pages import Page, pages
 from api.rate import RateLimit
-from api.router import Router
+from api.router import Router, routed, wrong_method
 from api.routes import Auth, Call, Encoded, Nothing, Route, Streamed, encode
 from market.accounts import Caller
 from market.errors import Code, MarketError
@@ -36,6 +35,21 @@ KEEPALIVE_SECONDS = 75.0
 SHUTDOWN_SECONDS = 5.0
 JSON = "application/json"
 SERVER = "proxyd"
+
+NO_AUTHORIZATION = (
+    "There is no Authorization header; send Authorization: Bearer and the token that logging in "
+    "returns."
+)
+NOT_BEARER = "The Authorization header is not the word Bearer, a space and a session token."
+NOT_A_WORKER = (
+    "This path is for people: it wants a session token behind Authorization: Bearer, not a worker "
+    "token."
+)
+NO_DEVICE = "There is no X-Worker-Token header; send one with the token of this device."
+NOT_A_PERSON = (
+    "This path is for worker devices: it wants a worker token in the header X-Worker-Token, not a "
+    "session token."
+)
 
 Authenticate = Callable[[str], Awaitable[Caller]]
 AuthenticateWorker = Callable[[str], Awaitable[DeviceRow]]
@@ -57,6 +71,7 @@ class HttpServer:
         requests_per_second: how often a caller may ask; 0 for no limit.
         version: the program's, for the document that describes the API.
         base_url: how the outside world reaches the API, for the same.
+        more_pages: what is shown beside that document and its page, by path.
     """
 
     def __init__(
@@ -72,10 +87,11 @@ class HttpServer:
         requests_per_second: int = 0,
         version: str = "",
         base_url: str = "",
+        more_pages: Mapping[str, Page] | None = None,
     ) -> None:
         self.routes = table = tuple(routes)
         self.openapi = openapi.document(table, version=version, base_url=base_url)
-        self._pages = pages(msgspec.json.encode(self.openapi))
+        self._pages = pages(msgspec.json.encode(self.openapi) + b"\n") | dict(more_pages or {})
         self._router = Router(table)
         self._decoders = {
             route.body: Decoder(route.body) for route in table if not route.form_max_bytes
@@ -83,7 +99,7 @@ class HttpServer:
         self._authenticate = authenticate
         self._authenticate_worker = authenticate_worker
         self._body_max_bytes = body_max_bytes
-        self._trusted_proxies = tuple(ip_network(text) for text in trusted_proxies)
+        self._clients = Clients(trusted_proxies)
         self._seal = seal
         self._wall_clock = now
         self._rate = RateLimit(requests_per_second, monotonic)
@@ -128,10 +144,11 @@ class HttpServer:
 
     async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
-            page = self._pages.get(request.path)
+            path = routed(request.rel_url.raw_path)
+            page = self._pages.get(path)
             if page is not None:
                 return _shown(request, page)
-            route, names = self._router.find(request.method, request.path)
+            route, names = self._router.find(request.method, path)
             if self._draining and not route.while_draining:
                 raise TransportError(Transport.DRAINING)
             reply = await route.handler(await self._call(request, route, names))
@@ -144,7 +161,7 @@ class HttpServer:
         except MarketError as error:
             failure = errors.of_market(error)
         except TransportError as error:
-            failure = errors.of_transport(error.reason, error.headers)
+            failure = errors.of_transport(error.reason, error.headers, error.message)
         except StoreError as error:
             _logger.error("%s %s: the store failed: %s", request.method, request.path, error)
             failure = errors.of_transport(Transport.STORE_UNAVAILABLE)
@@ -156,7 +173,8 @@ class HttpServer:
     async def _call(
         self, request: web.BaseRequest, route: Route, names: dict[str, str]
     ) -> Call[Any, Any]:
-        client = self._client(request)
+        forwarded = request.headers.getall("X-Forwarded-For", ())
+        client = self._clients.identify(request.remote or "", forwarded)
         login, worker = await self._identify(request, route, client)
         query: object = None
         if route.query is not Nothing:
@@ -173,15 +191,16 @@ class HttpServer:
             )
         elif route.body is not Nothing:
             absent = route.body_optional and not request.body_exists
-            sent = b"{}" if absent else await self._body(request)
+            sent = b"" if absent else await self._body(request)
+            if route.body_optional and not sent:
+                sent = b"{}"
             body = self._decoders[route.body].decode(sent)
         once = None
         key = request.headers.get("Idempotency-Key")
-        if route.idempotent and login is not None and key is not None:
-            asked = sha256(b"\0".join((request.method.encode(), request.path.encode(), sent)))
-            once = Once(
-                login.profile.user_id, key, asked.hexdigest(), self._seal, self._wall_clock()
-            )
+        if route.idempotent and key is not None:
+            user_id = login.profile.user_id if login is not None else ""
+            asked = b"\0".join((request.method.encode(), request.path.encode(), sent))
+            once = Once(user_id, key, self._seal.fingerprint(asked), self._seal, self._wall_clock())
         accepted = request.headers.get("Accept-Language", "")
         return Call(body, query, names, client, login, once, worker, accepted)
 
@@ -197,32 +216,12 @@ class HttpServer:
                 login = await self._authenticate(_bearer(request))
                 identity = login.session_id
             elif route.auth is Auth.WORKER:
-                worker = await self._authenticate_worker(request.headers.get("X-Worker-Token", ""))
+                worker = await self._authenticate_worker(_worker_token(request))
                 identity = worker.id
         finally:
             if not route.while_draining and not self._rate.allows(identity):
                 raise TransportError(Transport.TOO_MANY_REQUESTS)
         return login, worker
-
-    def _client(self, request: web.BaseRequest) -> str:
-        """Return the client's address: what a trusted proxy says it is, or where it came from."""
-        address = request.remote or ""
-        if not self._trusted_proxies:
-            return address
-        hops = [hop.strip() for hop in request.headers.get("X-Forwarded-For", "").split(",")]
-        while hops and self._is_trusted(address):
-            address = hops.pop() or address
-        return address
-
-    def _is_trusted(self, address: str) -> bool:
-        try:
-            parsed = ip_address(address)
-        except ValueError:
-            return False
-        return any(
-            parsed.version == network.version and parsed in network
-            for network in self._trusted_proxies
-        )
 
     async def _body(self, request: web.BaseRequest) -> bytes:
         declared = request.headers.get("Content-Type")
@@ -274,15 +273,28 @@ class _Connection(RequestHandler):
 
 
 def _bearer(request: web.BaseRequest) -> str:
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not token:
-        raise MarketError(Code.UNAUTHORIZED)
+    shown = request.headers.get("Authorization")
+    if shown is None and "X-Worker-Token" in request.headers:
+        raise MarketError(Code.UNAUTHORIZED, NOT_A_WORKER)
+    if shown is None:
+        raise MarketError(Code.UNAUTHORIZED, NO_AUTHORIZATION)
+    scheme, _, token = shown.partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise MarketError(Code.UNAUTHORIZED, NOT_BEARER)
     return token.strip()
+
+
+def _worker_token(request: web.BaseRequest) -> str:
+    shown = request.headers.get("X-Worker-Token")
+    if shown is None:
+        mixed_up = "Authorization" in request.headers
+        raise MarketError(Code.WORKER_UNAUTHORIZED, NOT_A_PERSON if mixed_up else NO_DEVICE)
+    return shown
 
 
 def _shown(request: web.BaseRequest, page: Page) -> web.Response:
     if request.method not in ("GET", "HEAD"):
-        raise TransportError(Transport.METHOD_NOT_ALLOWED, {"Allow": "GET, HEAD"})
+        raise wrong_method(request.method, ("GET", "HEAD"))
     return _response(200, page.body, {"Content-Type": page.content_type, **page.headers})
 
 

@@ -1,6 +1,6 @@
 """Routes of worker devices: tokens, heartbeats, the list (specification 4.3 to 4.6)."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from api.accounts import RequiredText
 from api.codec import Money, money
 from api.identifiers import in_body
-from api.listing import Page, timestamp
+from api.listing import Page, Timestamp, timestamp
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.devices import Devices, WorkerToken
 from market.errors import Code
@@ -17,14 +17,18 @@ from storage.devices import DeviceRow
 
 Celsius = Annotated[float, Meta(ge=-50, le=150)]
 Percentage = Annotated[float, Meta(ge=0, le=100)]
+DeviceType = Literal["desktop", "mini_pc", "server", "phone"]
 ShortText = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
 class CreateTokenRequest(Struct):
-    """What a new device is called, what it is, and what it works for, in USD per hour."""
+    """What a new device is called, what it is, and what it works for, in USD per hour.
+
+    `min_price_usd` guides what the device is offered; it never forbids accepting a job for less.
+    """
 
     name: ShortText
-    device_type: Literal["desktop", "mini_pc", "server", "phone"] | None = None
+    device_type: DeviceType | None = None
     min_price_usd: Money | None = None
 
 
@@ -53,7 +57,7 @@ class DeviceItem(Struct):
 
     id: str
     hostname: str
-    device_type: str
+    device_type: DeviceType
     gpu_name: str
     cpu_cores: int
     ram_gb: float
@@ -73,10 +77,10 @@ class TokenItem(Struct):
 
     token_id: str
     name: str
-    device_type: str
-    created_at: str
+    device_type: DeviceType
+    created_at: Timestamp
     min_price_usd: float | UnsetType = UNSET
-    revoked_at: str | UnsetType = UNSET
+    revoked_at: Timestamp | UnsetType = UNSET
 
 
 class TokensReply(Reply, kw_only=True):
@@ -180,9 +184,10 @@ class WorkerRoutes:
         return TokensReply(tokens=[_token_item(device) for device in devices], next_cursor=cursor)
 
     async def revoke_token(self, call: Call[RevokeRequest, Any]) -> Reply:
-        """End a token at once."""
+        """End a token at once; the jobs that its device runs wait for another."""
         device_id = in_body(call.body.token_id, "token_id")
         await self._devices.revoke(call.user_id, device_id)
+        await self._jobs.take_back_from(device_id)
         return Reply()
 
     async def heartbeat(self, call: Call[HeartbeatRequest, Any]) -> Reply:
@@ -206,7 +211,7 @@ class WorkerRoutes:
             DeviceItem(
                 id=device.id,
                 hostname=device.hostname,
-                device_type=device.device_type,
+                device_type=_type_of(device),
                 gpu_name=device.gpu_name,
                 cpu_cores=device.cpu_cores,
                 ram_gb=device.ram_gb,
@@ -228,12 +233,16 @@ def _made(made: WorkerToken) -> CreateTokenReply:
     return CreateTokenReply(token=made.token, token_id=made.device_id)
 
 
+def _type_of(device: DeviceRow) -> DeviceType:
+    return cast(DeviceType, device.device_type)
+
+
 def _token_item(device: DeviceRow) -> TokenItem:
     price, revoked = device.min_price_usd, device.revoked_at
     return TokenItem(
         token_id=device.id,
         name=device.name,
-        device_type=device.device_type,
+        device_type=_type_of(device),
         created_at=timestamp(device.created_at),
         min_price_usd=UNSET if price is None else money(price),
         revoked_at=UNSET if revoked is None else timestamp(revoked),

@@ -115,7 +115,12 @@ def _urls(settings: Settings) -> Iterator[str]:
         if url and not _is_web(url):
             yield f"{name}: expected a URL that starts with http:// or https://, got {url!r}"
     url = settings.storage.url
-    if not url.startswith(("sqlite:///", "postgresql://")):
+    if url.startswith("sqlite:") and not url.startswith("sqlite:///"):
+        yield (
+            "storage.url: a path behind sqlite: needs three slashes, or four when it is absolute: "
+            "sqlite:///var/proxyd.db, sqlite:////var/lib/proxyd/proxyd.db"
+        )
+    elif not url.startswith(("sqlite:///", "postgresql://")):
         yield (
             "storage.url: expected sqlite:///path/to/file.db or postgresql://user@host/database, "
             f"got a URL that starts with {url.partition(':')[0]!r}"

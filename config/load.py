@@ -42,7 +42,9 @@ def load(path: Path | None, environment: Mapping[str, str]) -> Settings:
     values = _read_file(path, problems) if path is not None else {}
     built: dict[str, Any] = {}
     problems.extend(
-        f"{name}: no such section{_hint(name, sections)}" for name in values if name not in sections
+        f"{name}: {_misplaced(name, values[name], sections)}"
+        for name in values
+        if name not in sections
     )
     overrides = _overrides(environment, sections, problems)
     for name, section in sections.items():
@@ -144,8 +146,22 @@ def _from_toml(value: object, kind: Any) -> object:  # noqa: ANN401 - as above
 
 def _from_text(text: str, kind: Any) -> object:  # noqa: ANN401 - as above
     if get_origin(kind) in (tuple, dict):
+        if text[:1] not in ("[", "{"):
+            raise msgspec.DecodeError("neither a list nor a table")
         return msgspec.json.decode(text, type=kind)
     return msgspec.convert(text, kind, strict=False)
+
+
+def _misplaced(name: str, value: object, sections: Mapping[str, Any]) -> str:
+    """Say what is wrong with a name that stands where sections do."""
+    owners = [
+        f"[{section}]"
+        for section, kind in sections.items()
+        if name in {field.name for field in msgspec.structs.fields(kind)}
+    ]
+    if owners and not isinstance(value, dict):
+        return f"belongs into a section; put it below {' or '.join(owners)}"
+    return f"no such section{_hint(name, sections)}"
 
 
 def _variable(section: str, key: str) -> str:
@@ -155,7 +171,16 @@ def _variable(section: str, key: str) -> str:
 def _words(error: Exception, kind: Any) -> str:  # noqa: ANN401 - as above
     if get_origin(kind) is Literal:
         return f"expected one of {', '.join(get_args(kind))}"
+    if get_origin(kind) in (tuple, dict) and _is_no_json(error):
+        example = '["one", "two"]' if get_origin(kind) is tuple else '{"one": 1}'
+        what = "a list" if get_origin(kind) is tuple else "a table"
+        return f"expected {what}, written as JSON: {example}"
     return str(error).replace("`", "").replace("Expected", "expected").removesuffix(" - at $")
+
+
+def _is_no_json(error: Exception) -> bool:
+    """Say whether a text was not JSON at all, as when somebody leaves the brackets away."""
+    return isinstance(error, msgspec.DecodeError) and not isinstance(error, msgspec.ValidationError)
 
 
 def _hint(name: str, known: Mapping[str, object]) -> str:

@@ -1,31 +1,40 @@
 """Accounts of people: registering, logging in, and what they own."""
 
-import unicodedata
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from market import ledger
 from market.errors import Code, MarketError
 from market.ids import Identifiers
 from market.ledger import Movement, Transfer
 from market.money import Currency
+from market.once import Once, replay, sealed
 from market.passwords import Passwords
+from market.people import (
+    PASSWORD_MAX_CHARACTERS,
+    check_email,
+    check_password,
+    check_username,
+    email_key,
+    username_key,
+)
 from market.referrals import Rewards, parse_code, refer
 from market.throttle import Throttle
 from market.tokens import Claims, Tokens
+from storage import idempotency as idempotency_queries
 from storage import ledger as ledger_queries
 from storage import users as queries
+from storage.idempotency import AnswerRow
 from storage.store import Store, Transaction
 from storage.users import LoginRow, UserRow
 
-USERNAME_MAX_CHARACTERS = 50
-EMAIL_MAX_CHARACTERS = 254
-PASSWORD_MIN_CHARACTERS = 8
-PASSWORD_MAX_CHARACTERS = 128
 LOGIN_MAX_SECONDS = 30 * 86_400
 LOGIN_WINDOW_SECONDS = 15 * 60
 HOUR_SECONDS = 3_600
 KNOWN_MAX = 10_000
+ENDED = "The login session has ended; log in again."
+TAKEN = frozenset({Code.EMAIL_TAKEN, Code.USERNAME_TAKEN, Code.IDEMPOTENCY_KEY_REUSED})
+WRONG = frozenset({Code.INVALID_CREDENTIALS, Code.WRONG_PASSWORD})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +54,22 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class LoginLimits:
-    """How often somebody may fail to log in within a quarter of an hour, and register in an hour.
+class Asked:
+    """A registration to be done once: what is asked, and how it is answered.
 
-    0 switches a limit off.
+    `answer` gets the login, and whether the referral code was applied.
+    """
+
+    once: Once
+    answer: Callable[[Login, bool], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class LoginLimits:
+    """How often somebody may fail within a quarter of an hour, and register in an hour.
+
+    Failing is showing a wrong password or a wrong secret, or asking for a name that is taken. 0
+    switches a limit off.
     """
 
     failures_per_email: int = 10
@@ -89,10 +110,20 @@ class Accounts:
         self._known: dict[str, tuple[bytes | None, int, Caller]] = {}
         self._failures_by_email = Throttle(limits.failures_per_email, LOGIN_WINDOW_SECONDS, now)
         self._failures_by_client = Throttle(limits.failures_per_client, LOGIN_WINDOW_SECONDS, now)
+        # Whoever is logged in is not locked out by strangers who fail at their address.
+        self._failures_by_user = Throttle(limits.failures_per_email, LOGIN_WINDOW_SECONDS, now)
+        self._refusals = Throttle(limits.failures_per_client, LOGIN_WINDOW_SECONDS, now)
         self._registrations = Throttle(limits.registrations_per_client, HOUR_SECONDS, now)
 
     async def register(
-        self, *, username: str, email: str, password: str, ref: str = "", client: str = ""
+        self,
+        *,
+        username: str,
+        email: str,
+        password: str,
+        ref: str = "",
+        client: str = "",
+        asked: Asked | None = None,
     ) -> tuple[Login, bool]:
         """Open an account and log its owner in; say too whether the referral code was applied.
 
@@ -102,28 +133,32 @@ class Accounts:
             password: what nobody else knows.
             ref: the referral code of whoever sent them; one that is no good stops nothing.
             client: the network address they come from.
+            asked: says how to answer when the same is asked again.
 
         Raises:
             MarketError: `invalid_field`, `email_taken`, `username_taken`, `too_busy`,
-                `too_many_attempts`.
+                `too_many_attempts`, `idempotency_key_reused`.
+            Replayed: this was answered before.
         """
-        self._registrations.check(client)
-        user = await prepared_user(
-            self._passwords,
-            user_id=self._identifiers.new(),
-            username=username,
-            email=email,
-            password=password,
-            now=self._now(),
-        )
-        referred = bool(ref)
+        _check_user(username, email, password)
+        self._registrations.take(client)
         try:
-            await self._store.write(_register, user, ref, self._rewards, self._identifiers.new())
-        except _NotReferredError:
-            referred = False
-            await self._store.write(add_user, user)
-        self._registrations.count(client)
-        return await self._logged_in(user.id), referred
+            with self._refusals.attempt(client, TAKEN):
+                # Looked up before anything is hashed: hashing is dear, and asking is free.
+                await self._refuse_taken(username, email, asked)
+                user = await prepared_user(
+                    self._passwords,
+                    user_id=self._identifiers.new(),
+                    username=username,
+                    email=email,
+                    password=password,
+                    now=self._now(),
+                    client=client,
+                )
+                return await self._add(user, ref, asked)
+        except Exception:
+            self._registrations.take_back(client)
+            raise
 
     async def login(self, *, email: str, password: str, client: str = "") -> Login:
         """Let somebody in; `client` is the address they come from.
@@ -133,17 +168,21 @@ class Accounts:
         Raises:
             MarketError: `invalid_credentials`, `too_busy`, `too_many_attempts`.
         """
-        self._failures_by_email.check(email_key(email))
-        self._failures_by_client.check(client)
-        user = await self._store.read(queries.find_by_email, email_key(email))
-        encoded = user.password_hash if user is not None else None
-        right = await self._passwords.verify(password[: PASSWORD_MAX_CHARACTERS + 1], encoded)
-        if user is None or not right:
-            self._failures_by_email.count(email_key(email))
-            self._failures_by_client.count(client)
-            raise MarketError(Code.INVALID_CREDENTIALS)
-        self._failures_by_email.forget(email_key(email))
-        return await self._logged_in(user.id)
+        key = email_key(email)
+        with (
+            self._failures_by_email.attempt(key, WRONG),
+            self._failures_by_client.attempt(client, WRONG),
+        ):
+            user = await self._store.read(queries.find_by_email, key)
+            encoded = user.password_hash if user is not None else None
+            right = await self._passwords.verify(
+                password[: PASSWORD_MAX_CHARACTERS + 1], encoded, client=client
+            )
+            if user is None or not right:
+                raise MarketError(Code.INVALID_CREDENTIALS)
+            login = await self._logged_in(user)
+        self._failures_by_email.forget(key)
+        return login
 
     async def logout(self, caller: Caller) -> None:
         """End the login session of whoever calls; its tokens are worth nothing at once."""
@@ -152,34 +191,36 @@ class Accounts:
     async def refresh(self, caller: Caller) -> str:
         """Return a new token of the same login session; the old one lives out its time.
 
-        Raises:
-            MarketError: `login_too_old`, when the session ends before such a token could be used.
+        A token is worth nothing once its session has ended, which is thirty days after the login.
         """
-        now = self._now()
-        expires_at = await self._store.read(queries.login_expires_at, caller.session_id)
-        if expires_at is None or expires_at <= now:
-            raise MarketError(Code.LOGIN_TOO_OLD)
-        claims = Claims(caller.profile.user_id, caller.session_id, now)
+        claims = Claims(caller.profile.user_id, caller.session_id, self._now())
         return self._tokens.sign(claims, token_id=self._identifiers.new())
 
-    async def change_password(self, caller: Caller, *, old: str, new: str) -> None:
+    async def change_password(
+        self, caller: Caller, *, old: str, new: str, client: str = ""
+    ) -> None:
         """Replace the password of whoever calls; every other login session of theirs ends.
 
         Raises:
-            MarketError: `wrong_password`, `invalid_field`, `too_busy`, `too_many_attempts`.
+            MarketError: `wrong_password`, `invalid_field`, `too_busy`, `too_many_attempts`;
+                `unauthorized`, when this login session was ended meanwhile.
         """
         check_password(new, field="new_password")
-        user = await self._store.read(queries.find, caller.profile.user_id)
-        if user is None:
-            raise MarketError(Code.UNAUTHORIZED)
-        self._failures_by_email.check(email_key(user.email))
-        if not await self._passwords.verify(old, user.password_hash):
-            self._failures_by_email.count(email_key(user.email))
-            raise MarketError(Code.WRONG_PASSWORD, field="old_password")
-        encoded = await self._passwords.hash(new)
-        await self._store.write(
-            replace_password, user.id, encoded, keep=caller.session_id, now=self._now()
-        )
+        user_id = caller.profile.user_id
+        with self._failures_by_user.attempt(user_id, WRONG):
+            user = await self._store.read(queries.find, user_id)
+            if user is None:
+                raise MarketError(Code.UNAUTHORIZED)
+            if not await self._passwords.verify(old, user.password_hash, client=client):
+                raise MarketError(Code.WRONG_PASSWORD, field="old_password")
+            encoded = await self._passwords.hash(new, client=client)
+            await self._store.write(
+                _change_password, user, encoded, keep=caller.session_id, now=self._now()
+            )
+
+    def forgive(self, email: str) -> None:
+        """Forget the failed logins at an address whose owner has proved who they are."""
+        self._failures_by_email.forget(email_key(email))
 
     async def authenticate(self, token: str) -> Caller:
         """Return whose token this is, as of now.
@@ -196,32 +237,62 @@ class Accounts:
             queries.profile_by_login, session_id=claims.session_id, user_id=claims.user_id, now=now
         )
         if profile is None:
-            raise MarketError(Code.UNAUTHORIZED, "The login session has ended.")
+            raise MarketError(Code.UNAUTHORIZED, ENDED)
         caller = Caller(profile, claims.session_id)
         if len(self._known) >= KNOWN_MAX:
             self._known.clear()
         self._known[token] = (version, now, caller)
         return caller
 
-    async def _logged_in(self, user_id: str) -> Login:
-        now = self._now()
-        claims = Claims(user_id, self._identifiers.new(), now)
-        profile = await self._store.write(_begin_login, claims)
+    async def _refuse_taken(self, username: str, email: str, asked: Asked | None) -> None:
+        """Refuse what somebody has; to who asked for it before, say what they were told."""
+        taken = await self._store.read(_taken, username, email)
+        if taken is Code.EMAIL_TAKEN and asked is not None:
+            first = await self._store.read(_first_answer, email, asked.once.key)
+            if first is not None:
+                raise replay(asked.once, first)
+        if taken is not None:
+            raise MarketError(taken, field="email" if taken is Code.EMAIL_TAKEN else "username")
+
+    async def _add(self, user: UserRow, ref: str, asked: Asked | None) -> tuple[Login, bool]:
+        """Store a user who is logged in, and say whether the referral code was applied."""
+        claims = Claims(user.id, self._identifiers.new(), user.created_at)
+        token = self._tokens.sign(claims, token_id=self._identifiers.new())
+        new = _Registration(user, claims, token, ref, self._rewards, self._identifiers.new(), asked)
+        try:
+            return await self._store.write(_register, new)
+        except _NotReferredError:
+            return await self._store.write(_register, replace(new, ref=""))
+        except MarketError as error:
+            if error.code in TAKEN:  # by somebody who was faster, perhaps with the same request
+                await self._refuse_taken(user.username, user.email, asked)
+            raise
+
+    async def _logged_in(self, user: UserRow) -> Login:
+        """Begin a login session of a user whose password was verified, as long as it is theirs."""
+        claims = Claims(user.id, self._identifiers.new(), self._now())
+        profile = await self._store.write(_begin_login, claims, user.password_hash)
         return Login(self._tokens.sign(claims, token_id=self._identifiers.new()), profile)
 
 
 async def prepared_user(
-    passwords: Passwords, *, user_id: str, username: str, email: str, password: str, now: int
+    passwords: Passwords,
+    *,
+    user_id: str,
+    username: str,
+    email: str,
+    password: str,
+    now: int,
+    client: str = "",
 ) -> UserRow:
     """Check what a new user gave, and hash the password.
 
     Raises:
         MarketError: `invalid_field` naming the field, `too_busy`.
     """
-    _check_username(username)
-    _check_email(email)
-    check_password(password)
-    return UserRow(user_id, username, email, await passwords.hash(password), None, now)
+    _check_user(username, email, password)
+    encoded = await passwords.hash(password, client=client)
+    return UserRow(user_id, username, email, encoded, None, now)
 
 
 async def add_user(tx: Transaction, user: UserRow) -> None:
@@ -296,87 +367,95 @@ async def spendable(tx: Transaction, email: str) -> dict[Currency, int]:
     }
 
 
-def email_key(email: str) -> str:
-    """Return how e-mail addresses compare: without case."""
-    return unicodedata.normalize("NFC", email).casefold()
-
-
-def username_key(username: str) -> str:
-    """Return how user names compare: without case, look-alike forms folded together."""
-    return unicodedata.normalize("NFKC", username).casefold()
-
-
 async def replace_password(
     tx: Transaction, user_id: str, password_hash: str, *, keep: str, now: int
 ) -> None:
-    """Replace a password and end every login session of the user but `keep` ("" for none)."""
+    """Replace a password, for whoever has locked the user.
+
+    Every login session of theirs but `keep` ("" for none) ends, and no link that was sent to
+    replace the old password is worth anything.
+    """
     await queries.set_password(tx, user_id, password_hash)
     await queries.end_logins(tx, user_id, but=keep, now=now)
+    await queries.void_mail_tokens(tx, user_id, purpose="reset", now=now)
 
 
-def check_password(password: str, *, field: str = "password") -> None:
-    """Check the length of a new password, given in `field`.
-
-    Raises:
-        MarketError: `invalid_field`.
-    """
-    if not PASSWORD_MIN_CHARACTERS <= len(password) <= PASSWORD_MAX_CHARACTERS:
-        raise MarketError(
-            Code.INVALID_FIELD,
-            f"A password has {PASSWORD_MIN_CHARACTERS} to {PASSWORD_MAX_CHARACTERS} characters.",
-            field=field,
-        )
+def _check_user(username: str, email: str, password: str) -> None:
+    check_username(username)
+    check_email(email)
+    check_password(password)
 
 
-def _check_username(username: str) -> None:
-    if not 1 <= len(username) <= USERNAME_MAX_CHARACTERS:
-        raise MarketError(
-            Code.INVALID_FIELD,
-            f"A user name has 1 to {USERNAME_MAX_CHARACTERS} characters.",
-            field="username",
-        )
-    if any(character.isspace() or not character.isprintable() for character in username):
-        raise MarketError(
-            Code.INVALID_FIELD, "A user name has no spaces or control characters.", field="username"
-        )
+async def _taken(tx: Transaction, username: str, email: str) -> Code | None:
+    if await queries.find_by_email(tx, email_key(email)) is not None:
+        return Code.EMAIL_TAKEN
+    if await queries.is_name_taken(tx, username_key(username)):
+        return Code.USERNAME_TAKEN
+    return None
 
 
-def _check_email(email: str) -> None:
-    local, _, domain = email.rpartition("@")
-    printable = email.isprintable() and not any(character.isspace() for character in email)
-    dotted = all(domain.split(".")) and "@" not in local
-    if not (local and domain and printable and dotted and len(email) <= EMAIL_MAX_CHARACTERS):
-        raise MarketError(
-            Code.INVALID_FIELD,
-            "This is not an e-mail address like name@example.com.",
-            field="email",
-        )
+async def _first_answer(tx: Transaction, email: str, key: str) -> AnswerRow | None:
+    user = await queries.find_by_email(tx, email_key(email))
+    return await idempotency_queries.find(tx, user.id, key) if user is not None else None
+
+
+async def _change_password(
+    tx: Transaction, verified: UserRow, password_hash: str, *, keep: str, now: int
+) -> None:
+    """Replace the very password that was verified, if this login session still lives."""
+    await queries.lock(tx, verified.id)
+    if not await queries.is_live(tx, keep, now):
+        raise MarketError(Code.UNAUTHORIZED, ENDED)
+    user = await queries.find(tx, verified.id)
+    if user is None or user.password_hash != verified.password_hash:
+        raise MarketError(Code.WRONG_PASSWORD, field="old_password")
+    await replace_password(tx, user.id, password_hash, keep=keep, now=now)
 
 
 class _NotReferredError(Exception):
     """The referral code is no good; all of it is rolled back, and done again without."""
 
 
-async def _register(
-    tx: Transaction, user: UserRow, ref: str, rewards: Rewards, transfer_id: str
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Registration:
+    """A user to be stored, and everything that is stored with them."""
+
+    user: UserRow
+    claims: Claims
+    token: str
+    ref: str
+    rewards: Rewards
+    transfer_id: str
+    asked: Asked | None
+
+
+async def _register(tx: Transaction, new: _Registration) -> tuple[Login, bool]:
+    user = new.user
     await add_user(tx, user)
-    if not ref:
-        return
-    try:
-        await refer(
-            tx,
-            user.id,
-            parse_code(ref),
-            rewards=rewards,
-            transfer_id=transfer_id,
-            now=user.created_at,
-        )
-    except MarketError as error:
-        raise _NotReferredError from error
+    if new.ref:
+        try:
+            await refer(
+                tx,
+                user.id,
+                parse_code(new.ref),
+                rewards=new.rewards,
+                transfer_id=new.transfer_id,
+                now=user.created_at,
+            )
+        except MarketError as error:
+            raise _NotReferredError from error
+    login = Login(new.token, await _begin_login(tx, new.claims, user.password_hash))
+    if new.asked is not None:
+        answer = new.asked.answer(login, bool(new.ref))
+        await idempotency_queries.insert(tx, sealed(new.asked.once, user.id, answer))
+    return login, bool(new.ref)
 
 
-async def _begin_login(tx: Transaction, claims: Claims) -> LoginRow:
+async def _begin_login(tx: Transaction, claims: Claims, verified: str) -> LoginRow:
+    await queries.lock(tx, claims.user_id)
+    user = await queries.find(tx, claims.user_id)
+    if user is None or user.password_hash != verified:
+        raise MarketError(Code.INVALID_CREDENTIALS)
     await queries.insert_login(
         tx,
         session_id=claims.session_id,

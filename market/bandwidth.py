@@ -81,6 +81,7 @@ class Session:
 
     While it is active, `allow_ips` need no password on the `passwordless_port`, if there still is
     such a port.
+    `paid` is what it has cost, in micro-USD, once it is over.
     """
 
     id: str
@@ -92,6 +93,7 @@ class Session:
     created_at: int
     expires_at: int
     ended_at: int | None
+    paid: int | None
     allow_ips: tuple[str, ...] = ()
     passwordless_port: int | None = None
 
@@ -299,6 +301,7 @@ class Bandwidth:
             created_at=row.created_at,
             expires_at=row.expires_at,
             ended_at=row.ended_at,
+            paid=row.captured,
             allow_ips=tuple(sorted(each.address for each in addresses)),
             passwordless_port=ports[slot] if slot < len(ports) else None,
         )

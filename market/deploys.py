@@ -11,12 +11,14 @@ from market.money import Currency, shown
 from market.once import Remember, forget
 from market.states import JobStatus
 from storage import deploys as queries
-from storage.deploys import DeployRow
+from storage.deploys import DeployRow, ReplicaRow
 from storage.jobs import JobRow
 from storage.store import Store, Transaction
 
 NAME_MAX_CHARACTERS = 180
 MODEL_MAX_CHARACTERS = 100
+IMAGE_MAX_CHARACTERS = 300
+COMMAND_MAX_CHARACTERS = 2_000
 GPU_COUNT_MAX = 64
 REPLICAS_MAX = 100
 
@@ -48,7 +50,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class NewDeploy:
-    """What a buyer wants to run."""
+    """What a buyer wants to run; `image` and `command` are told to whoever runs it."""
 
     job_name: str
     job_type: str
@@ -57,6 +59,8 @@ class NewDeploy:
     duration_hrs: int
     replicas: int
     currency: Currency
+    image: str = ""
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,19 @@ class Deploy:
     """A deploy and how its replicas are."""
 
     row: DeployRow
-    statuses: tuple[JobStatus, ...]
+    replicas: tuple[ReplicaRow, ...]
+
+    @property
+    def statuses(self) -> tuple[JobStatus, ...]:
+        """How each replica is."""
+        return tuple(JobStatus(replica.status) for replica in self.replicas)
+
+    @property
+    def paid(self) -> int | None:
+        """What it has cost, in micro-units of its currency; None while a replica is not over."""
+        captured = [replica.captured for replica in self.replicas]
+        known = [amount for amount in captured if amount is not None]
+        return sum(known) if len(known) == len(captured) else None
 
     @property
     def id(self) -> str:
@@ -114,15 +130,15 @@ class Deploys:
         self._jobs = jobs
         self._identifiers = identifiers
         self._now = now
-        self._rates = rates
+        self.rates = rates
 
     async def create(
         self,
         user_id: str,
         new: NewDeploy,
-        remember: Callable[[str], Remember | None] = forget,
-    ) -> str:
-        """Queue a deploy, hold the price of all its replicas, and return its identifier.
+        remember: Callable[[DeployRow], Remember | None] = forget,
+    ) -> DeployRow:
+        """Queue a deploy, hold the price of all its replicas, and return it.
 
         Raises:
             MarketError: `invalid_field`, `insufficient_funds`, `idempotency_key_reused`.
@@ -130,8 +146,8 @@ class Deploys:
         """
         new = replace(new, job_name=new.job_name.strip(), gpu_model=new.gpu_model.strip())
         _check(new)
-        usd = self._rates.of(new.gpu_model) * new.gpu_count * new.duration_hrs
-        price_credit = self._rates.credits_for(usd)
+        usd = self.rates.of(new.gpu_model) * new.gpu_count * new.duration_hrs
+        price_credit = self.rates.credits_for(usd)
         if price_credit > PRICE_MAX:
             message = f"A replica may cost at most {shown(PRICE_MAX)} credits."
             raise MarketError(Code.INVALID_FIELD, message, field="duration_hrs")
@@ -148,19 +164,21 @@ class Deploys:
             currency=new.currency,
             price=held * new.replicas,
             created_at=self._now(),
+            image=new.image or None,
+            command=new.command or None,
         )
         replicas = [
             (self._replica(deploy, number, price_credit, held), self._identifiers.new())
             for number in range(1, new.replicas + 1)
         ]
         try:
-            await once.write(self._store, remember(deploy.id), _create, deploy, replicas)
+            await once.write(self._store, remember(deploy), _create, deploy, replicas)
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
             message = f"This costs {shown(deploy.price)} {new.currency}, more than is available."
             raise MarketError(error.code, message) from error
-        return deploy.id
+        return deploy
 
     async def find(self, user_id: str, deploy_id: str) -> Deploy:
         """Return one of a user's deploys.
@@ -195,7 +213,7 @@ class Deploys:
             job_type=JOB_TYPES[deploy.job_type],
             price_credit=price_credit,
             duration_hrs=deploy.duration_hrs,
-            description=f"Replica {number} of {deploy.replicas} of the deploy {deploy.id}",
+            description=_description(deploy, number),
             requirements=f"GPU: {deploy.gpu_count} x {deploy.gpu_model}",
             status=JobStatus.WAITING,
             attempts=0,
@@ -208,7 +226,21 @@ class Deploys:
             deploy_id=deploy.id,
             currency=deploy.currency,
             price_held=held,
+            failure_reason=None,
         )
+
+
+def _description(deploy: DeployRow, number: int) -> str:
+    """Return what whoever runs a replica is told."""
+    lines = [
+        f"Replica {number} of {deploy.replicas} of the deploy {deploy.id}",
+        f"Type: {deploy.job_type}",
+    ]
+    if deploy.image is not None:
+        lines.append(f"Image: {deploy.image}")
+    if deploy.command is not None:
+        lines.append(f"Command: {deploy.command}")
+    return "\n".join(lines)
 
 
 def _check(new: NewDeploy) -> None:
@@ -217,7 +249,14 @@ def _check(new: NewDeploy) -> None:
         ("gpu_model", new.gpu_model, MODEL_MAX_CHARACTERS),
     ):
         if not 1 <= len(text) <= most:
-            message = f"The {field} has 1 to {most} characters."
+            message = f"{field} must have 1 to {most} characters."
+            raise MarketError(Code.INVALID_FIELD, message, field=field)
+    for field, text, most in (
+        ("image", new.image, IMAGE_MAX_CHARACTERS),
+        ("command", new.command, COMMAND_MAX_CHARACTERS),
+    ):
+        if len(text) > most or not text.isprintable():
+            message = f"{field} must have at most {most} characters, all of them printable."
             raise MarketError(Code.INVALID_FIELD, message, field=field)
     for field, number, most in (
         ("gpu_count", new.gpu_count, GPU_COUNT_MAX),
@@ -225,7 +264,7 @@ def _check(new: NewDeploy) -> None:
         ("replicas", new.replicas, REPLICAS_MAX),
     ):
         if not 1 <= number <= most:
-            message = f"The {field} is 1 to {most}."
+            message = f"{field} must be from 1 to {most}."
             raise MarketError(Code.INVALID_FIELD, message, field=field)
 
 
@@ -249,4 +288,4 @@ async def _page(tx: Transaction, user_id: str, *, before: str, limit: int) -> li
 
 async def _with_replicas(tx: Transaction, row: DeployRow) -> Deploy:
     replicas = await queries.replicas(tx, row.id)
-    return Deploy(row, tuple(JobStatus(replica.status) for replica in replicas))
+    return Deploy(row, tuple(replicas))

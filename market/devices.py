@@ -27,6 +27,7 @@ ONLINE_SECONDS = 90
 WRITE_SECONDS = 2.0
 WRITE_MAX_DEVICES = 1_000
 NAME_MAX_CHARACTERS = 200
+UNKNOWN = "The worker token is none of this service, or was revoked; make a new one."
 
 _logger = logging.getLogger("devices")
 
@@ -117,21 +118,29 @@ class Devices:
             MarketError: `worker_unauthorized`.
         """
         if not token.isascii() or not 0 < len(token) <= TOKEN_MAX_CHARACTERS:
-            raise MarketError(Code.WORKER_UNAUTHORIZED)
+            raise MarketError(Code.WORKER_UNAUTHORIZED, UNKNOWN)
         token_hash = _hashed(token)
         device = self._by_token.get(token_hash)
         if device is None:
             device = await self._store.read(queries.find_by_token, token_hash)
             if device is None or device.revoked_at is not None or token_hash in self._revoked:
-                raise MarketError(Code.WORKER_UNAUTHORIZED)
+                raise MarketError(Code.WORKER_UNAUTHORIZED, UNKNOWN)
             device = self._by_token.setdefault(token_hash, device)
             self._by_id[device.id] = token_hash
         if device.revoked_at is not None:
-            raise MarketError(Code.WORKER_UNAUTHORIZED)
+            raise MarketError(Code.WORKER_UNAUTHORIZED, UNKNOWN)
         return device
 
     def heartbeat(self, device: DeviceRow, report: Mapping[str, object]) -> None:
-        """Take a device's report; what it leaves out keeps its last value."""
+        """Take a device's report; what it leaves out keeps its last value.
+
+        Raises:
+            MarketError: `invalid_field`.
+        """
+        for field in ("hostname", "gpu_name"):
+            if not str(report.get(field, "")).isprintable():
+                message = f"The {field} has control characters."
+                raise MarketError(Code.INVALID_FIELD, message, field=field)
         self._keep(device, last_heartbeat_at=self._now(), offline_at=None, **report)
 
     def offline(self, device: DeviceRow) -> None:

@@ -58,6 +58,11 @@ class Code(Enum):
     TOKEN_NOT_FOUND = "token_not_found", Kind.NOT_FOUND, "The caller has no such worker token."
     JOB_NOT_FOUND = "job_not_found", Kind.NOT_FOUND, "There is no such job for the caller."
     JOB_NOT_WAITING = "job_not_waiting", Kind.INVALID, "The job is not waiting for a worker."
+    JOB_FAILED_HERE = (
+        "job_failed_here",
+        Kind.INVALID,
+        "This device has failed at the job before; another one may take it.",
+    )
     JOB_OVER = "job_over", Kind.INVALID, "The job is over; it can not be cancelled any more."
     ATTEMPT_NOT_CURRENT = (
         "attempt_not_current",
@@ -98,11 +103,6 @@ class Code(Enum):
         "The link is not valid, was used before, or is too old.",
     )
     WRONG_PASSWORD = "wrong_password", Kind.INVALID, "The old password is wrong."
-    LOGIN_TOO_OLD = (
-        "login_too_old",
-        Kind.UNAUTHENTICATED,
-        "The login is too old to be refreshed; log in again.",
-    )
     IDEMPOTENCY_KEY_REUSED = (
         "idempotency_key_reused",
         Kind.INVALID,

@@ -17,10 +17,12 @@ from market.ledger import Movement, Transfer, TransferIds
 from market.money import MICRO, Currency, shown
 from market.once import Remember, forget
 from market.states import JobStatus
+from storage import devices as device_queries
 from storage import jobs as queries
+from storage import ledger as ledger_queries
 from storage.devices import DeviceRow
 from storage.errors import StoreError
-from storage.jobs import JobRow
+from storage.jobs import JobRow, OpenJobRow, OwnJobRow
 from storage.ledger import HoldRow
 from storage.store import Store, Transaction
 
@@ -34,6 +36,9 @@ TAKE_BACK_MAX_JOBS = 100
 HOUR_SECONDS = 3_600
 DAY_SECONDS = 86_400
 FEE_WHOLE = 10_000
+VANISHED = "the device was not heard of any more"
+CANCELLED = "The buyer has cancelled the job; what was done of it is paid."
+REVOKED = "the token of the device was revoked"
 
 _logger = logging.getLogger("jobs")
 
@@ -52,11 +57,25 @@ class NewJob:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a job is left: its new status, what of its price the worker's work was worth, and why."""
+    """How a job is left: its new status, and what of its price the worker's work was worth.
+
+    `result` is what came of it, `failure_reason` why nothing did; `attempt` how the attempt ended
+    that ran until now, where that is not how the job is left.
+    """
 
     status: JobStatus
-    gross: int
-    result: str | None
+    gross: int = 0
+    result: str | None = None
+    failure_reason: str | None = None
+    attempt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A job as its buyer sees it, and what it has cost, in its currency, once it is over."""
+
+    job: JobRow
+    paid: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +147,7 @@ class Jobs:
             deploy_id=None,
             currency=Currency.CREDIT,
             price_held=new.price,
+            failure_reason=None,
         )
         transfer_id = self._identifiers.new()
         try:
@@ -141,7 +161,7 @@ class Jobs:
 
     async def page_open(
         self, *, status: JobStatus | None, job_type: str, before: str, limit: int
-    ) -> list[JobRow]:
+    ) -> list[OpenJobRow]:
         """Return waiting and running jobs of everybody, newest first; "" filters nothing."""
         return await self._store.read(
             queries.page_open, status=status or "", job_type=job_type, before=before, limit=limit
@@ -149,20 +169,28 @@ class Jobs:
 
     async def page_of_user(
         self, user_id: str, *, status: JobStatus | None, before: str, limit: int
-    ) -> list[JobRow]:
+    ) -> list[OwnJobRow]:
         """Return a buyer's jobs, newest first."""
         return await self._store.read(
             queries.page_of_user, user_id=user_id, status=status or "", before=before, limit=limit
         )
 
-    async def find(self, user_id: str, job_id: str) -> JobRow:
+    async def find(self, user_id: str, job_id: str) -> Owned:
         """Return one of a buyer's jobs.
 
         Raises:
             MarketError: `job_not_found`, when there is none or it is somebody else's.
         """
+        return await self._store.read(_find, user_id, job_id)
+
+    async def find_open(self, job_id: str) -> JobRow:
+        """Return a waiting or running job of anybody, for whoever may want to do it.
+
+        Raises:
+            MarketError: `job_not_found`, when there is none, or it is over.
+        """
         job = await self._store.read(queries.find, job_id)
-        if job is None or job.user_id != user_id:
+        if job is None or job.status not in (JobStatus.WAITING, JobStatus.RUNNING):
             raise MarketError(Code.JOB_NOT_FOUND)
         return job
 
@@ -190,7 +218,8 @@ class Jobs:
         """Let a device run a waiting job; doing it again while it runs there changes nothing.
 
         Raises:
-            MarketError: `job_not_found`, `job_not_waiting`.
+            MarketError: `job_not_found`, `job_not_waiting`, `job_failed_here`;
+                `worker_unauthorized`, when the device was revoked meanwhile.
         """
         return await self._store.write(_accept, device.id, job_id, now=self._now())
 
@@ -200,23 +229,41 @@ class Jobs:
         Raises:
             MarketError: `job_not_found`, `attempt_not_current`.
         """
-        return await self._store.read(_held_by, device.id, job_id)
+        return await self._store.read(_held_by, device.id, job_id, None)
 
-    async def complete(self, device: DeviceRow, job_id: str, result: str) -> None:
+    async def page_of_device(
+        self, device: DeviceRow, *, before: str, limit: int
+    ) -> list[OwnJobRow]:
+        """Return the jobs that a device runs, newest first."""
+        return await self._store.read(
+            queries.page_of_device, device_id=device.id, before=before, limit=limit
+        )
+
+    async def complete(
+        self, device: DeviceRow, job_id: str, result: str, *, attempt: int | None = None
+    ) -> None:
         """Take a result and pay the device's owner; reporting it again changes nothing.
+
+        Args:
+            device: which reports.
+            job_id: what it has done.
+            result: what came of it.
+            attempt: in which attempt; None for the one that runs.
 
         Raises:
             MarketError: `job_not_found`, `attempt_not_current`.
         """
-        await self._store.write(self._complete, self._moment(), device, job_id, result)
+        await self._store.write(self._complete, self._moment(), device, job_id, attempt, result)
 
-    async def fail(self, device: DeviceRow, job_id: str, reason: str) -> None:
+    async def fail(
+        self, device: DeviceRow, job_id: str, reason: str, *, attempt: int | None = None
+    ) -> None:
         """Take a job back that a device could not do; after the last attempt it has failed.
 
         Raises:
             MarketError: `job_not_found`, `attempt_not_current`.
         """
-        await self._store.write(self._fail, self._moment(), device, job_id, reason)
+        await self._store.write(self._fail, self._moment(), device, job_id, attempt, reason)
 
     async def take_back(self) -> int:
         """Take jobs back from devices that were silent for too long; return how many.
@@ -233,10 +280,19 @@ class Jobs:
         taken = 0
         for job in found:
             try:
-                taken += await self._store.write(self._take_back, self._moment(), job)
+                taken += await self._store.write(self._take_back, self._moment(), job, VANISHED)
             except StoreError as error:
                 _logger.warning("job %s could not be taken back: %s", job.id, error)
         return taken
+
+    async def take_back_from(self, device_id: str) -> None:
+        """Take every job back from a device whose token was revoked."""
+        while True:
+            found = await self._store.read(queries.held_by, device_id, limit=TAKE_BACK_MAX_JOBS)
+            if not found:
+                return
+            for job in found:
+                await self._store.write(self._take_back, self._moment(), job, REVOKED)
 
     async def earned_today(self, user_id: str) -> dict[str, int]:
         """Return what each device of a user earned since 00:00 UTC, in micro-credits."""
@@ -257,39 +313,58 @@ class Jobs:
             raise MarketError(Code.JOB_OVER)
         worker = await queries.owner_of(tx, job.device_id) if job.device_id is not None else None
         gross = _share(job, moment.now) if worker is not None else 0
-        await self._leave(tx, moment, job, Outcome(JobStatus.CANCELLED, gross, None), worker)
+        await self._leave(tx, moment, job, Outcome(JobStatus.CANCELLED, gross), worker)
 
     async def _complete(
-        self, tx: Transaction, moment: Moment, device: DeviceRow, job_id: str, result: str
+        self,
+        tx: Transaction,
+        moment: Moment,
+        device: DeviceRow,
+        job_id: str,
+        attempt: int | None,
+        result: str,
     ) -> None:
         await tx.lock("jobs", [job_id])
         job = await queries.find(tx, job_id)
-        if job is not None and job.device_id == device.id and job.status == JobStatus.COMPLETED:
+        is_done = job is not None and job.status == JobStatus.COMPLETED
+        if job is not None and is_done and job.device_id == device.id and _is_of(job, attempt):
             return
-        job = await _held_by(tx, device.id, job_id)
+        job = await _held_by(tx, device.id, job_id, attempt)
         outcome = Outcome(JobStatus.COMPLETED, job.price_credit, result)
         await self._leave(tx, moment, job, outcome, device.user_id)
 
     async def _fail(
-        self, tx: Transaction, moment: Moment, device: DeviceRow, job_id: str, reason: str
+        self,
+        tx: Transaction,
+        moment: Moment,
+        device: DeviceRow,
+        job_id: str,
+        attempt: int | None,
+        reason: str,
     ) -> None:
         await tx.lock("jobs", [job_id])
-        await self._retry(tx, moment, await _held_by(tx, device.id, job_id), reason)
+        job = await _held_by(tx, device.id, job_id, attempt)
+        await self._retry(tx, moment, job, reason, "failed")
 
-    async def _take_back(self, tx: Transaction, moment: Moment, seen: JobRow) -> bool:
+    async def _take_back(self, tx: Transaction, moment: Moment, seen: JobRow, reason: str) -> bool:
         await tx.lock("jobs", [seen.id])
         job = await queries.find(tx, seen.id)
         if job != seen:
             return False
-        await self._retry(tx, moment, seen, "the device was not heard of any more")
+        await self._retry(tx, moment, seen, reason, "lost")
         return True
 
-    async def _retry(self, tx: Transaction, moment: Moment, job: JobRow, reason: str) -> None:
+    async def _retry(
+        self, tx: Transaction, moment: Moment, job: JobRow, reason: str, attempt: str
+    ) -> None:
         """Put a running job up again; after its last attempt it has failed."""
-        if job.attempts >= ATTEMPTS_MAX:
-            await self._leave(tx, moment, job, Outcome(JobStatus.FAILED, 0, reason), None)
+        over = job.attempts >= ATTEMPTS_MAX
+        status = JobStatus.FAILED if over else JobStatus.WAITING
+        outcome = Outcome(status, failure_reason=reason, attempt=attempt)
+        if over:
+            await self._leave(tx, moment, job, outcome, None)
         else:
-            await _move(tx, job, Outcome(JobStatus.WAITING, 0, reason), 0, moment.now)
+            await _move(tx, job, outcome, 0, moment.now)
 
     async def _leave(
         self,
@@ -358,13 +433,13 @@ def _check(new: NewJob) -> None:
         ("requirements", new.requirements, 0, TEXT_MAX_CHARACTERS),
     ):
         if not least <= len(text) <= most:
-            message = f"The {field} has {least} to {most} characters."
+            message = f"{field} must have {least} to {most} characters."
             raise MarketError(Code.INVALID_FIELD, message, field=field)
     if not 1 <= new.duration_hrs <= DURATION_MAX_HOURS:
-        message = f"A job takes 1 to {DURATION_MAX_HOURS} hours."
+        message = f"duration_hrs must be from 1 to {DURATION_MAX_HOURS}."
         raise MarketError(Code.INVALID_FIELD, message, field="duration_hrs")
     if new.price > PRICE_MAX:
-        message = f"The highest price is {PRICE_MAX // MICRO} credits."
+        message = f"price_credit must be at most {PRICE_MAX // MICRO}."
         raise MarketError(Code.INVALID_FIELD, message, field="price_credit")
 
 
@@ -379,7 +454,20 @@ async def put_up(tx: Transaction, job: JobRow, *, transfer_id: str) -> None:
     await queries.insert(tx, job)
 
 
+async def _find(tx: Transaction, user_id: str, job_id: str) -> Owned:
+    job = await queries.find(tx, job_id)
+    if job is None or job.user_id != user_id:
+        raise MarketError(Code.JOB_NOT_FOUND)
+    hold = await ledger_queries.find_hold(tx, hold_of(job_id))
+    return Owned(job, hold.captured if hold is not None else None)
+
+
 async def _accept(tx: Transaction, device_id: str, job_id: str, *, now: int) -> JobRow:
+    # A token may be revoked after it was shown: then whoever revokes takes the device's jobs back,
+    # and must not miss one that begins.
+    await device_queries.lock(tx, device_id)
+    if await device_queries.is_revoked(tx, device_id):
+        raise MarketError(Code.WORKER_UNAUTHORIZED)
     started = await queries.start(tx, job_id=job_id, device_id=device_id, now=now)
     if started is not None:
         return started
@@ -388,23 +476,40 @@ async def _accept(tx: Transaction, device_id: str, job_id: str, *, now: int) -> 
         raise MarketError(Code.JOB_NOT_FOUND)
     if job.status == JobStatus.RUNNING and job.device_id == device_id:
         return job
+    failed = await queries.has_failed(tx, job_id=job_id, device_id=device_id)
+    if job.status == JobStatus.WAITING and failed:
+        raise MarketError(Code.JOB_FAILED_HERE)
     raise MarketError(Code.JOB_NOT_WAITING)
 
 
-async def _held_by(tx: Transaction, device_id: str, job_id: str) -> JobRow:
+def _is_of(job: JobRow, attempt: int | None) -> bool:
+    """Say whether a job is in its very attempt that somebody means; None means any."""
+    return attempt is None or job.attempts == attempt
+
+
+async def _held_by(tx: Transaction, device_id: str, job_id: str, attempt: int | None) -> JobRow:
     """Return a job that a device runs; say why not, when it does not."""
     job = await queries.find(tx, job_id)
-    if job is not None and job.status == JobStatus.RUNNING and job.device_id == device_id:
+    is_running = job is not None and job.status == JobStatus.RUNNING
+    if job is not None and is_running and job.device_id == device_id and _is_of(job, attempt):
         return job
     if job is None or not await queries.has_attempted(tx, job_id=job_id, device_id=device_id):
         raise MarketError(Code.JOB_NOT_FOUND)
-    raise MarketError(Code.ATTEMPT_NOT_CURRENT)
+    cancelled = job.status == JobStatus.CANCELLED and job.device_id == device_id
+    raise MarketError(Code.ATTEMPT_NOT_CURRENT, CANCELLED if cancelled else None)
 
 
 async def _move(tx: Transaction, job: JobRow, outcome: Outcome, earned: int, now: int) -> None:
     JobStatus(job.status).require_before(outcome.status)
     moved = await queries.change_status(
-        tx, job, after=outcome.status, earned=earned, result=outcome.result, now=now
+        tx,
+        job,
+        after=outcome.status,
+        attempt=outcome.attempt or outcome.status,
+        earned=earned,
+        result=outcome.result,
+        failure_reason=outcome.failure_reason,
+        now=now,
     )
     if not moved:
         raise MarketError(Code.ATTEMPT_NOT_CURRENT)

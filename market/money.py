@@ -26,9 +26,9 @@ def scaled(number: int | Decimal, digits: int) -> int:
     """
     value = Decimal(number)
     if not value.is_finite() or (value.is_signed() and value != 0):
-        raise ValueError("expected a number that is not negative")
+        raise ValueError("Expected a number that is not negative")
     if value != 0 and value.adjusted() >= _WHOLE_DIGITS - digits:
-        raise ValueError("expected a smaller number")
+        raise ValueError("Expected a smaller number")
     with localcontext(prec=_WHOLE_DIGITS + digits):
         rounded = value.quantize(Decimal((0, (1,), -digits)), ROUND_HALF_EVEN)
         return int(rounded.scaleb(digits))

@@ -5,6 +5,7 @@ there or neither is. It is sealed with a key of its own, because it may hold a s
 """
 
 import base64
+import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -37,8 +38,12 @@ class Seal:
     """
 
     def __init__(self, secret: bytes) -> None:
-        derived = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"idempotency").derive(secret)
-        self._fernet = Fernet(base64.urlsafe_b64encode(derived))
+        self._fernet = Fernet(base64.urlsafe_b64encode(_derived(secret, b"idempotency")))
+        self._fingerprint_key = _derived(secret, b"fingerprint")
+
+    def fingerprint(self, request: bytes) -> str:
+        """Return what tells requests apart, and from which nobody can try what was in one."""
+        return hmac.digest(self._fingerprint_key, request, "sha256").hex()
 
     def close(self, answer: bytes) -> str:
         """Return an answer sealed."""
@@ -52,12 +57,16 @@ class Seal:
             return None
 
 
+def _derived(secret: bytes, purpose: bytes) -> bytes:
+    return HKDF(algorithm=SHA256(), length=32, salt=None, info=purpose).derive(secret)
+
+
 @dataclass(frozen=True, slots=True)
 class Once:
     """A request to be done once.
 
     Args:
-        user_id: who asks; keys of others are others.
+        user_id: who asks; keys of others are others. "" for somebody who is nobody yet.
         key: what the caller calls it.
         request_hash: what is asked, so that the same key does not answer something else.
         seal: seals the answer.
@@ -104,8 +113,7 @@ async def write(
     if remember is None:
         return await store.write(unit, *args, **kwargs)
     once = remember.once
-    sealed = once.seal.close(remember.answer())
-    row = AnswerRow(once.user_id, once.key, once.request_hash, sealed, once.now)
+    row = sealed(once, once.user_id, remember.answer())
 
     async def remembered(tx: Transaction) -> Result | AnswerRow:
         await queries.delete_before(tx, once.now - KEEP_SECONDS)
@@ -117,11 +125,20 @@ async def write(
 
     outcome = await store.write(remembered)
     if isinstance(outcome, AnswerRow):
-        raise _replay(once, outcome)
+        raise replay(once, outcome)
     return outcome
 
 
-def _replay(once: Once, first: AnswerRow) -> Exception:
+def sealed(once: Once, user_id: str, answer: bytes) -> AnswerRow:
+    """Return a user's answer to a request as it is stored."""
+    return AnswerRow(user_id, once.key, once.request_hash, once.seal.close(answer), once.now)
+
+
+def replay(once: Once, first: AnswerRow) -> Exception:
+    """Return what to raise for a request with a key that was used before.
+
+    It is a `Replayed`, or a `MarketError` (`idempotency_key_reused`) when something else was asked.
+    """
     answer = once.seal.open(first.sealed_answer)
     if first.request_hash != once.request_hash or answer is None:
         return MarketError(Code.IDEMPOTENCY_KEY_REUSED, field="Idempotency-Key")

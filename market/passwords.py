@@ -1,6 +1,7 @@
 """Passwords of people: argon2id, hashed in threads of their own so that the loop goes on."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -12,6 +13,7 @@ from market.errors import Code, MarketError
 
 THREADS = 2
 WAITING_MAX = 200
+WAITING_MAX_PER_CLIENT = 20
 
 _Answer = TypeVar("_Answer")
 
@@ -29,19 +31,28 @@ class Passwords:
             time_cost=time_cost, memory_cost=memory_kib, parallelism=1, type=Type.ID
         )
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="argon2")
-        self._waiting = 0
+        self._waiting: Counter[str] = Counter()
         self._decoy: str | None = None
 
-    async def hash(self, password: str) -> str:
+    async def hash(self, password: str, *, client: str = "") -> str:
         """Return the encoded hash of a password, with a salt of its own.
+
+        Args:
+            password: what is hashed.
+            client: the network address that asks; each may have only a part of those who wait.
 
         Raises:
             MarketError: `too_busy`.
         """
-        return await self._in_thread(lambda: self._hasher.hash(password))
+        return await self._in_thread(client, lambda: self._hasher.hash(password))
 
-    async def verify(self, password: str, encoded: str | None) -> bool:
+    async def verify(self, password: str, encoded: str | None, *, client: str = "") -> bool:
         """Say whether a password belongs to a hash; None takes as long and answers no.
+
+        Args:
+            password: what is verified.
+            encoded: the hash.
+            client: as for `hash`.
 
         Raises:
             MarketError: `too_busy`.
@@ -49,9 +60,9 @@ class Passwords:
         if encoded is None:
             if self._decoy is None:
                 self._decoy = await self.hash("a password that nobody has")
-            await self._in_thread(lambda: self._matches(password, self._decoy or ""))
+            await self._in_thread(client, lambda: self._matches(password, self._decoy or ""))
             return False
-        return await self._in_thread(lambda: self._matches(password, encoded))
+        return await self._in_thread(client, lambda: self._matches(password, encoded))
 
     async def prepare(self) -> None:
         """Make what `verify` compares with when there is no user, so that no call is slower."""
@@ -67,11 +78,14 @@ class Passwords:
         except (VerificationError, InvalidHashError):
             return False
 
-    async def _in_thread(self, work: Callable[[], _Answer]) -> _Answer:
-        if self._waiting >= WAITING_MAX:
+    async def _in_thread(self, client: str, work: Callable[[], _Answer]) -> _Answer:
+        crowded = client != "" and self._waiting[client] >= WAITING_MAX_PER_CLIENT
+        if crowded or self._waiting.total() >= WAITING_MAX:
             raise MarketError(Code.TOO_BUSY)
-        self._waiting += 1
+        self._waiting[client] += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         finally:
-            self._waiting -= 1
+            self._waiting[client] -= 1
+            if not self._waiting[client]:
+                del self._waiting[client]

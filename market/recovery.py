@@ -11,12 +11,19 @@ import logging
 import secrets
 from collections.abc import Callable
 
-from market.accounts import Caller, check_password, email_key, replace_password
+from market.accounts import (
+    LOGIN_WINDOW_SECONDS,
+    Accounts,
+    Caller,
+    LoginLimits,
+    replace_password,
+)
 from market.errors import Code, MarketError
 from market.mail import Outbox, password_reset, verification
 from market.passwords import Passwords
+from market.people import check_password, email_key
 from market.throttle import Throttle
-from storage import users as queries
+from storage import users
 from storage.errors import StoreError
 from storage.store import Store, Transaction
 
@@ -39,6 +46,8 @@ class Recovery:
         outbox: takes the letters.
         app_url: where the links in them lead.
         now: the wall clock, in UTC seconds.
+        accounts: is told whose failed logins are forgotten.
+        limits: how often somebody may fail.
     """
 
     def __init__(
@@ -48,7 +57,11 @@ class Recovery:
         outbox: Outbox,
         app_url: str,
         now: Callable[[], int],
+        accounts: Accounts,
+        limits: LoginLimits,
     ) -> None:
+        self._accounts = accounts
+        self._failures = Throttle(limits.failures_per_client, LOGIN_WINDOW_SECONDS, now)
         self._store = store
         self._passwords = passwords
         self._outbox = outbox
@@ -63,8 +76,7 @@ class Recovery:
         Raises:
             MarketError: `too_many_attempts`.
         """
-        self._letters.check(user_id)
-        self._letters.count(user_id)
+        self._letters.take(user_id)
         secret = await self._new_secret(user_id, "verify", VERIFY_SECONDS)
         self._outbox.put(verification(email, self._app_url, secret))
 
@@ -92,22 +104,30 @@ class Recovery:
             MarketError: `too_many_attempts`, `too_busy`.
         """
         key = email_key(email)
-        self._letters.check(key)
-        self._letters.count(key)
+        self._letters.take(key)
         try:
             self._requests.put_nowait(email)
         except asyncio.QueueFull:
             raise MarketError(Code.TOO_BUSY) from None
 
-    async def reset(self, secret: str, password: str) -> None:
+    async def reset(self, secret: str, password: str, *, client: str = "") -> None:
         """Replace the password of whoever the secret was sent to; all their login sessions end.
 
+        Args:
+            secret: from the letter.
+            password: the new one.
+            client: the network address they come from.
+
         Raises:
-            MarketError: `invalid_mail_token`, `invalid_field`, `too_busy`.
+            MarketError: `invalid_mail_token`, `invalid_field`, `too_busy`, `too_many_attempts`.
         """
         check_password(password)
-        encoded = await self._passwords.hash(password)
-        await self._store.write(_reset, _hashed(secret), encoded, self._now())
+        with self._failures.attempt(client, (Code.INVALID_MAIL_TOKEN,)):
+            # Looked up before anything is hashed: hashing is dear, and asking is free.
+            await self._store.read(_owner, _hashed(secret), "reset", self._now())
+            encoded = await self._passwords.hash(password, client=client)
+            email = await self._store.write(_reset, _hashed(secret), encoded, self._now())
+        self._accounts.forgive(email)
 
     async def run(self) -> None:
         """Write the letters that `forgot` was asked for, until cancelled."""
@@ -119,7 +139,7 @@ class Recovery:
                 _logger.warning("a letter was not written, the store failed: %s", error)
 
     async def _answer(self, email: str) -> None:
-        user = await self._store.read(queries.find_by_email, email_key(email))
+        user = await self._store.read(users.find_by_email, email_key(email))
         if user is not None:
             secret = await self._new_secret(user.id, "reset", RESET_SECONDS)
             self._outbox.put(password_reset(user.email, self._app_url, secret))
@@ -128,7 +148,7 @@ class Recovery:
         secret = secrets.token_urlsafe(SECRET_BYTES)
         now = self._now()
         await self._store.write(
-            queries.insert_mail_token,
+            _keep_secret,
             token_hash=_hashed(secret),
             user_id=user_id,
             purpose=purpose,
@@ -138,19 +158,49 @@ class Recovery:
         return secret
 
 
+async def _keep_secret(
+    tx: Transaction, *, token_hash: str, user_id: str, purpose: str, now: int, expires_at: int
+) -> None:
+    await users.lock(tx, user_id)
+    await users.insert_mail_token(
+        tx,
+        token_hash=token_hash,
+        user_id=user_id,
+        purpose=purpose,
+        now=now,
+        expires_at=expires_at,
+    )
+
+
+async def _owner(tx: Transaction, token_hash: str, purpose: str, now: int) -> str:
+    user_id = await users.owner_of_mail_token(tx, token_hash=token_hash, purpose=purpose, now=now)
+    if user_id is None:
+        raise MarketError(Code.INVALID_MAIL_TOKEN, field="token")
+    return user_id
+
+
+async def _use(tx: Transaction, token_hash: str, purpose: str, now: int) -> str:
+    """Use a secret up, and lock whose it was: the user first, as everybody does."""
+    await users.lock(tx, await _owner(tx, token_hash, purpose, now))
+    user_id = await users.use_mail_token(tx, token_hash=token_hash, purpose=purpose, now=now)
+    if user_id is None:
+        raise MarketError(Code.INVALID_MAIL_TOKEN, field="token")
+    return user_id
+
+
 async def _verify(tx: Transaction, token_hash: str, now: int) -> None:
-    user_id = await queries.use_mail_token(tx, token_hash=token_hash, purpose="verify", now=now)
-    if user_id is None:
-        raise MarketError(Code.INVALID_MAIL_TOKEN, field="token")
-    await queries.set_email_verified(tx, user_id, now)
+    await users.set_email_verified(tx, await _use(tx, token_hash, "verify", now), now)
 
 
-async def _reset(tx: Transaction, token_hash: str, password_hash: str, now: int) -> None:
-    user_id = await queries.use_mail_token(tx, token_hash=token_hash, purpose="reset", now=now)
-    if user_id is None:
-        raise MarketError(Code.INVALID_MAIL_TOKEN, field="token")
+async def _reset(tx: Transaction, token_hash: str, password_hash: str, now: int) -> str:
+    """Replace a password, and return the address that the secret was sent to."""
+    user_id = await _use(tx, token_hash, "reset", now)
     await replace_password(tx, user_id, password_hash, keep="", now=now)
-    await queries.set_email_verified(tx, user_id, now)
+    await users.set_email_verified(tx, user_id, now)
+    user = await users.find(tx, user_id)
+    if user is None:
+        raise LookupError(f"the user {user_id} does not exist")
+    return user.email
 
 
 def _hashed(secret: str) -> str:

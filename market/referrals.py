@@ -4,11 +4,12 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from market import ledger
+from market import ledger, once
 from market.errors import Code, MarketError
 from market.ids import Identifiers
 from market.ledger import Movement, Transfer
 from market.money import Currency
+from market.once import Remember, forget
 from storage import referrals as queries
 from storage.errors import ConstraintError
 from storage.referrals import ReferralRow, TotalsRow
@@ -70,15 +71,21 @@ class Referrals:
                 continue
         return await self._store.write(_standing, user_id, _new_code())
 
-    async def apply(self, user_id: str, text: str) -> int:
+    async def apply(
+        self, user_id: str, text: str, remember: Callable[[int], Remember | None] = forget
+    ) -> int:
         """Apply another user's code, and return the caller's bonus in micro-credits.
 
         Raises:
             MarketError: `invalid_field`, `referral_code_not_found`, `own_referral_code`,
-                `referral_already_applied`, `referral_too_late`, `referral_circle`.
+                `referral_already_applied`, `referral_too_late`, `referral_circle`,
+                `idempotency_key_reused`.
+            Replayed: this was answered before.
         """
         code = parse_code(text)
-        await self._store.write(
+        await once.write(
+            self._store,
+            remember(self.rewards.referred),
             refer,
             user_id,
             code,

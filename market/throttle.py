@@ -1,7 +1,8 @@
 """Counts events by key over a sliding window, in bounded memory."""
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 
 from market.errors import Code, MarketError
 
@@ -22,6 +23,45 @@ class Throttle:
         self._window_seconds = window_seconds
         self._now = now
         self._events: OrderedDict[str, deque[int]] = OrderedDict()
+
+    def take(self, key: str) -> None:
+        """Count one event of a key that has not used its window up.
+
+        What may turn out to be none is counted first and taken back later: between a look and a
+        count, others would look too.
+
+        Raises:
+            MarketError: `too_many_attempts`, as `check`; nothing is counted then.
+        """
+        self.check(key)
+        self.count(key)
+
+    def take_back(self, key: str) -> None:
+        """Take back one event of a key, the latest."""
+        events = self._events.get(key)
+        if events:
+            events.pop()
+            if not events:
+                del self._events[key]
+
+    @contextmanager
+    def attempt(self, key: str, failures: Collection[Code]) -> Iterator[None]:
+        """Count what is done within as one event, unless it ends without one of these refusals.
+
+        Whoever gives up in between is counted: what they would have been told is not known.
+
+        Raises:
+            MarketError: `too_many_attempts`, as `check`; nothing is done then.
+        """
+        self.take(key)
+        try:
+            yield
+        except Exception as error:
+            if not isinstance(error, MarketError) or error.code not in failures:
+                self.take_back(key)
+            raise
+        else:
+            self.take_back(key)
 
     def check(self, key: str) -> None:
         """Let a key that has not used its window up pass.

@@ -9,6 +9,7 @@ from market.errors import Code, MarketError
 ALGORITHM = "HS256"
 SIGNING_KEY_MIN_BYTES = 32
 TOKEN_MAX_CHARACTERS = 2048
+INVALID = "The session token is malformed, or is none of this service; log in again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Tokens:
             MarketError: `unauthorized`, when it is not ours, was changed, or is out of date.
         """
         if len(token) > TOKEN_MAX_CHARACTERS:
-            raise MarketError(Code.UNAUTHORIZED)
+            raise MarketError(Code.UNAUTHORIZED, INVALID)
         try:
             payload = jwt.decode(
                 token,
@@ -67,7 +68,7 @@ class Tokens:
             claims = Claims(str(payload["sub"]), str(payload["sid"]), int(payload["iat"]))
             expired = int(payload["exp"]) <= now
         except (jwt.InvalidTokenError, ValueError, TypeError) as error:
-            raise MarketError(Code.UNAUTHORIZED) from error
+            raise MarketError(Code.UNAUTHORIZED, INVALID) from error
         if expired:
-            raise MarketError(Code.UNAUTHORIZED, "The session token has expired.")
+            raise MarketError(Code.UNAUTHORIZED, "The session token has expired; log in again.")
         return claims

@@ -19,7 +19,7 @@ from market.money import MICRO, Currency, micro
 from proxyd import commands, logs
 from proxyd.listening import CannotListenError
 from proxyd.secret import SigningKeyError
-from storage.errors import StoreError
+from storage.errors import AlreadyClaimedError, StoreError
 
 FAILED = 1
 MISUSED = 2
@@ -37,6 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for problem in error.problems:
             print(f"  {problem}", file=sys.stderr)  # noqa: T201
         return MISUSED
+    except AlreadyClaimedError as error:
+        complain(
+            f"{error}; stop it, or give this one a database of its own with PROXYD_STORAGE__URL "
+            "(the setting storage.url)"
+        )
+        return FAILED
     except (MarketError, StoreError, SigningKeyError, CannotListenError) as error:
         complain(str(error))
         return FAILED

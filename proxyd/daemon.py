@@ -19,8 +19,10 @@ from api.bandwidth import BandwidthRoutes
 from api.deploys import DeployRoutes
 from api.health import HealthRoutes
 from api.jobs import JobRoutes
+from api.landing import landing_pages
 from api.referrals import ReferralRoutes
 from api.server import HttpServer
+from api.wallet import WalletRoutes
 from api.workers import WorkerRoutes
 from config.settings import Settings
 from market.accounts import Accounts, LoginLimits
@@ -42,6 +44,7 @@ from market.recovery import Recovery
 from market.referrals import Referrals, Rewards
 from market.throttle import Throttle
 from market.tokens import Tokens
+from market.wallet import Wallet
 from proxyd import clock
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import DnsResolver
@@ -60,7 +63,7 @@ from proxyd.secret import signing_key
 from proxyd.upstream import OpenAiModel
 from proxyd.wire.events import Address
 from storage.errors import StoreError
-from storage.open import open_store
+from storage.open import open_store, place
 from storage.store import Store, probe
 
 DAY_SECONDS = 86_400
@@ -146,6 +149,8 @@ class Daemon:
             self.outbox,
             app_url,
             clock.seconds,
+            self.accounts,
+            _login_limits(settings),
         )
         self.leases = Leases(store, self.identifiers, clock.seconds)
         self.meter = Meter(
@@ -192,6 +197,7 @@ class Daemon:
                 *ReferralRoutes(self.referrals, app_url).table(),
                 *DeployRoutes(self.deploys).table(),
                 *self._assistant().table(),
+                *WalletRoutes(Wallet(store)).table(),
             ],
             authenticate=self.accounts.authenticate,
             authenticate_worker=self.devices.authenticate,
@@ -202,6 +208,7 @@ class Daemon:
             now=clock.seconds,
             requests_per_second=settings.limits.requests_per_second,
             trusted_proxies=settings.api.trusted_proxies,
+            more_pages={} if settings.api.app_url else landing_pages(),
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._draining = False
@@ -299,7 +306,7 @@ class Daemon:
         _logger.info("stopped")
 
     def _in_words(self) -> str:
-        """Return where everything listens."""
+        """Return where everything listens, and on which database."""
         api, proxy = self.settings.api, self.settings.proxy
         scheme = "https" if self.listeners.tls else "http"
         words = [
@@ -309,6 +316,7 @@ class Daemon:
                 f"without passwords on {address_in_words(proxy.host, bound_port(sock))}"
                 for sock in self.listeners.passwordless
             ),
+            f"database {place(self.settings.storage.url)}",
         ]
         return ", ".join(words)
 

@@ -28,6 +28,7 @@ TEXT = """
 proxyd runs. Stop it with Ctrl-C.
 
   API     {api}
+  docs    {api}/docs
   login   {email} / {password}
 
 Fetch a page through the proxy, with a session of 1 GB that was bought for you (any address on the

@@ -1,5 +1,6 @@
 """Listening sockets, bound before anything else starts, so that a port in use is told at once."""
 
+import errno
 import socket
 import ssl
 from ipaddress import ip_address
@@ -30,10 +31,19 @@ def listen(host: str, port: int, purpose: str) -> socket.socket:
     except OSError as error:
         sock.close()
         where = address_in_words(host, port)
-        raise CannotListenError(
-            f"cannot listen on {where} for the {purpose}: {error.strerror}"
-        ) from error
+        words = f"cannot listen on {where} for the {purpose}: {error.strerror}"
+        if error.errno == errno.EADDRINUSE:
+            words += _way_out(purpose)
+        raise CannotListenError(words) from error
     return sock
+
+
+def _way_out(purpose: str) -> str:
+    section = purpose.lower()
+    return (
+        "; stop the program that has it, or choose another port with "
+        f"PROXYD_{section.upper()}__PORT (the setting {section}.port)"
+    )
 
 
 def address_in_words(host: str, port: int) -> str:

@@ -3,6 +3,8 @@
 import asyncio
 import logging
 from dataclasses import dataclass
+from email.errors import MessageError
+from email.headerregistry import Address
 from email.message import EmailMessage
 from email.utils import formatdate, make_msgid
 
@@ -98,10 +100,25 @@ class SmtpOutbox:
         )
 
 
+def _one_address(text: str) -> Address:
+    """Return an address as what it is; a header of text would be read as a list of them.
+
+    Raises:
+        ValueError: it is none, or more than one.
+    """
+    if not text.isascii():  # for SMTPUTF8 (RFC 6531); addr_spec wants ASCII
+        local, _, domain = text.rpartition("@")
+        return Address(username=local, domain=domain)
+    try:
+        return Address(addr_spec=text)
+    except (IndexError, MessageError) as error:
+        raise ValueError("this is not one e-mail address") from error
+
+
 def _letter(message: Message, sender: str) -> EmailMessage:
     letter = EmailMessage()
     letter["From"] = sender
-    letter["To"] = message.to
+    letter["To"] = _one_address(message.to)
     letter["Subject"] = message.subject
     letter["Date"] = formatdate()
     letter["Message-ID"] = make_msgid(domain=sender.rpartition("@")[2] or None)

@@ -24,7 +24,10 @@ class SessionRow(NamedTuple):
 
 
 class ListedRow(NamedTuple):
-    """A session as its buyer sees it, with its open lease and what that last reported."""
+    """A session as its buyer sees it, with its open lease and what that last reported.
+
+    `captured` is what it has cost, in micro-USD, once it is over.
+    """
 
     id: str
     quota_bytes: int
@@ -36,6 +39,7 @@ class ListedRow(NamedTuple):
     ended_at: int | None
     lease_id: str | None
     reported: int | None
+    captured: int | None
 
 
 class LeaseRow(NamedTuple):
@@ -101,8 +105,9 @@ async def page(
         ListedRow,
         """
         SELECT s.id, s.quota_bytes, s.bytes_used, s.price_per_gb, s.status, s.created_at,
-            s.expires_at, s.ended_at, l.id, l.used_bytes
+            s.expires_at, s.ended_at, l.id, l.used_bytes, h.captured
         FROM bandwidth_sessions AS s
+        LEFT JOIN holds AS h ON h.id = 'bandwidth:' || s.id
         LEFT JOIN bandwidth_leases AS l ON l.session_id = s.id AND l.closed_at IS NULL
         WHERE s.user_id = :user_id
             AND (:only = '' OR s.status = :only)

@@ -19,14 +19,17 @@ class DeployRow(NamedTuple):
     currency: str
     price: int
     created_at: int
+    image: str | None
+    command: str | None
 
 
 class ReplicaRow(NamedTuple):
-    """A replica of a deploy, and how it is."""
+    """A replica of a deploy, how it is, and what it has cost, in micro-units, once it is over."""
 
     deploy_id: str
     job_id: str
     status: str
+    captured: int | None
 
 
 _COLUMNS = ", ".join(DeployRow._fields)
@@ -65,6 +68,11 @@ async def replicas(tx: Transaction, deploy_id: str) -> list[ReplicaRow]:
     """Return the replicas of a deploy."""
     return await tx.all(
         ReplicaRow,
-        "SELECT deploy_id, id, status FROM jobs WHERE deploy_id = :deploy_id ORDER BY id",
+        """
+        SELECT j.deploy_id, j.id, j.status, h.captured FROM jobs AS j
+        LEFT JOIN holds AS h ON h.id = 'job:' || j.id
+        WHERE j.deploy_id = :deploy_id
+        ORDER BY j.id
+        """,
         deploy_id=deploy_id,
     )

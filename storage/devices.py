@@ -70,6 +70,21 @@ async def page(tx: Transaction, *, user_id: str, before: str, limit: int) -> lis
     )
 
 
+async def lock(tx: Transaction, device_id: str) -> None:
+    """Lock a device, so that it is not revoked while it takes work."""
+    await tx.lock("devices", [device_id])
+
+
+async def is_revoked(tx: Transaction, device_id: str) -> bool:
+    """Say whether a device's token was ended."""
+    found = await tx.one(
+        int,
+        "SELECT 1 FROM devices WHERE id = :device_id AND revoked_at IS NULL",
+        device_id=device_id,
+    )
+    return found is None
+
+
 async def revoke(tx: Transaction, *, device_id: str, user_id: str, now: int) -> str | None:
     """End a user's device and return the hash of its token; None when it is not theirs."""
     return await tx.one(

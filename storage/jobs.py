@@ -27,6 +27,38 @@ class JobRow(NamedTuple):
     deploy_id: str | None
     currency: str
     price_held: int
+    failure_reason: str | None
+
+
+class OpenJobRow(NamedTuple):
+    """An open job as the marketplace lists it: nothing in it is long."""
+
+    id: str
+    user_id: str
+    title: str
+    job_type: str
+    price_credit: int
+    duration_hrs: int
+    status: str
+
+
+class OwnJobRow(NamedTuple):
+    """A job as its buyer's list shows it; `captured` of its hold once it is over, in `currency`."""
+
+    id: str
+    user_id: str
+    title: str
+    job_type: str
+    price_credit: int
+    duration_hrs: int
+    status: str
+    attempts: int
+    created_at: int
+    accepted_at: int | None
+    finished_at: int | None
+    deploy_id: str | None
+    currency: str
+    captured: int | None
 
 
 class EarnedRow(NamedTuple):
@@ -39,6 +71,8 @@ class EarnedRow(NamedTuple):
 _COLUMNS = ", ".join(JobRow._fields)
 _VALUES = ", ".join(f":{name}" for name in JobRow._fields)
 _JOB = f"SELECT {_COLUMNS} FROM jobs"
+_OPEN_COLUMNS = ", ".join(OpenJobRow._fields)
+_OWN_COLUMNS = ", ".join(f"j.{name}" for name in OwnJobRow._fields[:-1])
 
 
 async def insert(tx: Transaction, job: JobRow) -> None:
@@ -53,12 +87,12 @@ async def find(tx: Transaction, job_id: str) -> JobRow | None:
 
 async def page_open(
     tx: Transaction, *, status: str, job_type: str, before: str, limit: int
-) -> list[JobRow]:
+) -> list[OpenJobRow]:
     """Return waiting and running jobs of everybody, newest first; "" filters nothing."""
     return await tx.all(
-        JobRow,
+        OpenJobRow,
         f"""
-        {_JOB}
+        SELECT {_OPEN_COLUMNS} FROM jobs
         WHERE status IN ('waiting', 'running')
             AND (:status = '' OR status = :status)
             AND (:job_type = '' OR job_type = :job_type)
@@ -75,16 +109,17 @@ async def page_open(
 
 async def page_of_user(
     tx: Transaction, *, user_id: str, status: str, before: str, limit: int
-) -> list[JobRow]:
+) -> list[OwnJobRow]:
     """Return a user's jobs, newest first; "" filters nothing."""
     return await tx.all(
-        JobRow,
+        OwnJobRow,
         f"""
-        {_JOB}
-        WHERE user_id = :user_id
-            AND (:status = '' OR status = :status)
-            AND (:before = '' OR id < :before)
-        ORDER BY id DESC
+        SELECT {_OWN_COLUMNS}, h.captured FROM jobs AS j
+        LEFT JOIN holds AS h ON h.id = 'job:' || j.id
+        WHERE j.user_id = :user_id
+            AND (:status = '' OR j.status = :status)
+            AND (:before = '' OR j.id < :before)
+        ORDER BY j.id DESC
         LIMIT :limit
         """,
         user_id=user_id,
@@ -94,14 +129,46 @@ async def page_of_user(
     )
 
 
+async def page_of_device(
+    tx: Transaction, *, device_id: str, before: str, limit: int
+) -> list[OwnJobRow]:
+    """Return the jobs that a device runs, newest first."""
+    return await tx.all(
+        OwnJobRow,
+        f"""
+        SELECT {_OWN_COLUMNS}, NULL FROM jobs AS j
+        WHERE j.status = 'running' AND j.device_id = :device_id
+            AND (:before = '' OR j.id < :before)
+        ORDER BY j.id DESC
+        LIMIT :limit
+        """,
+        device_id=device_id,
+        before=before,
+        limit=limit,
+    )
+
+
+async def held_by(tx: Transaction, device_id: str, *, limit: int) -> list[JobRow]:
+    """Return jobs that a device runs, whole, in no order."""
+    return await tx.all(
+        JobRow,
+        f"{_JOB} WHERE status = 'running' AND device_id = :device_id LIMIT :limit",
+        device_id=device_id,
+        limit=limit,
+    )
+
+
 async def start(tx: Transaction, *, job_id: str, device_id: str, now: int) -> JobRow | None:
-    """Let a device run a waiting job, and return it; None when it is not waiting."""
+    """Let a device run a waiting job, and return it; None when it is not waiting, or not for it."""
     job = await tx.one(
         JobRow,
         f"""
         UPDATE jobs
         SET status = 'running', device_id = :device_id, accepted_at = :now, attempts = attempts + 1
-        WHERE id = :job_id AND status = 'waiting'
+        WHERE id = :job_id AND status = 'waiting' AND NOT EXISTS (
+            SELECT 1 FROM job_attempts AS a
+            WHERE a.job_id = :job_id AND a.device_id = :device_id AND a.outcome = 'failed'
+        )
         RETURNING {_COLUMNS}
         """,
         job_id=job_id,
@@ -127,17 +194,23 @@ async def change_status(
     before: JobRow,
     *,
     after: str,
+    attempt: str,
     earned: int = 0,
     result: str | None = None,
+    failure_reason: str | None = None,
     now: int,
 ) -> bool:
-    """Move a job on from the very state it was read in; False when it has left that state."""
+    """Move a job on from the very state it was read in; False when it has left that state.
+
+    `attempt` is how the attempt ended that ran until now, if one did.
+    """
     over = after != "waiting"
     changed = await tx.run(
         """
         UPDATE jobs
-        SET status = :after, earned = :earned, result = :result, finished_at = :finished_at,
-            device_id = :device_id
+        SET status = :after, earned = :earned, result = :result,
+            failure_reason = :failure_reason, finished_at = :finished_at,
+            device_id = :device_id, accepted_at = :accepted_at
         WHERE id = :id AND status = :before AND attempts = :attempts
         """,
         id=before.id,
@@ -146,8 +219,10 @@ async def change_status(
         after=after,
         earned=earned,
         result=result,
+        failure_reason=failure_reason,
         finished_at=now if over else None,
         device_id=before.device_id if over else None,
+        accepted_at=before.accepted_at if over else None,
     )
     if changed == 0:
         return False
@@ -158,7 +233,7 @@ async def change_status(
         """,
         job_id=before.id,
         attempt=before.attempts,
-        outcome=after,
+        outcome=attempt,
         now=now,
     )
     return True
@@ -176,6 +251,20 @@ async def has_attempted(tx: Transaction, *, job_id: str, device_id: str) -> bool
     found = await tx.one(
         int,
         "SELECT 1 FROM job_attempts WHERE job_id = :job_id AND device_id = :device_id",
+        job_id=job_id,
+        device_id=device_id,
+    )
+    return found is not None
+
+
+async def has_failed(tx: Transaction, *, job_id: str, device_id: str) -> bool:
+    """Say whether a device has given up on a job."""
+    found = await tx.one(
+        int,
+        """
+        SELECT 1 FROM job_attempts
+        WHERE job_id = :job_id AND device_id = :device_id AND outcome = 'failed'
+        """,
         job_id=job_id,
         device_id=device_id,
     )

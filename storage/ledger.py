@@ -40,6 +40,16 @@ class DifferenceRow(NamedTuple):
     found: int
 
 
+class MovedRow(NamedTuple):
+    """What a transfer changed of a user's accounts: micro-units, below zero what left them."""
+
+    id: str
+    created_at: int
+    business_key: str
+    currency: str
+    amount: int
+
+
 class CountRow(NamedTuple):
     """A single number."""
 
@@ -156,6 +166,48 @@ async def balance(tx: Transaction, account: str) -> int | None:
         CountRow, "SELECT balance FROM accounts WHERE id = :account", account=account
     )
     return found.number if found is not None else None
+
+
+_MOVED = " UNION ALL ".join(
+    f"""
+    SELECT * FROM (
+        SELECT transfer_id, currency, {sign}amount AS amount FROM entries
+        WHERE {side}_account = :{account} AND (:before = '' OR transfer_id < :before)
+        ORDER BY transfer_id DESC
+        LIMIT :limit
+    ) AS {side}_{account}
+    """
+    for account in ("usd", "credit")
+    for side, sign in (("debit", "-"), ("credit", ""))
+)
+
+
+async def moved(
+    tx: Transaction, *, usd: str, credit: str, before: str, limit: int
+) -> list[MovedRow]:
+    """Return what transfers changed of two accounts, the latest transfer first.
+
+    Args:
+        tx: the transaction.
+        usd: one account.
+        credit: the other.
+        before: only transfers older than this identifier; "" for the newest.
+        limit: how many at most.
+    """
+    return await tx.all(
+        MovedRow,
+        f"""
+        SELECT t.id, t.created_at, t.business_key, m.currency, CAST(SUM(m.amount) AS BIGINT)
+        FROM ({_MOVED}) AS m JOIN transfers AS t ON t.id = m.transfer_id
+        GROUP BY t.id, t.created_at, t.business_key, m.currency
+        ORDER BY t.id DESC
+        LIMIT :limit
+        """,
+        usd=usd,
+        credit=credit,
+        before=before,
+        limit=limit,
+    )
 
 
 async def count_transfers(tx: Transaction) -> int:

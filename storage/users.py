@@ -17,7 +17,7 @@ class UserRow(NamedTuple):
 
 
 class LoginRow(NamedTuple):
-    """A user as a login session shows them, with what they can spend in micro-units."""
+    """A user as a login session shows them: micro-units they can spend, and that are held."""
 
     user_id: str
     username: str
@@ -25,15 +25,20 @@ class LoginRow(NamedTuple):
     email_verified_at: int | None
     usd_available: int
     credit_available: int
+    usd_held: int
+    credit_held: int
 
 
 _USER = "SELECT id, username, email, password_hash, email_verified_at, created_at FROM users"
 
 _PROFILE = """
-    SELECT u.id, u.username, u.email, u.email_verified_at, usd.balance, credit.balance
+    SELECT u.id, u.username, u.email, u.email_verified_at, usd.balance, credit.balance,
+        usd_held.balance, credit_held.balance
     FROM users AS u
     JOIN accounts AS usd ON usd.id = 'user:' || u.id || ':available:usd'
     JOIN accounts AS credit ON credit.id = 'user:' || u.id || ':available:credit'
+    JOIN accounts AS usd_held ON usd_held.id = 'user:' || u.id || ':held:usd'
+    JOIN accounts AS credit_held ON credit_held.id = 'user:' || u.id || ':held:credit'
 """
 
 
@@ -77,13 +82,18 @@ async def insert_login(
     )
 
 
-async def login_expires_at(tx: Transaction, session_id: str) -> int | None:
-    """Return when a login session that was not ended ends by itself, in UTC seconds."""
-    return await tx.one(
+async def is_live(tx: Transaction, session_id: str, now: int) -> bool:
+    """Say whether a login session has neither been ended nor run out."""
+    found = await tx.one(
         int,
-        "SELECT expires_at FROM login_sessions WHERE id = :id AND ended_at IS NULL",
-        id=session_id,
+        """
+        SELECT 1 FROM login_sessions
+        WHERE id = :session_id AND ended_at IS NULL AND expires_at > :now
+        """,
+        session_id=session_id,
+        now=now,
     )
+    return found is not None
 
 
 async def end_login(tx: Transaction, session_id: str, now: int) -> None:
@@ -106,6 +116,19 @@ async def end_logins(tx: Transaction, user_id: str, *, but: str, now: int) -> No
         but=but,
         now=now,
     )
+
+
+async def is_name_taken(tx: Transaction, username_key: str) -> bool:
+    """Say whether somebody has this folded user name."""
+    found = await tx.one(
+        int, "SELECT 1 FROM users WHERE username_key = :username_key", username_key=username_key
+    )
+    return found is not None
+
+
+async def lock(tx: Transaction, user_id: str) -> None:
+    """Lock a user: whoever decides by their password, or replaces it, comes one at a time."""
+    await tx.lock("users", [user_id])
 
 
 async def find(tx: Transaction, user_id: str) -> UserRow | None:
@@ -138,15 +161,7 @@ async def insert_mail_token(
     tx: Transaction, *, token_hash: str, user_id: str, purpose: str, now: int, expires_at: int
 ) -> None:
     """Note a secret that goes out by mail; earlier ones of the same purpose are void."""
-    await tx.run(
-        """
-        UPDATE mail_tokens SET used_at = :now
-        WHERE user_id = :user_id AND purpose = :purpose AND used_at IS NULL
-        """,
-        user_id=user_id,
-        purpose=purpose,
-        now=now,
-    )
+    await void_mail_tokens(tx, user_id, purpose=purpose, now=now)
     await tx.run(
         """
         INSERT INTO mail_tokens (token_hash, user_id, purpose, created_at, expires_at)
@@ -157,6 +172,36 @@ async def insert_mail_token(
         purpose=purpose,
         now=now,
         expires_at=expires_at,
+    )
+
+
+async def owner_of_mail_token(
+    tx: Transaction, *, token_hash: str, purpose: str, now: int
+) -> str | None:
+    """Return whose secret this is, as long as it is valid."""
+    return await tx.one(
+        str,
+        """
+        SELECT user_id FROM mail_tokens
+        WHERE token_hash = :token_hash AND purpose = :purpose
+            AND used_at IS NULL AND expires_at > :now
+        """,
+        token_hash=token_hash,
+        purpose=purpose,
+        now=now,
+    )
+
+
+async def void_mail_tokens(tx: Transaction, user_id: str, *, purpose: str, now: int) -> None:
+    """Make every secret of a user that was sent for a purpose worthless."""
+    await tx.run(
+        """
+        UPDATE mail_tokens SET used_at = :now
+        WHERE user_id = :user_id AND purpose = :purpose AND used_at IS NULL
+        """,
+        user_id=user_id,
+        purpose=purpose,
+        now=now,
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 from support import process
 from support.service import Person, Service
 
+from api import answers as answers_module
 from api.answers import Answers
 from api.routes import Reply
 from market.money import Currency
@@ -27,7 +28,7 @@ async def test_a_question_is_asked_once_for_each_version() -> None:
     version = b"1"
     answers, asked = Answers(lambda: version), Asked()
     for _ in range(3):
-        assert (await answers.get("a", asked)).body == b'{"ok":true}'
+        assert (await answers.get("a", asked)).body == b'{"ok":true}\n'
     assert asked.times == 1
     await answers.get("b", asked)
     version = b"2"
@@ -49,6 +50,38 @@ async def test_what_changed_while_asking_is_not_kept() -> None:
     await answers.get("a", asked)
     await answers.get("a", asked)
     assert asked.times == 2
+
+
+async def test_what_was_read_before_a_change_is_not_kept_after_it() -> None:
+    version = b"1"
+    answers, asked = Answers(lambda: version), Asked()
+
+    async def slowly() -> Reply:
+        nonlocal version
+        version = b"2"
+        await answers.get("b", asked)
+        return Reply()
+
+    await answers.get("a", slowly)
+    await answers.get("b", asked)
+    assert asked.times == 1
+    await answers.get("a", asked)
+    assert asked.times == 2
+
+
+async def test_the_bytes_of_all_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers_module, "KEPT_MAX_BYTES", len(b'{"ok":true}\n') * 2)
+    answers, asked = Answers(lambda: b"1"), Asked()
+    for question in "abab":
+        await answers.get(question, asked)
+    assert asked.times == 2
+    await answers.get("c", asked)
+    await answers.get("b", asked)
+    assert asked.times == 4
+    monkeypatch.setattr(answers_module, "KEPT_MAX_BYTES", 1)
+    for _ in range(2):
+        await answers.get("long", asked)
+    assert asked.times == 6
 
 
 @pytest.fixture

@@ -29,7 +29,9 @@ class Everything(msgspec.Struct):
     size: Size | None = None
     count: Annotated[int, msgspec.Meta(ge=1, le=10)] = 1
     ratio: float = 0.0
+    part: Annotated[float, msgspec.Meta(gt=0, le=100)] | None = None
     short: Annotated[str, msgspec.Meta(min_length=1, max_length=5)] = "x"
+    exact: Annotated[str, msgspec.Meta(min_length=4, max_length=4)] = "abcd"
     flag: bool = False
     word: Literal["one", "two"] = "one"
     inner: Inner | None = None
@@ -125,13 +127,11 @@ def test_space_around_a_body_does_not_matter(data: bytes) -> None:
         ("1e-6", 1),
         ("1E+2", 100_000_000),
         ("0.30000000000000004", 300_000),
-        ("0.0000005", 0),
         ("0.0000015", 2),
         ("0.00000251", 3),
         ("9007199254740993e-6", 9_007_199_254_740_993),
         ("9007199254.740993", 9_007_199_254_740_993),
         ("999999999999.999999", 999_999_999_999_999_999),
-        ("1e-400", 0),
         ("1." + "0" * 5000, 1_000_000),
     ],
 )
@@ -183,57 +183,61 @@ def test_money_is_shown_as_a_short_number(amount: int, written: bytes) -> None:
 @pytest.mark.parametrize(
     ("name", "written", "words"),
     [
-        ("text", "1", "expected str, got int"),
-        ("text", "null", "expected str, got null"),
-        ("text", "[]", "expected str, got array"),
-        ("price", '"1"', "expected a number, got a string"),
-        ("price", "true", "expected a number, got a boolean"),
-        ("price", "[]", "expected a number, got an array"),
-        ("price", "{}", "expected a number, got an object"),
-        ("price", "-1", "expected a number that is not negative"),
-        ("price", "-0.000001", "expected a number that is not negative"),
-        ("price", "-1e-400", "expected a number that is not negative"),
-        ("price", "1e12", "expected a smaller number"),
-        ("price", "1e400", "expected a smaller number"),
-        ("price", "1e999999999", "expected a smaller number"),
-        ("price", "9" * 40, "expected a smaller number"),
-        ("price", "9" * 5000, "out of range"),
-        ("price", "-" + "9" * 40, "expected a number that is not negative"),
-        ("size", "1e9", "expected a smaller number"),
-        ("size", '"1 GB"', "expected a number, got a string"),
-        ("count", "0", "expected int >= 1"),
-        ("count", "11", "expected int <= 10"),
-        ("count", "1.0", "expected int, got float"),
-        ("count", "1e0", "expected int, got float"),
-        ("count", '"1"', "expected int, got str"),
-        ("count", "true", "expected int, got bool"),
-        ("count", "null", "expected int, got null"),
-        ("count", "9" * 40, "expected int <= 10"),
-        ("count", "9" * 5000, "out of range"),
-        ("ratio", "1e400", "out of range"),
-        ("ratio", '"1"', "expected float, got str"),
-        ("short", '""', "expected str of length >= 1"),
-        ("short", '"abcdef"', "expected str of length <= 5"),
-        ("flag", "1", "expected bool, got int"),
-        ("word", '"three"', "invalid enum value 'three'"),
-        ("note", "1", "expected str, got int"),
-        ("inner", "[]", "expected object, got array"),
-        ("items", "{}", "expected array, got object"),
+        ("text", "1", "a string, got a number"),
+        ("text", "null", "a string, got null"),
+        ("text", "[]", "a string, got a list"),
+        ("price", '"1"', "a number, got a string"),
+        ("price", "true", "a number, got a boolean"),
+        ("price", "[]", "a number, got a list"),
+        ("price", "{}", "a number, got an object"),
+        ("price", "-1", "a number that is not negative"),
+        ("price", "-0.000001", "a number that is not negative"),
+        ("price", "-1e-400", "a number that is not negative"),
+        ("price", "1e-7", "0, or at least 0.000001"),
+        ("price", "0.0000005", "0, or at least 0.000001"),
+        ("price", "1e-400", "0, or at least 0.000001"),
+        ("price", "1e12", "a smaller number"),
+        ("price", "1e400", "a smaller number"),
+        ("price", "1e999999999", "a smaller number"),
+        ("price", "1e99999999999999999999", "a number with an exponent of fewer digits"),
+        ("price", "1e-99999999999999999999", "a number with an exponent of fewer digits"),
+        ("price", "9" * 40, "a smaller number"),
+        ("price", "9" * 5000, "a number"),
+        ("price", "-" + "9" * 40, "a number that is not negative"),
+        ("size", "1e9", "a smaller number"),
+        ("size", "1e-10", "at least 0.000000001"),
+        ("size", '"1 GB"', "a number, got a string"),
+        ("count", "0", "a whole number from 1 to 10"),
+        ("count", "11", "a whole number from 1 to 10"),
+        ("count", "1.0", "a whole number from 1 to 10, got a number with a decimal point"),
+        ("count", "1e0", "a whole number from 1 to 10, got a number with a decimal point"),
+        ("count", '"1"', "a whole number from 1 to 10, got a string"),
+        ("count", "true", "a whole number from 1 to 10, got a boolean"),
+        ("count", "null", "a whole number from 1 to 10, got null"),
+        ("count", "9" * 40, "a whole number from 1 to 10"),
+        ("count", "9" * 5000, "a whole number from 1 to 10"),
+        ("ratio", "1e400", "a number"),
+        ("ratio", '"1"', "a number, got a string"),
+        ("part", "0", "a number above 0 and at most 100"),
+        ("part", "101", "a number above 0 and at most 100"),
+        ("short", '""', "a string of 1 to 5 characters"),
+        ("short", '"abcdef"', "a string of 1 to 5 characters"),
+        ("short", "1", "a string of 1 to 5 characters, got a number"),
+        ("exact", '"abc"', "a string of 4 characters"),
+        ("flag", "1", "true or false, got a number"),
+        ("word", '"three"', "one of one, two; got 'three'"),
+        ("word", '"it\'s"', 'one of one, two; got "it\'s"'),
+        ("word", '"' + "x" * 50 + '"', "one of one, two; got '" + "x" * 39 + "…'"),
+        ("word", "3", "one of one, two, got a number"),
+        ("note", "1", "a string, got a number"),
+        ("inner", "[]", "a JSON object, got a list"),
+        ("items", "{}", "a list, got an object"),
     ],
 )
 def test_a_wrong_field_is_named_and_described(name: str, written: str, words: str) -> None:
     error = refused(body(**{name: written}))
     assert error.field == name
-    assert error.message.startswith(f"The field {name} is not valid: ")
-    assert words in error.message
-    assert error.message.endswith(".")
-
-
-@pytest.mark.parametrize(
-    "written", ["1e-99999999999999999999", "1e99999999999999999999", "0e99999999999999999999"]
-)
-def test_an_exponent_beyond_decimals_is_a_wrong_field(written: str) -> None:
-    assert refused(body(price=written)).field in ("price", None)
+    assert error.message == f"{name} must be {words}."
 
 
 @pytest.mark.parametrize(
@@ -248,7 +252,7 @@ def test_an_exponent_beyond_decimals_is_a_wrong_field(written: str) -> None:
 def test_a_nested_field_is_named_with_its_way(name: str, written: str, field: str) -> None:
     error = refused(body(**{name: written}))
     assert error.field == field
-    assert f"The field {field} " in error.message
+    assert error.message.startswith(f"{field} must be ")
 
 
 @pytest.mark.parametrize(
@@ -267,18 +271,22 @@ def test_a_missing_field_is_named(data: bytes, field: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "kind"), [(b"[]", "array"), (b"null", "null"), (b'"x"', "str"), (b"1", "int")]
+    ("data", "kind"),
+    [(b"[]", "a list"), (b"null", "null"), (b'"x"', "a string"), (b"1", "a number")],
 )
 def test_a_body_that_is_no_object_is_told(data: bytes, kind: str) -> None:
     error = refused(data)
     assert error.field is None
-    assert error.message == f"The request is not valid: expected object, got {kind}."
+    assert error.message == f"The body must be a JSON object, got {kind}."
 
 
 @pytest.mark.parametrize("data", [b"", b" ", b"\r\n\t "])
 def test_an_empty_body_is_told(data: bytes) -> None:
     error = refused(data)
-    assert (error.field, error.message) == (None, "The body is empty.")
+    assert (error.field, error.message) == (
+        None,
+        "The body is empty; send a JSON object.",
+    )
 
 
 @pytest.mark.parametrize(
@@ -316,7 +324,22 @@ def test_an_empty_body_is_told(data: bytes) -> None:
 )
 def test_what_is_not_json_is_told(data: bytes) -> None:
     error = refused(data)
-    assert (error.field, error.message) == (None, "The body is not JSON.")
+    assert error.field is None
+    assert re.fullmatch(r"The body is not JSON: [^`(]+( at byte \d+)?\.", error.message)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b'{"text": nope}', "invalid character at byte 13"),
+        (b'{"text": "x"} {}', "trailing characters at byte 15"),
+        (b'{"text": "x"', "it ends too early"),
+        (b'{"text": "\xff"}', "no UTF-8 at byte 10"),
+        (b'{"nosuch": ' * 100_000, "it is nested too deeply"),
+    ],
+)
+def test_what_is_not_json_is_told_where(data: bytes, words: str) -> None:
+    assert refused(data).message == f"The body is not JSON: {words}."
 
 
 @pytest.mark.parametrize("data", [body(text='"a\\u0000b"'), body(note='"\\u0000"')])
@@ -390,15 +413,15 @@ def test_query_parameters_are_read_from_text() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("limit", "0", "expected int >= 1"),
-        ("limit", "1001", "expected int <= 1000"),
-        ("limit", "-1", "expected int >= 1"),
-        ("limit", "ten", "expected int, got str"),
-        ("limit", "", "expected int, got str"),
-        ("limit", "1.5", "expected int, got str"),
-        ("limit", "9" * 40, "expected int"),
-        ("status", "none", "invalid enum value 'none'"),
-        ("status", "", "invalid enum value ''"),
+        *(
+            ("limit", text, "a whole number from 1 to 1000")
+            for text in (
+                *("0", "1001", "-1", "ten", "", "1.5", "1e2", "1.0", " 1", "+1", "1_0"),
+                *("\u0661", "9" * 40),
+            )
+        ),
+        ("status", "none", "one of active, all; got 'none'"),
+        ("status", "", "one of active, all; got ''"),
     ],
 )
 def test_a_wrong_query_parameter_is_named(name: str, text: str, words: str) -> None:
@@ -406,4 +429,4 @@ def test_a_wrong_query_parameter_is_named(name: str, text: str, words: str) -> N
         convert_query({name: text}, Page)
     assert caught.value.code is Code.INVALID_FIELD
     assert caught.value.field == name
-    assert words in caught.value.message
+    assert caught.value.message == f"{name} must be {words}."

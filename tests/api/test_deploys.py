@@ -93,7 +93,8 @@ async def test_a_deploy_has_the_fields_of_the_specification(service: Service) ->
     buyer = await service.person(usd="10")
     answer = await create(service, buyer)
     assert answer.status == 200
-    assert answer.body.keys() == {"ok", "job_id", "message"}
+    assert answer.body.keys() == {"ok", "job_id", "message", "cost", "payment_type"}
+    assert (answer.body["cost"], answer.body["payment_type"]) == (1.0, "usd")
     assert answer.body["ok"] is True
     assert str(uuid.UUID(answer.body["job_id"])) == answer.body["job_id"]
     assert type(answer.body["message"]) is str
@@ -111,6 +112,8 @@ async def test_a_deploy_shows_what_was_asked_for_and_how_it_is(service: Service)
         "duration_hrs": 3,
         "replicas": 4,
         "payment_type": "credit",
+        "image": "jupyter/scipy-notebook",
+        "command": "start-notebook.sh",
     }
     before = clock.seconds()
     deploy_id = await created(service, buyer, **asked)
@@ -118,7 +121,8 @@ async def test_a_deploy_shows_what_was_asked_for_and_how_it_is(service: Service)
     assert answer.body.keys() == {"ok", "deploy"}
     assert answer.body["ok"] is True
     deploy = answer.body["deploy"]
-    assert {name: type(value) for name, value in deploy.items()} == FIELD_TYPES
+    told = {"job_ids": list, "image": str, "command": str}
+    assert {name: type(value) for name, value in deploy.items()} == {**FIELD_TYPES, **told}
     assert {name: deploy[name] for name in asked} == asked
     assert (deploy["id"], deploy["ready_replicas"], deploy["status"]) == (deploy_id, 0, "queued")
     assert deploy["cost"] == 2_400
@@ -131,6 +135,44 @@ async def test_a_deploy_shows_what_was_asked_for_and_how_it_is(service: Service)
         ("docker", "waiting", 600.0)
     }
     assert {(job["buyer_id"], job["duration_hrs"]) for job in jobs} == {(buyer.user_id, 3)}
+    assert deploy["job_ids"] == [job["id"] for job in jobs[::-1]]
+    mine = (await service.call("GET", "/api/jobs", token=buyer.token)).body["jobs"]
+    assert {(job["deploy_id"], job["payment_type"]) for job in mine} == {(deploy_id, "credit")}
+    worker = await worker_of(service, await service.person())
+    job_id = deploy["job_ids"][0]
+    await service.call("POST", f"/api/jobs/{job_id}/accept", headers=worker)
+    work = await service.call("GET", f"/api/worker/jobs/{job_id}", headers=worker)
+    assert (
+        "Type: Jupyter\nImage: jupyter/scipy-notebook\nCommand: start-notebook.sh"
+        in (work.body["job"]["description"])
+    )
+
+
+async def test_what_a_deploy_has_paid_is_shown_once_it_is_over(service: Service) -> None:
+    buyer = await service.person(usd="10")
+    deploy_id = await created(service, buyer)
+    assert "paid" not in await one(service, buyer, deploy_id)
+    await cancel(service, buyer, deploy_id)
+    assert (await one(service, buyer, deploy_id))["paid"] == 0.0
+    assert (await listing(service, buyer)).body["deploys"][0]["paid"] == 0.0
+
+
+async def test_everybody_may_ask_what_gpus_cost(tmp_path: Path) -> None:
+    market = {
+        "gpu_rates_usd": {"RTX 4090": Decimal("0.5"), "A100": Decimal("2.5")},
+        "gpu_rate_default_usd": Decimal("0.75"),
+        "credit_usd": Decimal("0.02"),
+    }
+    async with running_in(tmp_path, market=market) as service:
+        assert (await service.call("GET", "/api/deploy/rates")).body == {
+            "ok": True,
+            "rates": [
+                {"gpu_model": "a100", "usd_per_hour": 2.5},
+                {"gpu_model": "rtx 4090", "usd_per_hour": 0.5},
+            ],
+            "default_usd_per_hour": 0.75,
+            "credit_usd": 0.02,
+        }
 
 
 @pytest.mark.parametrize(
@@ -311,7 +353,9 @@ async def test_the_list_is_ones_own_newest_first_in_parts(service: Service) -> N
     assert [deploy["id"] for deploy in whole.body["deploys"]] == made[::-1]
     for deploy in whole.body["deploys"]:
         assert {name: type(value) for name, value in deploy.items()} == FIELD_TYPES
-        assert await one(service, buyer, deploy["id"]) == deploy
+        whole_one = await one(service, buyer, deploy["id"])
+        assert len(whole_one.pop("job_ids")) == 1
+        assert whole_one == deploy
     exact = await listing(service, buyer, "?limit=5")
     assert exact.body == whole.body
     seen, query = [], "?limit=2"

@@ -1,8 +1,11 @@
 """A request with an Idempotency-Key is done once, and answered each time as the first time."""
 
 import asyncio
+import hashlib
+import logging
 from typing import Any
 
+import msgspec
 import pytest
 from support.service import Answer, Person, Service
 
@@ -78,6 +81,16 @@ async def test_a_key_that_was_used_for_something_else_is_refused(
     assert await service.balance(buyer) == 99.0
 
 
+async def test_the_same_key_and_body_elsewhere_is_something_else(
+    service: Service, buyer: Person
+) -> None:
+    one, other = "/api/bandwidth/create", "/api/worker/token/create"
+    body = {**REQUESTS[one], **REQUESTS[other]}
+    assert (await ask(service, buyer, one, "a", body)).status == 200
+    answer = await ask(service, buyer, other, "a", body)
+    assert (answer.status, answer.code) == (400, "idempotency_key_reused")
+
+
 async def test_keys_of_others_are_others(service: Service, buyer: Person) -> None:
     other = await service.person(usd="10")
     first = await ask(service, buyer, "/api/bandwidth/create", "a")
@@ -125,3 +138,68 @@ async def test_the_store_keeps_no_secret_in_the_open(service: Service, buyer: Pe
     [sealed] = await service.daemon.store.read(kept)
     assert first.body["proxy"]["password"] not in sealed
     assert first.body["session_id"] not in sealed
+
+
+ADA = {"username": "ada", "email": "ada@example.com", "password": "correct horse"}
+
+
+async def register(service: Service, key: str, **changes: Any) -> Answer:
+    headers = {"Idempotency-Key": key}
+    return await service.call("POST", "/auth/register", {**ADA, **changes}, headers=headers)
+
+
+async def test_registering_again_with_the_same_key_is_answered_as_the_first_time(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    first = await register(service, "a", ref="nobody's")
+    assert first.body["referral_applied"] is False
+    again = await register(service, "a", ref="nobody's")
+    assert (again.status, again.body) == (200, first.body)
+    assert again.headers["Idempotency-Replayed"] == "true"
+    assert (await service.call("GET", "/auth/me", token=again.body["token"])).status == 200
+    assert caplog.text.count("/verify?token=") == 1
+
+
+async def test_of_ten_who_register_at_once_with_one_key_all_are_answered_alike(
+    service: Service,
+) -> None:
+    answers = await asyncio.gather(*(register(service, "a") for _ in range(10)))
+    assert {answer.status for answer in answers} == {200}
+    assert len({answer.body["token"] for answer in answers}) == 1
+
+
+async def test_a_registration_with_another_key_or_body_is_another(service: Service) -> None:
+    await register(service, "a")
+    assert (await register(service, "b")).code == "email_taken"
+    for changes in ({"password": "another one"}, {"username": "other"}):
+        assert (await register(service, "a", **changes)).code == "idempotency_key_reused"
+    other = await register(service, "a", username="other", email="other@example.com")
+    assert other.status == 200
+    assert (await register(service, "")).field == "Idempotency-Key"
+
+
+async def test_nothing_that_is_stored_lets_a_password_be_tried(service: Service) -> None:
+    token = (await register(service, "a")).body["token"]
+
+    async def kept(tx: Transaction) -> list[tuple[str, str]]:
+        return await tx.all(
+            lambda *row: row, "SELECT request_hash, sealed_answer FROM idempotency_keys"
+        )
+
+    [(request_hash, answer)] = await service.daemon.store.read(kept)
+    sent = b"\0".join((b"POST", b"/auth/register", msgspec.json.encode(ADA)))
+    assert request_hash != hashlib.sha256(sent).hexdigest()
+    assert token not in answer
+
+
+async def test_a_referral_code_is_applied_once(service: Service, buyer: Person) -> None:
+    referrer = await service.person()
+    info = await service.call("GET", "/api/referral/info", token=referrer.token)
+    body = {"referral_code": info.body["referral_code"]}
+    path = "/api/referral/apply"
+    first = await ask(service, buyer, path, "a", body)
+    assert (first.status, first.body["bonus"]) == (200, 25)
+    again = await ask(service, buyer, path, "a", body)
+    assert (again.status, again.body) == (200, first.body)
+    assert (await ask(service, buyer, path, "b", body)).code == "referral_already_applied"

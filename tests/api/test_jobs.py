@@ -20,13 +20,13 @@ JOB_FIELDS = {
     "status": str,
     "buyer_id": str,
 }
-OWN_FIELDS = {
+OWN_ITEM_FIELDS = {
     **JOB_FIELDS,
-    "description": str,
-    "requirements": str,
     "attempts": int,
+    "payment_type": str,
     "created_at": str,
 }
+OWN_FIELDS = {**OWN_ITEM_FIELDS, "description": str, "requirements": str}
 WORK_FIELDS = {
     "id": str,
     "title": str,
@@ -158,7 +158,10 @@ async def test_accepting_answers_with_the_fields_of_the_specification(service: S
         answer = await accept(service, device, job_id)
         assert (answer.status, answer.body) == (
             200,
-            {"ok": True, "job": {"id": job_id, "title": "train", "status": "running"}},
+            {
+                "ok": True,
+                "job": {"id": job_id, "title": "train", "status": "running", "attempt": 1},
+            },
         )
     answer = await accept(service, await worker(service, owner), job_id)
     refused(answer, "job_not_waiting", None)
@@ -194,6 +197,7 @@ async def test_a_change_of_status_is_read_at_once(service: Service) -> None:
         assert await statuses(job_id) == (["running"], "running")
         assert (await report(service, device, job_id, "fail", {"reason": "x"})).status == 200
         assert await statuses(job_id) == (["waiting"], "waiting")
+        device = await worker(service, owner)
         await accept(service, device, job_id)
         assert (await report(service, device, job_id, "complete")).status == 200
         assert await statuses(job_id) == ([], "completed")
@@ -217,12 +221,100 @@ async def test_a_buyer_sees_a_job_of_its_own_from_beginning_to_end(service: Serv
     assert (job["status"], job["attempts"]) == ("running", 1)
     await report(service, device, job_id, "complete", {"result": "42"})
     job = await own(service, buyer, job_id)
-    added = {"accepted_at": str, "finished_at": str, "result": str}
+    added = {"accepted_at": str, "finished_at": str, "result": str, "paid": float}
     assert types_of(job) == {**OWN_FIELDS, **added}
+    assert (job["payment_type"], job["paid"]) == ("credit", 10.0)
     assert (job["status"], job["result"]) == ("completed", "42")
     assert all(is_recent(job[name]) for name in ("created_at", "accepted_at", "finished_at"))
     answer = await service.call("GET", JOBS, token=buyer.token)
-    assert (answer.status, answer.body) == (200, {"ok": True, "jobs": [job]})
+    long = ("description", "requirements", "result")
+    item = {name: value for name, value in job.items() if name not in long}
+    assert (answer.status, answer.body) == (200, {"ok": True, "jobs": [item]})
+
+
+async def test_no_list_shows_what_may_be_long(service: Service) -> None:
+    buyer, owner = await service.person(credit="20"), await service.person()
+    long = {"description": "d" * 20_000, "requirements": "r" * 20_000}
+    failing, device = await running(service, buyer, owner, **long)
+    await report(service, device, failing, "fail", {"reason": "f" * 2_000})
+    done, device = await running(service, buyer, owner, **long)
+    await report(service, device, done, "complete", {"result": "x" * 20_000})
+    answer = await service.call("GET", JOBS, token=buyer.token)
+    assert len(answer.body["jobs"]) == 2
+    assert len(str(answer.body)) < 1_000
+    assert len(str(await open_jobs(service))) < 500
+
+
+async def test_an_open_job_is_shown_whole_to_everybody(service: Service) -> None:
+    buyer, owner = await service.person(credit="20"), await service.person()
+    job_id = await put_up(service, buyer, description="run it", requirements="a GPU")
+    shown = {
+        **WANTED,
+        "id": job_id,
+        "status": "waiting",
+        "buyer_id": buyer.user_id,
+        "description": "run it",
+        "requirements": "a GPU",
+    }
+    answer = await service.call("GET", f"{MARKETPLACE}/{job_id}")
+    assert (answer.status, answer.body) == (200, {"ok": True, "job": shown})
+    device = await worker(service, owner)
+    await accept(service, device, job_id)
+    answer = await service.call("GET", f"{MARKETPLACE}/{job_id}")
+    assert answer.body["job"] == {**shown, "status": "running"}
+    await report(service, device, job_id, "complete")
+    for gone in (job_id, UNKNOWN, *MALFORMED):
+        refused(await service.call("GET", f"{MARKETPLACE}/{gone}"), "job_not_found", None, 404)
+
+
+async def test_a_worker_lists_what_it_runs(service: Service) -> None:
+    buyer, owner = await service.person(credit="20"), await service.person()
+    await running(service, buyer, owner)
+    job_id, device = await running(service, buyer, owner)
+    answer = await as_worker(service, device, "GET", WORK)
+    [job] = answer.body["jobs"]
+    assert is_recent(job.pop("accepted_at"))
+    assert job == {**WANTED, "id": job_id, "status": "running", "attempt": 1}
+    assert answer.body == {"ok": True, "jobs": [job]}
+    refused(await as_worker(service, device, "GET", f"{WORK}?limit=0"), "invalid_field", "limit")
+    refused(await service.call("GET", WORK), "worker_unauthorized", None, 401)
+
+
+async def test_a_report_may_name_its_attempt(service: Service) -> None:
+    buyer, owner = await service.person(credit="20"), await service.person()
+    job_id, device = await running(service, buyer, owner)
+    for body in ({"attempt": 2}, {"attempt": 2, "result": "x"}):
+        late = await report(service, device, job_id, "complete", body)
+        refused(late, "attempt_not_current", None)
+    late = await report(service, device, job_id, "fail", {"attempt": 2, "reason": "x"})
+    refused(late, "attempt_not_current", None)
+    for attempt in (0, -1, 1.0, "1", True):
+        wrong = await report(service, device, job_id, "complete", {"attempt": attempt})
+        refused(wrong, "invalid_field", "attempt")
+    done = await report(service, device, job_id, "complete", {"attempt": 1})
+    assert (done.status, done.body) == (200, {"ok": True})
+
+
+async def test_the_worker_of_a_cancelled_job_is_told_so(service: Service) -> None:
+    buyer, owner = await service.person(credit="20"), await service.person()
+    job_id, device = await running(service, buyer, owner)
+    await cancel(service, buyer, job_id)
+    answer = await as_worker(service, device, "GET", f"{WORK}/{job_id}")
+    refused(answer, "attempt_not_current", None)
+    assert "cancelled" in answer.body["error"]["message"]
+
+
+async def test_a_revoked_worker_hands_its_jobs_back_at_once(service: Service) -> None:
+    buyer, owner = await service.person(credit="20"), await service.person()
+    path = "/api/worker/token/create"
+    made = (await service.call("POST", path, {"name": "rig"}, token=owner.token)).body
+    job_id = await put_up(service, buyer)
+    await accept(service, made["token"], job_id)
+    revoked = {"token_id": made["token_id"]}
+    await service.call("POST", "/api/worker/token/revoke", revoked, token=owner.token)
+    job = await own(service, buyer, job_id)
+    assert (job["status"], job["attempts"], "accepted_at" in job) == ("waiting", 1, False)
+    assert job["failure_reason"] == "the token of the device was revoked"
 
 
 async def test_a_worker_sees_what_it_is_to_run(service: Service) -> None:
@@ -276,13 +368,17 @@ async def test_a_failed_job_waits_again_and_the_report_comes_too_late_twice(
 
 async def test_after_three_failures_the_price_comes_back(service: Service) -> None:
     buyer, owner = await service.person(credit="10"), await service.person()
-    job_id, device = await put_up(service, buyer), await worker(service, owner)
-    for _ in range(3):
+    job_id = await put_up(service, buyer)
+    for attempt in (1, 2, 3):
         assert await credits_of(service, buyer) == 0
-        await accept(service, device, job_id)
+        device = await worker(service, owner)
+        assert (await accept(service, device, job_id)).body["job"]["attempt"] == attempt
         await report(service, device, job_id, "fail", {"reason": "no GPU"})
+        if attempt < 3:
+            refused(await accept(service, device, job_id), "job_failed_here", None)
     job = await own(service, buyer, job_id)
-    assert (job["status"], job["attempts"], job["result"]) == ("failed", 3, "no GPU")
+    assert (job["status"], job["attempts"], job["failure_reason"]) == ("failed", 3, "no GPU")
+    assert "result" not in job
     assert await credits_of(service, buyer) == 10
     refused(await accept(service, device, job_id), "job_not_waiting", None)
 

@@ -124,3 +124,37 @@ async def test_a_stream_is_declared_event_by_event(document: dict[str, Any]) -> 
     }
     assert list(events) == ["delta", "done"]
     assert events["done"] == done["application/json"]["schema"]
+
+
+async def test_limits_that_are_enforced_are_stated(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+
+    def stated(schema: str, field: str) -> dict[str, Any]:
+        found = dict(schemas[schema]["properties"][field])
+        for choice in found.pop("anyOf", ()):
+            found |= choice if choice != {"type": "null"} else {}
+        return found
+
+    for schema, field, limits in (
+        ("RegisterRequest", "password", {"minLength": 8, "maxLength": 128}),
+        ("ResetRequest", "password", {"minLength": 8, "maxLength": 128}),
+        ("ChangePasswordRequest", "new_password", {"minLength": 8, "maxLength": 128}),
+        ("CreateRequest", "duration_hrs", {"minimum": 1, "maximum": 8760}),
+        ("CreateRequest", "price_credit", {"minimum": 0, "maximum": 1_000_000}),
+        ("DeployRequest", "replicas", {"minimum": 1, "maximum": 100}),
+        ("DeployRequest", "gpu_count", {"minimum": 1, "maximum": 64}),
+        ("ApplyRequest", "referral_code", {"minLength": 8, "maxLength": 8}),
+        ("BuyRequest", "gb", {"exclusiveMinimum": 0, "maximum": 10_000}),
+        ("OwnJob", "created_at", {"format": "date-time"}),
+        ("SessionItem", "expires_at", {"format": "date-time"}),
+        ("SessionItem", "status", {"enum": ["active", "ended", "exhausted", "expired"]}),
+        ("DeviceItem", "device_type", {"enum": ["desktop", "mini_pc", "phone", "server"]}),
+    ):
+        found = stated(schema, field)
+        assert {name: found.get(name) for name in limits} == limits, (schema, field)
+
+
+async def test_a_replayed_answer_is_documented(service: Service, document: dict[str, Any]) -> None:
+    for route in service.daemon.http.routes:
+        answer = document["paths"][route.path][route.method.lower()]["responses"]["200"]
+        assert ("Idempotency-Replayed" in answer.get("headers", {})) is route.idempotent

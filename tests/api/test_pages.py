@@ -2,25 +2,10 @@
 
 import asyncio
 import re
-import shutil
 from pathlib import Path
 
-import pytest
+from support.browser import CHROMIUM, FLAGS, needs_chromium
 from support.service import Service
-
-CHROMIUM = shutil.which("chromium")
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--virtual-time-budget=20000",
-    "--dump-dom",
-]
 
 
 async def get(service: Service, path: str) -> tuple[int, str, str]:
@@ -53,11 +38,13 @@ async def test_pages_are_only_looked_at(service: Service) -> None:
         assert answer.headers["Allow"] == "GET, HEAD"
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
+@needs_chromium
 async def test_a_browser_shows_every_operation(service: Service, tmp_path: Path) -> None:
     running = await asyncio.create_subprocess_exec(
         str(CHROMIUM),
         *FLAGS,
+        "--virtual-time-budget=20000",
+        "--dump-dom",
         f"--user-data-dir={tmp_path}/profile",
         f"{service.url}/docs",
         stdout=asyncio.subprocess.PIPE,

@@ -56,3 +56,20 @@ async def test_callers_are_told_apart_and_health_always_answers(tmp_path: Path) 
         wrong = [await service.call("GET", "/auth/me", token="wrong") for _ in range(60)]
         assert {answer.status for answer in wrong} == {401, 429}
         assert (await service.call("GET", "/healthz")).status == 200
+
+
+async def test_workers_are_told_apart_by_device(tmp_path: Path) -> None:
+    async with running_in(tmp_path, limits={"requests_per_second": 5}) as service:
+        owner = await service.person()
+        tokens = []
+        for _ in range(2):
+            path = "/api/worker/token/create"
+            made = await service.call("POST", path, {"name": "rig"}, token=owner.token)
+            tokens.append({"X-Worker-Token": made.body["token"]})
+        one, two = tokens
+        beats = [
+            await service.call("POST", "/api/worker/heartbeat", headers=one) for _ in range(60)
+        ]
+        assert {answer.status for answer in beats} == {200, 429}
+        assert (await service.call("POST", "/api/worker/heartbeat", headers=two)).status == 200
+        assert (await service.call("GET", "/auth/me", token=owner.token)).status == 200

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from multidict import CIMultiDict
 from support.service import Answer, Service, running_in
 from support.waiting import until
 
@@ -164,6 +165,16 @@ async def test_a_client_is_who_the_trusted_proxy_says(behind: Service) -> None:
     assert await register(behind, 5, "192.0.2.1, 192.0.2.3") == 200
     assert await register(behind, 6, "192.0.2.1, 127.0.0.1") == 429
     assert await register(behind, 7, "") == 200
+
+
+async def test_every_line_of_the_header_is_read(behind: Service) -> None:
+    assert [await register(behind, number, "192.0.2.1") for number in range(2)] == [200, 200]
+    body = {"username": "x", "email": "x@example.com", "password": PASSWORD}
+    lines = [("X-Forwarded-For", "198.51.100.9"), ("X-Forwarded-For", "192.0.2.1:4711")]
+    headers = CIMultiDict([("Content-Type", "application/json"), *lines])
+    url = f"{behind.url}/auth/register"
+    async with behind.http.post(url, json=body, headers=headers) as answer:
+        assert answer.status == 429
 
 
 async def test_nobody_is_believed_who_is_not_trusted(tmp_path: Path) -> None:

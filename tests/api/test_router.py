@@ -3,7 +3,7 @@
 import pytest
 
 from api.errors import Transport, TransportError
-from api.router import Router
+from api.router import Router, routed
 from api.routes import Call, Reply, Route
 
 
@@ -138,6 +138,21 @@ def test_another_method_is_told_which_are_taken(method: str, path: str, allow: s
 def test_a_dot_in_a_pattern_is_a_dot() -> None:
     assert ROUTER.find("GET", "/files/a.json")[1] == {"name": "a"}
     assert refused("GET", "/files/a-json").reason is Transport.NO_SUCH_PATH
+
+
+@pytest.mark.parametrize(
+    ("raw", "path"),
+    [
+        ("/api/jobs/7", "/api/jobs/7"),
+        ("/%61pi/jobs/%37", "/api/jobs/7"),
+        ("/api%2Fjobs", "/api%2Fjobs"),
+        ("/api/jobs/a%2fb", "/api/jobs/a%2Fb"),
+        ("/api/jobs/gr%C3%B6%C3%9Fe", "/api/jobs/größe"),
+        ("/%zz%", "/%zz%"),
+    ],
+)
+def test_a_path_is_decoded_but_for_what_would_be_a_separator(raw: str, path: str) -> None:
+    assert routed(raw) == path
 
 
 def test_without_routes_nothing_is_found() -> None:

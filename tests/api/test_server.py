@@ -11,6 +11,9 @@ import pytest
 from support.service import Answer, Service, running_in
 from support.waiting import until
 
+from market.tokens import Claims
+from proxyd import clock
+
 LIMIT = 1024 * 1024
 SECRET = "tell-nobody"  # stands in every hostile request, and in no answer or log line
 ENDS = b"Host: x\r\nConnection: close\r\n"
@@ -182,6 +185,10 @@ async def test_a_broken_request_gets_one_answer_and_one_log_line(
         ("//healthz", 404),
         ("/HEALTHZ", 404),
         ("/../../etc/passwd", 404),
+        ("/auth%2Flogin?tell-nobody", 404),
+        ("/api/marketplace%2fjobs", 404),
+        ("/%61pi/marketplace/%6Aobs", 200),
+        ("/docs%2Fstart.js", 404),
         ("/auth/login?tell-nobody", 405),
         ("http://tell-nobody/healthz", 200),
         ("/healthz?tell-nobody=%00%ff&&=", 200),
@@ -258,7 +265,82 @@ async def test_what_is_broken_after_a_good_request_ends_the_connection(service: 
 async def test_http_1_0_is_spoken_too(service: Service) -> None:
     answered = await exchange(service, b"GET /healthz HTTP/1.0\r\n\r\n")
     assert answered.startswith(b"HTTP/1.0 200 ")
-    assert answered.endswith(b'{"ok":true,"service":"proxyd"}')
+    assert answered.endswith(b'{"ok":true,"service":"proxyd"}\n')
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/nowhere", "/auth/me", "/openapi.json"])
+async def test_an_answer_is_a_line_that_says_first_whether_it_went_well(
+    service: Service, path: str
+) -> None:
+    async with service.http.get(service.url + path) as answer:
+        body = await answer.read()
+    assert body.endswith(b"}\n")
+    assert body.count(b"\n") == 1
+    assert path == "/openapi.json" or body.startswith((b'{"ok":true,', b'{"ok":false,"error":{'))
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ({}, "There is no Authorization header"),
+        ({"X-Worker-Token": "x"}, "This path is for people"),
+        ({"Authorization": "x"}, "is not the word Bearer"),
+        ({"Authorization": "Basic eDp5"}, "is not the word Bearer"),
+        ({"Authorization": "Bearer"}, "is not the word Bearer"),
+        ({"Authorization": "Bearer x.y.z"}, "malformed, or is none of this service; log in again"),
+        ({"Authorization": "Bearer " + "x" * 5_000}, "malformed, or is none"),
+    ],
+)
+async def test_who_shows_no_session_token_is_told_which_mistake_it_was(
+    service: Service, headers: dict[str, str], words: str
+) -> None:
+    answer = await service.call("GET", "/auth/me", headers=headers)
+    refused(answer, 401, "unauthorized")
+    assert words in answer.body["error"]["message"]
+
+
+async def test_who_shows_an_old_session_token_is_told_so(service: Service) -> None:
+    person = await service.person()
+    await service.call("POST", "/auth/logout", token=person.token)
+    answer = await service.call("GET", "/auth/me", token=person.token)
+    assert answer.body["error"]["message"] == "The login session has ended; log in again."
+    tokens = service.daemon.accounts._tokens
+    claims = Claims(person.user_id, "x", clock.seconds() - tokens.lifetime_seconds)
+    old = tokens.sign(claims, token_id="x")
+    answer = await service.call("GET", "/auth/me", token=old)
+    assert answer.body["error"]["message"] == "The session token has expired; log in again."
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ({}, "There is no X-Worker-Token header"),
+        ({"Authorization": "Bearer x"}, "This path is for worker devices"),
+        ({"X-Worker-Token": ""}, "none of this service, or was revoked"),
+        ({"X-Worker-Token": "x", "Authorization": "Bearer x"}, "none of this service"),
+    ],
+)
+async def test_who_shows_no_worker_token_is_told_which_mistake_it_was(
+    service: Service, headers: dict[str, str], words: str
+) -> None:
+    answer = await service.call("POST", "/api/worker/offline", headers=headers)
+    refused(answer, 401, "worker_unauthorized")
+    assert words in answer.body["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "words"),
+    [
+        ("GET", "/auth/login", "This path takes POST, not GET."),
+        ("PUT", "/api/jobs", "This path takes GET or POST, not PUT."),
+        ("POST", "/docs", "This path takes GET, not POST."),
+        ("GET", "/api/job", "There is nothing at this path; /docs lists every one."),
+    ],
+)
+async def test_who_takes_a_wrong_turn_is_told_the_way(
+    service: Service, method: str, path: str, words: str
+) -> None:
+    assert (await service.call(method, path)).body["error"]["message"] == words
 
 
 async def test_a_request_in_single_bytes_is_a_request(service: Service) -> None:

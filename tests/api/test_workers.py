@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import uuid
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -101,6 +102,33 @@ async def test_a_new_device_is_listed_offline_with_the_fields_of_the_specificati
         "is_online": False,
         "earn_today": 0.0,
     }
+
+
+async def test_a_heartbeat_may_be_empty_in_chunks(service: Service) -> None:
+    made = await worker(service, await service.person())
+
+    async def nothing() -> AsyncIterator[bytes]:
+        return
+        yield b""
+
+    headers = {"X-Worker-Token": made["token"], "Content-Type": "application/json"}
+    async with service.http.post(
+        service.url + HEARTBEAT, data=nothing(), headers=headers
+    ) as answer:
+        assert answer.request_info.headers["Transfer-Encoding"] == "chunked"
+        assert answer.status == 200
+
+
+@pytest.mark.parametrize("text", ["a\nb", "a\x1b[2J", "\x7f", "a\u2028b", "a\u202eb"])
+@pytest.mark.parametrize("field", ["hostname", "gpu_name"])
+async def test_what_is_shown_of_a_device_has_no_control_characters(
+    service: Service, field: str, text: str
+) -> None:
+    owner = await service.person()
+    made = await worker(service, owner)
+    refused(await heartbeat(service, made["token"], {field: text}), "invalid_field", field)
+    [device] = await listed(service, owner)
+    assert (device["hostname"], device["gpu_name"], device["is_online"]) == ("rig", "", False)
 
 
 async def test_a_heartbeat_without_a_body_makes_the_device_online(service: Service) -> None:

@@ -218,7 +218,8 @@ def test_a_url_of_sqlite_names_a_file(url: str) -> None:
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite://proxyd.db", "sqlite://var/proxyd.db"])
 def test_a_url_of_sqlite_has_three_slashes(url: str) -> None:
-    assert blamed(storage={"url": url}) == ["storage.url"]
+    (problem,) = problems(storage={"url": url})
+    assert problem.startswith("storage.url: a path behind sqlite: needs three slashes")
 
 
 # --- the signing key ---------------------------------------------------------------------------

@@ -61,12 +61,16 @@ def test_the_walk_through_of_the_proxy_runs(tmp_path: Path) -> None:
     assert 0 < without < with_password
     assert with_password + without == used
     assert printed.rstrip().endswith('{"ok":true}')
+    assert '"kind":"release","currency":"usd"' in printed
 
 
 def test_the_walk_through_of_jobs_runs(tmp_path: Path) -> None:
     printed = walk_through("jobs.md", tmp_path)
     assert '"is_online":true' in printed
     assert '"status":"running"' in printed
+    assert '"requirements":"GPU with 24 GB"' in printed
+    assert '"kind":"earning","currency":"credit","amount":108.0' in printed
+    assert '"default_usd_per_hour":1.0' in printed
     assert '"username":"bo","credit_balance":5.0' in printed
     assert '"username":"wim","credit_balance":158.0' in printed
     assert '"replicas":3,"ready_replicas":0,"status":"queued","payment_type":"usd","cost":12.0' in (

@@ -35,7 +35,7 @@ REPLICA_CREDIT = micro(900)
 
 
 async def create(market: Market, user: str, **changes: Any) -> str:
-    return await market.deploys.create(user, NewDeploy(**{**FIELDS, **changes}))
+    return (await market.deploys.create(user, NewDeploy(**{**FIELDS, **changes}))).id
 
 
 async def available(market: Market, user: str, currency: Currency = USD) -> int:
@@ -58,9 +58,9 @@ async def device(market: Market, owner: str) -> DeviceRow:
 
 
 async def open_jobs(market: Market) -> list[JobRow]:
-    """Return waiting and running jobs, oldest first."""
+    """Return waiting and running jobs, whole, oldest first."""
     found = await market.jobs.page_open(status=None, job_type="", before="", limit=1000)
-    return found[::-1]
+    return [await market.jobs.find_open(job.id) for job in found[::-1]]
 
 
 async def shape(market: Market, user: str, deploy_id: str) -> tuple[str, int]:
@@ -173,6 +173,53 @@ async def test_every_replica_is_a_waiting_job_priced_in_credits(
         assert job.price_held == (REPLICA_USD if currency is USD else REPLICA_CREDIT)
         assert "2" in job.requirements
         assert "A100" in job.requirements
+
+
+async def test_whoever_runs_a_replica_is_told_what(market: Market) -> None:
+    user = await market.person("100")
+    plain = await create(market, user, replicas=1)
+    told = {"image": "registry.example.com/model:7", "command": "train --epochs 3"}
+    deploy_id = await create(market, user, replicas=2, job_type="Jupyter", **told)
+    jobs = await open_jobs(market)
+    assert [job.description for job in jobs] == [
+        f"Replica 1 of 1 of the deploy {plain}\nType: Training",
+        *(
+            f"Replica {number} of 2 of the deploy {deploy_id}\nType: Jupyter\n"
+            "Image: registry.example.com/model:7\nCommand: train --epochs 3"
+            for number in (1, 2)
+        ),
+    ]
+    row = (await market.deploys.find(user, deploy_id)).row
+    assert (row.image, row.command) == (told["image"], told["command"])
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [("image", "x" * 301), ("command", "x" * 2_001), ("image", "a\nb"), ("command", "a\x1bb")],
+)
+async def test_what_a_worker_is_told_is_bounded_and_printable(
+    market: Market, field: str, text: str
+) -> None:
+    user = await market.person("100")
+    with pytest.raises(MarketError) as caught:
+        await create(market, user, **{field: text})
+    assert (caught.value.code, caught.value.field) == (Code.INVALID_FIELD, field)
+
+
+async def test_what_a_deploy_has_cost_is_known_once_it_is_over(market: Market) -> None:
+    user, owner = await market.person("100"), await market.person()
+    deploy_id = await create(market, user, replicas=2)
+    worker = await device(market, owner)
+    first, second = await open_jobs(market)
+    assert [row.job_id for row in (await market.deploys.find(user, deploy_id)).replicas] == [
+        first.id,
+        second.id,
+    ]
+    await market.jobs.accept(worker, first.id)
+    await market.jobs.complete(worker, first.id, "")
+    assert (await market.deploys.find(user, deploy_id)).paid is None
+    await market.jobs.cancel(user, second.id)
+    assert (await market.deploys.find(user, deploy_id)).paid == REPLICA_USD
 
 
 async def test_a_replica_has_the_type_that_the_marketplace_knows(market: Market) -> None:
@@ -386,8 +433,9 @@ async def test_a_life_that_succeeds_in_words(market: Market) -> None:
     assert await shape(market, user, deploy_id) == ("running", 1)
     await market.jobs.fail(worker, second.id, "no memory")
     assert await shape(market, user, deploy_id) == ("queued", 0)
-    await market.jobs.accept(worker, second.id)
-    await market.jobs.complete(worker, second.id, "done")
+    other = await device(market, owner)
+    await market.jobs.accept(other, second.id)
+    await market.jobs.complete(other, second.id, "done")
     assert await shape(market, user, deploy_id) == ("completed", 0)
     assert await revenue(market) == micro(18)
 
@@ -401,6 +449,7 @@ async def test_a_replica_that_fails_three_times_is_released(market: Market) -> N
     await market.jobs.complete(worker, first.id, "done")
     for _ in range(3):
         assert await shape(market, user, deploy_id) == ("queued", 0)
+        worker = await device(market, owner)
         await market.jobs.accept(worker, second.id)
         await market.jobs.fail(worker, second.id, "no memory")
     assert await shape(market, user, deploy_id) == ("failed", 0)

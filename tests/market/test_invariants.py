@@ -219,10 +219,15 @@ class Marketplace(RuleBasedStateMachine):
     @rule(job=jobs, number=person)
     def accept(self, job: str, number: int) -> None:
         before = self._job(job)
-        outcome = self.attempt(self._accept(job, number), Code.JOB_NOT_WAITING)
+        refusals = (Code.JOB_NOT_WAITING, Code.JOB_FAILED_HERE)
+        outcome = self.attempt(self._accept(job, number), *refusals)
         device_id, _ = self.tokens[number]
         is_mine = before.status == "running" and before.device_id == device_id
-        assert isinstance(outcome, JobRow) == (before.status == "waiting" or is_mine)
+        has_failed = self.run(
+            self.store.read(job_queries.has_failed, job_id=job, device_id=device_id)
+        )
+        is_free = before.status == "waiting" and not has_failed
+        assert isinstance(outcome, JobRow) == (is_free or is_mine)
 
     @rule(job=jobs, number=person)
     def complete(self, job: str, number: int) -> None:
@@ -261,10 +266,11 @@ class Marketplace(RuleBasedStateMachine):
         """Take a job from its beginning to an end; one that fails does so until it is over."""
         self.deposit(buyer, Currency.CREDIT, price)
         job = self.put_up(buyer, price, 1)
-        while self._job(job).status == "waiting":
-            self.accept(job, number)
+        while (before := self._job(job)).status == "waiting":
+            device = (number + before.attempts) % len(self.tokens)
+            self.accept(job, device)
             self.clock.now += seconds
-            self.accept(job, number)
+            self.accept(job, device)
             if ending == "cancel":
                 self.cancel(job)
                 assert self._job(job).status == "cancelled"

@@ -357,7 +357,9 @@ async def test_of_a_completion_and_its_rival_one_wins(market: Market, rival: str
             left = JobStatus.CANCELLED if rival == "cancel" else JobStatus.WAITING
             assert job.status == left
         shares += job.earned
-        assert [attempt.outcome for attempt in await history(market, job_id)] == [job.status]
+        retried = "lost" if rival == "take_back" else "failed"
+        outcome = retried if job.status == JobStatus.WAITING else job.status
+        assert [attempt.outcome for attempt in await history(market, job_id)] == [outcome]
     assert await available(market, worker) == shares
     report = await audit_ledger(market.store)
     assert report.passed, report
@@ -383,9 +385,129 @@ async def test_a_job_that_fails_waits_again_and_keeps_its_hold(market: Market) -
     await market.jobs.fail(device, job_id, "no GPU")
     job = await stored(market, job_id)
     assert (job.status, job.device_id, job.attempts) == (JobStatus.WAITING, None, 1)
-    assert (job.finished_at, job.earned) == (None, 0)
+    assert (job.accepted_at, job.finished_at, job.earned) == (None, None, 0)
+    assert (job.result, job.failure_reason) == (None, "no GPU")
     assert (await available(market, worker), await held(market, buyer)) == (0, 10 * MICRO)
+    assert (await market.jobs.accept(await device_of(market, worker), job_id)).attempts == 2
+
+
+async def test_a_device_that_has_failed_at_a_job_leaves_it_to_others(market: Market) -> None:
+    buyer, worker = await market.person(credit="20"), await market.person()
+    job_id, device = await running(market, buyer, worker)
+    await market.jobs.fail(device, job_id, "no GPU")
+    assert await refusal(market.jobs.accept(device, job_id)) is Code.JOB_FAILED_HERE
+    assert (await stored(market, job_id)).attempts == 1
+    await market.jobs.accept(device, await market.jobs.create(buyer, wanted()))
+    other = await device_of(market, worker)
+    await market.jobs.accept(other, job_id)
+    assert await refusal(market.jobs.accept(device, job_id)) is Code.JOB_NOT_WAITING
+
+
+async def test_a_device_that_lost_a_job_may_take_it_again(market: Market) -> None:
+    buyer, worker = await market.person(credit="10"), await market.person()
+    job_id, device = await running(market, buyer, worker)
+    market.clock.now += SILENCE + 1
+    assert await market.jobs.take_back() == 1
     assert (await market.jobs.accept(device, job_id)).attempts == 2
+
+
+async def test_a_late_report_of_an_earlier_attempt_is_refused(market: Market) -> None:
+    buyer, worker = await market.person(credit="10"), await market.person()
+    job_id, device = await running(market, buyer, worker)
+    market.clock.now += SILENCE + 1
+    assert await market.jobs.take_back() == 1
+    await market.jobs.accept(device, job_id)
+    for late in (
+        market.jobs.complete(device, job_id, "late", attempt=1),
+        market.jobs.fail(device, job_id, "late", attempt=1),
+        market.jobs.complete(device, job_id, "early", attempt=3),
+    ):
+        assert await refusal(late) is Code.ATTEMPT_NOT_CURRENT
+    assert (await stored(market, job_id)).status == JobStatus.RUNNING
+    for _ in range(2):
+        await market.jobs.complete(device, job_id, "done", attempt=2)
+    late = market.jobs.complete(device, job_id, "late", attempt=1)
+    assert await refusal(late) is Code.ATTEMPT_NOT_CURRENT
+    assert (await stored(market, job_id)).result == "done"
+
+
+async def test_a_device_that_was_revoked_after_it_was_recognised_gets_no_job(
+    market: Market,
+) -> None:
+    buyer, worker = await market.person(credit="10"), await market.person()
+    job_id, device = await market.jobs.create(buyer, wanted()), await device_of(market, worker)
+    await market.devices.revoke(worker, device.id)
+    assert await refusal(market.jobs.accept(device, job_id)) is Code.WORKER_UNAUTHORIZED
+    assert (await stored(market, job_id)).status == JobStatus.WAITING
+
+
+async def test_a_revoked_device_hands_its_jobs_back(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_module, "TAKE_BACK_MAX_JOBS", 2)
+    buyer, worker = await market.person(credit="60"), await market.person()
+    other, another = await running(market, buyer, worker)
+    device = await device_of(market, worker)
+    jobs = [await market.jobs.create(buyer, wanted()) for _ in range(5)]
+    for job_id in jobs:
+        await market.jobs.accept(device, job_id)
+    await market.jobs.complete(device, jobs[0], "")
+    for _ in range(2):
+        await market.devices.revoke(worker, device.id)
+        await market.jobs.take_back_from(device.id)
+    assert (await stored(market, jobs[0])).status == JobStatus.COMPLETED
+    for job_id in jobs[1:]:
+        job = await stored(market, job_id)
+        assert (job.status, job.failure_reason) == (JobStatus.WAITING, jobs_module.REVOKED)
+    assert (await stored(market, other)).device_id == another.id
+
+
+async def test_of_revoking_and_accepting_at_once_no_job_stays_with_the_device(
+    market: Market,
+) -> None:
+    buyer, worker = await market.person(credit="200"), await market.person()
+    for _ in range(10):
+        job_id, device = await market.jobs.create(buyer, wanted()), await device_of(market, worker)
+
+        async def revoke(revoked: DeviceRow = device) -> None:
+            await market.devices.revoke(worker, revoked.id)
+            await market.jobs.take_back_from(revoked.id)
+
+        accepting = market.jobs.accept(device, job_id)
+        outcome, _ = await asyncio.gather(accepting, revoke(), return_exceptions=True)
+        assert code_of(outcome) in (None, Code.WORKER_UNAUTHORIZED)
+        assert (await stored(market, job_id)).status == JobStatus.WAITING
+
+
+async def test_a_device_lists_the_jobs_that_it_runs(market: Market) -> None:
+    buyer, worker = await market.person(credit="100"), await market.person()
+    await running(market, buyer, worker)
+    device = await device_of(market, worker)
+    jobs = [await market.jobs.create(buyer, wanted()) for _ in range(4)]
+    for job_id in jobs:
+        await market.jobs.accept(device, job_id)
+    await market.jobs.complete(device, jobs[0], "")
+    page = await market.jobs.page_of_device(device, before="", limit=2)
+    assert [job.id for job in page] == [jobs[3], jobs[2]]
+    page = await market.jobs.page_of_device(device, before=jobs[2], limit=2)
+    assert [job.id for job in page] == [jobs[1]]
+
+
+async def test_what_a_job_has_cost_is_known_once_it_is_over(market: Market) -> None:
+    buyer, worker = await market.person(credit="100"), await market.person()
+    done, device = await running(market, buyer, worker)
+    shared, _ = await running(market, buyer, worker)
+    released = await market.jobs.create(buyer, wanted())
+    assert (await market.jobs.find(buyer, done)).paid is None
+    await market.jobs.complete(device, done, "")
+    market.clock.now += HOUR
+    await market.jobs.cancel(buyer, shared)
+    await market.jobs.cancel(buyer, released)
+    expected = {done: 10 * MICRO, shared: 5 * MICRO, released: 0}
+    for job_id, paid in expected.items():
+        assert (await market.jobs.find(buyer, job_id)).paid == paid
+    page = await market.jobs.page_of_user(buyer, status=None, before="", limit=10)
+    assert {job.id: job.captured for job in page} == expected
 
 
 async def test_the_third_failure_is_the_last_and_releases_the_price(market: Market) -> None:
@@ -397,7 +519,8 @@ async def test_the_third_failure_is_the_last_and_releases_the_price(market: Mark
         await market.jobs.accept(device, job_id)
         await market.jobs.fail(device, job_id, f"reason {number}")
     job = await stored(market, job_id)
-    assert (job.status, job.attempts, job.result) == (JobStatus.FAILED, 3, "reason 2")
+    assert (job.status, job.attempts, job.result) == (JobStatus.FAILED, 3, None)
+    assert job.failure_reason == "reason 2"
     assert (job.finished_at, job.earned) == (market.clock.now, 0)
     assert (await available(market, buyer), await held(market, buyer)) == (10 * MICRO, 0)
     assert (await available(market, worker), await revenue(market)) == (0, 0)
@@ -499,7 +622,7 @@ async def test_only_the_attempt_that_runs_is_paid_when_the_job_is_cancelled(
     waiting, _ = await running(market, buyer, worker)
     market.clock.now += HOUR
     await market.jobs.fail(device, again, "cannot")
-    await market.jobs.accept(device, again)
+    await market.jobs.accept(await device_of(market, worker), again)
     await market.jobs.cancel(buyer, again)
     assert (await available(market, worker), await available(market, buyer)) == (0, 10 * MICRO)
     assert (await market.jobs.take_back()) == 1
@@ -540,7 +663,7 @@ async def test_somebody_elses_job_is_not_found(market: Market) -> None:
         market.jobs.find(buyer, market.identifiers.new()),
     ):
         assert await refusal(attempt) is Code.JOB_NOT_FOUND
-    assert (await market.jobs.find(buyer, job_id)).status == JobStatus.WAITING
+    assert (await market.jobs.find(buyer, job_id)).job.status == JobStatus.WAITING
 
 
 async def test_a_job_is_taken_back_after_ten_silent_minutes_and_not_before(
@@ -737,12 +860,12 @@ async def test_the_attempts_tell_a_jobs_history(market: Market) -> None:
     await market.jobs.take_back()
     market.clock.now += 5
     done = market.clock.now
-    await market.jobs.accept(failing, job_id)
-    await market.jobs.complete(failing, job_id, "")
+    await market.jobs.accept(vanishing, job_id)
+    await market.jobs.complete(vanishing, job_id, "")
     assert await history(market, job_id) == [
-        (1, failing.id, start, start + 10, "waiting"),
-        (2, vanishing.id, start + 10, done - 5, "waiting"),
-        (3, failing.id, done, done, "completed"),
+        (1, failing.id, start, start + 10, "failed"),
+        (2, vanishing.id, start + 10, done - 5, "lost"),
+        (3, vanishing.id, done, done, "completed"),
     ]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from market.errors import Code, MarketError
-from market.passwords import THREADS, WAITING_MAX, Passwords
+from market.passwords import THREADS, WAITING_MAX, WAITING_MAX_PER_CLIENT, Passwords
 
 TIME_COST = 1
 MEMORY_KIB = 64
@@ -119,6 +119,21 @@ async def test_one_more_than_may_wait_is_refused_and_the_others_are_served(
     assert all(isinstance(outcome, str) for outcome in served)
     assert isinstance(refused, MarketError)
     assert refused.code is Code.TOO_BUSY
+
+
+async def test_one_client_has_only_a_part_of_the_room(passwords: Passwords) -> None:
+    crowd = [
+        asyncio.create_task(passwords.hash("x", client="192.0.2.1"))
+        for _ in range(WAITING_MAX_PER_CLIENT + 1)
+    ]
+    await asyncio.sleep(0)
+    other = asyncio.create_task(passwords.verify("x", None, client="192.0.2.2"))
+    *served, refused = await asyncio.gather(*crowd, return_exceptions=True)
+    assert all(isinstance(outcome, str) for outcome in served)
+    assert isinstance(refused, MarketError)
+    assert refused.code is Code.TOO_BUSY
+    assert not await other
+    assert await passwords.hash("x", client="192.0.2.1")
 
 
 async def test_there_is_room_again_when_the_crowd_is_gone(passwords: Passwords) -> None:

@@ -2,13 +2,15 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 from support.market import Market
 from support.waiting import until
 
-from market.accounts import Caller
+from market import passwords
+from market.accounts import Caller, LoginLimits
 from market.errors import Code, MarketError
 from market.mail import Message
 from market.recovery import Recovery
@@ -42,7 +44,13 @@ def letters() -> Letters:
 @pytest.fixture
 async def recovery(market: Market, letters: Letters) -> AsyncIterator[Recovery]:
     made = Recovery(
-        market.store, market.passwords, letters, "https://app.example.com", market.clock.seconds
+        market.store,
+        market.passwords,
+        letters,
+        "https://app.example.com",
+        market.clock.seconds,
+        market.accounts,
+        LoginLimits(),
     )
     running = asyncio.create_task(made.run())
     yield made
@@ -73,6 +81,28 @@ async def forgotten(recovery: Recovery, letters: Letters, email: str = EMAIL) ->
     recovery.forgot(email)
     await until(lambda: len(letters.sent) > before)
     return letters.secret()
+
+
+def after(
+    market: Market,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    happens: Callable[[], Awaitable[Any]],
+) -> None:
+    """Have something happen, once, after a password was hashed or verified."""
+    real = getattr(market.passwords, name)
+
+    async def interrupted(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.undo()
+        outcome = await real(*args, **kwargs)
+        await happens()
+        return outcome
+
+    monkeypatch.setattr(market.passwords, name, interrupted)
+
+
+async def live_logins(tx: Transaction) -> int | None:
+    return await tx.one(int, "SELECT COUNT(*) FROM login_sessions WHERE ended_at IS NULL")
 
 
 async def fails(coroutine: object, code: Code) -> MarketError:
@@ -143,6 +173,86 @@ async def test_a_reset_replaces_the_password_and_ends_every_login(
     login = await market.accounts.login(email=EMAIL, password="another password")
     assert login.profile.email_verified_at is not None
     await fails(recovery.reset(secret, "yet another one"), Code.INVALID_MAIL_TOKEN)
+
+
+async def test_a_change_does_not_undo_a_reset_that_was_faster(
+    market: Market,
+    recovery: Recovery,
+    letters: Letters,
+    token: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    secret, me = await forgotten(recovery, letters), await caller(market, token)
+    after(market, monkeypatch, "hash", lambda: recovery.reset(secret, "the owner's new one"))
+    change = market.accounts.change_password(me, old="long enough", new="a thief's new one")
+    await fails(change, Code.UNAUTHORIZED)
+    await market.accounts.login(email=EMAIL, password="the owner's new one")
+
+
+async def test_of_two_changes_from_one_login_the_faster_counts(
+    market: Market, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me, change = await caller(market, token), market.accounts.change_password
+    after(market, monkeypatch, "hash", lambda: change(me, old="long enough", new="the faster one"))
+    error = await fails(change(me, old="long enough", new="the slower"), Code.WRONG_PASSWORD)
+    assert error.field == "old_password"
+    await market.accounts.login(email=EMAIL, password="the faster one")
+
+
+async def test_a_login_under_way_does_not_survive_a_change(
+    market: Market, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me, change = await caller(market, token), market.accounts.change_password
+    after(market, monkeypatch, "verify", lambda: change(me, old="long enough", new="another one"))
+    login = market.accounts.login(email=EMAIL, password="long enough")
+    await fails(login, Code.INVALID_CREDENTIALS)
+    assert await market.store.read(live_logins) == 1
+
+
+async def test_a_changed_password_voids_the_link_to_replace_it(
+    market: Market, recovery: Recovery, letters: Letters, token: str
+) -> None:
+    secret, me = await forgotten(recovery, letters), await caller(market, token)
+    await market.accounts.change_password(me, old="long enough", new="another password")
+    await fails(recovery.reset(secret, "yet another one"), Code.INVALID_MAIL_TOKEN)
+
+
+async def test_a_letter_to_replace_a_password_leaves_the_other_letter_good(
+    market: Market, recovery: Recovery, letters: Letters, token: str
+) -> None:
+    await recovery.resend_verification(await caller(market, token))
+    to_verify = letters.secret()
+    to_reset = await forgotten(recovery, letters)
+    await recovery.verify(to_verify)
+    await recovery.reset(to_reset, "another password")
+
+
+async def test_a_reset_forgives_what_failed_before(
+    market: Market, recovery: Recovery, letters: Letters, token: str
+) -> None:
+    login = market.accounts.login
+    for _ in range(10):
+        await fails(login(email=EMAIL, password="wrong"), Code.INVALID_CREDENTIALS)
+    await recovery.reset(await forgotten(recovery, letters), "another password")
+    await login(email=EMAIL, password="another password")
+
+
+async def test_a_wrong_secret_is_refused_before_anything_is_hashed(
+    market: Market,
+    recovery: Recovery,
+    letters: Letters,
+    token: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    secret = await forgotten(recovery, letters)
+    with monkeypatch.context() as patched:
+        patched.setattr(market.passwords, "hash", None)
+        for number in range(100):
+            wrong = recovery.reset(f"wrong {number}", "another password", client="192.0.2.1")
+            await fails(wrong, Code.INVALID_MAIL_TOKEN)
+    late = recovery.reset(secret, "another password", client="192.0.2.1")
+    await fails(late, Code.TOO_MANY_ATTEMPTS)
+    await recovery.reset(secret, "another password", client="192.0.2.2")
 
 
 async def test_of_ten_who_use_a_secret_at_once_one_succeeds(
@@ -232,6 +342,53 @@ async def test_failed_logins_are_throttled_by_address(market: Market, token: str
     await login(email=EMAIL, password="long enough")
 
 
+async def test_of_thirty_guesses_at_once_ten_are_looked_at(market: Market, token: str) -> None:
+    login = market.accounts.login
+    guesses = (login(email=EMAIL, password=f"wrong {number}") for number in range(30))
+    outcomes = await asyncio.gather(*guesses, return_exceptions=True)
+    codes = [outcome.code for outcome in outcomes if isinstance(outcome, MarketError)]
+    assert codes.count(Code.INVALID_CREDENTIALS) == 10
+    assert codes.count(Code.TOO_MANY_ATTEMPTS) == 20
+
+
+async def test_a_login_that_succeeds_starts_the_count_anew(market: Market, token: str) -> None:
+    login = market.accounts.login
+    for _ in range(3):
+        for _ in range(9):
+            await fails(login(email=EMAIL, password="wrong"), Code.INVALID_CREDENTIALS)
+        await login(email=EMAIL, password="long enough")
+
+
+async def test_logins_that_succeed_are_no_failures_of_their_client(
+    market: Market, token: str
+) -> None:
+    for _ in range(101):
+        await market.accounts.login(email=EMAIL, password="long enough", client="192.0.2.1")
+
+
+async def test_wrong_old_passwords_are_throttled_by_user(market: Market, token: str) -> None:
+    me, change = await caller(market, token), market.accounts.change_password
+    for _ in range(10):
+        await fails(market.accounts.login(email=EMAIL, password="x"), Code.INVALID_CREDENTIALS)
+    await change(me, old="long enough", new="another password")
+    for _ in range(10):
+        await fails(change(me, old="wrong", new="long enough"), Code.WRONG_PASSWORD)
+    late = change(me, old="another password", new="long enough")
+    await fails(late, Code.TOO_MANY_ATTEMPTS)
+    market.clock.now += 15 * 60
+    await change(me, old="another password", new="long enough")
+
+
+async def test_of_thirty_wrong_old_passwords_at_once_ten_are_looked_at(
+    market: Market, token: str
+) -> None:
+    me, change = await caller(market, token), market.accounts.change_password
+    tries = (change(me, old=f"wrong {number}", new="another one") for number in range(30))
+    outcomes = await asyncio.gather(*tries, return_exceptions=True)
+    codes = [outcome.code for outcome in outcomes if isinstance(outcome, MarketError)]
+    assert codes.count(Code.WRONG_PASSWORD) == 10
+
+
 async def test_failed_logins_are_throttled_by_client(market: Market, token: str) -> None:
     login = market.accounts.login
     for number in range(100):
@@ -260,3 +417,41 @@ async def test_registrations_are_throttled_by_client(market: Market) -> None:
     await register(31, "192.0.2.2")
     market.clock.now += 3_600
     await register(32, "192.0.2.1")
+
+
+async def test_of_forty_registrations_at_once_thirty_are_done(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passwords, "WAITING_MAX_PER_CLIENT", 40)
+    outcomes = await asyncio.gather(
+        *(
+            market.accounts.register(
+                username=f"u{number}",
+                email=f"u{number}@example.com",
+                password="long enough",
+                client="192.0.2.1",
+            )
+            for number in range(40)
+        ),
+        return_exceptions=True,
+    )
+    codes = [outcome.code for outcome in outcomes if isinstance(outcome, MarketError)]
+    assert codes == [Code.TOO_MANY_ATTEMPTS] * 10
+
+
+async def test_a_taken_address_is_refused_before_anything_is_hashed(
+    market: Market, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def register(username: str, email: str) -> None:
+        await market.accounts.register(
+            username=username, email=email, password="long enough", client="192.0.2.1"
+        )
+
+    with monkeypatch.context() as patched:
+        patched.setattr(market.passwords, "hash", None)
+        for _ in range(50):
+            await fails(register("other", EMAIL.upper()), Code.EMAIL_TAKEN)
+            await fails(register("ADA", "other@example.com"), Code.USERNAME_TAKEN)
+    await fails(register("other", "other@example.com"), Code.TOO_MANY_ATTEMPTS)
+    market.clock.now += 15 * 60
+    await register("other", "other@example.com")

@@ -1,5 +1,8 @@
 """A throttle counts by key over a sliding window, and forgets."""
 
+import asyncio
+import contextlib
+
 import pytest
 from support.clock import Clock
 
@@ -39,6 +42,43 @@ def test_what_is_forgotten_starts_anew(clock: Clock) -> None:
     assert is_throttled(made, "a")
     made.forget("a")
     assert not is_throttled(made, "a")
+
+
+def test_what_is_taken_is_counted_and_can_be_taken_back(clock: Clock) -> None:
+    made = Throttle(2, 60, clock.seconds)
+    made.take_back("a")
+    made.take("a")
+    made.take("a")
+    with pytest.raises(MarketError):
+        made.take("a")
+    made.take_back("a")
+    made.take("a")
+    assert is_throttled(made, "a")
+
+
+@pytest.mark.parametrize("error", [None, ValueError(), MarketError(Code.TOO_BUSY)])
+def test_an_attempt_that_does_not_fail_is_not_counted(
+    clock: Clock, error: Exception | None
+) -> None:
+    made = Throttle(1, 60, clock.seconds)
+    for _ in range(3):
+        with contextlib.suppress(ValueError, MarketError):
+            with made.attempt("a", (Code.WRONG_PASSWORD,)):
+                assert is_throttled(made, "a")
+                if error is not None:
+                    raise error
+    assert not is_throttled(made, "a")
+
+
+@pytest.mark.parametrize("error", [MarketError(Code.WRONG_PASSWORD), asyncio.CancelledError()])
+def test_an_attempt_that_fails_or_is_given_up_is_counted(
+    clock: Clock, error: BaseException
+) -> None:
+    made = Throttle(1, 60, clock.seconds)
+    with contextlib.suppress(MarketError, asyncio.CancelledError):
+        with made.attempt("a", (Code.WRONG_PASSWORD,)):
+            raise error
+    assert is_throttled(made, "a")
 
 
 def test_no_limit_is_no_limit(clock: Clock) -> None:

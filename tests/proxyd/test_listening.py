@@ -129,7 +129,9 @@ def test_a_port_in_use_is_named_with_its_purpose() -> None:
         with pytest.raises(CannotListenError) as caught:
             listen("127.0.0.1", port, "proxy")
     assert str(caught.value) == (
-        f"cannot listen on 127.0.0.1:{port} for the proxy: Address already in use"
+        f"cannot listen on 127.0.0.1:{port} for the proxy: Address already in use; stop the "
+        "program that has it, or choose another port with PROXYD_PROXY__PORT (the "
+        "setting proxy.port)"
     )
 
 

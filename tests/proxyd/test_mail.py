@@ -24,6 +24,7 @@ class Mailbox:
     def __init__(self, refusals: int = 0) -> None:
         self.refusals = refusals
         self.letters: list[EmailMessage] = []
+        self.recipients: list[list[str]] = []
 
     async def handle_DATA(  # noqa: N802 - aiosmtpd calls it so
         self, server: SMTP, session: Session, envelope: Envelope
@@ -34,6 +35,7 @@ class Mailbox:
         letter = message_from_bytes(bytes(envelope.content or b""), policy=policy.default)
         assert isinstance(letter, EmailMessage)
         self.letters.append(letter)
+        self.recipients.append(list(envelope.rcpt_tos))
         return "250 OK"
 
 
@@ -54,6 +56,7 @@ async def smtp(mailbox: Mailbox, *, auth: bool = False) -> AsyncIterator[int]:
             auth_required=auth,
             auth_require_tls=False,
             authenticator=authenticate if auth else None,
+            enable_SMTPUTF8=True,
         ),
         "127.0.0.1",
         0,
@@ -85,6 +88,32 @@ async def test_a_letter_arrives_whole() -> None:
     assert letter["Subject"] == LETTER.subject
     assert letter["Message-ID"].endswith("@example.com>")
     assert "https://app.example.com/verify?token=a-secret" in letter.get_content()
+
+
+async def test_a_letter_reaches_an_address_beyond_ascii() -> None:
+    mailbox = Mailbox()
+    async with smtp(mailbox) as port:
+        async with outbox(port) as made:
+            made.put(verification("zoë@example.com", "https://app.example.com", "a-secret"))
+            await until(lambda: bool(mailbox.letters))
+    assert mailbox.recipients == [["zoë@example.com"]]
+
+
+@pytest.mark.parametrize(
+    "to",
+    ["ada@example.com,all@example.com", "all@example.com <ada@example.com>", "a;b@example.com", ""],
+)
+async def test_what_is_not_one_address_gets_no_letter(
+    to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mail, "FIRST_PAUSE_SECONDS", 0.01)
+    mailbox = Mailbox()
+    async with smtp(mailbox) as port:
+        async with outbox(port) as made:
+            made.put(Message(to, "x", "y"))
+            made.put(LETTER)
+            await until(lambda: bool(mailbox.letters))
+    assert mailbox.recipients == [["ada@example.com"]]
 
 
 @pytest.mark.filterwarnings("ignore:Requiring AUTH while not requiring TLS")

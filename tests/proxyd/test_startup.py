@@ -26,6 +26,8 @@ KEY = "tell-nobody" * 4
 Daemon = subprocess.Popen[str]
 Serve = Callable[..., Daemon]
 
+ALIVE = '{"ok":true,"service":"proxyd"}\n'
+
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
@@ -101,7 +103,7 @@ def fails(serve: Serve, tmp_path: Path) -> Callable[..., None]:
 def until_ready(daemon: Daemon, err: Callable[[], str]) -> str:
     """Wait for the daemon; return where its API is."""
     until_true(lambda: "ready: " in err() or daemon.poll() is not None, "the daemon is ready")
-    found = re.search(r"ready: API on (https?://\S+), proxy on \S+:\d+(, |$)", err(), re.MULTILINE)
+    found = re.search(r"ready: API on (https?://\S+), proxy on \S+:\d+, .*database ", err())
     assert found is not None, err()
     return found[1]
 
@@ -299,8 +301,9 @@ def test_a_second_daemon_on_the_same_database_is_refused(
 ) -> None:
     daemon = serve()
     url = until_ready(daemon, err)
-    fails(database, "another proxyd", name="second")
-    assert curl(f"{url}/readyz") == '{"ok":true,"service":"proxyd"}'
+    assert f"database {database}" in err()
+    fails(database, "another proxyd", "PROXYD_STORAGE__URL", name="second")
+    assert curl(f"{url}/readyz") == ALIVE
     stopped(daemon, err)
 
 
@@ -380,8 +383,8 @@ def test_a_daemon_serves_until_it_is_told_to_stop(
 ) -> None:
     daemon = serve()
     url = until_ready(daemon, err)
-    assert curl(f"{url}/healthz") == '{"ok":true,"service":"proxyd"}'
-    assert curl(f"{url}/readyz") == '{"ok":true,"service":"proxyd"}'
+    assert curl(f"{url}/healthz") == ALIVE
+    assert curl(f"{url}/readyz") == ALIVE
     for private in (database, tmp_path / "signing.key"):
         assert private.stat().st_mode & 0o777 == 0o600
     key = (tmp_path / "signing.key").read_text().strip()
@@ -425,7 +428,7 @@ def test_an_api_with_a_certificate_speaks_tls(
     daemon = serve(PROXYD_API__TLS_CERT=str(cert), PROXYD_API__TLS_KEY=str(key))
     url = until_ready(daemon, err)
     assert url.startswith("https://127.0.0.1:")
-    assert curl("--cacert", str(cert), f"{url}/readyz") == '{"ok":true,"service":"proxyd"}'
+    assert curl("--cacert", str(cert), f"{url}/readyz") == ALIVE
     stopped(daemon, err)
 
 
@@ -458,7 +461,7 @@ def test_the_demonstration_prints_lines_that_work(
     assert "socks5h://" in by_socks
     assert "http://" in by_http
     for fetch in (by_socks, by_http):
-        assert in_bash(fetch, tmp_path) == '{"ok":true,"service":"proxyd"}'
+        assert in_bash(fetch, tmp_path) == ALIVE
     until_true(lambda: '"bytes_used":0,' not in in_bash(look, tmp_path), "the bytes are shown")
     assert '"status":"active"' in in_bash(look, tmp_path)
     login = re.search(r"login +(\S+) / (\S+)", out())
@@ -476,7 +479,7 @@ def test_the_demonstration_can_be_had_again(
         until_ready(daemon, err)
         until_true(lambda: len(lines_of_curl(out())) == 3, "the demonstration is told")
         fetch, _, look = lines_of_curl(out())
-        assert in_bash(fetch, tmp_path) == '{"ok":true,"service":"proxyd"}'
+        assert in_bash(fetch, tmp_path) == ALIVE
         assert in_bash(look, tmp_path).count('"id":') == 1
         stopped(daemon, err)
 

@@ -84,6 +84,50 @@ async def test_steps_taken_one_by_one_reach_the_same_schema(
     assert any("later" in line for line in grown[-1])
 
 
+async def test_why_a_job_failed_is_told_apart_from_what_came_of_it(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = migrate.migrations(engine_of(store_url))
+    with monkeypatch.context() as patched:
+        await opened_with(patched, store_url, steps[:7])
+        store = await open_store(store_url)
+
+    async def fill(tx: Transaction) -> None:
+        await tx.run(
+            """
+            INSERT INTO users (id, username, username_key, email, email_key, password_hash,
+                created_at)
+            VALUES ('u', 'u', 'u', 'u', 'u', '', 1)
+            """
+        )
+        for status in ("waiting", "failed", "completed"):
+            await tx.run(
+                """
+                INSERT INTO jobs (id, user_id, title, job_type, price_credit, duration_hrs,
+                    description, requirements, status, created_at, accepted_at, result)
+                VALUES (:status, 'u', '', 'script', 0, 1, '', '', :status, 1, 2, 'words')
+                """,
+                status=status,
+            )
+
+    await store.write(fill)
+    await store.close()
+    store = await open_store(store_url)
+
+    async def look(tx: Transaction) -> list[tuple[object, ...]]:
+        return await tx.all(
+            lambda *row: row,
+            "SELECT status, result, failure_reason, accepted_at FROM jobs ORDER BY status",
+        )
+
+    assert await store.read(look) == [
+        ("completed", "words", None, 2),
+        ("failed", None, "words", 2),
+        ("waiting", None, "words", None),
+    ]
+    await store.close()
+
+
 async def test_a_step_that_fails_leaves_the_database_as_it_was(
     store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

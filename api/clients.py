@@ -1,0 +1,79 @@
+"""Who a client is: the address it came from, or what a trusted proxy says that was."""
+
+import re
+from collections.abc import Iterable, Sequence
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+MAPPED_BITS = 96
+
+# An IPv4 address with a port, an IPv6 address in brackets with or without one.
+_WITH_PORT = re.compile(r"(?:(?P<v4>[^:]+):\d+|\[(?P<v6>[^\]]+)\](?::\d+)?)")
+
+
+class Clients:
+    """Tells clients apart by address; an IPv4 address is the same one when IPv6 carries it.
+
+    Args:
+        trusted_proxies: networks whose X-Forwarded-For is believed.
+    """
+
+    def __init__(self, trusted_proxies: Iterable[str]) -> None:
+        self._trusted = tuple(_plain_network(ip_network(text)) for text in trusted_proxies)
+
+    def identify(self, peer: str, forwarded: Sequence[str]) -> str:
+        """Return the client's address.
+
+        Each proxy adds on the right whom it heard from, so hops are read from there for as long as
+        the one before them is trusted. What is no address is nobody's word, and ends the reading.
+
+        Args:
+            peer: where the connection came from.
+            forwarded: every X-Forwarded-For line of the request, in order.
+        """
+        address = _address(peer)
+        if address is None:
+            return peer
+        hops = [hop.strip() for hop in ",".join(forwarded).split(",") if hop.strip()]
+        while hops and self._is_trusted(address):
+            hop = _address(hops.pop())
+            if hop is None:
+                break
+            address = hop
+        return str(address)
+
+    def _is_trusted(self, address: Address) -> bool:
+        return any(
+            address.version == network.version and address in network for network in self._trusted
+        )
+
+
+def _address(text: str) -> Address | None:
+    with_port = _WITH_PORT.fullmatch(text)
+    if with_port is not None:
+        text = with_port["v4"] or with_port["v6"]
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
+
+
+def _plain_network(network: Network) -> Network:
+    """Return the IPv4 network that a network of mapped addresses stands for."""
+    if isinstance(network, IPv6Network) and network.prefixlen >= MAPPED_BITS:
+        mapped = network.network_address.ipv4_mapped
+        if mapped is not None:
+            return IPv4Network((mapped, network.prefixlen - MAPPED_BITS))
+    return network

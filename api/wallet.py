@@ -1,0 +1,75 @@
+"""Routes of wallets: what moved in mine."""
+
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+from api.codec import money
+from api.listing import Page, Timestamp, timestamp
+from api.routes import Auth, Call, Nothing, Reply, Route
+from market.wallet import Change, Wallet
+
+
+class TransactionItem(Struct):
+    """What changed of what the caller can spend: below zero what left it.
+
+    A price is held when something is bought (`hold`); what of it was not used comes back
+    (`release`). `reference` names what it was for.
+    """
+
+    id: str
+    created_at: Timestamp
+    kind: Literal["deposit", "hold", "release", "earning", "referral", "other"]
+    currency: Literal["usd", "credit"]
+    amount: float
+    reference: str
+
+
+class TransactionsReply(Reply, kw_only=True):
+    """Transactions, newest first; `next_cursor` is there when there are more."""
+
+    transactions: list[TransactionItem]
+    next_cursor: str | UnsetType = UNSET
+
+
+class WalletRoutes:
+    """The routes of wallets."""
+
+    def __init__(self, wallet: Wallet) -> None:
+        self._wallet = wallet
+
+    def table(self) -> list[Route]:
+        """Return the declarations."""
+        return [
+            Route(
+                "GET",
+                "/api/wallet/transactions",
+                "List what moved in my wallet",
+                self.transactions,
+                TransactionsReply,
+                auth=Auth.JWT,
+                query=Page,
+            ),
+        ]
+
+    async def transactions(self, call: Call[Nothing, Page]) -> TransactionsReply:
+        """List what moved in the caller's wallet."""
+        query = call.query
+        found = await self._wallet.page(call.user_id, before=query.before, limit=query.asked)
+        shown, cursor = query.cut(found)
+        return TransactionsReply(
+            transactions=[_item(change) for change in shown], next_cursor=cursor
+        )
+
+
+def _item(change: Change) -> TransactionItem:
+    kind: Any = change.kind
+    currency: Any = str(change.currency)
+    return TransactionItem(
+        id=change.id,
+        created_at=timestamp(change.created_at),
+        kind=kind,
+        currency=currency,
+        amount=money(change.amount),
+        reference=change.reference,
+    )
