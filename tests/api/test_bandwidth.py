@@ -87,7 +87,7 @@ async def test_a_purchase_may_name_addresses_that_need_no_password(service: Serv
     assert session["port"] == proxy["port"]
     await end(service, buyer, session["id"])
     (session,) = await listed(service, buyer, "?status=all")
-    assert session.keys() == LISTED_FIELDS | ADDED_FIELDS | {"ended_at"}
+    assert session.keys() == LISTED_FIELDS | ADDED_FIELDS | {"ended_at", "paid"}
 
 
 async def test_a_purchase_without_addresses_is_told_of_no_other_port(service: Service) -> None:

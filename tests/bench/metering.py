@@ -96,6 +96,7 @@ async def serve(name: str, host: str, port: int, target: tuple[str, int]) -> Non
         granted_bytes=BUDGET_BYTES,
         status=SessionStatus.ACTIVE,
         expires_at=2**62,
+        names=(),
     )
     session = {"counted": LiveSession, "uncounted": Uncounted}[name](grant, lambda _: None)
     loop = asyncio.get_running_loop()

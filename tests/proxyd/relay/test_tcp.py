@@ -46,7 +46,16 @@ class Scene:
         self.closer = Closer(self.loop, self.poller)
         self.client, near = connected()
         self.target, far = connected()
-        grant = Grant("s", "u", "h", SessionStatus.ACTIVE, 2**40, "l", quota)
+        grant = Grant(
+            session_id="session",
+            username="somebody",
+            password_hash="",
+            status=SessionStatus.ACTIVE,
+            expires_at=2**40,
+            lease_id="lease",
+            granted_bytes=quota,
+            names=(),
+        )
         self.exhausted = False
         self.session = LiveSession(grant, self._exhausted)
         self.closed = 0
