@@ -120,9 +120,19 @@ class HttpServer:
         await self._runner.setup()
         await web.SockSite(self._runner, listener, ssl_context=tls, backlog=1024).start()
 
+    def change_rate(self, requests_per_second: int) -> None:
+        """Hold callers to another rate from now on; 0 for none."""
+        self._rate = RateLimit(requests_per_second, monotonic)
+
     def drain(self) -> None:
         """From now on answer every new request with `draining`."""
         self._draining = True
+
+    async def leave(self) -> None:
+        """Accept no new connection; whoever holds the socket keeps it for the next daemon."""
+        if self._runner is not None:
+            for site in tuple(self._runner.sites):
+                await site.stop()
 
     async def stop(self) -> None:
         """Let requests in progress finish, for a bounded time, and close everything."""

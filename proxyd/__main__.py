@@ -17,6 +17,7 @@ from config.settings import Settings
 from market.errors import Code, MarketError
 from market.money import MICRO, Currency, micro
 from proxyd import commands, logs
+from proxyd.activation import ActivationError
 from proxyd.listening import CannotListenError
 from proxyd.secret import SigningKeyError
 from storage.errors import AlreadyClaimedError, StoreError
@@ -43,7 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "(the setting storage.url)"
         )
         return FAILED
-    except (MarketError, StoreError, SigningKeyError, CannotListenError) as error:
+    except (
+        MarketError,
+        StoreError,
+        SigningKeyError,
+        CannotListenError,
+        ActivationError,
+    ) as error:
         complain(str(error))
         return FAILED
     except KeyboardInterrupt:
@@ -72,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="with a funded demonstration account, reachable from this machine alone",
     )
-    _finish(serve, lambda settings, options: commands.serve(settings, with_demo=options.demo))
+    _finish(serve, _serve)
 
     user = topics.add_parser("user", help="accounts of people").add_subparsers(
         metavar="COMMAND", required=True
@@ -106,6 +113,10 @@ def _parser() -> argparse.ArgumentParser:
     audit = ledger.add_parser("audit", help="recompute everything and compare")
     _finish(audit, lambda settings, _: commands.audit(settings))
 
+    backup = topics.add_parser("backup", help="copy the live database into a new file")
+    backup.add_argument("file", type=Path, metavar="FILE")
+    _finish(backup, lambda settings, options: commands.backup(settings, options.file))
+
     config = topics.add_parser("config", help="settings").add_subparsers(
         metavar="COMMAND", required=True
     )
@@ -137,6 +148,13 @@ def _amount(text: str) -> int:
 
 def _amounts(options: argparse.Namespace) -> commands.Amounts:
     return {Currency.USD: options.usd, Currency.CREDIT: options.credits}
+
+
+def _serve(settings: Settings, options: argparse.Namespace) -> Coroutine[Any, Any, int]:
+    def again() -> Settings:
+        return load(options.config, os.environ)
+
+    return commands.serve(settings, again, with_demo=options.demo)
 
 
 def _create_user(settings: Settings, options: argparse.Namespace) -> Coroutine[Any, Any, int]:

@@ -1,5 +1,7 @@
 """What each command of the command line does."""
 
+import asyncio
+import os
 import secrets
 from argparse import Namespace
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -15,7 +17,10 @@ from market.ids import Identifiers
 from market.money import Currency, shown
 from market.passwords import Passwords
 from proxyd import clock, daemon, demo
+from proxyd.activation import inherited
 from proxyd.listening import tls_context
+from proxyd.notify import ServiceManager
+from storage.backup import back_up
 from storage.open import open_store, place
 from storage.store import Store, Transaction
 from storage.users import UserRow
@@ -27,17 +32,17 @@ DIFFERENCES_FOUND = 1
 FAILED = 1
 
 
-async def serve(settings: Settings, *, with_demo: bool) -> int:
-    """Run the daemon until it is told to stop."""
+async def serve(settings: Settings, load: Callable[[], Settings], *, with_demo: bool) -> int:
+    """Run the daemon until it is told to stop; `load` reads the settings anew."""
     if with_demo:
         settings = demo.settings_for(settings)
-    built = await daemon.build(settings)
+    built = await daemon.build(settings, inherited(os.environ))
 
     async def introduce() -> None:
         if with_demo:
             print(await demo.prepare(built), flush=True)  # noqa: T201 - what a person came for
 
-    await daemon.serve(built, introduce)
+    await daemon.serve(built, introduce, load, ServiceManager(os.environ))
     return FAILED if built.has_failed else 0
 
 
@@ -86,6 +91,13 @@ async def audit(settings: Settings) -> int:
         report = await audit_ledger(store)
     say(_report_in_words(report))
     return 0 if report.passed else DIFFERENCES_FOUND
+
+
+async def backup(settings: Settings, target: Path) -> int:
+    """Copy the database while it is served."""
+    size = await asyncio.to_thread(back_up, settings.storage.url, target)
+    say(f"{target}: {size} bytes, a copy of {place(settings.storage.url)}")
+    return 0
 
 
 async def config_check(settings: Settings, path: Path | None) -> int:

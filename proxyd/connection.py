@@ -129,11 +129,6 @@ class ClientConnection:
         self.address = address
         self.slot = slot
 
-    @property
-    def is_relaying(self) -> bool:
-        """Whether the handshake is over and bytes are relayed."""
-        return self._state is State.RELAYING
-
     def start(self) -> None:
         """Begin to listen to the client, for the time that a handshake may take."""
         self._shared.handshakes.add(self)
@@ -154,10 +149,6 @@ class ClientConnection:
             self._over()
             self._shared.poller.forget(self._sock.fileno())
             reset(self._sock)
-
-    def dismiss(self) -> None:
-        """Let it go before it relays: told, if it waits for a target."""
-        self._fail(Failure.GENERAL)
 
     def abort_if_idle(self, since: float) -> None:
         """Cut it if it relays, and moved no byte after `since` (loop time)."""

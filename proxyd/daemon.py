@@ -5,12 +5,15 @@ import logging
 import signal
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from ipaddress import ip_address
+from types import MappingProxyType
 from typing import Self
+
+import msgspec
 
 from api.accounts import AccountRoutes
 from api.answers import Answers
@@ -24,6 +27,7 @@ from api.referrals import ReferralRoutes
 from api.server import HttpServer
 from api.wallet import WalletRoutes
 from api.workers import WorkerRoutes
+from config.load import SettingsError
 from config.settings import Settings
 from market.accounts import Accounts, LoginLimits
 from market.assistant.asking import Asking, Slots
@@ -45,7 +49,7 @@ from market.referrals import Referrals, Rewards
 from market.throttle import Throttle
 from market.tokens import Tokens
 from market.wallet import Wallet
-from proxyd import clock
+from proxyd import clock, logs
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import DnsResolver
 from proxyd.gateway import Gateway
@@ -56,9 +60,17 @@ from proxyd.limits import (
     pipes_total,
     raise_descriptors,
 )
-from proxyd.listening import address_in_words, bound_port, listen, tls_context
+from proxyd.listening import (
+    CannotListenError,
+    address_in_words,
+    bound_port,
+    listen,
+    load_certificate,
+    tls_context,
+)
 from proxyd.mail import LogOutbox, SmtpOutbox, SmtpServer
 from proxyd.meter import Meter
+from proxyd.notify import ServiceManager
 from proxyd.secret import signing_key
 from proxyd.upstream import OpenAiModel
 from proxyd.wire.events import Address
@@ -72,6 +84,8 @@ MINUTE_SECONDS = 60
 EXPIRY_CHECK_SECONDS = 2.0
 TAKE_BACK_CHECK_SECONDS = 15.0
 
+Held = Mapping[str, list[socket.socket]]
+
 _logger = logging.getLogger("daemon")
 
 
@@ -79,17 +93,19 @@ _logger = logging.getLogger("daemon")
 class Listeners:
     """The sockets that clients reach, and what makes the API's speak TLS.
 
-    `passwordless` are those where a client's address stands for a password.
+    `passwordless` are those where a client's address stands for a password. `are_held` says that
+    the service manager keeps them for the next daemon.
     """
 
     api: socket.socket
     proxy: socket.socket
     passwordless: tuple[socket.socket, ...]
     tls: ssl.SSLContext | None
+    are_held: bool
 
     @classmethod
-    def open(cls, settings: Settings) -> Self:
-        """Bind all.
+    def open(cls, settings: Settings, held: Held) -> Self:
+        """Bind all but those that the service manager holds.
 
         Raises:
             CannotListenError: an address or the certificate cannot be used.
@@ -97,14 +113,21 @@ class Listeners:
         tls = tls_context(settings.api.tls_cert, settings.api.tls_key)
         host = settings.proxy.host
         with ExitStack() as opened:
-            api = opened.enter_context(listen(settings.api.host, settings.api.port, "API"))
-            proxy = opened.enter_context(listen(host, settings.proxy.port, "proxy"))
-            passwordless = tuple(
+            for sock in (sock for socks in held.values() for sock in socks):
+                opened.enter_context(sock)
+            api, proxy = held.get("api", []), held.get("proxy", [])
+            passwordless = held.get("passwordless") or [
                 opened.enter_context(listen(host, port, "proxy without passwords"))
                 for port in settings.proxy.passwordless_ports
-            )
+            ]
+            if not api:
+                api = [opened.enter_context(listen(settings.api.host, settings.api.port, "API"))]
+            if not proxy:
+                proxy = [opened.enter_context(listen(host, settings.proxy.port, "proxy"))]
+            if len(api) > 1 or len(proxy) > 1:
+                raise CannotListenError("the API and the proxy listen on one socket each")
             opened.pop_all()
-        return cls(api, proxy, passwordless, tls)
+        return cls(api[0], proxy[0], tuple(passwordless), tls, are_held=bool(held))
 
     def close(self) -> None:
         """Close all; closing twice is harmless."""
@@ -266,12 +289,43 @@ class Daemon:
             task.add_done_callback(self._watch)
         self.gateway.start(self.listeners.proxy, self.listeners.passwordless)
         await self.http.start(self.listeners.api, self.listeners.tls)
-        _logger.info("ready: %s", self._in_words())
+        _logger.info("ready: %s", self.in_words())
+
+    def reload(self, settings: Settings) -> None:
+        """Apply new limits, log settings and the certificate; say what waits for a restart.
+
+        Raises:
+            CannotListenError: the certificate cannot be used; then nothing has changed.
+        """
+        api, now = self.settings.api, settings.api
+        if self.listeners.tls is not None and (now.tls_cert, now.tls_key) == (
+            api.tls_cert,
+            api.tls_key,
+        ):
+            load_certificate(self.listeners.tls, now.tls_cert, now.tls_key)
+        logs.set_up(settings.log.level, settings.log.format)
+        limits = _limits(settings)
+        self.gateway.change_limits(limits)
+        self.meter.connections_per_session = settings.limits.connections_per_session
+        self.http.change_rate(settings.limits.requests_per_second)
+        applied = msgspec.structs.replace(self.settings, limits=settings.limits, log=settings.log)
+        waiting = [
+            section
+            for section in settings.__struct_fields__
+            if getattr(applied, section) != getattr(settings, section)
+        ]
+        self.settings = applied
+        _logger.info("settings read anew: limits, log and certificate are applied")
+        if waiting:
+            sections = ", ".join(f"[{section}]" for section in waiting)
+            _logger.warning("what has changed in %s waits for a restart", sections)
 
     async def drain(self) -> None:
         """Stop in order: no new work, live transfers to their end, the last counts, the store."""
         self._draining = True
         self.http.drain()
+        if self.listeners.are_held:
+            await self.http.leave()
         self.gateway.stop_accepting()
         seconds = self.settings.limits.drain_seconds
         _logger.info(
@@ -305,7 +359,7 @@ class Daemon:
             await self.store.close()
         _logger.info("stopped")
 
-    def _in_words(self) -> str:
+    def in_words(self) -> str:
         """Return where everything listens, and on which database."""
         api, proxy = self.settings.api, self.settings.proxy
         scheme = "https" if self.listeners.tls else "http"
@@ -361,22 +415,54 @@ class Daemon:
         return True
 
 
-async def serve(daemon: Daemon, on_ready: Callable[[], Awaitable[None]]) -> None:
-    """Run until SIGTERM or SIGINT, then drain; a second signal cuts the draining short."""
+async def serve(
+    daemon: Daemon,
+    on_ready: Callable[[], Awaitable[None]],
+    load: Callable[[], Settings],
+    manager: ServiceManager,
+) -> None:
+    """Run until SIGTERM or SIGINT, then drain; a second signal cuts the draining short.
+
+    SIGHUP reads the settings anew and applies what can change while serving.
+
+    Args:
+        daemon: built, not started.
+        on_ready: called once it serves.
+        load: reads the settings anew.
+        manager: is told how it goes.
+    """
     signals: asyncio.Queue[None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signals.put_nowait, None)
+    feeding = loop.create_task(manager.feed(), name="watchdog")
     try:
         await daemon.start()
+        loop.add_signal_handler(signal.SIGHUP, _reload, daemon, load, manager)
         await on_ready()
+        manager.ready(daemon.in_words())
         await signals.get()
+        loop.remove_signal_handler(signal.SIGHUP)
+        manager.stopping(f"draining {daemon.gateway.connections} connections")
         impatience = loop.create_task(_on_next(signals, daemon.gateway.close))
         await daemon.drain()
         impatience.cancel()
     except BaseException:
         await daemon.close()
         raise
+    finally:
+        feeding.cancel()
+
+
+def _reload(daemon: Daemon, load: Callable[[], Settings], manager: ServiceManager) -> None:
+    """Apply settings that were changed; wrong ones change nothing."""
+    manager.reloading()
+    try:
+        daemon.reload(load())
+    except (SettingsError, CannotListenError) as error:
+        reason = str(error).replace("\n", "; ")
+        _logger.error("the settings are as they were, the new ones are wrong: %s", reason)
+    manager.ready(daemon.in_words())
 
 
 async def _on_next(signals: "asyncio.Queue[None]", act: Callable[[], None]) -> None:
@@ -384,13 +470,17 @@ async def _on_next(signals: "asyncio.Queue[None]", act: Callable[[], None]) -> N
     act()
 
 
-async def build(settings: Settings) -> Daemon:
+async def build(settings: Settings, held: Held = MappingProxyType({})) -> Daemon:
     """Bind, open the store, and build the daemon; whatever fails leaves nothing open.
+
+    Args:
+        settings: what the operator wants.
+        held: sockets that the service manager has bound, by what they are for.
 
     Raises:
         CannotListenError, CannotOpenError, SigningKeyError: the message says why.
     """
-    listeners = Listeners.open(settings)
+    listeners = Listeners.open(settings, held)
     try:
         store = await open_store(settings.storage.url, pool_size=settings.storage.pool_size)
     except BaseException:

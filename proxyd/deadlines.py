@@ -24,7 +24,7 @@ class Deadlines:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
         self._loop = loop
-        self._seconds = seconds
+        self.seconds = seconds
         self._pause = min(seconds / CHECKS_PER_LIMIT, LONGEST_PAUSE_SECONDS)
         self._due: dict[Impatient, float] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -34,7 +34,7 @@ class Deadlines:
 
     def add(self, waiting: Impatient) -> None:
         """Begin to count for one; whoever is counted already keeps its deadline."""
-        self._due.setdefault(waiting, self._loop.time() + self._seconds)
+        self._due.setdefault(waiting, self._loop.time() + self.seconds)
         if self._timer is None:
             self._timer = self._loop.call_later(self._pause, self._check)
 
@@ -49,7 +49,7 @@ class Deadlines:
             Whether there was one; it has been told.
         """
         waiting = next(iter(self._due), None)
-        if waiting is None or self._due[waiting] - self._seconds + seconds > self._loop.time():
+        if waiting is None or self._due[waiting] - self.seconds + seconds > self._loop.time():
             return False
         del self._due[waiting]
         waiting.timed_out()

@@ -99,6 +99,13 @@ class Gateway:
         """How many clients wait for their target."""
         return self._shared.dialing
 
+    def change_limits(self, limits: Limits) -> None:
+        """Hold clients to other limits from now on; nobody who is connected is cut."""
+        self.limits = limits
+        self._shared.limits = limits
+        self._handshakes.seconds = limits.handshake_seconds
+        self._dialer.deadlines.seconds = self._dialer.seconds = limits.dial_seconds
+
     def start(self, listener: socket.socket, passwordless: Sequence[socket.socket] = ()) -> None:
         """Begin to accept clients on sockets that listen already; the gateway owns them now.
 
@@ -114,14 +121,11 @@ class Gateway:
         self._check_idle_later()
 
     def stop_accepting(self) -> None:
-        """Accept no new client; those that are connected go on."""
+        """Accept no new client; those that were accepted go on, to their end."""
         listeners, self._listeners = self._listeners, {}
         for listener in listeners.values():
             self.loop.remove_reader(listener.fileno())
             listener.close()
-        for connection in tuple(self._connections):
-            if not connection.is_relaying:
-                connection.dismiss()
 
     async def drain(self, seconds: float) -> int:
         """Wait until every client has left, at most `seconds`; return how many have not."""

@@ -67,6 +67,16 @@ def tls_context(certificate: str, key: str) -> ssl.SSLContext | None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    load_certificate(context, certificate, key)
+    return context
+
+
+def load_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    """Have a context show this certificate to whoever connects from now on.
+
+    Raises:
+        CannotListenError: a file cannot be read, or they do not belong together.
+    """
     for path in (Path(certificate), Path(key)):
         try:
             path.read_bytes()
@@ -77,4 +87,3 @@ def tls_context(certificate: str, key: str) -> ssl.SSLContext | None:
     except (OSError, ssl.SSLError) as error:
         message = f"cannot use the certificate {certificate} with the key {key}: {error}"
         raise CannotListenError(message) from error
-    return context

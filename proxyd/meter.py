@@ -175,7 +175,7 @@ class Meter:
     ) -> None:
         self._leases = leases
         self._now = now
-        self._connections_per_session = connections_per_session
+        self.connections_per_session = connections_per_session
         self._bytes_per_second = bytes_per_second
         self._by_username: dict[str, LiveSession] = {}
         self._by_id: dict[str, LiveSession] = {}
@@ -230,7 +230,7 @@ class Meter:
             return REFUSAL_OF_STATUS[session.status]
         if session.expires_at <= self._now():
             return Refusal.OVER
-        if len(session.connections) >= self._connections_per_session:
+        if len(session.connections) >= self.connections_per_session:
             return Refusal.TOO_MANY_CONNECTIONS
         return session
 

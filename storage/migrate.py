@@ -36,7 +36,9 @@ def migrations(engine: str) -> list[Migration]:
         match = _FILE_NAME.fullmatch(file.name)
         if match is None or match["engine"] not in (None, engine):
             continue
-        _, scripts = found.setdefault(int(match["version"]), (match["name"], []))
+        name, scripts = found.setdefault(int(match["version"]), (match["name"], []))
+        if name != match["name"]:
+            raise ValueError(f"two migrations have one number: {name} and {match['name']}")
         scripts.append(file.read_text(encoding="utf-8"))
     return [
         Migration(version, name, tuple(scripts))

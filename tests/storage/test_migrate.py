@@ -89,7 +89,7 @@ async def test_why_a_job_failed_is_told_apart_from_what_came_of_it(
 ) -> None:
     steps = migrate.migrations(engine_of(store_url))
     with monkeypatch.context() as patched:
-        await opened_with(patched, store_url, steps[:7])
+        await opened_with(patched, store_url, steps[:9])
         store = await open_store(store_url)
 
     async def fill(tx: Transaction) -> None:

@@ -1,0 +1,67 @@
+"""A backup of a live database is whole, private, and never takes the place of another file."""
+
+import asyncio
+import stat
+from pathlib import Path
+
+import pytest
+from support.service import running_in
+
+from market.audit import audit_ledger
+from storage.backup import BackupError, back_up
+from storage.errors import CannotOpenError
+from storage.open import open_store
+
+
+async def test_a_copy_made_under_load_agrees_with_itself(tmp_path: Path) -> None:
+    async with running_in(tmp_path) as service:
+        person = await service.person(usd="1000")
+        url = service.daemon.settings.storage.url
+        done = asyncio.Event()
+
+        async def buy() -> int:
+            bought = 0
+            while not done.is_set():
+                await service.buy(person, quota=10**6)
+                bought += 1
+            return bought
+
+        buying = asyncio.create_task(buy())
+        copies = [tmp_path / f"copy-{number}.db" for number in range(3)]
+        for copy in copies:
+            size = await asyncio.to_thread(back_up, url, copy)
+            assert size == copy.stat().st_size
+        done.set()
+        assert await buying > 0
+    for copy in copies:
+        assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+        store = await open_store(f"sqlite:///{copy}", create=False)
+        report = await audit_ledger(store)
+        await store.close()
+        assert report.passed
+    assert not [each for each in tmp_path.iterdir() if each.name.startswith(".copy")]
+
+
+async def test_no_file_is_overwritten(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/proxyd.db"
+    await (await open_store(url)).close()
+    there = tmp_path / "there"
+    there.write_text("precious")
+    with pytest.raises(BackupError, match="is there already"):
+        back_up(url, there)
+    assert there.read_text() == "precious"
+
+
+async def test_what_cannot_be_copied_is_told(tmp_path: Path) -> None:
+    with pytest.raises(CannotOpenError, match="no database"):
+        back_up(f"sqlite:///{tmp_path}/none.db", tmp_path / "copy.db")
+    with pytest.raises(BackupError, match="pg_dump"):
+        back_up("postgresql://host/database", tmp_path / "copy.db")
+    broken = tmp_path / "broken.db"
+    broken.write_bytes(b"no database" * 1000)
+    with pytest.raises(BackupError, match="not a database"):
+        back_up(f"sqlite:///{broken}", tmp_path / "copy.db")
+    await (await open_store(f"sqlite:///{tmp_path}/proxyd.db")).close()
+    with pytest.raises(BackupError, match="No such file"):
+        back_up(f"sqlite:///{tmp_path}/proxyd.db", tmp_path / "no-folder" / "copy.db")
+    assert not (tmp_path / "copy.db").exists()
