@@ -403,7 +403,7 @@ def test_the_ports_without_passwords_are_told(
     until_ready(daemon, err)
     (ready,) = (line for line in err().splitlines() if "ready: " in line)
     told = re.findall(r", without passwords on 127\.0\.0\.1:(\d+)", ready)
-    assert len(told) == ready.count("without") == ports
+    assert len(told) == ready.count(", without") == ports
     for port in told:
         with socket.create_connection(("127.0.0.1", int(port)), timeout=10) as client:
             client.sendall(b"\x05\x01\x00")

@@ -11,7 +11,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,16 +59,40 @@ def run(url: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProce
     )
 
 
-class Process:
-    """`proxyd serve`, and what it prints."""
+# What a service manager does between fork and exec (sd_listen_fds(3)).
+HAND_OVER = """
+import fcntl, os, sys
+count = int(sys.argv[1])
+spare = [fcntl.fcntl(int(each), fcntl.F_DUPFD, 100) for each in sys.argv[2 : 2 + count]]
+for place, descriptor in enumerate(spare):
+    os.dup2(descriptor, 3 + place)
+os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(count)}
+os.execv(sys.executable, [sys.executable, *sys.argv[2 + count :]])
+"""
 
-    def __init__(self, url: str, *arguments: str, **settings: str) -> None:
+
+class Process:
+    """`proxyd serve`, and what it prints.
+
+    Args:
+        url: its database.
+        arguments: more for its command line.
+        held: sockets that it is handed over, as by a service manager.
+        settings: of its environment.
+    """
+
+    def __init__(
+        self, url: str, *arguments: str, held: Sequence[socket.socket] = (), **settings: str
+    ) -> None:
         self.url = url
         self.lines: list[str] = []
+        descriptors = [sock.fileno() for sock in held]
+        handed = ["-c", HAND_OVER, str(len(held)), *map(str, descriptors)] if held else []
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "proxyd", "serve", *arguments],
+            [sys.executable, *handed, "-m", "proxyd", "serve", *arguments],
             cwd=ROOT,
             env=environment(url, **settings),
+            pass_fds=descriptors,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -24,6 +24,7 @@ class WebTarget(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = 1024
 
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
