@@ -51,6 +51,11 @@ class Clients:
             address = hop
         return str(address)
 
+    def believes(self, peer: str) -> bool:
+        """Say whether what a peer forwards is believed."""
+        address = _address(peer)
+        return address is not None and self._is_trusted(address)
+
     def _is_trusted(self, address: Address) -> bool:
         return any(
             address.version == network.version and address in network for network in self._trusted

@@ -11,11 +11,13 @@ from aiohttp import web
 from aiohttp.web_exceptions import HTTPRequestEntityTooLarge
 from aiohttp.web_protocol import RequestHandler
 
-from api import errors, events, openapi
+from api import errors, events, openapi, request_id
+from api import metrics as exposed
 from api.clients import Clients
 from api.codec import Decoder, convert_query
 from api.errors import Failure, Transport, TransportError
 from api.forms import Form, Uploads, continued
+from api.metrics import Exposition
 from api.pages import Page, pages
 from api.rate import RateLimit
 from api.router import Router, routed, wrong_method
@@ -72,6 +74,7 @@ class HttpServer:
         version: the program's, for the document that describes the API.
         base_url: how the outside world reaches the API, for the same.
         more_pages: what is shown beside that document and its page, by path.
+        exposition: the metrics, if there are any to read.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class HttpServer:
         version: str = "",
         base_url: str = "",
         more_pages: Mapping[str, Page] | None = None,
+        exposition: Exposition | None = None,
     ) -> None:
         self.routes = table = tuple(routes)
         self.openapi = openapi.document(table, version=version, base_url=base_url)
@@ -104,6 +108,7 @@ class HttpServer:
         self._wall_clock = now
         self._rate = RateLimit(requests_per_second, monotonic)
         self._uploads = Uploads()
+        self._exposition = exposition
         self._draining = False
         self._runner: web.ServerRunner | None = None
 
@@ -153,8 +158,18 @@ class HttpServer:
         )
 
     async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
+        name = request_id.chosen(request.headers.get(request_id.HEADER, ""))
+        request_id.current.set(name)
+        response = await self._answer(request)
+        response.headers[request_id.HEADER] = name
+        _logger.debug("%s %s: %d", request.method, request.path, response.status)
+        return response
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             path = routed(request.rel_url.raw_path)
+            if path == exposed.PATH and self._exposition is not None:
+                return self._measured(request, self._exposition)
             page = self._pages.get(path)
             if page is not None:
                 return _shown(request, page)
@@ -180,11 +195,24 @@ class HttpServer:
             failure = errors.of_transport(Transport.INTERNAL_ERROR)
         return _refusal(failure)
 
+    def _measured(self, request: web.BaseRequest, exposition: Exposition) -> web.Response:
+        """Return the metrics to whoever may see them; to others there is nothing here."""
+        says_forwarded = "X-Forwarded-For" in request.headers or "Forwarded" in request.headers
+        forwarded = says_forwarded and not self._clients.believes(request.remote or "")
+        if not exposition.permits(self._client(request), forwarded=forwarded):
+            raise TransportError(Transport.NO_SUCH_PATH)
+        if request.method not in ("GET", "HEAD"):
+            raise TransportError(Transport.METHOD_NOT_ALLOWED, {"Allow": "GET, HEAD"})
+        return _response(200, exposition.render(), {"Content-Type": exposed.CONTENT_TYPE})
+
+    def _client(self, request: web.BaseRequest) -> str:
+        forwarded = request.headers.getall("X-Forwarded-For", ())
+        return self._clients.identify(request.remote or "", forwarded)
+
     async def _call(
         self, request: web.BaseRequest, route: Route, names: dict[str, str]
     ) -> Call[Any, Any]:
-        forwarded = request.headers.getall("X-Forwarded-For", ())
-        client = self._clients.identify(request.remote or "", forwarded)
+        client = self._client(request)
         login, worker = await self._identify(request, route, client)
         query: object = None
         if route.query is not Nothing:

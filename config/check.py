@@ -20,6 +20,7 @@ PASSWORDLESS_MAX_PORTS = 16
 def contradictions(settings: Settings) -> Iterator[str]:
     """Yield one line for each setting that is well typed and still cannot be used."""
     yield from _networks("api.trusted_proxies", settings.api.trusted_proxies)
+    yield from _networks("api.metrics_allow", settings.api.metrics_allow)
     yield from _networks("egress.allow", settings.egress.allow)
     yield from _networks("egress.deny", settings.egress.deny)
     yield from _nameservers(settings.egress.nameservers)

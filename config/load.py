@@ -19,7 +19,7 @@ FROM_FILE = "file:"
 CREDENTIALS = "$CREDENTIALS_DIRECTORY"
 SECRETS = frozenset(("api_key", "password", "signing_key", "url"))
 
-_SETTING = re.compile(r"(?<![\w.])[a-z]+\.[a-z_]+(?![\w.])")
+_SETTING = re.compile(r"(?<![\w.])[a-z_]+\.[a-z_]+(?![\w.])")
 
 
 class SettingsError(Exception):

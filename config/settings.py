@@ -20,6 +20,7 @@ class ApiSettings(Struct, frozen=True):
     base_url: str = ""
     app_url: str = ""
     trusted_proxies: tuple[str, ...] = ()
+    metrics_allow: tuple[str, ...] = ()
     tls_cert: str = ""
     tls_key: str = ""
     body_max_bytes: Annotated[int, Meta(ge=1024, le=64 * 1024 * 1024)] = 1024 * 1024
@@ -141,6 +142,14 @@ class LogSettings(Struct, frozen=True):
     format: Literal["text", "json"] = "text"
 
 
+class AccessLogSettings(Struct, frozen=True):
+    """What is kept of each proxied connection; without a folder, nothing."""
+
+    folder: str = ""
+    target: Literal["host", "hash", "none"] = "none"
+    keep_days: Annotated[int, Meta(ge=1, le=3650)] = 30
+
+
 class Settings(Struct, frozen=True):
     """Everything an operator can set."""
 
@@ -154,3 +163,4 @@ class Settings(Struct, frozen=True):
     mail: MailSettings = MailSettings()
     limits: LimitSettings = LimitSettings()
     log: LogSettings = LogSettings()
+    access_log: AccessLogSettings = AccessLogSettings()

@@ -17,6 +17,7 @@ from config.settings import Settings
 from market.errors import Code, MarketError
 from market.money import MICRO, Currency, micro
 from proxyd import commands, logs
+from proxyd.access_log import CannotRecordError
 from proxyd.activation import ActivationError
 from proxyd.listening import CannotListenError
 from proxyd.secret import SigningKeyError
@@ -24,6 +25,15 @@ from storage.errors import AlreadyClaimedError, StoreError
 
 FAILED = 1
 MISUSED = 2
+
+_EXPECTED = (
+    MarketError,
+    StoreError,
+    SigningKeyError,
+    CannotListenError,
+    CannotRecordError,
+    ActivationError,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,13 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "(the setting storage.url)"
         )
         return FAILED
-    except (
-        MarketError,
-        StoreError,
-        SigningKeyError,
-        CannotListenError,
-        ActivationError,
-    ) as error:
+    except _EXPECTED as error:
         complain(str(error))
         return FAILED
     except KeyboardInterrupt:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
 
+from proxyd.access_log import Access
 from proxyd.deadlines import Deadlines
 from proxyd.egress.dial import Dial, Dialer
 from proxyd.limits import Limits
@@ -21,6 +22,7 @@ from proxyd.relay.closing import Closer, reset
 from proxyd.relay.halfpipe import Way
 from proxyd.relay.tcp import Relay
 from proxyd.relay.udp import Association, Datagrams, datagram_socket
+from proxyd.tally import Tally
 from proxyd.wire.events import (
     Address,
     Associate,
@@ -47,6 +49,7 @@ class Shared:
 
     `public_address` is where clients of other networks reach this machine, if that is known;
     `dialing` counts connections that wait for a target, `associations` those that relay datagrams.
+    `record` is told of each connection that has shown credentials, when it is over.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -60,6 +63,8 @@ class Shared:
     datagrams: Datagrams
     public_address: Address | None
     forget: Callable[["ClientConnection"], None]
+    tally: Tally
+    record: Callable[[Access], None] | None = None
     dialing: int = 0
     associations: int = 0
 
@@ -68,6 +73,14 @@ class Transfer(Protocol):
     """What a connection has become once its handshake is over."""
 
     active_at: float
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes delivered from the client."""
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes delivered to the client."""
 
     def finish(self) -> None:
         """Close it so that everything already counted still arrives."""
@@ -95,11 +108,17 @@ class ClientConnection:
         address: the client's address, in text; an IPv4 address is never mapped.
         protocol: what the client is expected to speak.
         slot: on which of the ports without passwords it came; `PASSWORD_SLOT` for the other one.
+        number: names it in the log.
     """
 
     __slots__ = (
+        "_began",
         "_dial",
+        "_dial_began",
+        "_host",
+        "_port",
         "_protocol",
+        "_reason",
         "_session",
         "_shared",
         "_sock",
@@ -107,6 +126,7 @@ class ClientConnection:
         "_transfer",
         "_unread",
         "address",
+        "number",
         "slot",
     )
 
@@ -117,6 +137,7 @@ class ClientConnection:
         address: str,
         protocol: ServerProtocol,
         slot: int = PASSWORD_SLOT,
+        number: int = 0,
     ) -> None:
         self._shared = shared
         self._sock = sock
@@ -126,8 +147,23 @@ class ClientConnection:
         self._session: LiveSession | None = None
         self._dial: Dial | None = None
         self._transfer: Transfer | None = None
+        self._began = shared.loop.time()
+        self._dial_began = 0.0
+        self._host: Address | str = ""
+        self._port = 0
+        self._reason = ""
         self.address = address
+        self.number = number
         self.slot = slot
+
+    def __str__(self) -> str:
+        return f"{self.address} #{self.number}"
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """How many bytes it has relayed so far, from the client and to it."""
+        transfer = self._transfer
+        return (transfer.bytes_up, transfer.bytes_down) if transfer is not None else (0, 0)
 
     def start(self) -> None:
         """Begin to listen to the client, for the time that a handshake may take."""
@@ -137,12 +173,14 @@ class ClientConnection:
     def finish(self) -> None:
         """Close it so that everything already counted still arrives."""
         if self._transfer is not None:
+            self._reason = "exhausted"
             self._transfer.finish()
         else:
             self._fail(Failure.NOT_ALLOWED)
 
     def abort(self) -> None:
         """Cut it at once, after giving back what was not delivered."""
+        self._reason = self._reason or "cut"
         if self._transfer is not None:
             self._transfer.abort()
         elif self._state is not State.CLOSED:
@@ -153,7 +191,8 @@ class ClientConnection:
     def abort_if_idle(self, since: float) -> None:
         """Cut it if it relays, and moved no byte after `since` (loop time)."""
         if self._transfer is not None and self._transfer.active_at < since:
-            _logger.debug("%s: idle for too long", self.address)
+            _logger.debug("%s: idle for too long", self)
+            self._reason = "idle"
             self._transfer.abort()
 
     # --- handshake -----------------------------------------------------------------------------
@@ -166,8 +205,7 @@ class ClientConnection:
         if self._state is State.HANDSHAKE:
             self._receive()
         elif events & GONE:
-            _logger.debug("%s: the client has left", self.address)
-            self.abort()
+            self._lost("client_left", "the client has left")
 
     def fail(self, error: Exception) -> None:
         """Cut it because of a mistake of ours, which is logged with its traceback."""
@@ -176,7 +214,13 @@ class ClientConnection:
 
     def timed_out(self) -> None:
         """The handshake took too long."""
-        _logger.debug("%s: the handshake took too long", self.address)
+        self._lost("timed_out", "the handshake took too long")
+
+    def _lost(self, reason: str, words: str) -> None:
+        """Cut it before it relays."""
+        _logger.debug("%s: %s", self, words)
+        self._shared.tally.handshake_failures[reason] += 1
+        self._reason = reason
         self.abort()
 
     def _receive(self) -> None:
@@ -190,7 +234,7 @@ class ClientConnection:
             except OSError:
                 data = b""
             if not data:
-                self.abort()
+                self._lost("client_left", "the client has left")
                 return
             self._protocol.receive_data(data)
             self._advance()
@@ -221,7 +265,9 @@ class ClientConnection:
                 self._state = State.DIALING
                 self._associate(host, port)
             case Violation(reason):
-                _logger.debug("%s: %s", self.address, reason)
+                _logger.debug("%s: %s", self, reason)
+                self._shared.tally.handshake_failures["violation"] += 1
+                self._reason = "violation"
                 self._close_gently()
 
     def _decided(self, decision: LiveSession | Refusal) -> None:
@@ -234,7 +280,8 @@ class ClientConnection:
         if self._state is not State.ADMISSION or self._protocol is None:
             return
         if isinstance(decision, Refusal):
-            _logger.debug("%s: credentials refused: %s", self.address, decision.name)
+            _logger.debug("%s: credentials refused: %s", self, decision.name)
+            self._shared.tally.handshake_failures[decision.name.lower()] += 1
             self._protocol.refuse_credentials(decision)
             self._close_gently()
             return
@@ -250,16 +297,19 @@ class ClientConnection:
     def _start_dial(self, host: Address | str, port: int) -> None:
         shared = self._shared
         shared.handshakes.discard(self)
+        self._host, self._port = host, port
         if shared.dialing >= shared.limits.dials_waiting:
             self._fail(Failure.GENERAL)
             return
         shared.dialing += 1
+        self._dial_began = shared.loop.time()
         self._dial = Dial(shared.dialer, self._dialed)
         self._dial.start(host, port)
 
     def _dialed(self, outcome: socket.socket | Failure) -> None:
         dial, self._dial = self._dial, None
         self._shared.dialing -= 1
+        self._shared.tally.dials.observe(self._shared.loop.time() - self._dial_began)
         try:
             self._answer(outcome, target_unread=dial is not None and dial.is_unread)
         except Exception as error:  # noqa: BLE001 - logged there; half a connection helps nobody
@@ -342,7 +392,9 @@ class ClientConnection:
     def _fail(self, failure: Failure) -> None:
         """Tell the client why there is no connection, and close."""
         if self._state is State.DIALING and self._protocol is not None:
-            _logger.debug("%s: no connection: %s", self.address, failure.name)
+            _logger.debug("%s: no connection: %s", self, failure.name)
+            self._reason = failure.name.lower()
+            self._shared.tally.dial_failures[self._reason] += 1
             self._protocol.fail(failure)
             self._close_gently()
         else:
@@ -372,9 +424,25 @@ class ClientConnection:
             self._shared.dialing -= 1
         if self._session is not None:
             self._session.connections.discard(self)
+            self._account(self._session)
         self._protocol = None
         self._transfer = None
         self._shared.forget(self)
+
+    def _account(self, session: LiveSession) -> None:
+        """Count what it has relayed, and have it recorded if that is wanted."""
+        shared, transfer = self._shared, self._transfer
+        up, down = self.traffic
+        shared.tally.bytes_up += up
+        shared.tally.bytes_down += down
+        if shared.record is not None:
+            broken = isinstance(transfer, Relay) and transfer.is_broken
+            reason = self._reason or ("reset" if broken else "ended")
+            seconds = shared.loop.time() - self._began
+            host = str(self._host)
+            shared.record(
+                Access(self.number, session.id, host, self._port, up, down, seconds, reason)
+            )
 
     def _send(self) -> bool:
         """Send what the protocol has to say; False when the client does not take it at once."""

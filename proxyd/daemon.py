@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from ipaddress import ip_address
+from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
@@ -23,6 +24,7 @@ from api.deploys import DeployRoutes
 from api.health import HealthRoutes
 from api.jobs import JobRoutes
 from api.landing import landing_pages
+from api.metrics import Exposition
 from api.referrals import ReferralRoutes
 from api.server import HttpServer
 from api.wallet import WalletRoutes
@@ -50,6 +52,7 @@ from market.throttle import Throttle
 from market.tokens import Tokens
 from market.wallet import Wallet
 from proxyd import clock, logs
+from proxyd.access_log import AccessLog
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import DnsResolver
 from proxyd.gateway import Gateway
@@ -70,8 +73,10 @@ from proxyd.listening import (
 )
 from proxyd.mail import LogOutbox, SmtpOutbox, SmtpServer
 from proxyd.meter import Meter
+from proxyd.metrics import Metrics, Sources
 from proxyd.notify import ServiceManager
 from proxyd.secret import signing_key
+from proxyd.timed_store import TimedStore
 from proxyd.upstream import OpenAiModel
 from proxyd.wire.events import Address
 from storage.errors import StoreError
@@ -143,12 +148,20 @@ class Daemon:
         listeners: the sockets to serve on.
         store: an open store, claimed for this daemon.
         key: signs session tokens.
+        access_log: takes records of proxied connections, if they are wanted.
     """
 
-    def __init__(self, settings: Settings, listeners: Listeners, store: Store, key: bytes) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        listeners: Listeners,
+        store: Store,
+        key: bytes,
+        access_log: AccessLog | None = None,
+    ) -> None:
         self.settings = settings
         self.listeners = listeners
-        self.store = store
+        self.store = store = TimedStore(store)
         self.identifiers = Identifiers(clock.milliseconds)
         self.passwords = Passwords(
             time_cost=settings.auth.argon2_time_cost, memory_kib=settings.auth.argon2_memory_kib
@@ -203,12 +216,24 @@ class Daemon:
         self.photos = Photos(_photo_limits(settings))
         egress = settings.egress
         self.resolver = DnsResolver(egress.nameservers, lookup_seconds=egress.lookup_seconds)
+        self.access_log = access_log
         self.gateway = Gateway(
             self.meter,
             self.resolver,
             _policy(settings),
             _limits(settings),
             _public_address(settings),
+            self.access_log.put if self.access_log is not None else None,
+        )
+        self.metrics = Metrics(
+            Sources(
+                self.gateway,
+                self.meter,
+                store,
+                lambda: self.outbox.waiting,
+                self.access_log,
+                version("proxyd"),
+            )
         )
         self.http = HttpServer(
             [
@@ -232,6 +257,7 @@ class Daemon:
             requests_per_second=settings.limits.requests_per_second,
             trusted_proxies=settings.api.trusted_proxies,
             more_pages={} if settings.api.app_url else landing_pages(),
+            exposition=Exposition(self.metrics.render, settings.api.metrics_allow),
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._draining = False
@@ -284,6 +310,8 @@ class Daemon:
             loop.create_task(self._take_back(), name="abandoned jobs"),
             loop.create_task(self.recovery.run(), name="recovery"),
             loop.create_task(self.outbox.run(), name="mail"),
+            loop.create_task(self.metrics.watch_loop(), name="loop lag"),
+            loop.create_task(self.metrics.watch_ledger(), name="ledger totals"),
         ]
         for task in self._tasks:
             task.add_done_callback(self._watch)
@@ -356,6 +384,8 @@ class Daemon:
             self.photos.close()
             await self.upstream.close()
             self.listeners.close()
+            if self.access_log is not None:
+                await asyncio.to_thread(self.access_log.close)
             await self.store.close()
         _logger.info("stopped")
 
@@ -478,7 +508,7 @@ async def build(settings: Settings, held: Held = MappingProxyType({})) -> Daemon
         held: sockets that the service manager has bound, by what they are for.
 
     Raises:
-        CannotListenError, CannotOpenError, SigningKeyError: the message says why.
+        CannotListenError, CannotOpenError, SigningKeyError, CannotRecordError: why, in its message.
     """
     listeners = Listeners.open(settings, held)
     try:
@@ -486,10 +516,15 @@ async def build(settings: Settings, held: Held = MappingProxyType({})) -> Daemon
     except BaseException:
         listeners.close()
         raise
+    access_log = None
     try:
-        daemon = Daemon(settings, listeners, store, signing_key(settings))
+        key = signing_key(settings)
+        access_log = _access_log(settings, key)
+        daemon = Daemon(settings, listeners, store, key, access_log)
         await store.claim(lambda: daemon.stop_failed("the claim on the database is lost"))
     except BaseException:
+        if access_log is not None:
+            access_log.close()
         listeners.close()
         await store.close()
         raise
@@ -574,6 +609,19 @@ def _app_url(settings: Settings, api_port: int) -> str:
     api = settings.api
     local = f"http://{address_in_words(api.host, api_port)}"
     return (api.app_url or api.base_url or local).rstrip("/")
+
+
+def _access_log(settings: Settings, key: bytes) -> AccessLog | None:
+    wanted = settings.access_log
+    if not wanted.folder:
+        return None
+    return AccessLog(
+        Path(wanted.folder),
+        target=wanted.target,
+        keep_days=wanted.keep_days,
+        key=key,
+        now=clock.seconds,
+    )
 
 
 def _policy(settings: Settings) -> Policy:

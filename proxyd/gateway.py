@@ -5,10 +5,11 @@ import errno
 import logging
 import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
+from proxyd.access_log import Access
 from proxyd.connection import PASSWORD_SLOT, ClientConnection, Shared
 from proxyd.deadlines import Deadlines
 from proxyd.egress.dial import Dialer
@@ -21,6 +22,7 @@ from proxyd.relay.closing import Closer, reset
 from proxyd.relay.halfpipe import Way
 from proxyd.relay.pipes import PipePool
 from proxyd.relay.udp import Datagrams
+from proxyd.tally import Tally
 from proxyd.wire.detect import Detecting
 from proxyd.wire.events import Address
 from proxyd.wire.hosts import unmapped
@@ -45,6 +47,7 @@ class Gateway:
         policy: says which targets may be dialled.
         limits: bounds on connections.
         public_address: where other networks reach this machine, if that is known.
+        record: is told of each connection that has shown credentials, when it is over.
     """
 
     def __init__(
@@ -54,8 +57,10 @@ class Gateway:
         policy: Policy,
         limits: Limits,
         public_address: Address | None = None,
+        record: Callable[[Access], None] | None = None,
     ) -> None:
         self.limits = limits
+        self.tally = Tally()
         self.loop = asyncio.get_running_loop()
         self._poller = Poller(self.loop)
         self._pipes = PipePool(limits.pipes)
@@ -74,6 +79,8 @@ class Gateway:
             datagrams=Datagrams(self.loop, self._poller, self.closer, resolver, policy),
             public_address=public_address,
             forget=self._forget,
+            tally=self.tally,
+            record=record,
         )
         self._connections: set[ClientConnection] = set()
         self._per_address: Counter[str] = Counter()
@@ -98,6 +105,25 @@ class Gateway:
     def dialing(self) -> int:
         """How many clients wait for their target."""
         return self._shared.dialing
+
+    @property
+    def associations(self) -> int:
+        """How many clients have datagrams relayed."""
+        return self._shared.associations
+
+    @property
+    def pipes_lent(self) -> int:
+        """How many pipes hold bytes that their sinks do not take yet."""
+        return self._pipes.lent
+
+    def traffic(self) -> tuple[int, int]:
+        """Return how many bytes were relayed so far, from clients and to them."""
+        up, down = self.tally.bytes_up, self.tally.bytes_down
+        for connection in self._connections:
+            more_up, more_down = connection.traffic
+            up += more_up
+            down += more_down
+        return up, down
 
     def change_limits(self, limits: Limits) -> None:
         """Hold clients to other limits from now on; nobody who is connected is cut."""
@@ -180,8 +206,11 @@ class Gateway:
         else:
             sock.setblocking(False)
             self._per_address[address] += 1
+            self.tally.accepted += 1
             protocol = Detecting(password_required=slot == PASSWORD_SLOT)
-            connection = ClientConnection(self._shared, sock, address, protocol, slot)
+            connection = ClientConnection(
+                self._shared, sock, address, protocol, slot, self.tally.accepted
+            )
             self._connections.add(connection)
             self._empty.clear()
             connection.start()
@@ -200,6 +229,7 @@ class Gateway:
     def _refuse(self, sock: socket.socket, reason: str) -> None:
         """Turn a client away; whoever floods us does not flood the log too."""
         reset(sock)
+        self.tally.refused += 1
         self._refused += 1
         now = self.loop.time()
         if now >= self._refusals_told_at + REFUSALS_PAUSE_SECONDS:

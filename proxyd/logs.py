@@ -6,6 +6,8 @@ import sys
 from datetime import UTC, datetime
 from typing import Literal
 
+from api import request_id
+
 
 class TextFormatter(logging.Formatter):
     """`2026-01-31T12:00:00.000Z INFO gateway: what happened`."""
@@ -13,6 +15,8 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return one line, followed by a traceback if there is one."""
         line = f"{_time(record)} {record.levelname} {record.name}: {_one_line(record)}"
+        if request := request_id.current.get():
+            line += f" [request {request}]"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line
@@ -29,6 +33,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": _one_line(record),
         }
+        if request := request_id.current.get():
+            fields["request"] = request
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
         return json.dumps(fields, ensure_ascii=False)

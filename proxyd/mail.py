@@ -44,6 +44,11 @@ class LogOutbox:
             " ".join(word for word in message.text.split() if "://" in word),
         )
 
+    @property
+    def waiting(self) -> int:
+        """How many letters wait."""
+        return 0
+
     async def run(self) -> None:
         """There is nothing to do later."""
         await asyncio.Event().wait()
@@ -66,6 +71,11 @@ class SmtpOutbox:
             self._waiting.put_nowait(message)
         except asyncio.QueueFull:
             _logger.error("a letter is dropped, %d wait already", WAITING_MAX)
+
+    @property
+    def waiting(self) -> int:
+        """How many letters wait."""
+        return self._waiting.qsize()
 
     async def run(self) -> None:
         """Send what is put, until cancelled."""

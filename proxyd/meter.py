@@ -188,6 +188,11 @@ class Meter:
         self._wake = asyncio.Event()
         self._store_failing = False
 
+    @property
+    def live(self) -> int:
+        """How many sessions are known here and can be used."""
+        return sum(each.status is SessionStatus.ACTIVE for each in self._by_id.values())
+
     # --- what the gateway asks -----------------------------------------------------------------
 
     def admit(

@@ -50,6 +50,14 @@ class MovedRow(NamedTuple):
     amount: int
 
 
+class TotalRow(NamedTuple):
+    """What all accounts of a kind and currency hold together, in micro-units."""
+
+    kind: str
+    currency: str
+    amount: int
+
+
 class CountRow(NamedTuple):
     """A single number."""
 
@@ -306,5 +314,16 @@ async def holds_against_work(tx: Transaction) -> list[DifferenceRow]:
         SELECT w.hold_id, 1, 0 FROM work AS w
         LEFT JOIN holds AS h ON h.id = w.hold_id AND h.resolved_at IS NULL
         WHERE h.id IS NULL
+        """,
+    )
+
+
+async def totals(tx: Transaction) -> list[TotalRow]:
+    """Add up what accounts hold, by kind and currency."""
+    return await tx.all(
+        TotalRow,
+        """
+        SELECT kind, currency, CAST(SUM(balance) AS BIGINT) FROM accounts
+        GROUP BY kind, currency
         """,
     )

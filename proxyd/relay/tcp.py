@@ -41,6 +41,7 @@ class Relay:
         "_target",
         "_up",
         "active_at",
+        "is_broken",
         "is_closed",
     )
 
@@ -62,6 +63,7 @@ class Relay:
         self._up = HalfPipe(self, way, client, target, session)
         self._down = HalfPipe(self, way, target, client, session)
         self.active_at = way.loop.time()
+        self.is_broken = False
         self.is_closed = False
         session.in_transit.add(self)
 
@@ -142,6 +144,7 @@ class Relay:
         """One side was reset: give back what did not leave for it; reset the other in its turn."""
         if not self._release():
             return
+        self.is_broken = True
         if source is self._client:
             other, to_source, to_other = self._target, self._down, self._up
         else:

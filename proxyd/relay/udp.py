@@ -122,6 +122,8 @@ class Association:
         "_targets",
         "_waiting_bytes",
         "active_at",
+        "bytes_down",
+        "bytes_up",
         "is_closed",
     )
 
@@ -148,6 +150,8 @@ class Association:
         self._lookups: dict[str, _Lookup] = {}
         self._waiting_bytes = 0
         self.active_at = shared.loop.time()
+        self.bytes_up = 0
+        self.bytes_down = 0
         self.is_closed = False
 
     def start(self) -> None:
@@ -328,6 +332,7 @@ class Association:
         except OSError:
             return False
         self._remember(target)
+        self.bytes_up += size
         self._count(size)
         return True
 
@@ -359,6 +364,7 @@ class Association:
             self._inner.sendmsg(parts, (), 0, self._client_address)
         except OSError:
             return  # lost, as in any full queue
+        self.bytes_down += size
         self._count(size)
 
     def _count(self, size: int) -> None:

@@ -1,0 +1,58 @@
+"""Plain counters of what the daemon does, cheap to keep and read when somebody asks for metrics."""
+
+from bisect import bisect_left
+from collections import Counter
+
+LATENCY_BOUNDS_SECONDS = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+)
+
+
+class Latency:
+    """How long something took: how often up to each bound, and in all."""
+
+    __slots__ = ("counts", "seconds")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(LATENCY_BOUNDS_SECONDS) + 1)
+        self.seconds = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one."""
+        self.counts[bisect_left(LATENCY_BOUNDS_SECONDS, seconds)] += 1
+        self.seconds += seconds
+
+
+class Tally:
+    """What became of the proxy's clients; bytes are those of connections that are over."""
+
+    __slots__ = (
+        "accepted",
+        "bytes_down",
+        "bytes_up",
+        "dial_failures",
+        "dials",
+        "handshake_failures",
+        "refused",
+    )
+
+    def __init__(self) -> None:
+        self.accepted = 0
+        self.refused = 0
+        self.bytes_up = 0
+        self.bytes_down = 0
+        self.handshake_failures: Counter[str] = Counter()
+        self.dial_failures: Counter[str] = Counter()
+        self.dials = Latency()

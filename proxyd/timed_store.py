@@ -1,0 +1,52 @@
+"""A store that says how long it takes."""
+
+from collections.abc import Callable
+from time import perf_counter
+
+from proxyd.tally import Latency
+from storage.store import Arguments, Result, Store, Unit
+
+
+class TimedStore:
+    """A `Store` like another one, which it asks.
+
+    Args:
+        store: the other one.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.writes = Latency()
+        self.reads = Latency()
+
+    async def write(
+        self, unit: Unit[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        """See `Store.write`."""
+        began = perf_counter()
+        try:
+            return await self._store.write(unit, *args, **kwargs)
+        finally:
+            self.writes.observe(perf_counter() - began)
+
+    async def read(
+        self, unit: Unit[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        """See `Store.read`."""
+        began = perf_counter()
+        try:
+            return await self._store.read(unit, *args, **kwargs)
+        finally:
+            self.reads.observe(perf_counter() - began)
+
+    def version(self) -> bytes | None:
+        """See `Store.version`."""
+        return self._store.version()
+
+    async def claim(self, on_lost: Callable[[], None]) -> None:
+        """See `Store.claim`."""
+        await self._store.claim(on_lost)
+
+    async def close(self) -> None:
+        """See `Store.close`."""
+        await self._store.close()

@@ -1,0 +1,132 @@
+"""/metrics: who may read it, what it says, and that the dashboard asks for nothing else."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from support import targets
+from support.ports import closed_port
+from support.process import ROOT
+from support.service import Service, running_in
+from support.socks import Client, tunnel
+from support.waiting import until
+
+from api.metrics import Exposition
+
+Samples = dict[tuple[str, str], float]
+
+
+async def scrape(service: Service) -> Samples:
+    async with service.http.get(f"{service.url}/metrics") as response:
+        assert response.status == 200
+        text = await response.text()
+    return {
+        (sample.name, ",".join(sorted(sample.labels.values()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+async def test_what_the_proxy_does_is_counted(service: Service) -> None:
+    person = await service.person(usd="10")
+    bought = await service.buy(person)
+    async with targets.echo() as target:
+        client = await tunnel(
+            service.proxy_port, bought.username, bought.password, "127.0.0.1", target.port
+        )
+        await client.send(b"hello")
+        assert await client.receive(5) == b"hello"
+        live = await scrape(service)
+        assert live["proxyd_connections_open", ""] == 1
+        assert live["proxyd_bytes_total", "up"] == live["proxyd_bytes_total", "down"] == 5
+        assert live["proxyd_sessions_live", ""] == 1
+        client.end()
+        await client.rest()
+        await client.close()
+    with closed_port() as port:
+        client = await Client.open(service.proxy_port)
+        await client.log_in(bought.username, bought.password)
+        assert await client.connect("127.0.0.1", port) == 5
+        await client.close()
+    wrong = await Client.open(service.proxy_port)
+    assert await wrong.log_in(bought.username, "wrong") == 1
+    await wrong.close()
+    await until(lambda: service.daemon.gateway.connections == 0)
+    await until(lambda: bool(service.daemon.metrics._ledger))
+    after = await scrape(service)
+    assert after["proxyd_connections_open", ""] == 0
+    assert after["proxyd_connections_total", ""] == 3
+    assert after["proxyd_bytes_total", "up"] == after["proxyd_bytes_total", "down"] == 5
+    assert after["proxyd_dial_failures_total", "refused"] == 1
+    assert after["proxyd_handshake_failures_total", "wrong"] == 1
+    assert after["proxyd_dial_seconds_count", ""] == 2
+    assert after["proxyd_store_seconds_count", "write"] > 0
+    assert ("proxyd_ledger_balance", "deposits,usd") in after
+
+
+async def test_every_metric_of_the_dashboard_is_there(service: Service) -> None:
+    dashboard = json.loads((ROOT / "grafana" / "proxyd.json").read_text())
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    named = set(re.findall(r"\b(?:proxyd|process)_\w+", " ".join(expressions)))
+    await until(lambda: bool(service.daemon.metrics._ledger))
+    async with service.http.get(f"{service.url}/metrics") as response:
+        text = await response.text()
+    told = {
+        name
+        for family in text_string_to_metric_families(text)
+        for name in (
+            family.name,
+            f"{family.name}_total" if family.type == "counter" else "",
+            f"{family.name}_bucket" if family.type == "histogram" else "",
+        )
+    }
+    assert len(named) > 15
+    assert named - told == set()
+
+
+async def test_the_documentation_names_every_metric(service: Service) -> None:
+    await until(lambda: bool(service.daemon.metrics._ledger))
+    async with service.http.get(f"{service.url}/metrics") as response:
+        told = set(re.findall(r"^# TYPE (proxyd_\w+)", await response.text(), re.MULTILINE))
+    documented = (ROOT / "docs" / "operations.md").read_text()
+    assert {name for name in told if f"`{name}`" not in documented} == set()
+
+
+@pytest.mark.parametrize(
+    ("client", "forwarded", "permitted"),
+    [
+        ("127.0.0.1", False, True),
+        ("::1", False, True),
+        ("::ffff:127.0.0.1", False, True),
+        ("127.0.0.1", True, False),
+        ("10.1.2.3", False, True),
+        ("10.1.2.3", True, False),
+        ("192.0.2.1", False, False),
+        ("", False, False),
+    ],
+)
+def test_only_this_machine_and_named_networks_read(
+    client: str, forwarded: bool, permitted: bool
+) -> None:
+    exposition = Exposition(lambda: b"", ["10.0.0.0/8"])
+    assert exposition.permits(client, forwarded=forwarded) is permitted
+
+
+async def test_whoever_comes_through_a_web_server_finds_nothing(tmp_path: Path) -> None:
+    for trusted in ([], ["127.0.0.1/32"]):
+        async with running_in(tmp_path, api={"trusted_proxies": trusted}) as service:
+            headers = {"X-Forwarded-For": "198.51.100.7"}
+            answer = await service.call("GET", "/metrics", headers=headers)
+            assert (answer.status, answer.code) == (404, "no_such_path")
+
+
+async def test_every_answer_names_its_request_and_so_does_the_log(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = await service.call("GET", "/healthz", headers={"X-Request-Id": "abc-1.2"})
+    assert answer.headers["X-Request-Id"] == "abc-1.2"
+    for offered in ("x" * 65, "two words", "a\x01b".replace("\x01", "!")):
+        answer = await service.call("GET", "/nowhere", headers={"X-Request-Id": offered})
+        assert re.fullmatch(r"[\w-]{16}", answer.headers["X-Request-Id"])
