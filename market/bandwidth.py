@@ -174,7 +174,12 @@ class Bandwidth:
         """
         await self._traffic.settle_exhausted()
         rows = await self._store.read(
-            queries.page, user_id=user_id, only=status or "", before=before, limit=limit
+            queries.page,
+            user_id=user_id,
+            only=status or "",
+            before=before,
+            limit=limit,
+            node_id=self._leases.node_id,
         )
         return [self._shown(row) for row in rows]
 
@@ -202,6 +207,7 @@ class Bandwidth:
     async def _leave_active(self, session_id: str, status: SessionStatus) -> None:
         usage = self._traffic.cut(session_id, status)
         try:
+            await self._leases.call_in(session_id, status)
             await self._leases.settle(session_id, status, usage)
         except BaseException:
             self._traffic.restore(session_id)

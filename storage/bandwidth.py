@@ -24,7 +24,7 @@ class SessionRow(NamedTuple):
 
 
 class ListedRow(NamedTuple):
-    """A session as its buyer sees it, with its open lease and what that last reported."""
+    """A session as its buyer sees it, with a node's open lease and what that last reported."""
 
     id: str
     quota_bytes: int
@@ -86,7 +86,13 @@ async def find_by_username(tx: Transaction, username: str) -> SessionRow | None:
 
 
 async def page(
-    tx: Transaction, *, user_id: str, only: str, before: str, limit: int
+    tx: Transaction,
+    *,
+    user_id: str,
+    only: str,
+    before: str,
+    limit: int,
+    node_id: str | None = None,
 ) -> list[ListedRow]:
     """Return a user's sessions, newest first.
 
@@ -96,6 +102,7 @@ async def page(
         only: a status, or "" for every one.
         before: only sessions older than this identifier; "" for the newest.
         limit: how many at most.
+        node_id: whose leases are looked at.
     """
     return await tx.all(
         ListedRow,
@@ -103,7 +110,8 @@ async def page(
         SELECT s.id, s.quota_bytes, s.bytes_used, s.price_per_gb, s.status, s.created_at,
             s.expires_at, s.ended_at, l.id, l.used_bytes
         FROM bandwidth_sessions AS s
-        LEFT JOIN bandwidth_leases AS l ON l.session_id = s.id AND l.closed_at IS NULL
+        LEFT JOIN bandwidth_leases AS l
+            ON l.session_id = s.id AND l.closed_at IS NULL AND COALESCE(l.node_id, '') = :node_id
         WHERE s.user_id = :user_id
             AND (:only = '' OR s.status = :only)
             AND (:before = '' OR s.id < :before)
@@ -114,6 +122,7 @@ async def page(
         only=only,
         before=before,
         limit=limit,
+        node_id=node_id or "",
     )
 
 
@@ -170,17 +179,26 @@ async def change_status(
     )
 
 
-async def lease_remainder(tx: Transaction, session: SessionRow, lease_id: str) -> bool:
-    """Lease what nobody has used or leased; False when the session changed since it was read."""
-    remainder = session.quota_bytes - session.bytes_used - session.bytes_leased
+async def lease(
+    tx: Transaction, session: SessionRow, lease_id: str, size: int, node_id: str | None = None
+) -> bool:
+    """Lease `size` bytes of a session; False when it changed since it was read.
+
+    Args:
+        tx: the transaction.
+        session: as it was read.
+        lease_id: the new lease.
+        size: at most what nobody has used or leased.
+        node_id: the node that will hand them out; None for the one daemon of the database.
+    """
     changed = await tx.run(
         """
-        UPDATE bandwidth_sessions SET bytes_leased = bytes_leased + :remainder
+        UPDATE bandwidth_sessions SET bytes_leased = bytes_leased + :size
         WHERE id = :id AND status = 'active'
             AND bytes_used = :bytes_used AND bytes_leased = :bytes_leased
         """,
         id=session.id,
-        remainder=remainder,
+        size=size,
         bytes_used=session.bytes_used,
         bytes_leased=session.bytes_leased,
     )
@@ -188,14 +206,50 @@ async def lease_remainder(tx: Transaction, session: SessionRow, lease_id: str) -
         return False
     await tx.run(
         """
-        INSERT INTO bandwidth_leases (id, session_id, granted_bytes)
-        VALUES (:id, :session_id, :granted_bytes)
+        INSERT INTO bandwidth_leases (id, session_id, granted_bytes, node_id)
+        VALUES (:id, :session_id, :granted_bytes, :node_id)
         """,
         id=lease_id,
         session_id=session.id,
-        granted_bytes=remainder,
+        granted_bytes=size,
+        node_id=node_id,
     )
     return True
+
+
+async def resize(tx: Transaction, lease: LeaseRow, granted_bytes: int) -> None:
+    """Let an open lease grant more or less than it does."""
+    await tx.run(
+        "UPDATE bandwidth_sessions SET bytes_leased = bytes_leased + :more WHERE id = :session_id",
+        more=granted_bytes - lease.granted_bytes,
+        session_id=lease.session_id,
+    )
+    await tx.run(
+        "UPDATE bandwidth_leases SET granted_bytes = :granted_bytes WHERE id = :id",
+        granted_bytes=granted_bytes,
+        id=lease.id,
+    )
+
+
+async def leased_elsewhere(tx: Transaction, session_id: str, node_id: str) -> bool:
+    """Say whether other nodes have open leases of a session."""
+    found = await tx.one(
+        IdRow,
+        """
+        SELECT id FROM bandwidth_leases
+        WHERE closed_at IS NULL AND session_id = :session_id AND COALESCE(node_id, '') <> :node_id
+        LIMIT 1
+        """,
+        session_id=session_id,
+        node_id=node_id,
+    )
+    return found is not None
+
+
+async def status_of(tx: Transaction, session_ids: Sequence[str]) -> dict[str, str]:
+    """Return the status of each session that there is."""
+    found = [await find(tx, session_id) for session_id in session_ids]
+    return {session.id: session.status for session in found if session is not None}
 
 
 async def report(tx: Transaction, lease_id: str, used_bytes: int) -> bool:
@@ -255,7 +309,9 @@ async def close_lease(tx: Transaction, lease: LeaseRow, now: int) -> None:
         session_id=lease.session_id,
     )
     await tx.run(
-        "UPDATE bandwidth_leases SET closed_at = :now WHERE id = :id", id=lease.id, now=now
+        "UPDATE bandwidth_leases SET closed_at = :now, node_id = NULL WHERE id = :id",
+        id=lease.id,
+        now=now,
     )
 
 
