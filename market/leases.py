@@ -222,9 +222,9 @@ class Leases:
         return buried
 
     async def leave(self) -> None:
-        """Take this node from the database; it must have released its leases."""
+        """Take this node from the database; leases that it did not release are closed."""
         if self.node_id is not None:
-            await self._store.write(nodes.remove, self.node_id)
+            await self._store.write(_leave, self.node_id, now=self._now())
 
     async def _settle_used_up(self) -> None:
         for session_id in await self._store.read(queries.used_up):
@@ -288,9 +288,7 @@ async def _report(tx: Transaction, usages: Sequence[Usage]) -> list[str]:
     ]
 
 
-async def _exchange(
-    tx: Transaction, asks: Sequence[Ask], *, node_id: str
-) -> list[Share | None]:
+async def _exchange(tx: Transaction, asks: Sequence[Ask], *, node_id: str) -> list[Share | None]:
     await queries.lock(tx, [ask.usage.session_id for ask in asks])
     return [await _exchange_one(tx, ask, node_id) for ask in asks]
 
@@ -381,11 +379,16 @@ async def _bury(tx: Transaction, node_id: str, seen_before: int, *, now: int) ->
     await nodes.lock(tx, node_id)
     if node_id not in await nodes.unseen(tx, seen_before):
         return 0
+    await _leave(tx, node_id, now=now)
+    return 1
+
+
+async def _leave(tx: Transaction, node_id: str, *, now: int) -> None:
+    await nodes.lock(tx, node_id)
     leases = await nodes.leases(tx, node_id)
     await queries.lock(tx, [lease.session_id for lease in leases])
     await _close(tx, await nodes.leases(tx, node_id), now)
     await nodes.remove(tx, node_id)
-    return 1
 
 
 async def _close(tx: Transaction, leases: Sequence[LeaseRow], now: int) -> None:

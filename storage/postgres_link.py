@@ -79,7 +79,9 @@ class PostgresLink:
         if not self._sweeps:
             async with self._answering():
                 self._sweeps = bool(
-                    await self._connected().fetchval("SELECT pg_try_advisory_lock($1)", SWEEPER_LOCK)
+                    await self._connected().fetchval(
+                        "SELECT pg_try_advisory_lock($1)", SWEEPER_LOCK
+                    )
                 )
         return self._sweeps
 
