@@ -197,7 +197,7 @@ class Leases:
         )
 
     async def recover(self) -> int:
-        """Close the leases that a daemon left open when it died; return how many.
+        """Close the leases that the one daemon left open when it died; return how many.
 
         Only what it had reported counts as used, so nothing is billed that was not delivered. A
         session that it had used up and not settled is settled now.
@@ -294,26 +294,23 @@ async def _exchange(tx: Transaction, asks: Sequence[Ask], *, node_id: str) -> li
 
 
 async def _exchange_one(tx: Transaction, ask: Ask, node_id: str) -> Share | None:
-    usage = ask.usage
-    if not await queries.report(tx, usage.lease_id, usage.used_bytes):
+    counts = await queries.report(tx, ask.usage.lease_id, ask.usage.used_bytes)
+    if counts is None:
         return None
-    lease = await queries.find_open_lease(tx, usage.lease_id)
-    session = await queries.find(tx, usage.session_id)
-    if lease is None or session is None:
-        return None
+    lease = counts.lease
     granted = lease.granted_bytes
     if ask.keep_bytes is not None:
         granted = min(granted, ask.keep_bytes)
-    elif ask.want_bytes and session.status == SessionStatus.ACTIVE:
-        left = session.quota_bytes - session.bytes_used - session.bytes_leased
+    elif ask.want_bytes and counts.status == SessionStatus.ACTIVE:
+        left = counts.quota_bytes - counts.bytes_used - counts.bytes_leased
         granted += slice_of(left, ask.want_bytes)
-        others = session.bytes_leased > lease.granted_bytes - lease.used_bytes
-        if left == 0 and others:
-            wanted = Notice(Topic.WANTED, session.id, SessionStatus.ACTIVE, node_id)
+        if left == 0 and counts.bytes_leased > lease.granted_bytes - lease.used_bytes:
+            session_id = ask.usage.session_id
+            wanted = Notice(Topic.WANTED, session_id, SessionStatus.ACTIVE, node_id)
             await tx.notify(wanted.text)
     if granted != lease.granted_bytes:
         await queries.resize(tx, lease, granted)
-    return Share(granted, session.bytes_used == session.quota_bytes)
+    return Share(granted, counts.bytes_used == counts.quota_bytes)
 
 
 async def _call_in(tx: Transaction, notice: Notice) -> bool:
@@ -368,7 +365,7 @@ async def _settle(
 
 
 async def _recover(tx: Transaction, *, now: int) -> int:
-    leases = await queries.open_leases(tx, "")
+    leases = await nodes.leases(tx, None)
     await queries.lock(tx, [lease.session_id for lease in leases])
     await _close(tx, leases, now)
     return len(leases)

@@ -284,6 +284,8 @@ class Daemon:
         except StoreError as error:
             _logger.error("the last counts could not be written: %s", error)
         finally:
+            if self.node is not None:
+                await self.node.close()
             await self.resolver.close()
             self.passwords.close()
             self.listeners.close()
@@ -313,9 +315,13 @@ class Daemon:
 
     async def _bury(self, node: Node) -> None:
         """Take back what dead nodes had leased, again and again."""
+        is_first = True
         while True:
             await asyncio.sleep(BURY_CHECK_SECONDS)
             try:
+                if is_first and node.sweeps:
+                    await self.leases.recover()
+                    is_first = False
                 buried = await self.leases.bury(node.dead_before) if node.sweeps else 0
                 if buried:
                     _logger.warning("nodes that were not seen and are now dead: %d", buried)

@@ -92,16 +92,18 @@ class Node:
                 await self._pause()
 
     async def stop(self) -> None:
-        """Leave; every lease must have been released.
+        """Leave.
 
         Raises:
             StoreError: the others find out when the time is over.
         """
         self.sweeps = False
-        try:
-            await self._leases.leave()
-        finally:
-            await self._link.close()
+        await self._leases.leave()
+
+    async def close(self) -> None:
+        """Let go of the connection to the others."""
+        self.sweeps = False
+        await self._link.close()
 
     async def _pause(self) -> None:
         try:

@@ -6,7 +6,7 @@ reports every half second, asks for more as soon as a budget runs low, and retur
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from market.leases import Ask, Grant, Leases, Share, Usage
 from market.notices import Notice, Topic
@@ -182,26 +182,31 @@ class SharedMeter(Meter):
             await self._catch_up()
         await self._release()
         now = asyncio.get_running_loop().time()
-        asking = [each for each, due in self._asking.items() if due <= now]
-        for session_id in asking:
-            del self._asking[session_id]
-        due = set(asking) | self._returning
-        if now >= self._report_at:
+        if is_time := now >= self._report_at:
             self._report_at = now + FLUSH_SECONDS
             self._find_idle(now)
-            due |= self._returning
-            due.update(each.id for each in self._by_id.values() if self._has_changed(each))
-        sessions = [self._by_id[each] for each in due if each in self._by_id]
-        shared = [each for each in sessions if isinstance(each, SharedSession)]
+        asking = {each for each, due in self._asking.items() if due <= now}
+        returning, self._returning = self._returning, set()
+        for session_id in asking:
+            del self._asking[session_id]
+        due = asking | returning
+        if is_time:
+            due.update(each.id for each in self._by_id.values() if each.used != each.reported)
+        sessions = [
+            each
+            for each in map(self._by_id.get, due)
+            if isinstance(each, SharedSession) and self._reports(each)
+        ]
         try:
-            for first in range(0, len(shared), BATCH_SESSIONS):
-                await self._exchange(shared[first : first + BATCH_SESSIONS], set(asking), now)
+            for first in range(0, len(sessions), BATCH_SESSIONS):
+                batch = sessions[first : first + BATCH_SESSIONS]
+                await self._exchange(
+                    [(each, self._said(each, now, asking, returning)) for each in batch]
+                )
         except BaseException:
-            self._asking.update({each: now for each in asking if each in self._by_id})
+            self._returning |= returning
+            self._asking.update(dict.fromkeys(asking, now))
             raise
-
-    def _has_changed(self, session: LiveSession) -> bool:
-        return session.used != session.reported and self._reports(session)
 
     def _find_idle(self, now: float) -> None:
         """Return what sessions hold that nobody has been using for a while."""
@@ -215,28 +220,22 @@ class SharedMeter(Meter):
             elif session.available > 0 and now - session.idle_since >= IDLE_SECONDS:
                 self._returning.add(session.id)
 
-    async def _exchange(
-        self, sessions: Iterable[SharedSession], asking: set[str], now: float
-    ) -> None:
-        batch = [
-            (session, self._said(session, now, asks=session.id in asking))
-            for session in sessions
-            if self._reports(session)
-        ]
-        if not batch:
-            return
+    async def _exchange(self, batch: Sequence[tuple[SharedSession, Ask]]) -> None:
         try:
             await self._exchange_all(batch)
         except ConstraintError:
             for one in batch:
                 await self._exchange_one(one)
 
-    def _said(self, session: SharedSession, now: float, *, asks: bool) -> Ask:
-        """Return what is said of a session: it asks for more, returns some, or only reports."""
-        if session.id in self._returning:
+    def _said(
+        self, session: SharedSession, now: float, asking: set[str], returning: set[str]
+    ) -> Ask:
+        """Return what is said of a session: it returns some, asks for more, or only reports."""
+        if session.id in returning:
             keep = session.spare()
             return Ask(self._certain(session), keep_bytes=keep)
-        return Ask(self._certain(session), want_bytes=session.wanted(now) if asks else 0)
+        want = session.wanted(now) if session.id in asking else 0
+        return Ask(self._certain(session), want_bytes=want)
 
     @staticmethod
     def _certain(session: SharedSession) -> Usage:
@@ -245,8 +244,6 @@ class SharedMeter(Meter):
     async def _exchange_all(self, batch: Sequence[tuple[SharedSession, Ask]]) -> None:
         shares = await self._leases.exchange([ask for _, ask in batch])
         for (session, ask), share in zip(batch, shares, strict=True):
-            if ask.keep_bytes is not None:
-                self._returning.discard(session.id)
             if self._by_id.get(session.id) is session and self._reports(session):
                 self._answered(session, ask, share)
 

@@ -47,6 +47,23 @@ class LeaseRow(NamedTuple):
     used_bytes: int
 
 
+class _SessionCounts(NamedTuple):
+    status: str
+    quota_bytes: int
+    bytes_used: int
+    bytes_leased: int
+
+
+class CountsRow(NamedTuple):
+    """The counters of a session and of one of its leases, after a report."""
+
+    status: str
+    quota_bytes: int
+    bytes_used: int
+    bytes_leased: int
+    lease: LeaseRow
+
+
 class IdRow(NamedTuple):
     """An identifier alone."""
 
@@ -252,36 +269,42 @@ async def status_of(tx: Transaction, session_ids: Sequence[str]) -> dict[str, st
     return {session.id: session.status for session in found if session is not None}
 
 
-async def report(tx: Transaction, lease_id: str, used_bytes: int) -> bool:
-    """Set how much of an open lease is used, in all; False when the lease is not open."""
-    changed = await tx.run(
+async def report(tx: Transaction, lease_id: str, used_bytes: int) -> CountsRow | None:
+    """Set how much of an open lease is used, in all; None when the lease is not open."""
+    session = await tx.one(
+        _SessionCounts,
         """
         UPDATE bandwidth_sessions AS s
         SET bytes_used = s.bytes_used + (:used_bytes - l.used_bytes),
             bytes_leased = s.bytes_leased - (:used_bytes - l.used_bytes)
         FROM bandwidth_leases AS l
         WHERE l.id = :lease_id AND l.closed_at IS NULL AND s.id = l.session_id
+        RETURNING status, quota_bytes, bytes_used, bytes_leased
         """,
         lease_id=lease_id,
         used_bytes=used_bytes,
     )
-    if changed == 0:
-        return False
-    await tx.run(
-        "UPDATE bandwidth_leases SET used_bytes = :used_bytes WHERE id = :lease_id",
+    if session is None:
+        return None
+    lease = await tx.one(
+        LeaseRow,
+        """
+        UPDATE bandwidth_leases SET used_bytes = :used_bytes WHERE id = :lease_id
+        RETURNING id, session_id, granted_bytes, used_bytes
+        """,
         lease_id=lease_id,
         used_bytes=used_bytes,
     )
-    return True
+    return CountsRow(*session, lease) if lease is not None else None
 
 
 async def open_leases(tx: Transaction, session_id: str) -> list[LeaseRow]:
-    """Return the open leases of a session, or of every session when it is ""."""
+    """Return the open leases of a session."""
     return await tx.all(
         LeaseRow,
         """
         SELECT id, session_id, granted_bytes, used_bytes FROM bandwidth_leases
-        WHERE closed_at IS NULL AND (:session_id = '' OR session_id = :session_id)
+        WHERE closed_at IS NULL AND session_id = :session_id
         """,
         session_id=session_id,
     )

@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_SECONDS = 10.0
 STATEMENT_TIMEOUT_SECONDS = 10.0
+IDLE_TRANSACTION_SECONDS = 5.0
 ATTEMPTS = 5
 MIGRATION_LOCK = 0x70726F78
 
 # A daemon that hangs in the middle of a transaction must not keep its locks from the others.
 _SERVER_SETTINGS = {
-    "idle_in_transaction_session_timeout": str(int(STATEMENT_TIMEOUT_SECONDS * 1000)),
+    "idle_in_transaction_session_timeout": str(int(IDLE_TRANSACTION_SECONDS * 1000)),
 }
 _TEXT_OR_PARAMETER = re.compile(r"'[^']*'|(?<!:):(?P<name>[a-z_]+)")
 _RETRIED = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)

@@ -90,7 +90,10 @@ class PostgresLink:
         connection, self._connection = self._connection, None
         self._sweeps = False
         if connection is not None:
-            await connection.close(timeout=self._timeout / ANSWERS_PER_TIMEOUT)
+            try:
+                await connection.close(timeout=self._timeout / ANSWERS_PER_TIMEOUT)
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+                connection.terminate()
 
     def _connected(self) -> asyncpg.Connection:
         if self._connection is None:

@@ -1,6 +1,7 @@
 """Several daemons over one PostgreSQL: none overspends, none is missed, one sweeps."""
 
 import asyncio
+import select
 import signal
 import socket
 import threading
@@ -17,6 +18,8 @@ from support import postgres, process, threads
 from support.forwarder import Forwarder
 from support.process import Process, serving
 from support.waiting import until_true
+
+from proxyd.relay.halfpipe import SPLICE_MAX_BYTES
 
 MB = 1_000_000
 
@@ -267,6 +270,33 @@ async def test_a_node_cut_off_from_the_store_stops_in_time_and_comes_back(url: s
     assert_audit(url)
 
 
+async def test_a_node_alone_waits_for_the_store_and_goes_on(url: str) -> None:
+    email, password = process.funded(url)
+    with ExitStack() as stack:
+        target = stack.enter_context(threads.endless())
+        forwarder = stack.enter_context(Forwarder.running(url))
+        node = stack.enter_context(serving(forwarder.url))
+        bought = node.buy(node.log_in(email, password), gb=100)
+        with process.proxied(node, bought["proxy"], target.port) as connection:
+            connection.settimeout(20)
+            seen = len(connection.recv(65_536))
+            forwarder.freeze()
+            until_true(lambda: "is cut off" in node.output)
+            while waits_for_more(connection):
+                seen += len(connection.recv(262_144))
+            name = node.node_id
+            forwarder.thaw()
+            while seen < 300 * MB:
+                seen += len(connection.recv(262_144))
+            assert node.node_id == name
+    assert_audit(url)
+
+
+def waits_for_more(connection: socket.socket) -> bool:
+    """Say whether something comes in the next second."""
+    return bool(select.select([connection], [], [], 1.0)[0])
+
+
 async def test_a_connection_to_the_store_that_is_lost_is_made_again(url: str) -> None:
     email, password = process.funded(url)
     with threads.endless() as target, cluster(url, 2) as (first, second):
@@ -364,7 +394,8 @@ async def test_a_frozen_node_wakes_up_to_hand_out_nothing(url: str) -> None:
         first.process.send_signal(signal.SIGCONT)
         until_true(lambda: download.is_over, "cut")
         download.join()
-        assert download.received == seen
+        # What it held in its hand when it froze had been read from the target already.
+        assert download.received - seen <= SPLICE_MAX_BYTES
     assert_audit(url)
 
 
