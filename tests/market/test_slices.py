@@ -83,10 +83,12 @@ class Slices(RuleBasedStateMachine):
         self.store, self.market, self.bought = self.run(make())
 
     def teardown(self) -> None:
-        if hasattr(self, "store"):
-            self.run(self._finish())
-        self.runner.close()
-        self.folder.cleanup()
+        try:
+            if hasattr(self, "store"):
+                self.run(self._finish())
+        finally:
+            self.runner.close()
+            self.folder.cleanup()
 
     async def _finish(self) -> None:
         """All of the rest can be used, to the byte, and the ledger agrees."""
@@ -217,7 +219,7 @@ async def seen(tx: Transaction, node_id: str, now: int) -> None:
 
 TestSlices = Slices.TestCase
 TestSlices.settings = settings(
-    max_examples=60,
+    max_examples=30,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
