@@ -94,7 +94,7 @@ async def write_reports(
     tx: Transaction, devices: Sequence[DeviceRow], *, only_newer: bool = False
 ) -> None:
     """Write down what devices reported last; with `only_newer`, not over what they said later."""
-    for device in devices:
+    for device in sorted(devices, key=lambda each: each.id):  # so that two writers cannot deadlock
         await tx.run(
             """
             UPDATE devices SET hostname = :hostname, gpu_name = :gpu_name, cpu_cores = :cpu_cores,
