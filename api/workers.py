@@ -200,7 +200,7 @@ class WorkerRoutes:
 
     async def offline(self, call: Call[Nothing, Any]) -> Reply:
         """Note that the device leaves."""
-        self._devices.offline(call.device)
+        await self._devices.offline(call.device)
         return Reply()
 
     async def list_devices(self, call: Call[Nothing, Page]) -> DevicesReply:

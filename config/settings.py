@@ -44,6 +44,12 @@ class StorageSettings(Struct, frozen=True):
     pool_size: Annotated[int, Meta(ge=1, le=100)] = 10
 
 
+class ClusterSettings(Struct, frozen=True):
+    """How several daemons share one PostgreSQL database."""
+
+    node_timeout_seconds: Annotated[float, Meta(ge=2, le=300)] = 15.0
+
+
 class EgressSettings(Struct, frozen=True):
     """Which targets a session may reach beside the built-in refusals, and who knows their names."""
 
@@ -156,6 +162,7 @@ class Settings(Struct, frozen=True):
     api: ApiSettings = ApiSettings()
     proxy: ProxySettings = ProxySettings()
     storage: StorageSettings = StorageSettings()
+    cluster: ClusterSettings = ClusterSettings()
     egress: EgressSettings = EgressSettings()
     auth: AuthSettings = AuthSettings()
     market: MarketSettings = MarketSettings()

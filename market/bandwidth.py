@@ -221,7 +221,12 @@ class Bandwidth:
         """
         await self._traffic.settle_exhausted()
         rows, addresses = await self._store.read(
-            _page, user_id=user_id, only=status or "", before=before, limit=limit
+            _page,
+            user_id=user_id,
+            only=status or "",
+            before=before,
+            limit=limit,
+            node_id=self._leases.node_id,
         )
         return [self._shown(row, addresses.get(row.id, [])) for row in rows]
 
@@ -249,6 +254,7 @@ class Bandwidth:
     async def _leave_active(self, session_id: str, status: SessionStatus) -> None:
         usage = self._traffic.cut(session_id, status)
         try:
+            await self._leases.call_in(session_id, status)
             await self._leases.settle(session_id, status, usage)
         except BaseException:
             self._traffic.restore(session_id)
@@ -328,9 +334,11 @@ async def _buy(
 
 
 async def _page(
-    tx: Transaction, *, user_id: str, only: str, before: str, limit: int
+    tx: Transaction, *, user_id: str, only: str, before: str, limit: int, node_id: str | None
 ) -> tuple[list[ListedRow], dict[str, list[AddressRow]]]:
-    rows = await queries.page(tx, user_id=user_id, only=only, before=before, limit=limit)
+    rows = await queries.page(
+        tx, user_id=user_id, only=only, before=before, limit=limit, node_id=node_id
+    )
     addresses: dict[str, list[AddressRow]] = {}
     if rows:
         for address in await address_queries.of_sessions(

@@ -25,6 +25,7 @@ TOKEN_BYTES = 32
 TOKEN_MAX_CHARACTERS = 256
 ONLINE_SECONDS = 90
 WRITE_SECONDS = 2.0
+SHARED_WRITE_SECONDS = 1.0
 WRITE_MAX_DEVICES = 1_000
 NAME_MAX_CHARACTERS = 200
 UNKNOWN = "The worker token is none of this service, or was revoked; make a new one."
@@ -47,12 +48,22 @@ class Devices:
         store: where devices are kept.
         identifiers: makes identifiers.
         now: the wall clock, in UTC seconds.
+        is_shared: whether other daemons hear of the same devices. Then the store is asked every
+            time, and only what is not written down yet is answered from memory.
     """
 
-    def __init__(self, store: Store, identifiers: Identifiers, now: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        identifiers: Identifiers,
+        now: Callable[[], int],
+        *,
+        is_shared: bool = False,
+    ) -> None:
         self._store = store
         self._identifiers = identifiers
         self._now = now
+        self._is_shared = is_shared
         self._by_token: dict[str, DeviceRow] = {}
         self._by_id: dict[str, str] = {}
         self._changed: set[str] = set()
@@ -120,15 +131,21 @@ class Devices:
         if not token.isascii() or not 0 < len(token) <= TOKEN_MAX_CHARACTERS:
             raise MarketError(Code.WORKER_UNAUTHORIZED, UNKNOWN)
         token_hash = _hashed(token)
-        device = self._by_token.get(token_hash)
+        device = None if self._is_shared else self._by_token.get(token_hash)
         if device is None:
-            device = await self._store.read(queries.find_by_token, token_hash)
-            if device is None or device.revoked_at is not None or token_hash in self._revoked:
-                raise MarketError(Code.WORKER_UNAUTHORIZED, UNKNOWN)
-            device = self._by_token.setdefault(token_hash, device)
-            self._by_id[device.id] = token_hash
+            device = await self._find(token_hash)
         if device.revoked_at is not None:
             raise MarketError(Code.WORKER_UNAUTHORIZED, UNKNOWN)
+        return device
+
+    async def _find(self, token_hash: str) -> DeviceRow:
+        device = await self._store.read(queries.find_by_token, token_hash)
+        if device is None or device.revoked_at is not None or token_hash in self._revoked:
+            raise MarketError(Code.WORKER_UNAUTHORIZED, UNKNOWN)
+        if self._is_shared:
+            return self._latest(device)
+        device = self._by_token.setdefault(token_hash, device)
+        self._by_id[device.id] = token_hash
         return device
 
     def heartbeat(self, device: DeviceRow, report: Mapping[str, object]) -> None:
@@ -143,9 +160,15 @@ class Devices:
                 raise MarketError(Code.INVALID_FIELD, message, field=field)
         self._keep(device, last_heartbeat_at=self._now(), offline_at=None, **report)
 
-    def offline(self, device: DeviceRow) -> None:
-        """Note that a device leaves."""
+    async def offline(self, device: DeviceRow) -> None:
+        """Note that a device leaves; other daemons know it when this returns.
+
+        Raises:
+            StoreError: they will know it later.
+        """
         self._keep(device, offline_at=self._now())
+        if self._is_shared:
+            await self.flush()
 
     async def page(self, user_id: str, *, before: str, limit: int) -> list[DeviceRow]:
         """Return a user's devices that were not revoked and those that were, newest first."""
@@ -182,7 +205,7 @@ class Devices:
     async def run(self) -> None:
         """Write reports down until cancelled; the store's failures delay that."""
         while True:
-            await asyncio.sleep(WRITE_SECONDS)
+            await asyncio.sleep(SHARED_WRITE_SECONDS if self._is_shared else WRITE_SECONDS)
             try:
                 await self.flush()
             except StoreError as error:
@@ -206,20 +229,32 @@ class Devices:
         batch = [self._changed.pop() for _ in range(min(len(self._changed), WRITE_MAX_DEVICES))]
         try:
             await self._store.write(
-                queries.write_reports, [self._by_token[token] for token in batch]
+                queries.write_reports,
+                [self._by_token[token] for token in batch],
+                only_newer=self._is_shared,
             )
         except BaseException:
             self._changed.update(batch)
             raise
+        if self._is_shared:
+            for token_hash in set(batch) - self._changed:
+                del self._by_id[self._by_token.pop(token_hash).id]
 
     def _latest(self, row: DeviceRow) -> DeviceRow:
         token_hash = self._by_id.get(row.id)
-        return row if token_hash is None else self._by_token[token_hash]
+        if token_hash is None:
+            return row
+        known = self._by_token[token_hash]
+        if self._is_shared:
+            newer = queries.heard_of_at(known) >= queries.heard_of_at(row)
+            return known._replace(revoked_at=row.revoked_at) if newer else row
+        return known
 
     def _keep(self, device: DeviceRow, **changes: object) -> None:
         token_hash = device.token_hash
-        latest = self._by_token[token_hash]
+        latest = self._latest(device)
         self._by_token[token_hash] = latest._replace(**changes)  # type: ignore[arg-type]
+        self._by_id[device.id] = token_hash
         self._changed.add(token_hash)
 
 

@@ -2,8 +2,12 @@
 
 A session's bytes are handed out only under a lease, and the database keeps
 `bytes_used + bytes_leased <= quota_bytes`, so that no number of holders can pass what was sold.
+
+The one daemon of an SQLite database leases whole remainders. Of several on one database each is a
+node, which leases a slice, asks for more in time, and returns what others need more.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -12,8 +16,9 @@ from market.credentials import matches
 from market.ids import Identifiers
 from market.ledger import TransferIds
 from market.money import Currency, earned
+from market.notices import Notice, Topic
 from market.states import SessionStatus
-from storage import addresses
+from storage import addresses, nodes
 from storage import bandwidth as queries
 from storage import ledger as ledger_queries
 from storage.bandwidth import LeaseRow
@@ -21,6 +26,11 @@ from storage.errors import UnavailableError
 from storage.store import Store, Transaction
 
 EXPIRE_MAX_SESSIONS = 100
+SLICE_FIRST_BYTES = 1024 * 1024
+SLICE_LEAST_BYTES = 64 * 1024
+SHARE_OF_REMAINDER = 4
+CALL_IN_SECONDS = 1.0
+CALL_IN_STEP_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +60,30 @@ class Grant:
     names: tuple[tuple[int, str], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a node says of its lease: what it used in all, how much it wants, what it can spare.
+
+    `want_bytes` more are wanted; with `keep_bytes` the lease shall grant that many in all.
+    """
+
+    usage: Usage
+    want_bytes: int = 0
+    keep_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A node's lease after it asked: what it grants in all, and whether the session is used up."""
+
+    granted_bytes: int
+    is_used_up: bool
+
+
 class Leases:
     """Grants bytes to the meter and writes down what it reports.
+
+    `node_id` is this daemon among several on the database, None when there is only one.
 
     Args:
         store: where sessions are kept.
@@ -63,6 +95,7 @@ class Leases:
         self._store = store
         self._identifiers = identifiers
         self._now = now
+        self.node_id: str | None = None
         # By session: a lease whose writing failed, so that nobody knows whether it was committed.
         self._unsure: dict[str, str] = {}
 
@@ -86,21 +119,30 @@ class Leases:
         return await self._store.read(addresses.find_session, slot, address)
 
     async def open(self, session_id: str) -> Grant | None:
-        """Lease the rest of a session that nobody else holds; None when there is no such session.
+        """Lease bytes of a session; None when there is no such session.
+
+        The one daemon gets the rest of it, which nobody else may hold then; a node gets a slice.
 
         Raises:
             UnavailableError: the store did not answer.
             ConstraintError: it is leased already.
         """
-        lease_id = self._identifiers.new()
+        lease_id, node_id = self._identifiers.new(), self.node_id
         try:
             grant = await self._store.write(
-                _open, session_id, self._unsure.get(session_id), lease_id=lease_id, now=self._now()
+                _open,
+                session_id,
+                self._unsure.get(session_id),
+                lease_id=lease_id,
+                node_id=node_id,
+                now=self._now(),
             )
         except BaseException:
             self._unsure[session_id] = lease_id
             raise
         self._unsure.pop(session_id, None)
+        if self.node_id != node_id:
+            raise UnavailableError("the node was declared dead while it leased")
         return grant
 
     async def report(self, usages: Sequence[Usage]) -> list[str]:
@@ -110,6 +152,41 @@ class Leases:
             UnavailableError: nothing was written; report again.
         """
         return await self._store.write(_report, usages)
+
+    async def exchange(self, asks: Sequence[Ask]) -> list[Share | None]:
+        """Report, and change how much leases grant; None for each that is no longer open.
+
+        When nothing is left to lease and others hold some, they are told that it is wanted.
+
+        Raises:
+            UnavailableError: perhaps written, perhaps not; the next answer tells.
+        """
+        return await self._store.write(_exchange, asks, node_id=self.node_id or "")
+
+    async def call_in(self, session_id: str, status: SessionStatus) -> None:
+        """Have other nodes cut a session and report a last time; wait for them, at most a second.
+
+        What they report later is not billed.
+
+        Raises:
+            UnavailableError: the store did not answer.
+        """
+        if self.node_id is None:
+            return
+        notice = Notice(Topic.CUT, session_id, status, self.node_id)
+        if not await self._store.write(_call_in, notice):
+            return
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + CALL_IN_SECONDS
+        while loop.time() < deadline:
+            await asyncio.sleep(CALL_IN_STEP_SECONDS)
+            if not await self._store.read(queries.leased_elsewhere, session_id, self.node_id):
+                return
+
+    async def statuses(self, session_ids: Sequence[str]) -> dict[str, SessionStatus]:
+        """Return where sessions are in their lives."""
+        found = await self._store.read(queries.status_of, session_ids)
+        return {session_id: SessionStatus(status) for session_id, status in found.items()}
 
     async def release(self, usages: Sequence[Usage]) -> None:
         """Write down what is used, and give the rest of each lease back to its session.
@@ -133,20 +210,44 @@ class Leases:
             session_id,
             status,
             usage,
+            node_id=self.node_id,
             transfer_ids=TransferIds(self._identifiers.new(), self._identifiers.new()),
             now=self._now(),
         )
 
     async def recover(self) -> int:
-        """Close the leases that a daemon left open when it died; return how many.
+        """Close the leases that the one daemon left open when it died; return how many.
 
         Only what it had reported counts as used, so nothing is billed that was not delivered. A
         session that it had used up and not settled is settled now.
         """
         closed = await self._store.write(_recover, now=self._now())
+        await self._settle_used_up()
+        return closed
+
+    async def bury(self, seen_before: int) -> int:
+        """Close the leases of nodes that were last seen before then, and remove them.
+
+        As in `recover`, what they had reported counts. Returns how many nodes were buried.
+
+        Args:
+            seen_before: in UTC seconds, by the clock that `seen_at` is kept by.
+        """
+        buried = 0
+        for node_id in await self._store.read(nodes.unseen, seen_before):
+            buried += await self._store.write(_bury, node_id, seen_before, now=self._now())
+        if buried:
+            await self._settle_used_up()
+        return buried
+
+    async def leave(self) -> None:
+        """Take this node from the database; leases that it did not release are closed."""
+        if self.node_id is not None:
+            await self._store.write(_leave, self.node_id, now=self._now())
+
+    async def _settle_used_up(self) -> None:
         for session_id in await self._store.read(queries.used_up):
             await self.settle(session_id, SessionStatus.EXHAUSTED, None)
-        return closed
 
     async def due_to_expire(self) -> list[str]:
         """Return some active sessions whose time is over."""
@@ -156,7 +257,13 @@ class Leases:
 
 
 async def _open(
-    tx: Transaction, session_id: str, unsure: str | None, *, lease_id: str, now: int
+    tx: Transaction,
+    session_id: str,
+    unsure: str | None,
+    *,
+    lease_id: str,
+    node_id: str | None,
+    now: int,
 ) -> Grant | None:
     await queries.lock(tx, [session_id])
     forgotten = await queries.find_open_lease(tx, unsure) if unsure is not None else None
@@ -168,9 +275,12 @@ async def _open(
     status = SessionStatus(session.status)
     if status is SessionStatus.ACTIVE and session.expires_at <= now:
         status = SessionStatus.EXPIRED
-    if status is SessionStatus.ACTIVE and not await queries.lease_remainder(tx, session, lease_id):
-        raise UnavailableError("the session changed while it was leased")
     leased = status is SessionStatus.ACTIVE
+    size = session.quota_bytes - session.bytes_used - session.bytes_leased
+    if node_id is not None:
+        size = slice_of(size, SLICE_FIRST_BYTES)
+    if leased and not await queries.lease(tx, session, lease_id, size, node_id):
+        raise UnavailableError("the session changed while it was leased")
     named = await addresses.of_session(tx, session_id) if leased else []
     return Grant(
         session_id=session.id,
@@ -179,11 +289,15 @@ async def _open(
         status=status,
         expires_at=session.expires_at,
         lease_id=lease_id if leased else None,
-        granted_bytes=session.quota_bytes - session.bytes_used - session.bytes_leased
-        if leased
-        else 0,
+        granted_bytes=size if leased else 0,
         names=tuple((row.slot, row.address) for row in named),
     )
+
+
+def slice_of(remainder: int, want_bytes: int) -> int:
+    """Return how much of a remainder a node gets: no more than leaves some for others."""
+    fair = max(SLICE_LEAST_BYTES, remainder // SHARE_OF_REMAINDER)
+    return min(remainder, want_bytes, fair)
 
 
 async def _report(tx: Transaction, usages: Sequence[Usage]) -> list[str]:
@@ -193,6 +307,39 @@ async def _report(tx: Transaction, usages: Sequence[Usage]) -> list[str]:
         for usage in usages
         if not await queries.report(tx, usage.lease_id, usage.used_bytes)
     ]
+
+
+async def _exchange(tx: Transaction, asks: Sequence[Ask], *, node_id: str) -> list[Share | None]:
+    await queries.lock(tx, [ask.usage.session_id for ask in asks])
+    return [await _exchange_one(tx, ask, node_id) for ask in asks]
+
+
+async def _exchange_one(tx: Transaction, ask: Ask, node_id: str) -> Share | None:
+    counts = await queries.report(tx, ask.usage.lease_id, ask.usage.used_bytes)
+    if counts is None:
+        return None
+    lease = counts.lease
+    granted = lease.granted_bytes
+    if ask.keep_bytes is not None:
+        granted = min(granted, ask.keep_bytes)
+    elif ask.want_bytes and counts.status == SessionStatus.ACTIVE:
+        left = counts.quota_bytes - counts.bytes_used - counts.bytes_leased
+        granted += slice_of(left, ask.want_bytes)
+        if left == 0 and counts.bytes_leased > lease.granted_bytes - lease.used_bytes:
+            session_id = ask.usage.session_id
+            wanted = Notice(Topic.WANTED, session_id, SessionStatus.ACTIVE, node_id)
+            await tx.notify(wanted.text)
+    if granted != lease.granted_bytes:
+        await queries.resize(tx, lease, granted)
+    return Share(granted, counts.bytes_used == counts.quota_bytes)
+
+
+async def _call_in(tx: Transaction, notice: Notice) -> bool:
+    """Tell other nodes to let go of a session; False when none has a lease of it."""
+    if not await queries.leased_elsewhere(tx, notice.session_id, notice.node_id):
+        return False
+    await tx.notify(notice.text)
+    return True
 
 
 async def _release(tx: Transaction, usages: Sequence[Usage], *, now: int) -> None:
@@ -210,6 +357,7 @@ async def _settle(
     status: SessionStatus,
     usage: Usage | None,
     *,
+    node_id: str | None,
     transfer_ids: TransferIds,
     now: int,
 ) -> bool:
@@ -233,14 +381,33 @@ async def _settle(
     owed = min(earned(session.bytes_used, session.price_per_gb), hold.amount)
     payment = (ledger.revenue(Currency.USD), owed)
     await ledger.capture(tx, hold_id, [payment], transfer_ids=transfer_ids, now=now)
+    if node_id is not None:
+        await tx.notify(Notice(Topic.OVER, session_id, status, node_id).text)
     return True
 
 
 async def _recover(tx: Transaction, *, now: int) -> int:
-    leases = await queries.open_leases(tx, "")
+    leases = await nodes.leases(tx, None)
     await queries.lock(tx, [lease.session_id for lease in leases])
     await _close(tx, leases, now)
     return len(leases)
+
+
+async def _bury(tx: Transaction, node_id: str, seen_before: int, *, now: int) -> int:
+    """Declare a node dead, unless it was seen after all."""
+    await nodes.lock(tx, node_id)
+    if node_id not in await nodes.unseen(tx, seen_before):
+        return 0
+    await _leave(tx, node_id, now=now)
+    return 1
+
+
+async def _leave(tx: Transaction, node_id: str, *, now: int) -> None:
+    await nodes.lock(tx, node_id)
+    leases = await nodes.leases(tx, node_id)
+    await queries.lock(tx, [lease.session_id for lease in leases])
+    await _close(tx, await nodes.leases(tx, node_id), now)
+    await nodes.remove(tx, node_id)
 
 
 async def _close(tx: Transaction, leases: Sequence[LeaseRow], now: int) -> None:

@@ -74,8 +74,11 @@ from proxyd.listening import (
 from proxyd.mail import LogOutbox, SmtpOutbox, SmtpServer
 from proxyd.meter import Meter
 from proxyd.metrics import Metrics, Sources
+from proxyd.node import Node
 from proxyd.notify import ServiceManager
 from proxyd.secret import signing_key
+from proxyd.shared_meter import SharedMeter
+from proxyd.shares import Fence
 from proxyd.timed_store import TimedStore
 from proxyd.upstream import OpenAiModel
 from proxyd.wire.events import Address
@@ -88,6 +91,7 @@ HOUR_SECONDS = 3_600
 MINUTE_SECONDS = 60
 EXPIRY_CHECK_SECONDS = 2.0
 TAKE_BACK_CHECK_SECONDS = 15.0
+BURY_CHECK_SECONDS = 1.0
 
 Held = Mapping[str, list[socket.socket]]
 
@@ -189,12 +193,7 @@ class Daemon:
             _login_limits(settings),
         )
         self.leases = Leases(store, self.identifiers, clock.seconds)
-        self.meter = Meter(
-            self.leases,
-            clock.seconds,
-            connections_per_session=settings.limits.connections_per_session,
-            bytes_per_second=settings.limits.session_bytes_per_second,
-        )
+        self.meter, self.node = self._metering()
         self.bandwidth = Bandwidth(
             store,
             self.leases,
@@ -203,7 +202,9 @@ class Daemon:
             self.identifiers,
             clock.seconds,
         )
-        self.devices = Devices(store, self.identifiers, clock.seconds)
+        self.devices = Devices(
+            store, self.identifiers, clock.seconds, is_shared=self.node is not None
+        )
         self.jobs = Jobs(
             store,
             self.devices,
@@ -296,11 +297,45 @@ class Daemon:
             photo_max_bytes=wanted.photo_max_bytes,
         )
 
+    def _metering(self) -> tuple[Meter, Node | None]:
+        """Return what counts bytes, and this daemon among others where there may be others."""
+        limits, timeout = self.settings.limits, self.settings.cluster.node_timeout_seconds
+        link = self.store.link(timeout)
+        if link is None:
+            meter = Meter(
+                self.leases,
+                clock.seconds,
+                connections_per_session=limits.connections_per_session,
+                bytes_per_second=limits.session_bytes_per_second,
+            )
+            return meter, None
+        fence = Fence(clock.boottime)
+        shared = SharedMeter(
+            self.leases,
+            clock.seconds,
+            fence,
+            connections_per_session=limits.connections_per_session,
+            bytes_per_second=limits.session_bytes_per_second,
+        )
+        node = Node(
+            link,
+            self.leases,
+            shared,
+            fence,
+            self.identifiers,
+            clock.boottime,
+            timeout_seconds=timeout,
+        )
+        return shared, node
+
     async def start(self) -> None:
         """Take up what an earlier daemon left, then serve."""
-        recovered = await self.leases.recover()
-        if recovered:
-            _logger.info("leases that a dead daemon had left open, taken back: %d", recovered)
+        if self.node is not None:
+            await self.node.start()
+        else:
+            recovered = await self.leases.recover()
+            if recovered:
+                _logger.info("leases that a dead daemon had left open, taken back: %d", recovered)
         await self.passwords.prepare()
         loop = asyncio.get_running_loop()
         self._tasks = [
@@ -313,6 +348,9 @@ class Daemon:
             loop.create_task(self.metrics.watch_loop(), name="loop lag"),
             loop.create_task(self.metrics.watch_ledger(), name="ledger totals"),
         ]
+        if self.node is not None:
+            self._tasks.append(loop.create_task(self.node.run(), name="node"))
+            self._tasks.append(loop.create_task(self._bury(self.node), name="dead nodes"))
         for task in self._tasks:
             task.add_done_callback(self._watch)
         self.gateway.start(self.listeners.proxy, self.listeners.passwordless)
@@ -376,9 +414,13 @@ class Daemon:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self.meter.stop()
             await self.devices.flush()
+            if self.node is not None:
+                await self.node.stop()
         except StoreError as error:
             _logger.error("the last counts could not be written: %s", error)
         finally:
+            if self.node is not None:
+                await self.node.close()
             await self.resolver.close()
             self.passwords.close()
             self.photos.close()
@@ -409,7 +451,8 @@ class Daemon:
         while True:
             await asyncio.sleep(EXPIRY_CHECK_SECONDS)
             try:
-                await self.bandwidth.expire()
+                if self._sweeps:
+                    await self.bandwidth.expire()
             except StoreError as error:
                 _logger.warning("expired sessions wait for the store to return: %s", error)
 
@@ -418,11 +461,31 @@ class Daemon:
         while True:
             await asyncio.sleep(TAKE_BACK_CHECK_SECONDS)
             try:
-                taken = await self.jobs.take_back()
+                taken = await self.jobs.take_back() if self._sweeps else 0
                 if taken:
                     _logger.info("jobs taken back from devices that have vanished: %d", taken)
             except StoreError as error:
                 _logger.warning("abandoned jobs wait for the store to return: %s", error)
+
+    async def _bury(self, node: Node) -> None:
+        """Take back what dead nodes had leased, again and again."""
+        is_first = True
+        while True:
+            await asyncio.sleep(BURY_CHECK_SECONDS)
+            try:
+                if is_first and node.sweeps:
+                    await self.leases.recover()
+                    is_first = False
+                buried = await self.leases.bury(node.dead_before) if node.sweeps else 0
+                if buried:
+                    _logger.warning("nodes that were not seen and are now dead: %d", buried)
+            except StoreError as error:
+                _logger.warning("dead nodes wait for the store to return: %s", error)
+
+    @property
+    def _sweeps(self) -> bool:
+        """Whether this daemon does what only one on the database should."""
+        return self.node is None or self.node.sweeps
 
     def stop_failed(self, reason: str) -> None:
         """Drain because something that must not end has ended; the exit status will say so."""

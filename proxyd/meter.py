@@ -273,7 +273,7 @@ class Meter:
         pace = None
         if self._bytes_per_second:
             pace = Pace(asyncio.get_running_loop(), self._bytes_per_second)
-        session = LiveSession(grant, self._exhausted, pace)
+        session = self._made(grant, pace)
         session.status = self._cut_unseen.pop(session.id, session.status)
         self._by_username[session.username] = session
         self._by_id[session.id] = session
@@ -284,6 +284,9 @@ class Meter:
         if session.granted == 0:
             self._exhausted(session)
         return session
+
+    def _made(self, grant: Grant, pace: Pace | None) -> LiveSession:
+        return LiveSession(grant, self._exhausted, pace)
 
     # --- what the marketplace asks: market.bandwidth.Traffic -----------------------------------
 

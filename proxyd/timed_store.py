@@ -4,7 +4,7 @@ from collections.abc import Callable
 from time import perf_counter
 
 from proxyd.tally import Latency
-from storage.store import Arguments, Result, Store, Unit
+from storage.store import Arguments, Link, Result, Store, Unit
 
 
 class TimedStore:
@@ -46,6 +46,10 @@ class TimedStore:
     async def claim(self, on_lost: Callable[[], None]) -> None:
         """See `Store.claim`."""
         await self._store.claim(on_lost)
+
+    def link(self, timeout_seconds: float) -> Link | None:
+        """See `Store.link`."""
+        return self._store.link(timeout_seconds)
 
     async def close(self) -> None:
         """See `Store.close`."""

@@ -24,7 +24,7 @@ class SessionRow(NamedTuple):
 
 
 class ListedRow(NamedTuple):
-    """A session as its buyer sees it, with its open lease and what that last reported.
+    """A session as its buyer sees it, with a node's open lease and what that last reported.
 
     `captured` is what it has cost, in micro-USD, once it is over.
     """
@@ -49,6 +49,23 @@ class LeaseRow(NamedTuple):
     session_id: str
     granted_bytes: int
     used_bytes: int
+
+
+class _SessionCounts(NamedTuple):
+    status: str
+    quota_bytes: int
+    bytes_used: int
+    bytes_leased: int
+
+
+class CountsRow(NamedTuple):
+    """The counters of a session and of one of its leases, after a report."""
+
+    status: str
+    quota_bytes: int
+    bytes_used: int
+    bytes_leased: int
+    lease: LeaseRow
 
 
 class IdRow(NamedTuple):
@@ -90,7 +107,13 @@ async def find_by_username(tx: Transaction, username: str) -> SessionRow | None:
 
 
 async def page(
-    tx: Transaction, *, user_id: str, only: str, before: str, limit: int
+    tx: Transaction,
+    *,
+    user_id: str,
+    only: str,
+    before: str,
+    limit: int,
+    node_id: str | None = None,
 ) -> list[ListedRow]:
     """Return a user's sessions, newest first.
 
@@ -100,6 +123,7 @@ async def page(
         only: a status, or "" for every one.
         before: only sessions older than this identifier; "" for the newest.
         limit: how many at most.
+        node_id: whose leases are looked at.
     """
     return await tx.all(
         ListedRow,
@@ -108,7 +132,8 @@ async def page(
             s.expires_at, s.ended_at, l.id, l.used_bytes, h.captured
         FROM bandwidth_sessions AS s
         LEFT JOIN holds AS h ON h.id = 'bandwidth:' || s.id
-        LEFT JOIN bandwidth_leases AS l ON l.session_id = s.id AND l.closed_at IS NULL
+        LEFT JOIN bandwidth_leases AS l
+            ON l.session_id = s.id AND l.closed_at IS NULL AND COALESCE(l.node_id, '') = :node_id
         WHERE s.user_id = :user_id
             AND (:only = '' OR s.status = :only)
             AND (:before = '' OR s.id < :before)
@@ -119,6 +144,7 @@ async def page(
         only=only,
         before=before,
         limit=limit,
+        node_id=node_id or "",
     )
 
 
@@ -175,17 +201,26 @@ async def change_status(
     )
 
 
-async def lease_remainder(tx: Transaction, session: SessionRow, lease_id: str) -> bool:
-    """Lease what nobody has used or leased; False when the session changed since it was read."""
-    remainder = session.quota_bytes - session.bytes_used - session.bytes_leased
+async def lease(
+    tx: Transaction, session: SessionRow, lease_id: str, size: int, node_id: str | None = None
+) -> bool:
+    """Lease `size` bytes of a session; False when it changed since it was read.
+
+    Args:
+        tx: the transaction.
+        session: as it was read.
+        lease_id: the new lease.
+        size: at most what nobody has used or leased.
+        node_id: the node that will hand them out; None for the one daemon of the database.
+    """
     changed = await tx.run(
         """
-        UPDATE bandwidth_sessions SET bytes_leased = bytes_leased + :remainder
+        UPDATE bandwidth_sessions SET bytes_leased = bytes_leased + :size
         WHERE id = :id AND status = 'active'
             AND bytes_used = :bytes_used AND bytes_leased = :bytes_leased
         """,
         id=session.id,
-        remainder=remainder,
+        size=size,
         bytes_used=session.bytes_used,
         bytes_leased=session.bytes_leased,
     )
@@ -193,46 +228,88 @@ async def lease_remainder(tx: Transaction, session: SessionRow, lease_id: str) -
         return False
     await tx.run(
         """
-        INSERT INTO bandwidth_leases (id, session_id, granted_bytes)
-        VALUES (:id, :session_id, :granted_bytes)
+        INSERT INTO bandwidth_leases (id, session_id, granted_bytes, node_id)
+        VALUES (:id, :session_id, :granted_bytes, :node_id)
         """,
         id=lease_id,
         session_id=session.id,
-        granted_bytes=remainder,
+        granted_bytes=size,
+        node_id=node_id,
     )
     return True
 
 
-async def report(tx: Transaction, lease_id: str, used_bytes: int) -> bool:
-    """Set how much of an open lease is used, in all; False when the lease is not open."""
-    changed = await tx.run(
+async def resize(tx: Transaction, lease: LeaseRow, granted_bytes: int) -> None:
+    """Let an open lease grant more or less than it does."""
+    await tx.run(
+        "UPDATE bandwidth_sessions SET bytes_leased = bytes_leased + :more WHERE id = :session_id",
+        more=granted_bytes - lease.granted_bytes,
+        session_id=lease.session_id,
+    )
+    await tx.run(
+        "UPDATE bandwidth_leases SET granted_bytes = :granted_bytes WHERE id = :id",
+        granted_bytes=granted_bytes,
+        id=lease.id,
+    )
+
+
+async def leased_elsewhere(tx: Transaction, session_id: str, node_id: str) -> bool:
+    """Say whether other nodes have open leases of a session."""
+    found = await tx.one(
+        IdRow,
+        """
+        SELECT id FROM bandwidth_leases
+        WHERE closed_at IS NULL AND session_id = :session_id AND COALESCE(node_id, '') <> :node_id
+        LIMIT 1
+        """,
+        session_id=session_id,
+        node_id=node_id,
+    )
+    return found is not None
+
+
+async def status_of(tx: Transaction, session_ids: Sequence[str]) -> dict[str, str]:
+    """Return the status of each session that there is."""
+    found = [await find(tx, session_id) for session_id in session_ids]
+    return {session.id: session.status for session in found if session is not None}
+
+
+async def report(tx: Transaction, lease_id: str, used_bytes: int) -> CountsRow | None:
+    """Set how much of an open lease is used, in all; None when the lease is not open."""
+    session = await tx.one(
+        _SessionCounts,
         """
         UPDATE bandwidth_sessions AS s
         SET bytes_used = s.bytes_used + (:used_bytes - l.used_bytes),
             bytes_leased = s.bytes_leased - (:used_bytes - l.used_bytes)
         FROM bandwidth_leases AS l
         WHERE l.id = :lease_id AND l.closed_at IS NULL AND s.id = l.session_id
+        RETURNING status, quota_bytes, bytes_used, bytes_leased
         """,
         lease_id=lease_id,
         used_bytes=used_bytes,
     )
-    if changed == 0:
-        return False
-    await tx.run(
-        "UPDATE bandwidth_leases SET used_bytes = :used_bytes WHERE id = :lease_id",
+    if session is None:
+        return None
+    lease = await tx.one(
+        LeaseRow,
+        """
+        UPDATE bandwidth_leases SET used_bytes = :used_bytes WHERE id = :lease_id
+        RETURNING id, session_id, granted_bytes, used_bytes
+        """,
         lease_id=lease_id,
         used_bytes=used_bytes,
     )
-    return True
+    return CountsRow(*session, lease) if lease is not None else None
 
 
 async def open_leases(tx: Transaction, session_id: str) -> list[LeaseRow]:
-    """Return the open leases of a session, or of every session when it is ""."""
+    """Return the open leases of a session."""
     return await tx.all(
         LeaseRow,
         """
         SELECT id, session_id, granted_bytes, used_bytes FROM bandwidth_leases
-        WHERE closed_at IS NULL AND (:session_id = '' OR session_id = :session_id)
+        WHERE closed_at IS NULL AND session_id = :session_id
         """,
         session_id=session_id,
     )
@@ -260,7 +337,9 @@ async def close_lease(tx: Transaction, lease: LeaseRow, now: int) -> None:
         session_id=lease.session_id,
     )
     await tx.run(
-        "UPDATE bandwidth_leases SET closed_at = :now WHERE id = :id", id=lease.id, now=now
+        "UPDATE bandwidth_leases SET closed_at = :now, node_id = NULL WHERE id = :id",
+        id=lease.id,
+        now=now,
     )
 
 

@@ -100,17 +100,29 @@ async def revoke(tx: Transaction, *, device_id: str, user_id: str, now: int) -> 
     )
 
 
-async def write_reports(tx: Transaction, devices: Sequence[DeviceRow]) -> None:
-    """Write down what devices reported last."""
-    for device in devices:
+def heard_of_at(device: DeviceRow) -> int:
+    """Return when a device last said anything, in UTC seconds; 0 for never."""
+    return max(device.last_heartbeat_at or 0, device.offline_at or 0)
+
+
+async def write_reports(
+    tx: Transaction, devices: Sequence[DeviceRow], *, only_newer: bool = False
+) -> None:
+    """Write down what devices reported last; with `only_newer`, not over what they said later."""
+    for device in sorted(devices, key=lambda each: each.id):  # so that two writers cannot deadlock
         await tx.run(
             """
             UPDATE devices SET hostname = :hostname, gpu_name = :gpu_name, cpu_cores = :cpu_cores,
                 ram_gb = :ram_gb, cpu_temp = :cpu_temp, gpu_temp = :gpu_temp, cpu_pct = :cpu_pct,
                 ram_pct = :ram_pct, last_heartbeat_at = :last_heartbeat_at, offline_at = :offline_at
-            WHERE id = :id
+            WHERE id = :id AND (
+                CAST(:heard_of_at AS BIGINT) = 0
+                OR COALESCE(last_heartbeat_at, 0) <= :heard_of_at
+                AND COALESCE(offline_at, 0) <= :heard_of_at
+            )
             """,
             id=device.id,
+            heard_of_at=heard_of_at(device) if only_newer else 0,
             hostname=device.hostname,
             gpu_name=device.gpu_name,
             cpu_cores=device.cpu_cores,

@@ -11,13 +11,8 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from storage import migrate
-from storage.errors import (
-    AlreadyClaimedError,
-    CannotOpenError,
-    ConstraintError,
-    StoreError,
-    UnavailableError,
-)
+from storage.errors import CannotOpenError, ConstraintError, StoreError, UnavailableError
+from storage.postgres_link import CHANNEL, PostgresLink
 from storage.store import Arguments, Result, Row, Unit, Value
 
 if TYPE_CHECKING:
@@ -27,10 +22,14 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_SECONDS = 10.0
 STATEMENT_TIMEOUT_SECONDS = 10.0
+IDLE_TRANSACTION_SECONDS = 5.0
 ATTEMPTS = 5
 MIGRATION_LOCK = 0x70726F78
-DAEMON_LOCK = 0x70726F79
 
+# A daemon that hangs in the middle of a transaction must not keep its locks from the others.
+_SERVER_SETTINGS = {
+    "idle_in_transaction_session_timeout": str(int(IDLE_TRANSACTION_SECONDS * 1000)),
+}
 _TEXT_OR_PARAMETER = re.compile(r"'[^']*'|(?<!:):(?P<name>[a-z_]+)")
 _RETRIED = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 _UNREACHABLE = (
@@ -48,7 +47,6 @@ class PostgresStore:
     def __init__(self, url: str, pool: asyncpg.Pool) -> None:
         self._url = url
         self._pool = pool
-        self._claim: asyncpg.Connection | None = None
 
     @classmethod
     async def open(cls, url: str, *, pool_size: int) -> Self:
@@ -63,6 +61,7 @@ class PostgresStore:
             max_size=pool_size,
             timeout=CONNECT_TIMEOUT_SECONDS,
             command_timeout=STATEMENT_TIMEOUT_SECONDS,
+            server_settings=_SERVER_SETTINGS,
         )
         try:
             await pool
@@ -98,31 +97,14 @@ class PostgresStore:
         return None
 
     async def claim(self, on_lost: Callable[[], None]) -> None:
-        """See `Store.claim`; a lock of the server's, held by a connection of its own."""
-        with _translating():
-            connection = await asyncpg.connect(self._url, timeout=CONNECT_TIMEOUT_SECONDS)
-            try:
-                claimed = await connection.fetchval("SELECT pg_try_advisory_lock($1)", DAEMON_LOCK)
-            except BaseException:
-                connection.terminate()
-                raise
-        if not claimed:
-            await connection.close()
-            where = place(self._url)
-            raise AlreadyClaimedError(f"{where}: another proxyd serves from this database")
-        self._claim = connection
+        """See `Store.claim`; any number of daemons may serve."""
 
-        def lost(_: object) -> None:
-            if self._claim is connection:
-                on_lost()
-
-        connection.add_termination_listener(lost)
+    def link(self, timeout_seconds: float) -> PostgresLink:
+        """See `Store.link`."""
+        return PostgresLink(self._url, timeout_seconds)
 
     async def close(self) -> None:
         """See `Store.close`."""
-        claim, self._claim = self._claim, None
-        if claim is not None:
-            await claim.close(timeout=CONNECT_TIMEOUT_SECONDS)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
                 await self._pool.close()
@@ -172,6 +154,10 @@ class _Transaction:
                 f"SELECT 1 FROM {table} WHERE id = ANY($1) ORDER BY id FOR UPDATE",
                 list(ids),
             )
+
+    async def notify(self, text: str) -> None:
+        with _translating():
+            await self._connection.execute("SELECT pg_notify($1, $2)", CHANNEL, text)
 
 
 def _positional(sql: str, values: Mapping[str, Value]) -> tuple[str, list[Value]]:

@@ -131,6 +131,9 @@ class SqliteStore:
             ) from None
         self._claim = lock
 
+    def link(self, timeout_seconds: float) -> None:
+        """See `Store.link`: there is no other daemon."""
+
     async def close(self) -> None:
         """See `Store.close`."""
         while self._committing is not None:
@@ -239,6 +242,9 @@ class _Transaction:
 
     async def lock(self, table: str, ids: Sequence[str]) -> None:
         """Nothing to do: there is one writer, and it has the whole database."""
+
+    async def notify(self, text: str) -> None:
+        """Nobody to tell: there is one daemon."""
 
 
 def _finish(coroutine: Coroutine[Any, Any, Result]) -> Result:

@@ -32,6 +32,40 @@ class Transaction(Protocol):
     async def lock(self, table: str, ids: Sequence[str]) -> None:
         """Lock rows until the end of the transaction, in an order that cannot deadlock."""
 
+    async def notify(self, text: str) -> None:
+        """Tell all daemons on this database, through their `Link`s, once this is committed.
+
+        Where there is only one, nobody is told.
+        """
+
+
+class Link(Protocol):
+    """One connection that is this daemon's presence among others: notices, and the sweepers' lock.
+
+    Every method raises `UnavailableError` when the connection is lost; then the lock is too, and
+    notices may have been missed.
+    """
+
+    async def connect(self, on_notice: Callable[[str], None], on_lost: Callable[[], None]) -> None:
+        """Connect, anew if it was connected: from here on, notices are heard.
+
+        Args:
+            on_notice: called with what a transaction told, the own ones among them.
+            on_lost: called when the connection is lost.
+        """
+
+    async def register(self, node_id: str) -> int:
+        """Make a node known; return the database's time, in UTC seconds."""
+
+    async def renew(self, node_id: str) -> int | None:
+        """Say that a node lives; return the database's time, None when it was declared dead."""
+
+    async def try_to_sweep(self) -> bool:
+        """Take the sweepers' lock if nobody holds it; say whether it is held here."""
+
+    async def close(self) -> None:
+        """Disconnect; the lock is free for others."""
+
 
 Unit = Callable[Concatenate[Transaction, Arguments], Coroutine[Any, Any, Result]]
 
@@ -67,8 +101,17 @@ class Store(Protocol):
     async def claim(self, on_lost: Callable[[], None]) -> None:
         """Become the one daemon on this database, until `close`; `on_lost` is called if that ends.
 
+        Nothing happens where a database serves any number of daemons.
+
         Raises:
             AlreadyClaimedError: another daemon is.
+        """
+
+    def link(self, timeout_seconds: float) -> "Link | None":
+        """Return what ties this daemon to the others; None where a database has only one.
+
+        Args:
+            timeout_seconds: how long the database may hear nothing of it before it lets it go.
         """
 
     async def close(self) -> None:

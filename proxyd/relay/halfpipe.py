@@ -222,11 +222,18 @@ class HalfPipe:
             return self._swallow()
         allowance = self._session.allowance(self)
         if allowance <= 0:
-            self._session.wait(self._resume)
+            self._wait()
             return False
         if self._early:
             return self._copy_early(allowance)
         return self._read(min(allowance, self._left))
+
+    def _wait(self) -> None:
+        """Wait for bytes to take; a source that was reset meanwhile would have no more to say."""
+        if self._hung_up and self._source.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._owner.broken(self._source)
+        else:
+            self._session.wait(self._resume)
 
     def _read(self, most: int) -> bool:
         try:

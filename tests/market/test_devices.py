@@ -226,7 +226,7 @@ async def test_a_device_that_leaves_is_offline_until_it_is_heard_of_again(market
     token = await made(market, user)
     device = await market.devices.authenticate(token)
     market.devices.heartbeat(device, {})
-    market.devices.offline(device)
+    await market.devices.offline(device)
     assert not market.devices.is_online(await only(market.devices, user))
     await market.devices.flush()
     later = restarted(market)
@@ -239,7 +239,7 @@ async def test_a_device_that_leaves_is_offline_until_it_is_heard_of_again(market
 
 async def test_a_device_that_leaves_before_it_came_is_offline(market: Market) -> None:
     user = await market.person()
-    market.devices.offline(await device_of(market, user))
+    await market.devices.offline(await device_of(market, user))
     assert not market.devices.is_online(await only(market.devices, user))
     await market.devices.flush()
     assert (await only(restarted(market), user)).last_heartbeat_at is None

@@ -25,6 +25,7 @@ from support.waiting import until_true
 
 ROOT = Path(__file__).parent.parent.parent
 READY = re.compile(r"ready: API on (?P<api>\S+), proxy on \S+:(?P<port>\d+)")
+NODE = re.compile(r"this is node (\S+)")
 
 ENVIRONMENT = {
     "PROXYD_API__PORT": "0",
@@ -33,6 +34,7 @@ ENVIRONMENT = {
     "PROXYD_AUTH__ARGON2_TIME_COST": "1",
     "PROXYD_AUTH__ARGON2_MEMORY_KIB": "64",
     "PROXYD_EGRESS__ALLOW": '["127.0.0.0/8", "::1/128"]',
+    "PROXYD_CLUSTER__NODE_TIMEOUT_SECONDS": "4",
     "PROXYD_LIMITS__DRAIN_SECONDS": "5",
     "PROXYD_LIMITS__REGISTRATIONS_PER_HOUR": "0",
     "PROXYD_LIMITS__REQUESTS_PER_SECOND": "0",
@@ -122,9 +124,21 @@ class Process:
     def output(self) -> str:
         return "".join(self.lines)
 
-    def call(self, method: str, path: str, body: Any = None, token: str = "") -> tuple[int, Any]:
+    @property
+    def node_id(self) -> str:
+        """What it calls itself among other daemons."""
+        return NODE.findall(self.output)[-1]
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        token: str = "",
+        headers: dict[str, str] | None = None,
+    ) -> tuple[int, Any]:
         """Ask the API."""
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json", **(headers or {})}
         if token:
             headers["Authorization"] = f"Bearer {token}"
         data = json.dumps(body).encode() if body is not None else None

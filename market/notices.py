@@ -1,0 +1,43 @@
+"""What the daemons on one database tell each other about sessions."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+from market.states import SessionStatus
+
+
+class Topic(StrEnum):
+    """What a notice is about.
+
+    `WANTED`: somebody has no bytes left to hand out. `CUT`: the session is about to leave `active`,
+    last reports are awaited. `OVER`: it has left `active`.
+    """
+
+    WANTED = "wanted"
+    CUT = "cut"
+    OVER = "over"
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something about a session that every daemon should know; `status` is where it is going."""
+
+    topic: Topic
+    session_id: str
+    status: SessionStatus
+    node_id: str
+
+    @property
+    def text(self) -> str:
+        """The notice as it is sent."""
+        return f"{self.topic} {self.session_id} {self.status} {self.node_id}"
+
+    @classmethod
+    def read(cls, text: str) -> Self | None:
+        """Return the notice that a text is; None for one that this program does not know."""
+        try:
+            topic, session_id, status, node_id = text.split(" ")
+            return cls(Topic(topic), session_id, SessionStatus(status), node_id)
+        except ValueError:
+            return None

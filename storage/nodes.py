@@ -1,0 +1,41 @@
+"""Queries on the daemons that share a database."""
+
+from storage.bandwidth import IdRow, LeaseRow
+from storage.store import Transaction
+
+
+async def insert(tx: Transaction, node_id: str, now: int) -> None:
+    """Add a node that lives."""
+    await tx.run(
+        "INSERT INTO nodes (id, started_at, seen_at) VALUES (:id, :now, :now)", id=node_id, now=now
+    )
+
+
+async def lock(tx: Transaction, node_id: str) -> None:
+    """Lock a node, so that it opens no lease and is not seen meanwhile."""
+    await tx.lock("nodes", [node_id])
+
+
+async def unseen(tx: Transaction, seen_before: int) -> list[str]:
+    """Return the nodes that were last seen before a moment, in UTC seconds."""
+    rows = await tx.all(
+        IdRow, "SELECT id FROM nodes WHERE seen_at < :seen_before", seen_before=seen_before
+    )
+    return [row.id for row in rows]
+
+
+async def leases(tx: Transaction, node_id: str | None) -> list[LeaseRow]:
+    """Return the open leases of a node; of None those that no node holds."""
+    return await tx.all(
+        LeaseRow,
+        """
+        SELECT id, session_id, granted_bytes, used_bytes FROM bandwidth_leases
+        WHERE closed_at IS NULL AND COALESCE(node_id, '') = :node_id
+        """,
+        node_id=node_id or "",
+    )
+
+
+async def remove(tx: Transaction, node_id: str) -> None:
+    """Remove a node that holds no lease."""
+    await tx.run("DELETE FROM nodes WHERE id = :id", id=node_id)

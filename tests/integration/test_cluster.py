@@ -1,0 +1,410 @@
+"""Several daemons over one PostgreSQL: none overspends, none is missed, one sweeps."""
+
+import asyncio
+import select
+import signal
+import socket
+import threading
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import asyncpg
+import pytest
+from support import postgres, process, threads
+from support.forwarder import Forwarder
+from support.process import Process, serving
+from support.waiting import until_true
+
+MB = 1_000_000
+GB = 1_000 * MB
+# A node that goes so slow does not run dry while it is cut off: only its fence stops it. What it
+# takes in one go is a fraction of what it may in a second.
+SLOW = {"PROXYD_LIMITS__SESSION_BYTES_PER_SECOND": "50000"}
+HANDFUL_BYTES = 10_000
+
+
+@pytest.fixture
+async def url(postgres_server: str) -> AsyncIterator[str]:
+    """The URL of an empty database."""
+    async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as made:
+        yield made
+
+
+@contextmanager
+def cluster(url: str, size: int) -> Iterator[list[Process]]:
+    """Run daemons that start at once on one database."""
+    daemons = [Process(url) for _ in range(size)]
+    try:
+        for daemon in daemons:
+            daemon.wait_ready()
+        yield daemons
+    finally:
+        for daemon in daemons:
+            daemon.stop(signal.SIGKILL)
+
+
+def rows(url: str, sql: str, *arguments: object) -> list[Any]:
+    """Ask the database itself."""
+
+    async def ask() -> list[Any]:
+        connection = await asyncpg.connect(url)
+        try:
+            return await connection.fetch(sql, *arguments)
+        finally:
+            await connection.close()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, ask()).result()
+
+
+def stored(url: str, session_id: str) -> Any:
+    return rows(url, "SELECT * FROM bandwidth_sessions WHERE id = $1", session_id)[0]
+
+
+def assert_audit(url: str) -> None:
+    audit = process.run(url, "ledger", "audit")
+    assert audit.returncode == 0, audit.stdout + audit.stderr
+
+
+class Download(threading.Thread):
+    """A client that reads as fast as it can, until it is cut."""
+
+    def __init__(self, daemon: Process, proxy: dict[str, Any], port: int) -> None:
+        super().__init__()
+        self.daemon_process = daemon
+        self.received = 0
+        self.is_over = False
+        self._socket = process.proxied(daemon, proxy, port)
+        self._socket.settimeout(60)
+
+    def run(self) -> None:
+        with self._socket:
+            try:
+                while data := self._socket.recv(262_144):
+                    self.received += len(data)
+            except OSError:
+                pass
+        self.is_over = True
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+
+def received(downloads: list[Download]) -> int:
+    return sum(each.received for each in downloads)
+
+
+async def test_a_killed_node_never_makes_more_of_a_session_and_loses_none_of_it(url: str) -> None:
+    quota = 600 * MB
+    email, password = process.funded(url)
+    with threads.endless() as target, cluster(url, 3) as nodes:
+        bought = nodes[0].buy(nodes[0].log_in(email, password), gb=quota / GB)
+        session = bought["session_id"]
+        downloads = [
+            Download(nodes[number % 3], bought["proxy"], target.port) for number in range(60)
+        ]
+        for download in downloads:
+            download.start()
+        until_true(lambda: received(downloads) > quota // 3, "a third")
+        victim = nodes[2]
+        [victims_lease] = leases_of(url, session, victim)
+        victim.stop(signal.SIGKILL)
+        dead = [each for each in downloads if each.daemon_process is victim]
+        for download in dead:
+            download.join()
+        alive = [each for each in downloads if each.daemon_process is not victim]
+        # What the dead node had is not handed out twice before its time is over.
+        most = 0
+        while not is_closed(url, victims_lease):
+            assert most <= quota
+            most = received(downloads)
+        for download in alive:
+            download.join()
+        delivered_by_dead = received(dead)
+        reported_by_dead = used_under(url, victims_lease)
+        assert reported_by_dead <= delivered_by_dead
+        until_true(lambda: stored(url, session)["status"] == "exhausted")
+        row = stored(url, session)
+        assert (row["bytes_used"], row["bytes_leased"]) == (quota, 0)
+        assert received(alive) + reported_by_dead == quota
+    assert_audit(url)
+
+
+def leases_of(url: str, session: str, node: Process) -> list[str]:
+    return [
+        row["id"]
+        for row in rows(
+            url,
+            "SELECT l.id FROM bandwidth_leases AS l WHERE session_id = $1 AND node_id = $2",
+            session,
+            node.node_id,
+        )
+    ]
+
+
+def is_closed(url: str, lease: str) -> bool:
+    [row] = rows(url, "SELECT closed_at FROM bandwidth_leases WHERE id = $1", lease)
+    return row["closed_at"] is not None
+
+
+def used_under(url: str, lease: str) -> int:
+    [row] = rows(url, "SELECT used_bytes FROM bandwidth_leases WHERE id = $1", lease)
+    return int(row["used_bytes"])
+
+
+async def test_parallel_downloads_over_three_nodes_stop_at_the_last_byte(url: str) -> None:
+    quota = 300 * MB + 1
+    email, password = process.funded(url)
+    with threads.endless() as target, cluster(url, 3) as nodes:
+        bought = nodes[0].buy(nodes[0].log_in(email, password), gb=quota / GB)
+        downloads = [
+            Download(nodes[number % 3], bought["proxy"], target.port) for number in range(60)
+        ]
+        for download in downloads:
+            download.start()
+        for download in downloads:
+            download.join()
+        assert received(downloads) == quota
+        until_true(lambda: stored(url, bought["session_id"])["status"] == "exhausted")
+        assert stored(url, bought["session_id"])["bytes_used"] == quota
+    assert_audit(url)
+
+
+async def test_ending_on_one_node_cuts_and_bills_on_the_others(url: str) -> None:
+    email, password = process.funded(url)
+    with threads.endless() as target, cluster(url, 2) as (first, second):
+        token = first.log_in(email, password)
+        bought = first.buy(token, gb=100)
+        downloads = [
+            Download(node, bought["proxy"], target.port) for node in (first, second, second)
+        ]
+        for download in downloads:
+            download.start()
+        until_true(lambda: all(each.received > MB for each in downloads))
+        # The node that serves nothing of it shows what the others do, while they do.
+        seen = first.used(token, bought["session_id"])
+        until_true(lambda: first.used(token, bought["session_id"]) > seen + MB, "counts move")
+        status, body = first.call(
+            "POST", "/api/bandwidth/end", {"session_id": bought["session_id"]}, token
+        )
+        assert (status, body) == (200, {"ok": True})
+        until_true(lambda: all(each.is_over for each in downloads), "all are cut")
+        billed = stored(url, bought["session_id"])["bytes_used"]
+        # Everything that clients have seen is billed; a cut takes back only what never left.
+        assert billed >= received(downloads)
+        assert stored(url, bought["session_id"])["status"] == "ended"
+        with pytest.raises(OSError):
+            process.proxied(second, bought["proxy"], target.port)
+    assert_audit(url)
+
+
+async def test_nodes_that_start_at_once_migrate_once(url: str) -> None:
+    with cluster(url, 3) as nodes:
+        assert all("ready" in node.output for node in nodes)
+        versions = [row["version"] for row in rows(url, "SELECT version FROM schema_versions")]
+        assert len(versions) == len(set(versions)) > 0
+        assert len(rows(url, "SELECT id FROM nodes")) == 3
+    # Those were killed; whoever comes later buries them, and leaves no trace of itself.
+    with serving(url) as late:
+        until_true(lambda: len(rows(url, "SELECT id FROM nodes")) == 1, "the dead are buried")
+        assert late.stop() == 0
+        assert rows(url, "SELECT id FROM nodes") == []
+
+
+async def test_the_sweeper_moves_when_its_holder_is_killed(url: str) -> None:
+    email, password = process.funded(url)
+    with cluster(url, 1) as [first], serving(url) as second:
+        bought = second.buy(second.log_in(email, password))
+        until_true(lambda: sweepers(url) == 1)
+        first.stop(signal.SIGKILL)
+        rows(url, "UPDATE bandwidth_sessions SET expires_at = 1")
+        until_true(lambda: stored(url, bought["session_id"])["status"] == "expired", "swept")
+        assert sweepers(url) == 1
+    assert_audit(url)
+
+
+def sweepers(url: str) -> int:
+    return len(
+        rows(
+            url,
+            "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND database = "
+            "(SELECT oid FROM pg_database WHERE datname = current_database())",
+        )
+    )
+
+
+async def test_a_node_cut_off_from_the_store_stops_in_time_and_comes_back(url: str) -> None:
+    quota = 50_000 * MB
+    email, password = process.funded(url)
+    with ExitStack() as stack:
+        target = stack.enter_context(threads.endless())
+        forwarder = stack.enter_context(Forwarder.running(url))
+        island = stack.enter_context(serving(forwarder.url, **SLOW))
+        mainland = stack.enter_context(serving(url))
+        token = mainland.log_in(email, password)
+        bought = mainland.buy(token, gb=quota / GB)
+        download = Download(island, bought["proxy"], target.port)
+        download.start()
+        until_true(lambda: download.received > 10_000)
+        [lease] = leases_of(url, bought["session_id"], island)
+        forwarder.freeze()
+        until_true(lambda: is_closed(url, lease), "declared dead")
+        # It had stopped before that: nothing it delivers now could be somebody else's.
+        seen = download.received
+        other = Download(mainland, bought["proxy"], target.port)
+        other.start()
+        until_true(lambda: other.received > 10 * MB)
+        assert download.received == seen
+        forwarder.thaw()
+        until_true(lambda: download.is_over, "its connections are cut")
+        until_true(lambda: len(rows(url, "SELECT id FROM nodes")) == 2, "it has a new name")
+        again = Download(island, bought["proxy"], target.port)
+        again.start()
+        until_true(lambda: again.received > 10_000, "it serves again")
+        for each in (other, again):
+            each.close()
+            each.join()
+        download.join()
+    assert_audit(url)
+
+
+async def test_a_node_alone_waits_for_the_store_and_goes_on(url: str) -> None:
+    email, password = process.funded(url)
+    with ExitStack() as stack:
+        target = stack.enter_context(threads.endless())
+        forwarder = stack.enter_context(Forwarder.running(url))
+        node = stack.enter_context(serving(forwarder.url))
+        bought = node.buy(node.log_in(email, password), gb=100)
+        with process.proxied(node, bought["proxy"], target.port) as connection:
+            connection.settimeout(20)
+            seen = len(connection.recv(65_536))
+            forwarder.freeze()
+            until_true(lambda: "is cut off" in node.output)
+            seen += arriving(connection)
+            name = node.node_id
+            forwarder.thaw()
+            while seen < 300 * MB:
+                seen += len(connection.recv(262_144))
+            assert node.node_id == name
+    assert_audit(url)
+
+
+async def test_a_connection_to_the_store_that_is_lost_is_made_again(url: str) -> None:
+    email, password = process.funded(url)
+    with threads.endless() as target, cluster(url, 2) as (first, second):
+        token = first.log_in(email, password)
+        bought = first.buy(token, gb=100)
+        download = Download(second, bought["proxy"], target.port)
+        download.start()
+        until_true(lambda: download.received > MB)
+        name = url.rpartition("/")[2].partition("?")[0]
+        rows(
+            url,
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = $1 AND pid <> pg_backend_pid()",
+            name,
+        )
+        seen = download.received
+        until_true(lambda: download.received > seen + 100 * MB, "it goes on")
+        until_true(lambda: listening(url) == 2, "both listen again")
+        body = {"session_id": bought["session_id"]}
+        until_true(lambda: first.call("POST", "/api/bandwidth/end", body, token)[0] == 200)
+        until_true(lambda: download.is_over, "it is cut")
+        download.join()
+    assert_audit(url)
+
+
+def listening(url: str) -> int:
+    return len(rows(url, "SELECT 1 FROM pg_stat_activity WHERE query LIKE '%seen_at%RETURNING%'"))
+
+
+async def test_a_session_nobody_uses_goes_back_to_the_others(url: str) -> None:
+    email, password = process.funded(url)
+    quota = 100_000
+    with threads.web() as target, cluster(url, 2) as (first, second):
+        bought = first.buy(first.log_in(email, password), gb=quota / GB)
+        with process.proxied(first, bought["proxy"], target.port):
+            assert stored(url, bought["session_id"])["bytes_leased"] >= 65_536
+            # The other needs more than is left, while the first one holds most of it.
+            with process.proxied(second, bought["proxy"], target.port) as connection:
+                connection.settimeout(20)
+                connection.sendall(b"GET /bytes/1000000 HTTP/1.1\r\nConnection: close\r\n\r\n")
+                got = 0
+                while data := connection.recv(65_536):
+                    got += len(data)
+        until_true(lambda: stored(url, bought["session_id"])["status"] == "exhausted")
+        row = stored(url, bought["session_id"])
+        assert (row["bytes_used"], row["bytes_leased"]) == (quota, 0)
+        assert got == quota - len("GET /bytes/1000000 HTTP/1.1\r\nConnection: close\r\n\r\n")
+    assert_audit(url)
+
+
+async def test_devices_are_seen_by_every_node(url: str) -> None:
+    email, password = process.funded(url)
+    with cluster(url, 2) as (first, second):
+        token = first.log_in(email, password)
+        _, made = first.call("POST", "/api/worker/token/create", {"name": "box"}, token)
+        assert not online(second, token)
+        assert beat(first, made["token"], "heartbeat", {"cpu_cores": 4}) == 200
+        until_true(lambda: online(second, token), "heard of on the other")
+        assert beat(second, made["token"], "heartbeat", {"ram_gb": 8.0}) == 200
+        until_true(lambda: device(first, token)["ram_gb"] == 8.0)
+        assert device(first, token)["cpu_cores"] == 4
+        assert beat(second, made["token"], "offline") == 200
+        assert not online(first, token)
+        body = {"token_id": made["token_id"]}
+        assert first.call("POST", "/api/worker/token/revoke", body, token)[0] == 200
+        assert beat(second, made["token"], "heartbeat") == 401
+
+
+def beat(node: Process, token: str, what: str, body: dict[str, Any] | None = None) -> int:
+    return node.call("POST", f"/api/worker/{what}", body or {}, headers={"X-Worker-Token": token})[
+        0
+    ]
+
+
+def device(node: Process, token: str) -> dict[str, Any]:
+    _, body = node.call("GET", "/api/worker/devices", token=token)
+    return dict(body["devices"][0])
+
+
+def online(node: Process, token: str) -> bool:
+    return bool(device(node, token)["is_online"])
+
+
+async def test_a_frozen_node_wakes_up_to_hand_out_nothing(url: str) -> None:
+    email, password = process.funded(url)
+    with ExitStack() as stack:
+        target = stack.enter_context(threads.endless())
+        forwarder = stack.enter_context(Forwarder.running(url))
+        sleeper = stack.enter_context(serving(forwarder.url, **SLOW))
+        other = stack.enter_context(serving(url))
+        bought = other.buy(other.log_in(email, password), gb=100)
+        connection = process.proxied(sleeper, bought["proxy"], target.port)
+        stack.enter_context(connection)
+        assert arriving(connection, enough=20_000) >= 20_000
+        [lease] = leases_of(url, bought["session_id"], sleeper)
+        sleeper.process.send_signal(signal.SIGSTOP)
+        until_true(lambda: is_closed(url, lease), "declared dead")
+        arriving(connection)
+        # It wakes up, and nobody can tell it that it was declared dead.
+        forwarder.freeze()
+        sleeper.process.send_signal(signal.SIGCONT)
+        assert arriving(connection, enough=HANDFUL_BYTES + 1) <= HANDFUL_BYTES
+        forwarder.thaw()
+        connection.settimeout(20)
+        with pytest.raises(ConnectionResetError):
+            connection.recv(1)
+    assert_audit(url)
+
+
+def arriving(connection: socket.socket, enough: int = GB) -> int:
+    """Read until nothing comes for a second, or it is enough; return how much it was."""
+    size = 0
+    while size < enough and select.select([connection], [], [], 1.0)[0]:
+        size += len(connection.recv(262_144))
+    return size
