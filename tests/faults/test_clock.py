@@ -125,7 +125,9 @@ async def test_a_device_that_reported_in_the_future_is_not_online_for_ever(
     wall: WallClock, service: Service
 ) -> None:
     person = await service.person()
-    made = await service.call("POST", "/api/worker/token/create", {"name": "rig"}, token=person.token)
+    made = await service.call(
+        "POST", "/api/worker/token/create", {"name": "rig"}, token=person.token
+    )
     worker = {"X-Worker-Token": made.body["token"]}
 
     async def is_online() -> bool:

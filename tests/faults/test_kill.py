@@ -169,9 +169,7 @@ async def end_all(url: str, email: str, password: str, sold: dict[str, Sold]) ->
     with process.serving(url) as daemon:
         token = daemon.log_in(email, password)
         for session_id in sold:
-            status, _ = daemon.call(
-                "POST", "/api/bandwidth/end", {"session_id": session_id}, token
-            )
+            status, _ = daemon.call("POST", "/api/bandwidth/end", {"session_id": session_id}, token)
             assert status == 200
         _, me = daemon.call("GET", "/auth/me", token=token)
         daemon.stop(signal.SIGTERM)

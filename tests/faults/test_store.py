@@ -124,7 +124,7 @@ async def _sells(trade: Trade) -> bool:
     return await purchase(trade.service, trade.person) == ""
 
 
-# --- a full disk -----------------------------------------------------------------------------------
+# --- a full disk ----------------------------------------------------------------------------------
 
 
 async def test_a_full_disk_stops_sales_and_nothing_else(
@@ -164,7 +164,7 @@ def test_a_disk_that_is_full_at_the_start_is_named(tmp_path: Path) -> None:
         assert "full" in line or "No space left" in line
 
 
-# --- a database that another program holds -----------------------------------------------------------
+# --- a database that another program holds --------------------------------------------------------
 
 
 @contextmanager
@@ -179,7 +179,9 @@ def locked(folder: Path) -> Iterator[None]:
         other.close()
 
 
-async def test_a_lock_that_is_released_in_time_only_delays(service: Service, tmp_path: Path) -> None:
+async def test_a_lock_that_is_released_in_time_only_delays(
+    service: Service, tmp_path: Path
+) -> None:
     async with trading(service) as trade:
         with locked(tmp_path):
             buying = asyncio.create_task(purchase(service, trade.person))
@@ -203,7 +205,7 @@ async def test_a_lock_that_stays_stops_sales_and_nothing_else(
         assert await service.balance(trade.person) == balance
 
 
-# --- a server that is out of reach -------------------------------------------------------------------
+# --- a server that is out of reach ----------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -263,7 +265,9 @@ async def test_whoever_repeats_a_purchase_by_its_key_buys_once(
     async with on_postgres(store_url, monkeypatch) as service, trading(service) as trade:
         before = len(await service.sessions(trade.person))
         buying = [
-            asyncio.create_task(purchase(service, trade.person, **{"Idempotency-Key": f"k{number}"}))
+            asyncio.create_task(
+                purchase(service, trade.person, **{"Idempotency-Key": f"k{number}"})
+            )
             for number in range(20)
         ]
         await until(lambda: any(each.done() for each in buying), "some are bought")
@@ -302,7 +306,7 @@ async def terminate_all(url: str) -> None:
         await connection.close()
 
 
-# --- a daemon that ends without its store ------------------------------------------------------------
+# --- a daemon that ends without its store ---------------------------------------------------------
 
 
 async def test_a_daemon_that_ends_without_its_store_ends(

@@ -62,11 +62,13 @@ def run(url: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProce
 class Process:
     """`proxyd serve`, and what it prints."""
 
+    command: tuple[str, ...] = ("proxyd", "serve")
+
     def __init__(self, url: str, *arguments: str, **settings: str) -> None:
         self.url = url
         self.lines: list[str] = []
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "proxyd", "serve", *arguments],
+            [sys.executable, "-m", *self.command, *arguments],
             cwd=ROOT,
             env=environment(url, **settings),
             stdout=subprocess.PIPE,
@@ -98,9 +100,11 @@ class Process:
     def output(self) -> str:
         return "".join(self.lines)
 
-    def call(self, method: str, path: str, body: Any = None, token: str = "") -> tuple[int, Any]:
-        """Ask the API."""
-        headers = {"Content-Type": "application/json"}
+    def call(
+        self, method: str, path: str, body: Any = None, token: str = "", **sent: str
+    ) -> tuple[int, Any]:
+        """Ask the API; more headers may be sent."""
+        headers = {"Content-Type": "application/json", **sent}
         if token:
             headers["Authorization"] = f"Bearer {token}"
         data = json.dumps(body).encode() if body is not None else None
