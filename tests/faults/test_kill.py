@@ -14,6 +14,7 @@ import urllib.error
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import pytest
 from support import process
 from support.keyed import KeyedTarget, Tally, converse, keyed
 from support.process import Process
@@ -28,6 +29,7 @@ CLIENTS = 6
 LIFE_MAX_SECONDS = 1.0
 STILLBORN_SHARE = 0.15  # of the daemons are killed while they start
 TRANSFER_MAX_BYTES = 400_000
+REST_SHARE = 0.05
 QUOTAS_GB = (0.0003, 0.002, 0.05)
 
 
@@ -43,6 +45,7 @@ class Sold(NamedTuple):
 class Load:
     """Clients that buy, use and end sessions until their daemon is killed.
 
+    Some rest at some point, and have nothing on its way that could hide a byte too many.
     `held` are the sessions that each client goes on with in the next life.
     """
 
@@ -71,6 +74,8 @@ class Load:
         try:
             while daemon.process.poll() is None:
                 self._step(daemon, token, number, chance)
+                if number % 2 and chance.random() < REST_SHARE:
+                    until_true(lambda: daemon.process.poll() is not None, "the kill")
         except (OSError, urllib.error.URLError):
             return
 
@@ -113,6 +118,7 @@ def assert_fair(before: dict[str, Sold], after: dict[str, Sold], seen: dict[str,
         assert delivered <= session.quota_bytes - used, session
 
 
+@pytest.mark.timeout(300)
 async def test_killed_at_random_moments_under_load(store_url: str) -> None:
     seed = os.environ.get("PROXYD_CRASH_SEED", "1")
     engine = store_url.partition(":")[0]

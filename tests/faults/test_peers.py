@@ -17,7 +17,7 @@ from support.threads import WebTarget
 from support.waiting import until, until_true
 
 NETWORK_TIMED_OUT = 6
-DEAF = 200
+DEAF = 100
 GROWTH_MAX_BYTES = 30_000_000
 
 

@@ -110,6 +110,7 @@ async def trading(service: Service) -> AsyncIterator[Trade]:
         await trade.open()
         try:
             yield trade
+            await until(trade.is_written, "what could not be written is written")
             await trade.goes_on()
             await until(trade.is_written, "every byte is written down")
             await until(lambda: _sells(trade), "sessions are sold again")
