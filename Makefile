@@ -1,4 +1,5 @@
-# make setup | make run | make test | make lint | make clients | make fuzz-api | make fuzz-wire | make bench | make bench-api | make clean
+# make setup | make run | make test | make lint | make clients | make fuzz-api | make fuzz-wire | make bench | make bench-api |
+# make crash | make soak | make audit | make clean
 
 SHELL := /bin/bash
 VENV := .venv
@@ -8,7 +9,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
 
-.PHONY: setup run test lint clients fuzz-api fuzz-wire bench bench-api clean
+.PHONY: setup run test lint clients fuzz-api fuzz-wire bench bench-api crash soak audit clean
 
 setup: $(STAMP)
 
@@ -63,6 +64,24 @@ bench: setup
 bench-api: setup
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	PYTHONPATH=.:tests $(VENV)/bin/python -m bench.api
+
+# kill -9 under load, a hundred times on each engine, at other moments each time: five minutes.
+KILLS ?= 100
+
+crash: setup
+	@seed=$${SEED:-$$(date +%s)}; echo "SEED=$$seed KILLS=$(KILLS)"; \
+	PROXYD_CRASH_SEED=$$seed PROXYD_CRASH_KILLS=$(KILLS) $(VENV)/bin/python -m pytest \
+		--timeout 0 --capture no tests/faults/test_kill.py
+
+# Everything at once for a while: what a daemon holds must stop growing.
+soak: setup
+	PYTHONPATH=.:tests SOAK_SECONDS=$${SOAK_SECONDS:-300} $(VENV)/bin/python -m soak
+
+# Asks the package index which of the pinned versions have known weaknesses.
+audit: setup
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[audit]'
+	@$(VENV)/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip --strict --progress-spinner off \
+		|| { echo "make audit: a pinned version has a known weakness, or the index's advisories are out of reach; the lines above say which" >&2; exit 1; }
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -27,7 +27,10 @@ class Transport(Enum):
     STORE_UNAVAILABLE = (
         "store_unavailable",
         500,
-        "The database does not answer; nothing was changed, try again.",
+        (
+            "The database does not answer; try again, "
+            "with an Idempotency-Key if it must not be done twice."
+        ),
     )
     NOT_READY = "not_ready", 503, "Something that customers need does not work right now."
     DRAINING = "draining", 503, "The server is about to restart; try again in a moment."

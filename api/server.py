@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from aiohttp import web
@@ -71,6 +71,7 @@ class HttpServer:
         now: the wall clock, in UTC seconds.
         trusted_proxies: networks whose X-Forwarded-For is believed.
         requests_per_second: how often a caller may ask; 0 for no limit.
+        connections_max: how many may be open; whoever waits longest makes room for one more.
         version: the program's, for the document that describes the API.
         base_url: how the outside world reaches the API, for the same.
         more_pages: what is shown beside that document and its page, by path.
@@ -88,6 +89,7 @@ class HttpServer:
         now: Callable[[], int],
         trusted_proxies: Iterable[str] = (),
         requests_per_second: int = 0,
+        connections_max: int = 1000,
         version: str = "",
         base_url: str = "",
         more_pages: Mapping[str, Page] | None = None,
@@ -106,6 +108,7 @@ class HttpServer:
         self._clients = Clients(trusted_proxies)
         self._seal = seal
         self._wall_clock = now
+        self._connections_max = connections_max
         self._rate = RateLimit(requests_per_second, monotonic)
         self._uploads = Uploads()
         self._exposition = exposition
@@ -116,6 +119,7 @@ class HttpServer:
         """Begin to serve on a socket that listens already."""
         server = _Server(
             self._respond,
+            connections_max=self._connections_max,
             request_factory=self._request,
             access_log=None,
             keepalive_timeout=KEEPALIVE_SECONDS,
@@ -282,14 +286,40 @@ class HttpServer:
 class _Server(web.Server):
     """aiohttp's low-level server, whose connections answer broken requests as the API does."""
 
+    def __init__(
+        self,
+        handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+        *,
+        connections_max: int,
+        **settings: Any,  # noqa: ANN401 - aiohttp's own
+    ) -> None:
+        super().__init__(handler, **settings)
+        self._connections_max = connections_max
+
     def __call__(self) -> RequestHandler:
         return _Connection(self, loop=self._loop, **self._kwargs)
+
+    def make_room(self, newest: "_Connection") -> None:
+        """Close the oldest connection without a request when there is one too many."""
+        connections = self.connections
+        if len(connections) > self._connections_max:
+            waiting = (each for each in connections if cast(_Connection, each).is_waiting)
+            next(waiting, newest).force_close()
 
 
 class _Connection(RequestHandler):
     """One HTTP connection; nothing of a hostile request reaches the log or the answer."""
 
     __slots__ = ()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        cast(_Server, self._manager).make_room(self)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it has asked for nothing that is not answered."""
+        return self._current_request is None and not self._messages
 
     def handle_error(
         self,

@@ -91,9 +91,9 @@ class Throttle:
         events = self._events.get(key)
         if events is None:
             return deque()
-        oldest = self._now() - self._window_seconds
-        while events and events[0] <= oldest:
-            events.popleft()
+        now = self._now()
+        while events and not now - self._window_seconds < events[0] <= now:
+            events.popleft()  # over, or of a time that was set back since
         if not events:
             del self._events[key]
         return events

@@ -58,6 +58,7 @@ from proxyd.egress.resolve import DnsResolver
 from proxyd.gateway import Gateway
 from proxyd.limits import (
     Limits,
+    api_connections_total,
     associations_total,
     connections_total,
     pipes_total,
@@ -256,6 +257,7 @@ class Daemon:
             seal=Seal(key),
             now=clock.seconds,
             requests_per_second=settings.limits.requests_per_second,
+            connections_max=api_connections_total(raise_descriptors()),
             trusted_proxies=settings.api.trusted_proxies,
             more_pages={} if settings.api.app_url else landing_pages(),
             exposition=Exposition(self.metrics.render, settings.api.metrics_allow),

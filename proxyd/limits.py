@@ -7,6 +7,8 @@ DESCRIPTORS_MAX = 1_048_576
 DESCRIPTORS_SHARE = 0.8
 DESCRIPTORS_PER_CONNECTION = 2
 PIPES_SHARE = 0.1
+API_SHARE = 0.05
+API_CONNECTIONS_MIN = 64
 DESCRIPTORS_PER_PIPE = 2
 ASSOCIATIONS_SHARE = 0.1
 ASSOCIATIONS_MAX = 7_000  # at two ports each, half of what Linux hands out unless told otherwise
@@ -49,6 +51,11 @@ def connections_total(wanted: int, descriptors: int) -> int:
 def pipes_total(descriptors: int) -> int:
     """Return how many pipes another share of the descriptors pays for."""
     return int(descriptors * PIPES_SHARE) // DESCRIPTORS_PER_PIPE
+
+
+def api_connections_total(descriptors: int) -> int:
+    """Return how many connections of the API a third share of the descriptors pays for."""
+    return max(int(descriptors * API_SHARE), API_CONNECTIONS_MIN)
 
 
 def associations_total(connections: int) -> int:

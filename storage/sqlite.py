@@ -313,6 +313,7 @@ def _configure(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA temp_store = MEMORY")  # a savepoint must not need a descriptor
 
 
 def _make_reader(connection: sqlite3.Connection) -> None:

@@ -539,6 +539,32 @@ async def test_a_body_that_does_not_come_is_not_waited_for_forever(
     assert lines_of(caplog, level=logging.WARNING) == []
 
 
+async def test_a_head_that_does_not_come_is_not_waited_for_forever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.server.KEEPALIVE_SECONDS", 0.1)
+    async with running_in(tmp_path) as service:
+        for beginning in (b"", b"GET", b"GET /healthz HTTP/1.1\r\nX-Slow: "):
+            assert await exchange(service, beginning) == b""
+
+
+async def test_of_too_many_connections_the_one_that_waits_longest_makes_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxyd.daemon.api_connections_total", lambda _: 3)
+    async with running_in(tmp_path) as service:
+        idle = [await asyncio.open_connection("127.0.0.1", service.api_port) for _ in range(3)]
+        (first, _), *others = idle
+        (answer,) = await responses(service, GET + b"\r\n", 1)
+        assert answer.status == 200
+        assert await first.read() == b""
+        for reader, writer in others:
+            writer.write(GET + b"\r\n")
+            assert (await one_response(reader)).status == 200
+        for _, writer in idle:
+            writer.close()
+
+
 NOT_JSON = {
     "nothing": b"",
     "spaces": b" \r\n\t",

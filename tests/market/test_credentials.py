@@ -72,3 +72,16 @@ def test_a_hash_is_no_password() -> None:
     made = MANY[0]
     assert not matches(made.password_hash.encode(), made.password_hash)
     assert not matches(made.password.encode(), "")
+
+
+def test_passwords_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+
+    def compare(one: str, other: str) -> bool:
+        compared.append((one, other))
+        return False
+
+    made = new_credentials()
+    monkeypatch.setattr("hmac.compare_digest", compare)
+    assert not matches(made.password.encode(), made.password_hash)
+    assert compared == [(made.password_hash, made.password_hash)]

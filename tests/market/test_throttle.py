@@ -36,6 +36,17 @@ def test_the_limit_is_reached_and_the_window_slides(clock: Clock) -> None:
     assert is_throttled(made, "a") == 10
 
 
+def test_what_was_counted_in_the_future_of_a_clock_set_back_is_forgotten(clock: Clock) -> None:
+    made = Throttle(2, 60, clock.seconds)
+    made.count("a")
+    made.count("a")
+    clock.now -= 3_600
+    assert not is_throttled(made, "a")
+    made.count("a")
+    made.count("a")
+    assert is_throttled(made, "a") == 60
+
+
 def test_what_is_forgotten_starts_anew(clock: Clock) -> None:
     made = Throttle(1, 60, clock.seconds)
     made.count("a")

@@ -83,6 +83,8 @@ class Process:
         settings: of its environment.
     """
 
+    command: tuple[str, ...] = ("proxyd", "serve")
+
     def __init__(
         self, url: str, *arguments: str, held: Sequence[socket.socket] = (), **settings: str
     ) -> None:
@@ -91,7 +93,7 @@ class Process:
         descriptors = [sock.fileno() for sock in held]
         handed = ["-c", HAND_OVER, str(len(held)), *map(str, descriptors)] if held else []
         self.process = subprocess.Popen(
-            [sys.executable, *handed, "-m", "proxyd", "serve", *arguments],
+            [sys.executable, *handed, "-m", *self.command, *arguments],
             cwd=ROOT,
             env=environment(url, **settings),
             pass_fds=descriptors,

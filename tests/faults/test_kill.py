@@ -1,0 +1,191 @@
+"""kill -9 at random moments under load, again and again: the books agree after every one.
+
+In each life of the daemon no session is billed more than both ends of its transfers saw, and both
+ends see no more than what was left of what it had bought. `make crash` kills a hundred times.
+"""
+
+import os
+import random
+import signal
+import socket
+import threading
+import time
+import urllib.error
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytest
+from support import process
+from support.keyed import KeyedTarget, Tally, converse, keyed
+from support.process import Process
+from support.waiting import until_true
+
+from market.audit import audit_ledger
+from storage.open import open_store
+from storage.store import Store, Transaction
+
+KILLS = {"sqlite": 5, "postgresql": 3}
+CLIENTS = 6
+LIFE_MAX_SECONDS = 1.0
+STILLBORN_SHARE = 0.15  # of the daemons are killed while they start
+TRANSFER_MAX_BYTES = 400_000
+REST_SHARE = 0.05
+QUOTAS_GB = (0.0003, 0.002, 0.05)
+
+
+class Sold(NamedTuple):
+    """A session as the database knows it."""
+
+    id: str
+    quota_bytes: int
+    bytes_used: int
+
+
+@dataclass
+class Load:
+    """Clients that buy, use and end sessions until their daemon is killed.
+
+    Some rest at some point, and have nothing on its way that could hide a byte too many.
+    `held` are the sessions that each client goes on with in the next life.
+    """
+
+    target: KeyedTarget
+    tally: Tally
+    seed: str
+    held: list[dict[str, Any] | None]
+
+    def run(self, daemon: Process, token: str) -> list[threading.Thread]:
+        """Start the clients."""
+        threads = [
+            threading.Thread(target=self._client, args=(daemon, token, number))
+            for number in range(CLIENTS)
+        ]
+        for thread in threads:
+            thread.start()
+        return threads
+
+    def has_counted(self, url: str) -> bool:
+        """Say whether the database knows of bytes that were used."""
+        known = [each["session_id"] for each in self.held if each is not None]
+        return any(process.bytes_used(url, each) for each in known)
+
+    def _client(self, daemon: Process, token: str, number: int) -> None:
+        chance = random.Random(f"{self.seed}:{daemon.process.pid}:{number}")
+        try:
+            while daemon.process.poll() is None:
+                self._step(daemon, token, number, chance)
+                if number % 2 and chance.random() < REST_SHARE:
+                    until_true(lambda: daemon.process.poll() is not None, "the kill")
+        except (OSError, urllib.error.URLError):
+            return
+
+    def _step(self, daemon: Process, token: str, number: int, chance: random.Random) -> None:
+        bought = self.held[number]
+        if bought is None:
+            bought = self.held[number] = daemon.buy(token, chance.choice(QUOTAS_GB))
+        session, proxy = bought["session_id"], bought["proxy"]
+
+        def connect() -> socket.socket:
+            return process.proxied(daemon, proxy, self.target.port)
+
+        try:
+            converse(connect, session, self.tally, chance, TRANSFER_MAX_BYTES)
+        except OSError:
+            self.held[number] = None if daemon.process.poll() is None else bought
+        if chance.random() < 0.05:
+            self.held[number] = None
+            daemon.call("POST", "/api/bandwidth/end", {"session_id": session}, token)
+
+
+async def _sold(tx: Transaction) -> list[Sold]:
+    return await tx.all(Sold, "SELECT id, quota_bytes, bytes_used FROM bandwidth_sessions")
+
+
+async def books(store: Store) -> dict[str, Sold]:
+    """Check the ledger, and return every session."""
+    report = await audit_ledger(store)
+    assert report.passed, report
+    return {each.id: each for each in await store.read(_sold)}
+
+
+def assert_fair(before: dict[str, Sold], after: dict[str, Sold], seen: dict[str, int]) -> None:
+    """Compare what one life of the daemon billed, delivered and had to sell."""
+    for session in after.values():
+        earlier = before.get(session.id)
+        used = earlier.bytes_used if earlier is not None else 0
+        delivered = seen.get(session.id, 0)
+        assert 0 <= session.bytes_used - used <= delivered, session
+        assert delivered <= session.quota_bytes - used, session
+
+
+@pytest.mark.timeout(300)
+async def test_killed_at_random_moments_under_load(store_url: str) -> None:
+    seed = os.environ.get("PROXYD_CRASH_SEED", "1")
+    engine = store_url.partition(":")[0]
+    kills = int(os.environ.get("PROXYD_CRASH_KILLS") or KILLS[engine])
+    print(f"PROXYD_CRASH_SEED={seed} PROXYD_CRASH_KILLS={kills} on {engine}")  # noqa: T201
+    chance = random.Random(seed)
+    email, password = process.funded(store_url, "1000000")
+    tally = Tally()
+    before: dict[str, Sold] = {}
+    with keyed(tally) as target:
+        load = Load(target, tally, seed, [None] * CLIENTS)
+        for number in range(kills):
+            tally.seen.clear()
+            live(load, chance, store_url, email, password, is_first=number == 0)
+            store = await open_store(store_url)
+            try:
+                after = await books(store)
+            finally:
+                await store.close()
+            assert_fair(before, after, dict(tally.seen))
+            before = after
+    assert sum(each.bytes_used for each in before.values()) > 0
+    await end_all(store_url, email, password, before)
+
+
+def live(
+    load: Load, chance: random.Random, url: str, email: str, password: str, *, is_first: bool
+) -> None:
+    """Run a daemon under load, and kill it; wait until both ends have noticed.
+
+    The first one lives until something was written down, so that there is something to lose.
+    """
+    daemon = Process(url)
+    threads: list[threading.Thread] = []
+    try:
+        if not is_first and chance.random() < STILLBORN_SHARE:
+            time.sleep(chance.uniform(0, LIFE_MAX_SECONDS))
+        else:
+            daemon.wait_ready()
+            threads = load.run(daemon, daemon.log_in(email, password))
+            if is_first:
+                until_true(lambda: load.has_counted(url), "something is written down")
+            time.sleep(chance.uniform(0, LIFE_MAX_SECONDS))
+    finally:
+        daemon.stop(signal.SIGKILL)
+        for thread in threads:
+            thread.join()
+    assert "CRITICAL" not in daemon.output, daemon.output
+    load.target.wait_quiet()
+
+
+async def end_all(url: str, email: str, password: str, sold: dict[str, Sold]) -> None:
+    """End every session after the last kill: nothing stays held, and the sum is what was used."""
+    with process.serving(url) as daemon:
+        token = daemon.log_in(email, password)
+        for session_id in sold:
+            status, _ = daemon.call("POST", "/api/bandwidth/end", {"session_id": session_id}, token)
+            assert status == 200
+        _, me = daemon.call("GET", "/auth/me", token=token)
+        daemon.stop(signal.SIGTERM)
+    store = await open_store(url)
+    try:
+        after = await books(store)
+    finally:
+        await store.close()
+    assert {each.id: each.bytes_used for each in after.values()} == {
+        each.id: each.bytes_used for each in sold.values()
+    }
+    spent = sum(each.bytes_used * 1_000_000 // 10**9 for each in after.values())
+    assert round(me["usd_balance"] * 1_000_000) == 1_000_000_000_000 - spent

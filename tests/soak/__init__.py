@@ -1,0 +1,1 @@
+"""A long mixed load on one daemon: what it holds must stop growing."""

@@ -1,0 +1,33 @@
+"""`proxyd serve` that says on SIGUSR1 how many tasks it has; the product itself tells nobody."""
+
+import asyncio
+import os
+import signal
+import sys
+
+import uvloop
+
+from config.load import load
+from proxyd import daemon, logs
+
+
+async def _serve() -> None:
+    settings = load(None, os.environ)
+    logs.set_up(settings.log.level, settings.log.format)
+    built = await daemon.build(settings)
+
+    async def observe() -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, tell)
+
+    await daemon.serve(built, observe)
+
+
+def tell() -> None:
+    """Say how many tasks there are."""
+    print(f"tasks: {len(asyncio.all_tasks())}", flush=True)
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        sys.exit(runner.run(_serve()))

@@ -1,0 +1,153 @@
+"""A target that tells whose bytes it saw, and a client of it: both ends count, by key."""
+
+import random
+import socket
+import socketserver
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from support.targets import PATTERN
+from support.waiting import until_true
+
+CHUNK_BYTES = 65_536
+ENDLESS = 1 << 62
+
+
+class Tally:
+    """What both ends of many transfers saw, by key; threads share it."""
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def add(self, key: str, size: int) -> None:
+        """Count bytes that have arrived at either end."""
+        with self._lock:
+            self.seen[key] += size
+
+
+class KeyedTarget(socketserver.ThreadingTCPServer):
+    """Answers each line `KEY UP DOWN`, followed by UP bytes, with DOWN bytes of the pattern."""
+
+    daemon_threads = True
+    request_queue_size = 256
+
+    def __init__(self, tally: Tally) -> None:
+        super().__init__(("127.0.0.1", 0), _Conversation)
+        self.tally = tally
+        self._open = 0
+        self._lock = threading.Lock()
+
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+    def process_request(self, request: socket.socket, client_address: tuple[str, int]) -> None:
+        with self._lock:
+            self._open += 1
+        super().process_request(request, client_address)
+
+    def over(self) -> None:
+        """Count a connection that has ended."""
+        with self._lock:
+            self._open -= 1
+
+    def wait_quiet(self) -> None:
+        """Wait until everything that has connected so far has been read to its end."""
+        with socket.create_connection(("127.0.0.1", self.port)) as last:
+            last.sendall(b"last 0 1\n")  # whoever came before is accepted before
+            assert last.recv(1)
+        until_true(lambda: self._open == 0, "the target has seen every end")
+
+
+class _Conversation(socketserver.BaseRequestHandler):
+    server: KeyedTarget
+
+    def setup(self) -> None:
+        self.key = ""
+        self.early = 0
+
+    def finish(self) -> None:
+        self.server.over()
+
+    def handle(self) -> None:
+        try:
+            while (line := self._line()) is not None:
+                self.key, up, down = line[0], int(line[1]), int(line[2])
+                self.server.tally.add(self.key, self.early)
+                self.early = 0
+                while up:
+                    data = self._receive(min(up, CHUNK_BYTES))
+                    if not data:
+                        return
+                    up -= len(data)
+                while down:
+                    block = PATTERN[:down]
+                    self.request.sendall(block)
+                    down -= len(block)
+        except OSError:
+            self._rest()
+
+    def _line(self) -> list[str] | None:
+        line = b""
+        while not line.endswith(b"\n"):
+            data = self._receive(1)
+            if not data:
+                return None
+            line += data
+        return line.decode().split()
+
+    def _receive(self, size: int) -> bytes:
+        data: bytes = self.request.recv(size)
+        if self.key:
+            self.server.tally.add(self.key, len(data))
+        else:
+            self.early += len(data)
+        return data
+
+    def _rest(self) -> None:
+        """What has arrived has arrived, although nobody can be answered any more."""
+        try:
+            while self._receive(CHUNK_BYTES):
+                pass
+        except OSError:
+            pass
+
+
+@contextmanager
+def keyed(tally: Tally) -> Iterator[KeyedTarget]:
+    """Run a target that counts by key."""
+    server = KeyedTarget(tally)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def converse(
+    connect: Callable[[], socket.socket], key: str, tally: Tally, random: random.Random, most: int
+) -> None:
+    """Have a transfer of a random size in each direction, and see it to its end.
+
+    Raises:
+        OSError: it broke off; what had arrived is counted.
+    """
+    up, down = random.randrange(most), random.randrange(most)
+    with connect() as sock:
+        sock.settimeout(30)
+        try:
+            sock.sendall(f"{key} {up} {down}\n".encode() + bytes(up))
+        except OSError:
+            down = ENDLESS  # what has come is read, and then the failure
+        while down > 0:
+            data = sock.recv(CHUNK_BYTES)
+            tally.add(key, len(data))
+            if not data:
+                raise ConnectionError("the stream has ended early")
+            down -= len(data)
