@@ -11,13 +11,11 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from config.check import contradictions
+from config.secrets import resolved
 from config.settings import Settings
 
 ENVIRONMENT_PREFIX = "PROXYD_"
 SECTION_SEPARATOR = "__"
-FROM_FILE = "file:"
-CREDENTIALS = "$CREDENTIALS_DIRECTORY"
-SECRETS = frozenset(("api_key", "password", "signing_key", "url"))
 
 _SETTING = re.compile(r"(?<![\w.])[a-z_]+\.[a-z_]+(?![\w.])")
 
@@ -128,42 +126,17 @@ def _section(
         ({key: _variable(name, key) for key in overrides}, overrides, _from_text),
     )
     converted: dict[str, Any] = {}
-    where = environment.get("CREDENTIALS_DIRECTORY", "")
     for labels, values, convert in sources:
         for key, label in labels.items():
             if key not in fields:
                 problems.append(f"{label}: no such setting{_hint(key, fields)}")
             elif values is not given or key not in overrides:
                 try:
-                    value: Any = values[key]
-                    if key in SECRETS:
-                        value = _from_file(value, where)
-                    converted[key] = convert(value, fields[key])
-                except _SecretError as error:
-                    problems.append(f"{label}: {error}")
+                    secret: Any = resolved(f"{name}.{key}", values[key], environment)
+                    converted[key] = convert(secret, fields[key])
                 except (msgspec.MsgspecError, ValueError, ArithmeticError) as error:
                     problems.append(f"{label}: {_words(error, fields[key])}")
     return section(**converted)
-
-
-class _SecretError(Exception):
-    """A secret is not where the setting says."""
-
-
-def _from_file(value: object, credentials: str) -> object:
-    """Return a secret that stands in a file of its own, if the setting says so."""
-    if not isinstance(value, str) or not value.startswith(FROM_FILE):
-        return value
-    name = value.removeprefix(FROM_FILE)
-    if name.startswith(CREDENTIALS) and not credentials:
-        raise _SecretError(f"{CREDENTIALS} is not set; the service manager sets it")
-    path = Path(name.replace(CREDENTIALS, credentials, 1))
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except UnicodeDecodeError:
-        raise _SecretError(f"{path} is not UTF-8 text") from None
-    except OSError as error:
-        raise _SecretError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _from_toml(value: object, kind: Any) -> object:  # noqa: ANN401 - as above

@@ -83,7 +83,10 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="with a funded demonstration account, reachable from this machine alone",
     )
-    _finish(serve, _serve)
+    _finish(
+        serve,
+        lambda settings, options: commands.serve(settings, options.config, with_demo=options.demo),
+    )
 
     user = topics.add_parser("user", help="accounts of people").add_subparsers(
         metavar="COMMAND", required=True
@@ -152,13 +155,6 @@ def _amount(text: str) -> int:
 
 def _amounts(options: argparse.Namespace) -> commands.Amounts:
     return {Currency.USD: options.usd, Currency.CREDIT: options.credits}
-
-
-def _serve(settings: Settings, options: argparse.Namespace) -> Coroutine[Any, Any, int]:
-    def again() -> Settings:
-        return load(options.config, os.environ)
-
-    return commands.serve(settings, again, with_demo=options.demo)
 
 
 def _create_user(settings: Settings, options: argparse.Namespace) -> Coroutine[Any, Any, int]:

@@ -20,6 +20,7 @@ from proxyd import clock, daemon, demo
 from proxyd.activation import inherited
 from proxyd.listening import tls_context
 from proxyd.notify import ServiceManager
+from proxyd.reload import reload
 from storage.backup import back_up
 from storage.open import open_store, place
 from storage.store import Store, Transaction
@@ -32,8 +33,8 @@ DIFFERENCES_FOUND = 1
 FAILED = 1
 
 
-async def serve(settings: Settings, load: Callable[[], Settings], *, with_demo: bool) -> int:
-    """Run the daemon until it is told to stop; `load` reads the settings anew."""
+async def serve(settings: Settings, path: Path | None, *, with_demo: bool) -> int:
+    """Run the daemon until it is told to stop; `path` is where its settings are read again."""
     if with_demo:
         settings = demo.settings_for(settings)
     built = await daemon.build(settings, inherited(os.environ))
@@ -42,7 +43,7 @@ async def serve(settings: Settings, load: Callable[[], Settings], *, with_demo: 
         if with_demo:
             print(await demo.prepare(built), flush=True)  # noqa: T201 - what a person came for
 
-    await daemon.serve(built, introduce, load, ServiceManager(os.environ))
+    await daemon.serve(built, introduce, lambda: reload(built, path), ServiceManager(os.environ))
     return FAILED if built.has_failed else 0
 
 

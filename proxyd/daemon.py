@@ -14,8 +14,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
-import msgspec
-
 from api.accounts import AccountRoutes
 from api.answers import Answers
 from api.assistant import AssistantRoutes
@@ -29,7 +27,6 @@ from api.referrals import ReferralRoutes
 from api.server import HttpServer
 from api.wallet import WalletRoutes
 from api.workers import WorkerRoutes
-from config.load import SettingsError
 from config.settings import Settings
 from market.accounts import Accounts, LoginLimits
 from market.assistant.asking import Asking, Slots
@@ -51,7 +48,7 @@ from market.referrals import Referrals, Rewards
 from market.throttle import Throttle
 from market.tokens import Tokens
 from market.wallet import Wallet
-from proxyd import clock, logs
+from proxyd import clock
 from proxyd.access_log import AccessLog
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import DnsResolver
@@ -360,33 +357,22 @@ class Daemon:
         _logger.info("ready: %s", self.in_words())
 
     def reload(self, settings: Settings) -> None:
-        """Apply new limits, log settings and the certificate; say what waits for a restart.
+        """Take the certificate anew, and new limits.
+
+        Args:
+            settings: those of the start, but for limits and what concerns the log.
 
         Raises:
-            CannotListenError: the certificate cannot be used; then nothing has changed.
+            CannotListenError: the certificate cannot be used; nothing has changed.
         """
-        api, now = self.settings.api, settings.api
-        if self.listeners.tls is not None and (now.tls_cert, now.tls_key) == (
-            api.tls_cert,
-            api.tls_key,
-        ):
-            load_certificate(self.listeners.tls, now.tls_cert, now.tls_key)
-        logs.set_up(settings.log.level, settings.log.format)
-        limits = _limits(settings)
-        self.gateway.change_limits(limits)
+        api, tls = settings.api, self.listeners.tls
+        if tls is not None:
+            tls_context(api.tls_cert, api.tls_key)
+            load_certificate(tls, api.tls_cert, api.tls_key)
+        self.settings = settings
+        self.gateway.change_limits(_limits(settings))
         self.meter.connections_per_session = settings.limits.connections_per_session
         self.http.change_rate(settings.limits.requests_per_second)
-        applied = msgspec.structs.replace(self.settings, limits=settings.limits, log=settings.log)
-        waiting = [
-            section
-            for section in settings.__struct_fields__
-            if getattr(applied, section) != getattr(settings, section)
-        ]
-        self.settings = applied
-        _logger.info("settings read anew: limits, log and certificate are applied")
-        if waiting:
-            sections = ", ".join(f"[{section}]" for section in waiting)
-            _logger.warning("what has changed in %s waits for a restart", sections)
 
     async def drain(self) -> None:
         """Stop in order: no new work, live transfers to their end, the last counts, the store."""
@@ -513,19 +499,23 @@ class Daemon:
 async def serve(
     daemon: Daemon,
     on_ready: Callable[[], Awaitable[None]],
-    load: Callable[[], Settings],
+    reload: Callable[[], None],
     manager: ServiceManager,
 ) -> None:
     """Run until SIGTERM or SIGINT, then drain; a second signal cuts the draining short.
 
-    SIGHUP reads the settings anew and applies what can change while serving.
-
     Args:
         daemon: built, not started.
         on_ready: called once it serves.
-        load: reads the settings anew.
+        reload: called on SIGHUP.
         manager: is told how it goes.
     """
+
+    def reload_and_tell() -> None:
+        manager.reloading()
+        reload()
+        manager.ready(daemon.in_words())
+
     signals: asyncio.Queue[None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -533,11 +523,11 @@ async def serve(
     feeding = loop.create_task(manager.feed(), name="watchdog")
     try:
         await daemon.start()
-        loop.add_signal_handler(signal.SIGHUP, _reload, daemon, load, manager)
+        loop.add_signal_handler(signal.SIGHUP, reload_and_tell)
         await on_ready()
         manager.ready(daemon.in_words())
         await signals.get()
-        loop.remove_signal_handler(signal.SIGHUP)
+        loop.add_signal_handler(signal.SIGHUP, lambda: None)
         manager.stopping(f"draining {daemon.gateway.connections} connections")
         impatience = loop.create_task(_on_next(signals, daemon.gateway.close))
         await daemon.drain()
@@ -547,17 +537,6 @@ async def serve(
         raise
     finally:
         feeding.cancel()
-
-
-def _reload(daemon: Daemon, load: Callable[[], Settings], manager: ServiceManager) -> None:
-    """Apply settings that were changed; wrong ones change nothing."""
-    manager.reloading()
-    try:
-        daemon.reload(load())
-    except (SettingsError, CannotListenError) as error:
-        reason = str(error).replace("\n", "; ")
-        _logger.error("the settings are as they were, the new ones are wrong: %s", reason)
-    manager.ready(daemon.in_words())
 
 
 async def _on_next(signals: "asyncio.Queue[None]", act: Callable[[], None]) -> None:

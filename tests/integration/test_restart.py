@@ -1,134 +1,178 @@
-"""A restart with the sockets held: whoever comes meanwhile waits, and nobody is refused."""
+"""A restart under load, its sockets held open elsewhere: nobody is refused, all are served."""
 
+import shutil
 import signal
 import socket
+import ssl
+import subprocess
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import pytest
+import socks
 from support import process, threads
-from support.process import Process
-from support.targets import pattern
+from support.supervisor import Supervisor, supervising
 from support.waiting import until_true
 
-RATE = 200
-SIZE = 1000
+PER_SECOND = 200
+CLIENTS = 40
 
 
-class Clients:
-    """New connections at a steady rate, each of which fetches something."""
+class Load:
+    """Clients that fetch a small page through the proxy, each over a new connection."""
 
-    def __init__(self, daemon: Process, proxy: dict[str, Any], port: int) -> None:
+    def __init__(self, supervisor: Supervisor, proxy: dict[str, str], target: int) -> None:
+        self._supervisor = supervisor
+        self._proxy = proxy
+        self._target = target
+        self._over = threading.Event()
+        self._lock = threading.Lock()
         self.served = 0
         self.failures: list[str] = []
-        self._daemon = daemon
-        self._proxy = proxy
-        self._port = port
-        self._lock = threading.Lock()
-        self._done = threading.Event()
-        self._fetching: list[threading.Thread] = []
-        self._starting = threading.Thread(target=self._start)
-        self._starting.start()
+        self._threads = [threading.Thread(target=self._run) for _ in range(CLIENTS)]
 
-    def stop(self) -> None:
-        self._done.set()
-        self._starting.join()
-        for each in self._fetching:
+    def __enter__(self) -> Self:
+        for each in self._threads:
+            each.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for each in self._threads:
             each.join()
 
-    def _start(self) -> None:
-        while not self._done.wait(1 / RATE):
-            thread = threading.Thread(target=self._fetch)
-            thread.start()
-            self._fetching.append(thread)
-
-    def _fetch(self) -> None:
-        try:
-            with process.proxied(self._daemon, self._proxy, self._port) as connection:
-                connection.sendall(
-                    f"GET /bytes/{SIZE} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
-                )
-                with connection.makefile("rb") as file:
-                    answer = file.read()
-            assert answer.endswith(pattern(SIZE)), answer[:80]
-        except (OSError, AssertionError) as error:
+    def _run(self) -> None:
+        while not self._over.is_set():
+            began = time.monotonic()
+            try:
+                outcome = self._fetch()
+            except (OSError, socks.ProxyError) as error:
+                outcome = repr(error)
             with self._lock:
-                self.failures.append(repr(error))
-        else:
-            with self._lock:
-                self.served += 1
+                if outcome:
+                    self.failures.append(outcome)
+                else:
+                    self.served += 1
+            self._over.wait(max(0.0, CLIENTS / PER_SECOND - (time.monotonic() - began)))
+
+    def _fetch(self) -> str:
+        """Return what went wrong."""
+        with socks.create_connection(
+            ("127.0.0.1", self._target),
+            timeout=60,
+            proxy_type=socks.SOCKS5,
+            proxy_addr="127.0.0.1",
+            proxy_port=self._supervisor.port("proxy"),
+            proxy_username=self._proxy["username"],
+            proxy_password=self._proxy["password"],
+        ) as sock:
+            sock.sendall(b"GET /bytes/100 HTTP/1.1\r\nConnection: close\r\n\r\n")
+            with sock.makefile("rb") as file:
+                answer = file.read()
+        return "" if answer.startswith(b"HTTP/1.1 200") else f"cut short: {answer!r}"
 
 
-def test_no_new_connection_is_lost(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/proxyd.db"
-    login = process.funded(url)
-    with (
-        threads.web() as target,
-        socket.create_server(("127.0.0.1", 0), backlog=4096) as api,
-        socket.create_server(("127.0.0.1", 0), backlog=4096) as proxy,
-    ):
-        first = Process(url, held=(api, proxy)).wait_ready()
-        sold = first.buy(first.log_in(*login))["proxy"]
-        clients = Clients(first, sold, target.port)
-        until_true(lambda: clients.served > RATE, "they are served")
-        assert first.stop() == 0
-        between = time.monotonic()
-        until_true(lambda: time.monotonic() > between + 0.2, "clients wait")
-        second = Process(url, held=(api, proxy)).wait_ready()
-        before = clients.served
-        until_true(lambda: clients.served > before + RATE, "they are served again")
-        clients.stop()
-        assert clients.failures == []
-        assert (second.api, second.proxy_port) == (first.api, first.proxy_port)
-        assert second.stop() == 0
+def buy(supervisor: Supervisor, email: str, password: str) -> dict[str, str]:
+    asking = process.Process.__new__(process.Process)
+    asking.api = f"http://127.0.0.1:{supervisor.port('api')}"
+    return dict(asking.buy(asking.log_in(email, password))["proxy"])
 
 
-def test_what_is_handed_over_must_listen(tmp_path: Path) -> None:
-    with socket.socket() as api, socket.create_server(("127.0.0.1", 0)) as proxy:
-        daemon = Process(f"sqlite:///{tmp_path}/proxyd.db", held=(api, proxy))
-        assert daemon.stop(signal.SIGCONT) == 1
-        assert daemon.output == "proxyd: the api socket does not listen on a TCP port\n"
+def test_a_restart_under_load_loses_no_new_connection(tmp_path: Path) -> None:
+    with supervising(tmp_path) as supervisor, threads.web() as target:
+        email, password = process.funded(supervisor.url)
+        supervisor.start()
+        proxy = buy(supervisor, email, password)
+        with Load(supervisor, proxy, target.port) as load:
+            for _ in range(2):
+                enough = load.served + 150
+                until_true(lambda enough=enough: load.served >= enough, "served")
+                supervisor.signal(signal.SIGTERM)
+                assert supervisor.wait() == 0
+                socket.create_connection(("127.0.0.1", supervisor.port("proxy"))).close()
+                supervisor.start()
+            enough = load.served + 150
+            until_true(lambda: load.served >= enough, "served")
+        assert load.failures == []
+        supervisor.signal(signal.SIGTERM)
+        assert supervisor.wait() == 0
+        until_true(lambda: supervisor.count("STOPPING=1") == 3, "told")
+    assert process.run(supervisor.url, "ledger", "audit").returncode == 0
 
 
-def test_settings_are_read_anew(tmp_path: Path) -> None:
-    config = tmp_path / "proxyd.toml"
-    config.write_text("[limits]\nconnections_per_session = 5\n")
-    url = f"sqlite:///{tmp_path}/proxyd.db"
-    login = process.funded(url)
-    daemon = Process(url, "--config", str(config)).wait_ready()
-    sold = daemon.buy(daemon.log_in(*login))["proxy"]
-    with threads.web() as target:
-        process.proxied(daemon, sold, target.port).close()
-        config.write_text("[limits]\nconnections_per_session = -1\n")
-        daemon.process.send_signal(signal.SIGHUP)
-        until_true(lambda: "the new ones are wrong" in daemon.output, "wrong ones are refused")
-        assert "limits.connections_per_session" in daemon.output
-        process.proxied(daemon, sold, target.port).close()
-        config.write_text("[limits]\nconnections_per_session = 1\n[market]\nsession_days = 3\n")
-        daemon.process.send_signal(signal.SIGHUP)
-        until_true(lambda: "settings read anew" in daemon.output, "right ones are applied")
-        until_true(lambda: "changed in [market] waits" in daemon.output, "the rest is named")
-        with (
-            process.proxied(daemon, sold, target.port),
-            pytest.raises(OSError, match=r"authentication|0x04"),
-        ):
-            process.proxied(daemon, sold, target.port)
-    assert daemon.stop() == 0
+def test_systemd_is_told_of_every_step_and_that_the_loop_turns(tmp_path: Path) -> None:
+    with supervising(tmp_path) as supervisor:
+        supervisor.start()
+        until_true(lambda: supervisor.count("WATCHDOG=1") >= 3, "watchdog")
+        supervisor.signal(signal.SIGHUP)
+        until_true(lambda: supervisor.count("READY=1") == 2, "reloaded")
+        assert supervisor.count("RELOADING=1") == 1
+        assert any(line.startswith("MONOTONIC_USEC=") for line in supervisor.told)
+        supervisor.signal(signal.SIGTERM)
+        assert supervisor.wait() == 0
+        until_true(lambda: supervisor.count("STOPPING=1") == 1, "told")
+        assert supervisor.told.index("STOPPING=1") > supervisor.told.index("RELOADING=1")
 
 
-def test_a_secret_may_stand_in_a_file(tmp_path: Path) -> None:
-    (tmp_path / "key").write_text("k" * 40 + "\n")
-    daemon = Process(
-        f"sqlite:///{tmp_path}/proxyd.db",
-        CREDENTIALS_DIRECTORY=str(tmp_path),
-        PROXYD_AUTH__SIGNING_KEY="file:$CREDENTIALS_DIRECTORY/key",
-    ).wait_ready()
-    assert daemon.stop() == 0
-    lost = Process(
-        f"sqlite:///{tmp_path}/proxyd.db", PROXYD_AUTH__SIGNING_KEY=f"file:{tmp_path}/none"
+def config(folder: Path, level: str, extra: str = "") -> Path:
+    path = folder / "proxyd.toml"
+    path.write_text(f'[log]\nlevel = "{level}"\n{extra}')
+    return path
+
+
+def test_sighup_takes_what_can_change_and_names_what_cannot(tmp_path: Path) -> None:
+    path = config(tmp_path, "info")
+    with supervising(tmp_path) as supervisor:
+        supervisor.start("--config", str(path))
+        config(tmp_path, "wrong")
+        supervisor.signal(signal.SIGHUP)
+        until_true(lambda: "not reloaded, the old settings stay: log.level" in supervisor.log)
+        config(tmp_path, "debug", "[limits]\nidle_seconds = 7\n[market]\nsession_days = 3\n")
+        supervisor.signal(signal.SIGHUP)
+        until_true(
+            lambda: "these change with a restart only: market.session_days" in supervisor.log
+        )
+        assert "reloaded: limits.idle_seconds, log.level" in supervisor.log
+        with socket.create_connection(("127.0.0.1", supervisor.port("proxy"))) as client:
+            client.sendall(b"\x04")
+            until_true(lambda: "DEBUG gateway" in supervisor.log, "a debug line")
+
+
+def certificate(folder: Path, name: str) -> None:
+    """Make a certificate for a name, in the place of an earlier one."""
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -keyout key.pem -out cert.pem"
+    subprocess.run(
+        [*command.split(), "-subj", f"/CN={name}"],
+        cwd=folder,
+        check=True,
+        capture_output=True,
     )
-    assert lost.stop(signal.SIGCONT) == 2
-    assert "PROXYD_AUTH__SIGNING_KEY: " in lost.output
-    assert "cannot be read: No such file or directory" in lost.output
+
+
+def presented(port: int) -> bytes:
+    """Return the certificate that a new connection is shown."""
+    return ssl.get_server_certificate(("127.0.0.1", port)).encode()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_sighup_takes_a_renewed_certificate_and_refuses_a_broken_one(tmp_path: Path) -> None:
+    certificate(tmp_path, "first.test")
+    tls = {
+        "PROXYD_API__TLS_CERT": str(tmp_path / "cert.pem"),
+        "PROXYD_API__TLS_KEY": str(tmp_path / "key.pem"),
+    }
+    with supervising(tmp_path) as supervisor:
+        supervisor.start(**tls)
+        port = supervisor.port("api")
+        first = (tmp_path / "cert.pem").read_bytes()
+        assert presented(port) == first
+        (tmp_path / "cert.pem").write_text("nothing")
+        supervisor.signal(signal.SIGHUP)
+        until_true(lambda: "not reloaded, the old settings stay: cannot use" in supervisor.log)
+        assert presented(port) == first
+        certificate(tmp_path, "second.test")
+        supervisor.signal(signal.SIGHUP)
+        until_true(lambda: "reloaded: the certificate" in supervisor.log)
+        assert presented(port) == (tmp_path / "cert.pem").read_bytes() != first
