@@ -1,6 +1,7 @@
 """Starts and stops the servers that are measured, each a process of its own with a password on."""
 
 import os
+import random
 import shlex
 import signal
 import socket
@@ -86,11 +87,14 @@ class Server:
 NO_PROXY = Server("no proxy")
 
 
-def free_port(host: str = LOOPBACK) -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as sock:
-        sock.bind((host, 0))
-        return int(sock.getsockname()[1])
+def free_port() -> int:
+    """Return a port to listen on that no outgoing connection will be given meanwhile (ip(7))."""
+    outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(min(10_000, outgoing - 1000), outgoing)
+        with socket.socket() as sock, suppress(OSError):
+            sock.bind((LOOPBACK, port))
+            return port
 
 
 @contextmanager
