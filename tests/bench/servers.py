@@ -22,8 +22,8 @@ LOOPBACK = "127.0.0.1"
 PATIENCE_SECONDS = 30.0
 
 
-class StartError(Exception):
-    """A server does not come up; the message says which, and what it printed."""
+class ServerError(Exception):
+    """A server does not come up or ends too soon; the message says which, and what it printed."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def started(kind: Kind, place: Place = HERE) -> Iterator[Server]:
     """Run a server until the measurement is over.
 
     Raises:
-        StartError: it ends, or accepts nobody for half a minute.
+        ServerError: it ends before it is stopped, or accepts nobody for half a minute.
     """
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
@@ -128,6 +128,13 @@ def started(kind: Kind, place: Place = HERE) -> Iterator[Server]:
         try:
             _wait_accepting(server, place, printed)
             yield server
+        except Exception as error:
+            status = running.poll()
+            if status is None or isinstance(error, ServerError):
+                raise
+            said = printed.read_text(errors="replace").strip()
+            message = f"{kind.name} ended with status {status} while it was measured: {said}"
+            raise ServerError(message) from error
         finally:
             _stop(running)
 
@@ -165,7 +172,7 @@ def _wait_accepting(server: Server, place: Place, printed: Path) -> None:
     while not _accepts(server, place):
         if server.process.poll() is not None or time.monotonic() > deadline:
             said = printed.read_text(errors="replace").strip()
-            raise StartError(f"{server.name} does not come up: {said or 'it says nothing'}")
+            raise ServerError(f"{server.name} does not come up: {said or 'it says nothing'}")
         time.sleep(0.001)
 
 
