@@ -7,18 +7,16 @@ from bench.report import Bound, Part, Samples, progress
 from bench.servers import NO_PROXY, Kind, Server, all_started
 
 STREAMS = (1, 16, 64)
-WARM_UP_SECONDS, SECONDS = 0.3, 1.2
+WARM_UP_SECONDS, SECONDS = 0.3, 1.0
 GB = 10**9
 THE_USUAL = ("no proxy", "proxyd", "dante", "microsocks", "pproxy")
 
 
-def transfer(
-    server: Server, end: streams.Target, count: int, *, up: bool, seconds: float = SECONDS
-) -> tuple[float, float]:
+def transfer(server: Server, end: streams.Target, count: int, *, up: bool) -> tuple[float, float]:
     """Return the GB/s through a server, and its CPU seconds per GB."""
-    with streams.client(server, end, count, up=up) as counter:
+    with streams.client(server, end, count, up=up) as running:
         time.sleep(WARM_UP_SECONDS)
-        return window(server, counter, seconds)
+        return window(server, running.counter, SECONDS)
 
 
 def window(server: Server, counter: streams.Counter, seconds: float) -> tuple[float, float]:

@@ -15,6 +15,7 @@ from bench.servers import (
     PATIENCE_SECONDS,
     Kind,
     Server,
+    ServerError,
     all_started,
     free_port,
 )
@@ -80,9 +81,11 @@ def _turn(part: Part, server: Server, port: int, program: str) -> int:
     time.sleep(SETTLE_SECONDS)
     cpu = usage.cpu_seconds(server.processes()) - before
     served, failed, seconds, middle, tail = map(float, printed)
+    if not served:
+        raise ServerError(f"{server.name} serves nobody: {failed:.0f} connections failed")
     part.samples.add(RATE, server.name, served / seconds)
     part.samples.add(MEDIAN, server.name, middle / 1000)
     part.samples.add(TAIL, server.name, tail / 1000)
     if server.process is not None:
-        part.samples.add(COST, server.name, cpu * 1e6 / max(served, 1))
+        part.samples.add(COST, server.name, cpu * 1e6 / served)
     return int(failed)

@@ -20,7 +20,7 @@ from bench.native import compiled
 from bench.report import Bound, Part, progress
 from bench.servers import NO_PROXY, Kind, Place, Server, all_started
 
-WARM_UP_SECONDS, SECONDS = 1.5, 3.0
+WARM_UP_SECONDS, SECONDS = 1.0, 2.5
 ROUNDS_MAX = 3
 DELAY_MS, LOSS_PERCENT = 20, 0.1
 NETEM = ("netem", "delay", f"{DELAY_MS}ms", "loss", f"{LOSS_PERCENT}%", "limit", "100000")
@@ -77,9 +77,9 @@ def _turn(
 ) -> None:
     for up in (False, True):
         for server in servers:
-            with streams.client(server, target, 1, up=up, place=client) as counter:
+            with streams.client(server, target, 1, up=up, place=client) as running:
                 time.sleep(WARM_UP_SECONDS)
-                speed, _ = window(server, counter, SECONDS)
+                speed, _ = window(server, running.counter, SECONDS)
             measure_name = f"{'up' if up else 'down'}, proxy near the {end}, MB/s"
             part.samples.add(measure_name, server.name, speed * 1000)
 

@@ -55,7 +55,9 @@ def _one(part: Part, server: Server, port: int, count: int) -> None:
             time.sleep(SETTLE_SECONDS)
             after = usage.memory_bytes(server.processes())
     except OSError as error:
-        part.notes.append(f"{server.name} does not hold {count} connections: {error}.")
+        part.notes.append(
+            f"{server.name} does not hold {count} connections: {error.strerror or error}."
+        )
         return
     part.samples.add(MEMORY, server.name, (after - before) / count / 1024)
     part.samples.add("MB with none", server.name, before / 1024**2)

@@ -25,7 +25,7 @@ from bench import (
     startup,
 )
 from bench.report import Part, progress
-from bench.servers import StartError
+from bench.servers import ServerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,13 +63,18 @@ def main() -> None:
             "longpath": lambda: longpath.measure(kinds, rounds, folder),
         }
         report.rewrite("bench-proxy-machine", report.machine())
+        failed = []
         for each in only or PARTS:
             try:
                 part = parts[each]()
-            except StartError as error:
-                sys.exit(str(error))
+            except ServerError as error:
+                failed.append(each)
+                progress(str(error))
+                continue
             print(f"\n{each}\n\n{part.markdown()}", flush=True)
             report.rewrite(f"bench-proxy-{each}", part.markdown())
+    if failed:
+        sys.exit(f"not measured: {', '.join(failed)}")
 
 
 def _rounds(text: str) -> int:

@@ -1,6 +1,7 @@
 """Starts and stops the servers that are measured, each a process of its own with a password on."""
 
 import os
+import random
 import shlex
 import signal
 import socket
@@ -21,8 +22,8 @@ LOOPBACK = "127.0.0.1"
 PATIENCE_SECONDS = 30.0
 
 
-class StartError(Exception):
-    """A server does not come up; the message says which, and what it printed."""
+class ServerError(Exception):
+    """A server does not come up or ends too soon; the message says which, and what it printed."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +87,14 @@ class Server:
 NO_PROXY = Server("no proxy")
 
 
-def free_port(host: str = LOOPBACK) -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as sock:
-        sock.bind((host, 0))
-        return int(sock.getsockname()[1])
+def free_port() -> int:
+    """Return a port to listen on that no outgoing connection will be given meanwhile (ip(7))."""
+    outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(min(10_000, outgoing - 1000), outgoing)
+        with socket.socket() as sock, suppress(OSError):
+            sock.bind((LOOPBACK, port))
+            return port
 
 
 @contextmanager
@@ -98,7 +102,7 @@ def started(kind: Kind, place: Place = HERE) -> Iterator[Server]:
     """Run a server until the measurement is over.
 
     Raises:
-        StartError: it ends, or accepts nobody for half a minute.
+        ServerError: it ends before it is stopped, or accepts nobody for half a minute.
     """
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
@@ -124,6 +128,13 @@ def started(kind: Kind, place: Place = HERE) -> Iterator[Server]:
         try:
             _wait_accepting(server, place, printed)
             yield server
+        except Exception as error:
+            status = running.poll()
+            if status is None or isinstance(error, ServerError):
+                raise
+            said = printed.read_text(errors="replace").strip()
+            message = f"{kind.name} ended with status {status} while it was measured: {said}"
+            raise ServerError(message) from error
         finally:
             _stop(running)
 
@@ -161,7 +172,7 @@ def _wait_accepting(server: Server, place: Place, printed: Path) -> None:
     while not _accepts(server, place):
         if server.process.poll() is not None or time.monotonic() > deadline:
             said = printed.read_text(errors="replace").strip()
-            raise StartError(f"{server.name} does not come up: {said or 'it says nothing'}")
+            raise ServerError(f"{server.name} does not come up: {said or 'it says nothing'}")
         time.sleep(0.001)
 
 

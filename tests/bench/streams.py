@@ -8,6 +8,7 @@ import json
 import mmap
 import os
 import selectors
+import signal
 import socket
 import subprocess
 import sys
@@ -106,6 +107,35 @@ class Target:
         os.close(self.received.fd)
 
 
+class Client:
+    """The other end of streams, which go through a server; `counter` is the sink's, either way."""
+
+    def __init__(
+        self, server: Server, end: Target, streams: int, *, up: bool, place: Place
+    ) -> None:
+        self._own = None if up else Counter()
+        self.counter = self._own or end.received
+        port = end.sink_port if up else end.source_port
+        order: dict[str, object] = {"connect": [end.host, port], "streams": streams}
+        order["server"] = [server.host, server.port, server.user, server.password]
+        if self._own is not None:
+            order["counter"] = self._own.fd
+        self._process = _run(place, order)
+
+    def pause(self) -> None:
+        """Move nothing for a while."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Go on."""
+        self._process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        _end(self._process)
+        if self._own is not None:
+            os.close(self._own.fd)
+
+
 @contextmanager
 def target(place: Place = HERE) -> Iterator[Target]:
     """Run a source and a sink."""
@@ -119,21 +149,13 @@ def target(place: Place = HERE) -> Iterator[Target]:
 @contextmanager
 def client(
     server: Server, end: Target, streams: int, *, up: bool, place: Place = HERE
-) -> Iterator[Counter]:
-    """Run so many streams through a server; yield the counter of whichever end is the sink."""
-    counter = end.received if up else Counter()
-    port = end.sink_port if up else end.source_port
-    order: dict[str, object] = {"connect": [end.host, port], "streams": streams}
-    order["server"] = [server.host, server.port, server.user, server.password]
-    if not up:
-        order["counter"] = counter.fd
-    running = _run(place, order)
+) -> Iterator[Client]:
+    """Run so many streams through a server."""
+    running = Client(server, end, streams, up=up, place=place)
     try:
-        yield counter
+        yield running
     finally:
-        _end(running)
-        if not up:
-            os.close(counter.fd)
+        running.close()
 
 
 def _run(place: Place, order: dict[str, object]) -> "subprocess.Popen[bytes]":

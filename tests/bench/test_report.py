@@ -1,0 +1,42 @@
+"""What the benchmark says of its figures, and where it writes it."""
+
+import pytest
+
+from bench import report
+from bench.report import Bound, Samples
+
+
+@pytest.mark.parametrize(
+    ("bound", "verdict"),
+    [
+        (Bound("speed", 0.55, 0.55), "pass"),
+        (Bound("speed", 0.54, 0.55), "**miss**"),
+        (Bound("cost", 0.25, 0.25, at_most=True), "pass"),
+        (Bound("cost", 0.26, 0.25, at_most=True), "**miss**"),
+        (Bound("cost", None, 0.25, at_most=True), "not measured"),
+    ],
+)
+def test_a_bound_is_kept_or_missed(bound, verdict):
+    assert bound.verdict == verdict
+
+
+def test_a_ratio_is_taken_within_each_round():
+    samples = Samples()
+    for ours, theirs in ((2, 1), (30, 10), (8, 2)):
+        samples.add("speed", "ours", ours)
+        samples.add("speed", "theirs", theirs)
+    assert samples.ratio("speed", "ours", "theirs") == 3
+    assert samples.median("speed", "ours") == 8
+    assert samples.ratio("speed", "ours", "nobody") is None
+
+
+def test_one_part_of_the_document_is_rewritten_and_the_rest_is_left_alone(tmp_path, monkeypatch):
+    document = tmp_path / "benchmarks.md"
+    document.write_text("a\n<!-- x -->\nold\n<!-- x -->\nb\n<!-- y -->\nkept\n<!-- y -->\n")
+    monkeypatch.setattr(report, "REPORT", document)
+    report.rewrite("x", "new")
+    assert document.read_text() == (
+        "a\n<!-- x -->\nnew\n<!-- x -->\nb\n<!-- y -->\nkept\n<!-- y -->\n"
+    )
+    with pytest.raises(AssertionError):
+        report.rewrite("z", "lost")
