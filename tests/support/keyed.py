@@ -27,9 +27,19 @@ class Tally:
         with self._lock:
             self.seen[key] += size
 
+    def add_cut(self, line: str) -> None:
+        """Count a line that was cut before it had said whose it is."""
+        with self._lock:
+            told = line.split(" ", maxsplit=1)[0]
+            key = next((each for each in self.seen if each[::-1].startswith(told)), told)
+            self.seen[key] += len(line)
+
 
 class KeyedTarget(socketserver.ThreadingTCPServer):
-    """Answers each line `KEY UP DOWN`, followed by UP bytes, with DOWN bytes of the pattern."""
+    """Answers each line `YEK UP DOWN`, followed by UP bytes, with DOWN bytes of the pattern.
+
+    The key is spelled backwards: identifiers differ at their ends, and a quota may cut the line.
+    """
 
     daemon_threads = True
     request_queue_size = 256
@@ -67,17 +77,20 @@ class _Conversation(socketserver.BaseRequestHandler):
 
     def setup(self) -> None:
         self.key = ""
-        self.early = 0
+        self.line = b""
 
     def finish(self) -> None:
+        if not self.key and self.line:
+            self.server.tally.add_cut(self.line.decode())
         self.server.over()
 
     def handle(self) -> None:
         try:
             while (line := self._line()) is not None:
-                self.key, up, down = line[0], int(line[1]), int(line[2])
-                self.server.tally.add(self.key, self.early)
-                self.early = 0
+                up, down = int(line[1]), int(line[2])
+                if not self.key:
+                    self.key = line[0][::-1]
+                    self.server.tally.add(self.key, len(self.line))
                 while up:
                     data = self._receive(min(up, CHUNK_BYTES))
                     if not data:
@@ -91,27 +104,25 @@ class _Conversation(socketserver.BaseRequestHandler):
             self._rest()
 
     def _line(self) -> list[str] | None:
-        line = b""
-        while not line.endswith(b"\n"):
+        self.line = b""
+        while not self.line.endswith(b"\n"):
             data = self._receive(1)
             if not data:
                 return None
-            line += data
-        return line.decode().split()
+            self.line += data
+        return self.line.decode().split()
 
     def _receive(self, size: int) -> bytes:
         data: bytes = self.request.recv(size)
         if self.key:
             self.server.tally.add(self.key, len(data))
-        else:
-            self.early += len(data)
         return data
 
     def _rest(self) -> None:
         """What has arrived has arrived, although nobody can be answered any more."""
         try:
-            while self._receive(CHUNK_BYTES):
-                pass
+            while data := self._receive(CHUNK_BYTES):
+                self.line += data
         except OSError:
             pass
 
@@ -139,10 +150,11 @@ def converse(
         OSError: it broke off; what had arrived is counted.
     """
     up, down = random.randrange(most), random.randrange(most)
+    tally.add(key, 0)
     with connect() as sock:
         sock.settimeout(30)
         try:
-            sock.sendall(f"{key} {up} {down}\n".encode() + bytes(up))
+            sock.sendall(f"{key[::-1]} {up} {down}\n".encode() + bytes(up))
         except OSError:
             down = ENDLESS  # what has come is read, and then the failure
         while down > 0:
