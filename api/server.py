@@ -163,10 +163,13 @@ class HttpServer:
 
     async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
         name = request_id.chosen(request.headers.get(request_id.HEADER, ""))
-        request_id.current.set(name)
-        response = await self._answer(request)
+        token = request_id.current.set(name)
+        try:
+            response = await self._answer(request)
+            _logger.debug("%s %s: %d", request.method, request.path, response.status)
+        finally:
+            request_id.current.reset(token)
         response.headers[request_id.HEADER] = name
-        _logger.debug("%s %s: %d", request.method, request.path, response.status)
         return response
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -329,8 +332,13 @@ class _Connection(RequestHandler):
         message: str | None = None,  # noqa: ARG002 - it quotes the request
     ) -> web.StreamResponse:
         reason = Transport.BAD_REQUEST if status < 500 else Transport.INTERNAL_ERROR
-        _logger.info("refused a malformed request from %s (%s)", request.remote, type(exc).__name__)
+        name = request_id.chosen("")
+        token = request_id.current.set(name)
+        words = "refused a malformed request from %s (%s)"
+        _logger.info(words, request.remote, type(exc).__name__)
+        request_id.current.reset(token)
         response = _refusal(errors.of_transport(reason))
+        response.headers[request_id.HEADER] = name
         response.force_close()
         return response
 

@@ -53,6 +53,7 @@ class Metrics(Collector):
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
         self._lag = Latency()
+        self._moved = (0, 0)
         self._ledger: list[TotalRow] = []
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -100,7 +101,10 @@ class Metrics(Collector):
         yield _count("proxyd_connections", "Clients accepted", tally.accepted)
         yield _count("proxyd_connections_refused", "Clients over a limit", tally.refused)
         moved = CounterMetricFamily("proxyd_bytes", "Bytes relayed", labels=["direction"])
-        for direction, size in zip(("up", "down"), gateway.traffic(), strict=True):
+        # What a broken connection gives back must not look like a start from zero.
+        up, down = map(max, self._moved, gateway.traffic())
+        self._moved = up, down
+        for direction, size in (("up", up), ("down", down)):
             moved.add_metric([direction], size)
         yield moved
         failures = CounterMetricFamily(

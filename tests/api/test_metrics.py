@@ -13,6 +13,7 @@ from support.service import Service, running_in
 from support.socks import Client, tunnel
 from support.waiting import until
 
+from api import request_id
 from api.metrics import Exposition
 
 Samples = dict[tuple[str, str], float]
@@ -122,11 +123,33 @@ async def test_whoever_comes_through_a_web_server_finds_nothing(tmp_path: Path) 
             assert (answer.status, answer.code) == (404, "no_such_path")
 
 
-async def test_every_answer_names_its_request_and_so_does_the_log(
-    service: Service, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_every_answer_names_its_request(service: Service) -> None:
     answer = await service.call("GET", "/healthz", headers={"X-Request-Id": "abc-1.2"})
     assert answer.headers["X-Request-Id"] == "abc-1.2"
-    for offered in ("x" * 65, "two words", "a\x01b".replace("\x01", "!")):
+    for offered in ("x" * 65, "two words", "a!b", ""):
         answer = await service.call("GET", "/nowhere", headers={"X-Request-Id": offered})
         assert re.fullmatch(r"[\w-]{16}", answer.headers["X-Request-Id"])
+
+
+async def test_lines_about_a_request_are_logged_within_it(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def fail(*_: object) -> None:
+        seen.append(request_id.current.get())
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr(service.daemon.http._router, "find", fail)
+    answer = await service.call("GET", "/auth/me", headers={"X-Request-Id": "mine"})
+    assert (answer.status, answer.code, seen) == (500, "internal_error", ["mine"])
+    assert answer.headers["X-Request-Id"] == "mine"
+
+
+async def test_bytes_that_are_given_back_do_not_make_the_counter_fall(service: Service) -> None:
+    gateway = service.daemon.gateway
+    for now, told in (((10, 20), (10, 20)), ((5, 25), (10, 25)), ((11, 24), (11, 25))):
+        gateway.tally.bytes_up, gateway.tally.bytes_down = now
+        after = await scrape(service)
+        moved = after["proxyd_bytes_total", "up"], after["proxyd_bytes_total", "down"]
+        assert moved == told
