@@ -18,7 +18,6 @@ from market.errors import Code, MarketError
 from market.money import MICRO, Currency, micro
 from proxyd import commands, logs
 from proxyd.access_log import CannotRecordError
-from proxyd.activation import ActivationError
 from proxyd.listening import CannotListenError
 from proxyd.secret import SigningKeyError
 from storage.errors import AlreadyClaimedError, StoreError
@@ -32,7 +31,6 @@ _EXPECTED = (
     SigningKeyError,
     CannotListenError,
     CannotRecordError,
-    ActivationError,
 )
 
 

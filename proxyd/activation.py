@@ -8,50 +8,55 @@ import os
 import socket
 from collections.abc import MutableMapping
 
+from proxyd.listening import CannotListenError
+
 FIRST_DESCRIPTOR = 3
-NAMES = ("api", "proxy", "passwordless")
-
-
-class ActivationError(Exception):
-    """What was handed over cannot be served on; the message says why, for the operator."""
+SINGLE = ("api", "proxy")
+SEVERAL = "passwordless"
 
 
 def inherited(environment: MutableMapping[str, str]) -> dict[str, list[socket.socket]]:
-    """Return the sockets that were handed over to this process, by name: `NAMES`.
+    """Return the sockets that were handed over to this process, by name; none if none were.
 
-    They are known by their names (`FileDescriptorName=`); without names they are, in this order,
-    the API's, the proxy's, and those without passwords. The variables are taken out of the
-    environment.
+    The names (`FileDescriptorName=`) are `api`, `proxy` and, for any number, `passwordless`.
+
+    Args:
+        environment: `LISTEN_PID`, `LISTEN_FDS` and `LISTEN_FDNAMES` are taken out of it.
 
     Raises:
-        ActivationError: one of them does not listen, or has a name that means nothing here.
+        CannotListenError: a name means nothing here or comes twice, or a socket does not listen.
     """
-    owner = environment.pop("LISTEN_PID", "")
-    count = environment.pop("LISTEN_FDS", "0")
-    named = environment.pop("LISTEN_FDNAMES", "").split(":")
-    if owner != str(os.getpid()) or not count.isdecimal():
+    process = environment.pop("LISTEN_PID", "")
+    number = environment.pop("LISTEN_FDS", "")
+    names = environment.pop("LISTEN_FDNAMES", "").split(":")
+    if process != str(os.getpid()) or not number.isdecimal():
         return {}
-    descriptors = range(FIRST_DESCRIPTOR, FIRST_DESCRIPTOR + int(count))
     found: dict[str, list[socket.socket]] = {}
-    for place, descriptor in enumerate(descriptors):
-        name = named[place] if place < len(named) else ""
-        if name not in NAMES:
-            if name and not name.endswith(".socket"):
-                raise ActivationError(f"the socket {name!r} is none of {', '.join(NAMES)}")
-            name = NAMES[min(place, len(NAMES) - 1)]
-        found.setdefault(name, []).append(_listening(descriptor, name))
+    try:
+        for index in range(int(number)):
+            name = names[index] if index < len(names) else ""
+            found.setdefault(name, []).append(_taken(FIRST_DESCRIPTOR + index, name))
+        for name, socks in found.items():
+            if name not in (*SINGLE, SEVERAL):
+                raise CannotListenError(f"a socket was handed over as {name!r}: nobody knows it")
+            if name != SEVERAL and len(socks) > 1:
+                raise CannotListenError(f"two sockets were handed over as {name!r}")
+    except BaseException:
+        for sock in (sock for socks in found.values() for sock in socks):
+            sock.close()
+        raise
     return found
 
 
-def _listening(descriptor: int, name: str) -> socket.socket:
-    os.set_inheritable(descriptor, False)
+def _taken(descriptor: int, name: str) -> socket.socket:
     try:
+        os.set_inheritable(descriptor, False)
         sock = socket.socket(fileno=descriptor)
     except OSError as error:
-        raise ActivationError(f"the {name} socket: {error.strerror}") from error
+        raise CannotListenError(f"the socket handed over as {name!r}: {error.strerror}") from error
     is_tcp = sock.family in (socket.AF_INET, socket.AF_INET6) and sock.type == socket.SOCK_STREAM
     if not is_tcp or not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         sock.close()
-        raise ActivationError(f"the {name} socket does not listen on a TCP port")
+        raise CannotListenError(f"the socket handed over as {name!r} is no listening TCP socket")
     sock.setblocking(False)
     return sock

@@ -62,7 +62,6 @@ from proxyd.limits import (
     raise_descriptors,
 )
 from proxyd.listening import (
-    CannotListenError,
     address_in_words,
     bound_port,
     listen,
@@ -131,8 +130,6 @@ class Listeners:
                 api = [opened.enter_context(listen(settings.api.host, settings.api.port, "API"))]
             if not proxy:
                 proxy = [opened.enter_context(listen(host, settings.proxy.port, "proxy"))]
-            if len(api) > 1 or len(proxy) > 1:
-                raise CannotListenError("the API and the proxy listen on one socket each")
             opened.pop_all()
         return cls(api[0], proxy[0], tuple(passwordless), tls, are_held=bool(held))
 

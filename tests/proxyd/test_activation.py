@@ -16,9 +16,10 @@ CHILD = """
 import os
 from proxyd.activation import inherited
 os.environ["LISTEN_PID"] = str(os.getpid())
-for name, sock in sorted(inherited(os.environ).items()):
-    print(name, sock.getsockname()[1], os.get_inheritable(sock.fileno()), sock.gettimeout())
-    sock.close()
+for name, socks in sorted(inherited(os.environ).items()):
+    for sock in socks:
+        print(name, sock.getsockname()[1], os.get_inheritable(sock.fileno()), sock.gettimeout())
+        sock.close()
 print([name for name in os.environ if name.startswith("LISTEN_")])
 """
 
@@ -59,12 +60,13 @@ def test_sockets_are_taken_by_name_and_not_handed_on() -> None:
     ("names", "words"),
     [
         ("api:api", "two sockets were handed over as 'api'"),
+        ("api:door", "a socket was handed over as 'door': nobody knows it"),
         ("api:proxy", "the socket handed over as 'proxy' is no listening TCP socket"),
     ],
 )
 def test_what_cannot_be_served_on_is_told(names: str, words: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as api, socket.socket() as other:
-        if names == "api:api":
+        if names != "api:proxy":
             other.bind(("127.0.0.1", 0))
             other.listen()
         done = handed(api.fileno(), other.fileno(), names=names)
@@ -77,6 +79,16 @@ def test_a_descriptor_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch)
     environment = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1", "LISTEN_FDNAMES": "api"}
     with pytest.raises(CannotListenError, match="'api': Bad file descriptor"):
         activation.inherited(environment)
+
+
+def test_several_may_need_no_password() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("127.0.0.1", 0)) as other,
+    ):
+        done = handed(one.fileno(), other.fileno(), names="passwordless:passwordless")
+        ports = [str(each.getsockname()[1]) for each in (one, other)]
+    assert [line.split()[1] for line in done.stdout.splitlines()[:2]] == ports, done.stderr
 
 
 def test_sockets_of_another_process_are_left_alone(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,42 +61,24 @@ def run(url: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProce
     )
 
 
-# What a service manager does between fork and exec (sd_listen_fds(3)).
-HAND_OVER = """
-import fcntl, os, sys
-count = int(sys.argv[1])
-spare = [fcntl.fcntl(int(each), fcntl.F_DUPFD, 100) for each in sys.argv[2 : 2 + count]]
-for place, descriptor in enumerate(spare):
-    os.dup2(descriptor, 3 + place)
-os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(count)}
-os.execv(sys.executable, [sys.executable, *sys.argv[2 + count :]])
-"""
-
-
 class Process:
     """`proxyd serve`, and what it prints.
 
     Args:
         url: its database.
         arguments: more for its command line.
-        held: sockets that it is handed over, as by a service manager.
         settings: of its environment.
     """
 
     command: tuple[str, ...] = ("proxyd", "serve")
 
-    def __init__(
-        self, url: str, *arguments: str, held: Sequence[socket.socket] = (), **settings: str
-    ) -> None:
+    def __init__(self, url: str, *arguments: str, **settings: str) -> None:
         self.url = url
         self.lines: list[str] = []
-        descriptors = [sock.fileno() for sock in held]
-        handed = ["-c", HAND_OVER, str(len(held)), *map(str, descriptors)] if held else []
         self.process = subprocess.Popen(
-            [sys.executable, *handed, "-m", *self.command, *arguments],
+            [sys.executable, "-m", *self.command, *arguments],
             cwd=ROOT,
             env=environment(url, **settings),
-            pass_fds=descriptors,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
