@@ -80,8 +80,9 @@ class Pace:
         earned = int((now - self._filled_at) * self._bytes_per_second)
         if earned:
             self._filled_at += earned / self._bytes_per_second
-            self._tokens = min(self._tokens + earned, self._burst)
-            if self._tokens == self._burst:
+            self._tokens += earned
+            if self._tokens > self._burst:
+                self._tokens = self._burst
                 self._filled_at = now
         self._share = max(1, self._tokens // max(1, takers))
         self._taken.clear()

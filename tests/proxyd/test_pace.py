@@ -17,8 +17,9 @@ class Timers:
     def time(self) -> float:
         return self.now
 
-    def call_later(self, delay: float, act: object) -> None:
+    def call_later(self, delay: float, act: object) -> object:
         self.due.append((self.now + delay, act))
+        return act
 
     def go(self, seconds: float) -> None:
         end = self.now + seconds
