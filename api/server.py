@@ -185,7 +185,8 @@ class HttpServer:
                 raise TransportError(Transport.DRAINING)
             reply = await route.handler(await self._call(request, route, names))
             if isinstance(reply, Streamed):
-                return await events.send(request, reply.events, {"Server": SERVER})
+                headers = {"Server": SERVER, request_id.HEADER: request_id.current.get()}
+                return await events.send(request, reply.events, headers)
             body = reply.body if isinstance(reply, Encoded) else encode(reply)
             return _response(200, body, {})
         except Replayed as replayed:

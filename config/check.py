@@ -12,6 +12,7 @@ SIGNING_KEY_MIN_BYTES = 32
 MONEY_DIGITS = 6
 PERCENT_DIGITS = 2
 PORT_MAX = 65_535
+HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 CATEGORY = re.compile("[a-z]+(_[a-z]+)*")
 RESERVED_CATEGORIES = frozenset(("none", "unverified"))
 PASSWORDLESS_MAX_PORTS = 16
@@ -80,12 +81,25 @@ def _listening(settings: Settings) -> Iterator[str]:
                 "proxy.public_host: must name the host that buyers dial, because proxy.host "
                 f"({host}) is no address to dial"
             )
+    if proxy.public_host and not _is_dialled(proxy.public_host):
+        yield (
+            "proxy.public_host: expected a name or an address without scheme, port or path, got "
+            f"{proxy.public_host!r}; the port goes into proxy.public_port"
+        )
     if api.port and (api.host, api.port) == (proxy.host, proxy.port):
         yield f"proxy.port: {proxy.port} is already taken by api.port"
     yield from _passwordless(settings)
     if bool(api.tls_cert) != bool(api.tls_key):
         missing = "api.tls_key" if api.tls_cert else "api.tls_cert"
         yield f"{missing}: must be set too, a certificate and its key go together"
+
+
+def _is_dialled(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return HOST_NAME.fullmatch(host) is not None
+    return True
 
 
 def _passwordless(settings: Settings) -> Iterator[str]:

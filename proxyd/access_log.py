@@ -17,6 +17,7 @@ from typing import IO, Literal, NamedTuple
 
 WAITING_MAX = 10_000
 STOP_SECONDS = 5.0
+IDLE_SECONDS = 600.0
 TARGET_HASH_BYTES = 16
 NAME = "access-{day}.jsonl"
 
@@ -99,7 +100,7 @@ class AccessLog:
             _logger.error("the access log does not take its last records")
 
     def _run(self) -> None:
-        while (each := self._waiting.get()) is not None:
+        while (each := self._next()) is not None:
             try:
                 self._write(*each)
             except OSError as error:
@@ -113,6 +114,15 @@ class AccessLog:
         if self._file is not None:
             with suppress(OSError):  # a disk that is full says so again
                 self._file.close()
+
+    def _next(self) -> tuple[int, Access] | None:
+        """Wait for a record, or the end; old files go in time when nobody comes, too."""
+        while True:
+            try:
+                return self._waiting.get(timeout=IDLE_SECONDS)
+            except queue.Empty:
+                with suppress(OSError):  # the next record meets it again, and tells
+                    self._delete_old(datetime.fromtimestamp(self._now(), UTC).date())
 
     def _write(self, moment: int, access: Access) -> None:
         when = datetime.fromtimestamp(moment, UTC)
@@ -132,7 +142,9 @@ class AccessLog:
         if self._target == "host":
             fields["host"] = access.host
         elif self._target == "hash":
-            hashed = blake2b(access.host.encode(), key=self._key, digest_size=TARGET_HASH_BYTES)
+            hashed = blake2b(
+                access.host.lower().encode(), key=self._key, digest_size=TARGET_HASH_BYTES
+            )
             fields["host_hash"] = hashed.hexdigest()
         return fields | {
             "port": access.port,
@@ -151,6 +163,9 @@ class AccessLog:
         descriptor = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         self._file = os.fdopen(descriptor, "a", encoding="utf-8")
         self._day = day
+        self._delete_old(day)
+
+    def _delete_old(self, day: date) -> None:
         oldest = NAME.format(day=day - timedelta(days=self._keep_days))
         for old in self._folder.glob(NAME.format(day="????-??-??")):
             if old.name < oldest:

@@ -23,6 +23,7 @@ EVENTS = "text/event-stream"
 _THOUGHTS_START, _THOUGHTS_END = "<think>", "</think>"
 _RETRIED_STATUSES = frozenset((408, 409, 425, 429))
 _REFUSED_REQUEST = frozenset((400, 415, 422))
+_ABOUT_THE_REQUEST = _REFUSED_REQUEST | {413}
 
 
 class _Message(Struct):
@@ -238,4 +239,5 @@ def _refused(response: aiohttp.ClientResponse, *, with_schema: bool) -> ModelErr
         is_final=status < 500 and status not in _RETRIED_STATUSES and not refuses_schema,
         retry_after_seconds=float(wait) if wait.isascii() and wait.isdigit() else 0.0,
         without_schema=refuses_schema,
+        is_fault=status not in _ABOUT_THE_REQUEST,
     )

@@ -52,9 +52,15 @@ class CircuitBreaker:
         self._failures = 0
 
     def failed(self, error: ModelError) -> None:
-        """Note that a call failed; enough of them in a row open the circuit."""
-        self._failures += 1
+        """Note that a call failed; enough faults of the server in a row open the circuit.
+
+        What a question may have caused does not count, or a caller could open it for all others.
+        """
         _logger.warning("the model failed: %s", error)
+        if not error.is_fault:
+            self.succeeded()  # it answers, if not well
+            return
+        self._failures += 1
         if self._failures == FAILURES_MAX:
             _logger.error("the model keeps failing; it is tried every %.0f seconds", OPEN_SECONDS)
         if self._failures >= FAILURES_MAX:

@@ -16,6 +16,7 @@ from market.errors import Code, MarketError
 JPEG_START = b"\xff\xd8\xff"
 PNG_START = b"\x89PNG\r\n\x1a\n"
 PIECES_MAX = 20_000
+SCANS_MAX = 64
 FURTHER_MAX = 8
 SCAN_PIECE_BYTES = 512 * 1024
 METADATA_MAX_BYTES = 1024 * 1024
@@ -87,6 +88,7 @@ class _Jpeg:
         self.metadata = bytearray()
         self.manifest = bytearray()
         self.has_further_pictures = False
+        self.scans = 0
 
     def walk(self, at: int) -> int:
         """Walk one picture that starts at an offset; return where it ends."""
@@ -124,6 +126,9 @@ class _Jpeg:
         self._read(marker, data[at + 2 : end])
         if marker != _SCAN:
             return end
+        self.scans += 1
+        if self.scans > SCANS_MAX:  # each is decoded over the whole picture, however short it is
+            raise refused(Code.PHOTO_BROKEN)
         return _end_of_scan(data, end)
 
     def _read(self, marker: int, payload: bytes) -> None:
@@ -245,7 +250,8 @@ class _Png:
         elif kind == b"eXIf":
             self.orientation = _orientation(payload)
         elif kind in _TEXT_CHUNKS:
-            key, payload = _text(kind, payload)
+            room = METADATA_MAX_BYTES - len(self.metadata)
+            key, payload = _text(kind, payload, min(TEXT_MAX_BYTES, room))
             self.keys.add(key)
         self.metadata += payload[: max(0, METADATA_MAX_BYTES - len(self.metadata))]
 
@@ -288,8 +294,8 @@ def _orientation(exif: bytes) -> int:
     return 1
 
 
-def _text(kind: bytes, payload: bytes) -> tuple[str, bytes]:
-    """Return the name of a text, in lower case, and the text (PNG, section 11.3.3)."""
+def _text(kind: bytes, payload: bytes, room: int) -> tuple[str, bytes]:
+    """Return the name of a text, in lower case, and so much of the text (PNG, section 11.3.3)."""
     key, _, rest = payload.partition(b"\0")
     is_packed = kind == b"zTXt"
     if kind == b"iTXt":
@@ -297,12 +303,14 @@ def _text(kind: bytes, payload: bytes) -> tuple[str, bytes]:
         rest = rest[1:].partition(b"\0")[2].partition(b"\0")[2]
     elif is_packed:
         rest = rest[1:]
+    if room <= 0:
+        return key.decode("latin-1").lower(), b""
     if is_packed:
         try:
-            rest = zlib.decompressobj().decompress(rest.removeprefix(b"\0"), TEXT_MAX_BYTES)
+            rest = zlib.decompressobj().decompress(rest.removeprefix(b"\0"), room)
         except zlib.error as error:
             raise refused(Code.PHOTO_BROKEN) from error
-    return key.decode("latin-1").lower(), rest[:TEXT_MAX_BYTES]
+    return key.decode("latin-1").lower(), rest[:room]
 
 
 def _checked(found: Container) -> Container:

@@ -92,7 +92,7 @@ class Verdict(Struct, frozen=True):
     is_real: bool
     goodness_type: Annotated[str, Meta(max_length=100)]
     confidence: Annotated[float, Meta(ge=0, le=1)]
-    addresses_you: bool = False
+    addresses_you: bool
     description: str = ""
 
 
@@ -169,9 +169,11 @@ class Goodness:
         try:
             verdict = msgspec.json.decode(text[text.find("{") : text.rfind("}") + 1], type=Verdict)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise ModelError("its verdict is not of the kind that was asked for") from error
+            raise ModelError(
+                "its verdict is not of the kind that was asked for", is_fault=False
+            ) from error
         if verdict.goodness_type not in {*self._terms.amounts, NO_DEED}:
-            raise ModelError("its verdict names a category that does not exist")
+            raise ModelError("its verdict names a category that does not exist", is_fault=False)
         return verdict
 
     def _objection(

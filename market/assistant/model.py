@@ -55,6 +55,7 @@ class ModelError(Exception):
         is_final: whether asking again is of no use.
         retry_after_seconds: how long the server wants to be left alone.
         without_schema: whether the server may be one that refuses schemas.
+        is_fault: whether it is the server's fault, and not what the question may have caused.
     """
 
     def __init__(
@@ -64,11 +65,13 @@ class ModelError(Exception):
         is_final: bool = False,
         retry_after_seconds: float = 0.0,
         without_schema: bool = False,
+        is_fault: bool = True,
     ) -> None:
         super().__init__(reason)
         self.is_final = is_final
         self.retry_after_seconds = retry_after_seconds
         self.without_schema = without_schema
+        self.is_fault = is_fault
 
 
 class Model(Protocol):

@@ -153,3 +153,14 @@ async def test_bytes_that_are_given_back_do_not_make_the_counter_fall(service: S
         after = await scrape(service)
         moved = after["proxyd_bytes_total", "up"], after["proxyd_bytes_total", "down"]
         assert moved == told
+
+
+async def test_a_stream_names_its_request(service: Service) -> None:
+    async with service.http.post(
+        f"{service.url}/api/assistant/chat",
+        json={"message": "hello", "stream": True},
+        headers={"X-Request-Id": "streamed"},
+    ) as answer:
+        await answer.read()
+        assert answer.headers["Content-Type"] == "text/event-stream"
+        assert answer.headers.getall("X-Request-Id") == ["streamed"]

@@ -102,6 +102,16 @@ def test_a_proxy_on_every_address_needs_a_host_to_dial(host: str) -> None:
     assert problems(proxy={"host": host, "public_host": "proxy.example.com"}) == []
 
 
+@pytest.mark.parametrize("host", ["http://a", "a/b", "a b", "localhost:1080", "[::1]", "ä.example"])
+def test_what_buyers_dial_is_a_name_or_an_address(host: str) -> None:
+    assert blamed(proxy={"public_host": host}) == ["proxy.public_host"]
+
+
+@pytest.mark.parametrize("host", ["localhost", "eu-1.example.com", "192.0.2.7", "2001:db8::7"])
+def test_names_and_addresses_can_be_dialled(host: str) -> None:
+    assert problems(proxy={"public_host": host}) == []
+
+
 def test_the_api_and_the_proxy_cannot_share_a_port() -> None:
     assert problems(proxy={"port": 8080}) == ["proxy.port: 8080 is already taken by api.port"]
     assert blamed(api={"port": 1080}) == ["proxy.port"]

@@ -106,6 +106,28 @@ def test_a_day_has_a_file_and_old_ones_go(tmp_path: Path) -> None:
     assert log.written == 4
 
 
+def test_old_files_go_when_nobody_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access_log, "IDLE_SECONDS", 0.01)
+    now = [NOON]
+    log = opened(tmp_path, now)
+    log.put(ONE)
+    until_true(lambda: log.written == 1, "it is written")
+    now[0] += 4 * DAY
+    until_true(lambda: not list(tmp_path.iterdir()), "the old file is gone")
+    log.put(ONE)
+    log.close()
+    assert len(records(tmp_path)) == 1
+
+
+def test_a_name_has_one_hash_however_it_is_written(tmp_path: Path) -> None:
+    log = opened(tmp_path, [NOON], target="hash")
+    for host in ("example.com", "Example.COM"):
+        log.put(ONE._replace(host=host))
+    log.close()
+    first, second = records(tmp_path)
+    assert first["host_hash"] == second["host_hash"]
+
+
 def test_a_disk_that_does_not_follow_costs_records_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -147,6 +147,13 @@ async def test_a_model_that_keeps_failing_is_left_alone(caplog: pytest.LogCaptur
     assert sum("keeps failing" in line for line in caplog.messages) == 1
 
 
+async def test_what_a_question_may_have_caused_leaves_the_circuit_closed() -> None:
+    made = asking(ScriptedModel(ModelError("too long", is_final=True, is_fault=False)))
+    for _ in range(module.FAILURES_MAX + 1):
+        with pytest.raises(ModelError, match="too long"):
+            await ask(made)
+
+
 def test_the_circuit_opens_lets_one_through_and_closes() -> None:
     now = [0.0]
     breaker = CircuitBreaker(lambda: now[0])

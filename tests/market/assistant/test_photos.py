@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageChops, ImageOps
+from PIL.PngImagePlugin import PngInfo
 from support import pictures
 from support.pictures import jpeg, natural, png
 
+from market.assistant import containers
 from market.assistant import photos as module
 from market.assistant.photos import Photo, PhotoLimits, Photos, _photo
 from market.errors import Code, MarketError
@@ -200,6 +202,26 @@ async def test_so_many_photos_wait_and_no_more(
 
 
 SMALL = (jpeg(natural(1, (40, 30))), png(natural(1, (40, 30))))
+
+
+def test_scans_without_number_are_refused_before_they_are_decoded() -> None:
+    made = io.BytesIO()
+    Image.new("L", (64, 64), 7).save(made, "JPEG", progressive=True)
+    whole = made.getvalue()
+    last = whole.rindex(b"\xff\xda")
+    bomb = whole[:last] + whole[last:-2] * 1000 + whole[-2:]
+    assert refusal(bomb) is Code.PHOTO_BROKEN
+    read(whole)
+
+
+def test_texts_are_unpacked_within_one_budget() -> None:
+    texts = PngInfo()
+    for number in range(300):
+        texts.add_text(f"key{number}", "x" * 60_000, zip=True)
+    made = io.BytesIO()
+    Image.new("L", (8, 8)).save(made, "PNG", pnginfo=texts)
+    found = containers.inspect(made.getvalue())
+    assert len(found.metadata) <= containers.METADATA_MAX_BYTES
 
 
 @settings(max_examples=300, deadline=None)
