@@ -126,7 +126,7 @@ class Slices(RuleBasedStateMachine):
         leases = Leases(self.store, self.market.identifiers, self.clock.seconds)
         leases.node_id = f"node-{self.births}"
         await self.store.write(nodes.insert, leases.node_id, self.clock.seconds())
-        grant = await leases.open(self.bought.username, self.bought.password.encode())
+        grant = await leases.open(self.bought.session_id)
         assert grant is not None
         assert grant.lease_id is not None
         self.holders[number] = Holder(leases, grant.lease_id, grant.granted_bytes)
@@ -246,7 +246,7 @@ async def test_a_node_that_is_not_known_gets_nothing(store: Store, clock: Clock)
     bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
     market.leases.node_id = "buried"
     with pytest.raises(ConstraintError):
-        await market.leases.open(bought.username, bought.password.encode())
+        await market.leases.open(bought.session_id)
     row = await store.read(queries.find, bought.session_id)
     assert row is not None
     assert row.bytes_leased == 0

@@ -27,7 +27,7 @@ class Connection:
 def shared(asked: list[LiveSession], clock: Clock | None = None) -> SharedSession:
     fence = Fence(clock or Clock())
     fence.until = 10.0
-    grant = Grant("id", "name", "hash", SessionStatus.ACTIVE, 2**40, "lease", GRANTED)
+    grant = Grant("id", "name", "hash", SessionStatus.ACTIVE, 2**40, "lease", GRANTED, ())
     return SharedSession(grant, asked.append, asked.append, fence)
 
 
