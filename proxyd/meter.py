@@ -336,7 +336,7 @@ class Meter:
         """Write counts down until cancelled; the store's failures delay that and lose nothing."""
         while True:
             try:
-                async with asyncio.timeout(FLUSH_SECONDS):
+                async with asyncio.timeout(self._pause()):
                     await self._wake.wait()
             except TimeoutError:
                 pass
@@ -345,6 +345,10 @@ class Meter:
             self._forget_old()
             if self._store_failing:
                 await asyncio.sleep(FLUSH_SECONDS)
+
+    def _pause(self) -> float:
+        """Return how long nothing need be written down, unless somebody wakes us."""
+        return FLUSH_SECONDS
 
     async def flush(self) -> None:
         """Write down every count that changed, and settle what is exhausted."""

@@ -64,13 +64,8 @@ class Poller:
         self._epoll.modify(fd, _WATCH_BOTH)
 
     def forget(self, fd: int) -> None:
-        """Tell nobody of a socket any more; it must be closed at once, or unwatched before."""
+        """Tell nobody of a socket any more; it must be closed at once."""
         self._watchers.pop(fd, None)
-
-    def unwatch(self, fd: int) -> None:
-        """Tell nobody of a socket any more, although it stays open."""
-        if self._watchers.pop(fd, None) is not None:
-            self._epoll.unregister(fd)
 
     def close(self) -> None:
         """Watch nothing any more; closing twice is harmless."""

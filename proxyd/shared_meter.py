@@ -153,20 +153,6 @@ class SharedMeter(Meter):
 
     # --- the store -------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """See `Meter.run`."""
-        while True:
-            try:
-                async with asyncio.timeout(self._pause()):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
-            self._wake.clear()
-            await self.flush()
-            self._forget_old()
-            if self._store_failing:
-                await asyncio.sleep(FLUSH_SECONDS)
-
     async def stop(self) -> None:
         """See `Meter.stop`."""
         await super().stop()

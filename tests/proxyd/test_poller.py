@@ -114,8 +114,8 @@ async def test_nothing_is_told_of_what_is_not_watched_any_more(
 ) -> None:
     heard = Heard()
     poller.watch(pair[0].fileno(), heard)
-    poller.unwatch(pair[0].fileno())
-    poller.unwatch(pair[0].fileno())
+    poller.forget(pair[0].fileno())
+    poller.forget(pair[0].fileno())
     pair[1].send(b"x")
     await turns()
     assert heard.events == []
