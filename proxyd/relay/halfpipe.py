@@ -15,14 +15,15 @@ from typing import Protocol
 from proxyd.meter import LiveSession
 from proxyd.poller import GONE, HUNG_UP, Poller
 from proxyd.relay.closing import unsent
-from proxyd.relay.pipes import Pipe, PipePool
-from proxyd.relay.sendbuffer import fit_send_buffer
+from proxyd.relay.path import fit_to_path
+from proxyd.relay.pipes import WIDE_PIPE_BYTES, Pipe, PipePool
+from proxyd.relay.turns import Turns
 
 BUFFER_BYTES = 64 * 1024
 READS_PER_TURN = 4
+SPLICES_PER_TURN = 8
 SPLICE_FROM_BYTES = 16 * 1024
 COPY_BELOW_BYTES = 4 * 1024
-SPLICE_MAX_BYTES = 1024 * 1024
 FIT_EVERY_BYTES = 64 * 1024 * 1024
 SWALLOW_MAX_BYTES = 256 * 1024
 UNLIMITED = 1 << 62
@@ -32,14 +33,15 @@ _NOT_SPLICEABLE = (errno.EINVAL, errno.ENOSYS, errno.EPERM)
 
 
 class Way:
-    """What all half-pipes of a loop share: the loop, its poller, memory to read into, pipes."""
+    """What all half-pipes of a loop share: its poller, turns, memory to read into, pipes."""
 
-    __slots__ = ("buffer", "loop", "pipes", "poller", "view")
+    __slots__ = ("buffer", "loop", "pipes", "poller", "turns", "view")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, poller: Poller, pipes: PipePool) -> None:
         self.loop = loop
         self.poller = poller
         self.pipes = pipes
+        self.turns = Turns(loop)
         self.buffer = bytearray(BUFFER_BYTES)
         self.view = memoryview(self.buffer)
 
@@ -79,7 +81,6 @@ class HalfPipe:
         "_bulk",
         "_early",
         "_fit_at",
-        "_fixed",
         "_hung_up",
         "_left",
         "_owner",
@@ -87,6 +88,8 @@ class HalfPipe:
         "_pipe",
         "_scheduled",
         "_session",
+        "_short_sink",
+        "_short_source",
         "_sink",
         "_source",
         "_spliceable",
@@ -122,7 +125,8 @@ class HalfPipe:
         self._bulk = False
         self._spliceable = True
         self._fit_at = 0
-        self._fixed = False
+        self._short_source = False
+        self._short_sink = False
         self._watches_writes = False
         self._announced = False
         self.delivered = 0
@@ -160,13 +164,30 @@ class HalfPipe:
         self._unread = True
         if events & HUNG_UP:
             self._hung_up = True
-        if not (self._scheduled or self._pending or self._pipe is not None):
+        if self._pending or self._pipe is not None:
+            return
+        if self._bulk:
+            self._resume()
+        elif not self._scheduled:
             self._pump()
 
     def sink_ready(self) -> None:
         """The sink may take more."""
-        if (self._pending or self._pipe is not None) and self._drain() and not self._scheduled:
+        if self._pipe is not None:
+            self._resume()
+        elif self._pending and self._drain() and not self._scheduled:
             self._pump()
+
+    def turn(self) -> None:
+        """Move on with what had to wait for its turn; see `Mover.turn`."""
+        self._scheduled = False
+        if self.ended or self._owner.is_closed:
+            return
+        try:
+            if self._drain():
+                self._pump()
+        except Exception as error:  # noqa: BLE001 - logged there; half a connection helps nobody
+            self._owner.fail(error)
 
     def stop(self) -> None:
         """Move nothing any more; bytes that were taken and not written go back."""
@@ -195,7 +216,7 @@ class HalfPipe:
 
     def _pump(self) -> None:
         """Move what there is, for one turn; the rest waits for the next, so that all get theirs."""
-        for _ in range(READS_PER_TURN):
+        for _ in range(SPLICES_PER_TURN if self._bulk else READS_PER_TURN):
             if not self._move():
                 return
         self._resume()
@@ -203,16 +224,7 @@ class HalfPipe:
     def _resume(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._way.loop.call_soon(self._pump_again)
-
-    def _pump_again(self) -> None:
-        self._scheduled = False
-        if self.ended or self._owner.is_closed or self._pending or self._pipe is not None:
-            return
-        try:
-            self._pump()
-        except Exception as error:  # noqa: BLE001 - logged there; half a connection helps nobody
-            self._owner.fail(error)
+            self._way.turns.add(self)
 
     def _move(self) -> bool:
         """Read once and write on; False when there is nothing more to do for now."""
@@ -237,8 +249,10 @@ class HalfPipe:
 
     def _read(self, most: int) -> bool:
         try:
-            if self._bulk and (pipe := self._way.pipes.take()) is not None:
-                return self._splice(pipe, most)
+            if self._bulk:
+                pipe = self._way.pipes.take(wide=self._short_sink)
+                if pipe is not None:
+                    return self._splice(pipe, most)
             return self._copy(most)
         except (BlockingIOError, InterruptedError):
             self._unread = self._hung_up = False
@@ -270,7 +284,7 @@ class HalfPipe:
     def _splice(self, pipe: Pipe, most: int) -> bool:
         """Move bytes through an empty pipe; False when there is nothing more to do for now."""
         source, pipes = self._source.fileno(), self._way.pipes
-        want = min(most, SPLICE_MAX_BYTES)
+        want = min(most, WIDE_PIPE_BYTES)
         try:
             size = os.splice(source, pipe.write_fd, want, flags=_SPLICE_FLAGS)
         except OSError as error:
@@ -288,7 +302,8 @@ class HalfPipe:
         self._session.take(size, self)
         if self.delivered >= self._fit_at:
             self._fit_at = self.delivered + FIT_EVERY_BYTES
-            self._fixed = fit_send_buffer(self._sink, is_fixed=self._fixed)
+            self._short_source = fit_to_path(self._source, was_short=self._short_source)
+            self._short_sink = fit_to_path(self._sink, was_short=self._short_sink)
         pipe.fill = size
         self._pipe = pipe
         return self._drain_pipe(pipe)

@@ -5,19 +5,29 @@ import os
 from contextlib import suppress
 
 PIPE_BYTES = 256 * 1024
-IDLE_MAX_PIPES = 16
+WIDE_PIPE_BYTES = 1024 * 1024  # what anybody may have (pipe-max-size)
+WIDE_MAX_PIPES = 64  # all that a user's pipes may hold, unless told otherwise
+IDLE_MAX_PIPES = 64  # of each kind
+USEFUL_PIPE_BYTES = 64 * 1024
 
 
 class Pipe:
     """A kernel pipe; `fill` is how many bytes are in it."""
 
-    __slots__ = ("fill", "read_fd", "write_fd")
+    __slots__ = ("fill", "is_wide", "read_fd", "write_fd")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, *, is_wide: bool = False) -> None:
         self.read_fd, self.write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.fill = 0
-        with suppress(PermissionError):  # past pipe-user-pages-soft it keeps its 64 KiB
+        self.is_wide = is_wide
+        with suppress(PermissionError):  # past pipe-user-pages-soft it stays as it is
+            size = WIDE_PIPE_BYTES if is_wide else PIPE_BYTES
             fcntl.fcntl(self.write_fd, fcntl.F_SETPIPE_SZ, size)
+
+    @property
+    def capacity(self) -> int:
+        """How many bytes it holds, if its pages are filled."""
+        return fcntl.fcntl(self.write_fd, fcntl.F_GETPIPE_SZ)
 
     def close(self) -> None:
         """Close both ends; what is inside is gone."""
@@ -30,38 +40,54 @@ class PipePool:
 
     Args:
         limit: how many may exist at once.
-        size: how many bytes each should hold.
     """
 
-    def __init__(self, limit: int, size: int = PIPE_BYTES) -> None:
+    def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._size = size
         self._idle: list[Pipe] = []
+        self._idle_wide: list[Pipe] = []
+        self._lent_wide = 0
         self.lent = 0
 
-    def take(self) -> Pipe | None:
-        """Return an empty pipe; None when there are too many, or no descriptors for one."""
-        if self._idle:
+    def take(self, *, wide: bool = False) -> Pipe | None:
+        """Return an empty pipe; None when there are too many, or a new one is refused.
+
+        Args:
+            wide: whether it should be one of the few that hold more.
+        """
+        wide = wide and self._lent_wide < WIDE_MAX_PIPES
+        idle = self._idle_wide if wide else self._idle
+        pipe = idle.pop() if idle else self._make(wide=wide)
+        if pipe is not None:
             self.lent += 1
-            return self._idle.pop()
-        if self.lent >= self._limit:
-            return None
-        try:
-            pipe = Pipe(self._size)
-        except OSError:
-            return None
-        self.lent += 1
+            self._lent_wide += wide
         return pipe
 
     def give(self, pipe: Pipe) -> None:
         """Take a pipe back; one with bytes left in it is never lent again."""
         self.lent -= 1
-        if pipe.fill or len(self._idle) >= IDLE_MAX_PIPES:
+        self._lent_wide -= pipe.is_wide
+        idle = self._idle_wide if pipe.is_wide else self._idle
+        if pipe.fill or len(idle) >= IDLE_MAX_PIPES:
             pipe.close()
         else:
-            self._idle.append(pipe)
+            idle.append(pipe)
+
+    def _make(self, *, wide: bool) -> Pipe | None:
+        """Make a pipe; None where it is refused, or has only two pages (pipe-user-pages-soft)."""
+        if self.lent >= self._limit:
+            return None
+        try:
+            pipe = Pipe(is_wide=wide)
+        except OSError:
+            return None
+        if pipe.capacity < USEFUL_PIPE_BYTES:
+            pipe.close()
+            return None
+        return pipe
 
     def close(self) -> None:
         """Close those that nobody has."""
-        while self._idle:
-            self._idle.pop().close()
+        for idle in (self._idle, self._idle_wide):
+            while idle:
+                idle.pop().close()

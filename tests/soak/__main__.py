@@ -25,7 +25,7 @@ from soak.load import DEVICES, Load
 ROUNDS = 6
 REST_SECONDS = 10.0
 MEMORY_SPARE_BYTES = 12_000_000
-DESCRIPTORS_SPARE = 2 * IDLE_MAX_PIPES  # those are kept for the next transfer
+DESCRIPTORS_SPARE = 4 * IDLE_MAX_PIPES  # those are kept for the next transfer
 TASKS_SPARE = 2
 
 

@@ -1,14 +1,13 @@
 """Pipes are lent empty, never with somebody's bytes in them, and never more than there may be."""
 
 import errno
-import fcntl
 import os
 from pathlib import Path
 
 import pytest
 
 from proxyd.relay import pipes
-from proxyd.relay.pipes import IDLE_MAX_PIPES, Pipe, PipePool
+from proxyd.relay.pipes import IDLE_MAX_PIPES, WIDE_MAX_PIPES, WIDE_PIPE_BYTES, Pipe, PipePool
 
 
 def open_descriptors() -> int:
@@ -82,7 +81,36 @@ def test_a_pipe_that_may_not_grow_is_used_as_it_is(monkeypatch: pytest.MonkeyPat
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
     monkeypatch.setattr(pipes.fcntl, "fcntl", refuse)
-    pipe = Pipe(1024 * 1024)
+    pipe = Pipe(is_wide=True)
     monkeypatch.undo()
-    assert fcntl.fcntl(pipe.write_fd, fcntl.F_GETPIPE_SZ) < 1024 * 1024
+    assert pipe.capacity < WIDE_PIPE_BYTES
     pipe.close()
+
+
+def test_wide_ones_are_few_and_kept_apart() -> None:
+    pool = PipePool(WIDE_MAX_PIPES + 2)
+    lent = [pool.take(wide=True) for _ in range(WIDE_MAX_PIPES + 1)]
+    wide, narrow = lent[0], lent[-1]
+    assert wide is not None
+    assert narrow is not None
+    assert wide.capacity == WIDE_PIPE_BYTES
+    assert narrow.capacity < WIDE_PIPE_BYTES
+    pool.give(wide)
+    other = pool.take()
+    assert other is not None
+    assert not other.is_wide
+    assert pool.take(wide=True) is wide
+    for pipe in (*lent, other):
+        assert pipe is not None
+        pool.give(pipe)
+    assert pool.lent == 0
+    pool.close()
+
+
+def test_one_of_two_pages_is_not_lent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pipe, "capacity", 8192)
+    before = open_descriptors()
+    pool = PipePool(10)
+    assert pool.take() is None
+    assert pool.lent == 0
+    assert open_descriptors() == before

@@ -1,0 +1,67 @@
+"""How a bulk transfer uses a socket: what it may queue in the kernel, and when that leaves.
+
+On a short path, bounded buffers keep what is in flight near the processor's cache and a receiver
+that stalls from filling the kernel's memory; and pacing (bbr's) would cost a timer's interrupt for
+every 64 KiB, so the congestion control is one without. On a long path fixed buffers would cap the
+connection at buffer / round trip: there the kernel has it all back (tcp(7), TCP_INFO,
+TCP_CONGESTION; socket(7), SO_SNDBUF, SO_RCVBUF; since Linux 5.14 SO_BUF_LOCK).
+"""
+
+import socket
+import struct
+
+SHORT_PATH_MICROSECONDS = 300
+SHORT_PATH_SEND_BYTES = 1536 * 1024
+SHORT_PATH_RECEIVE_BYTES = 2 * 1024 * 1024
+SHORT_PATH_CONGESTION_CONTROL = b"reno"  # in every kernel, and open to everybody
+
+_INFO_BYTES = 152
+_MIN_RTT = struct.Struct("=I")
+_MIN_RTT_OFFSET = 148
+_SO_BUF_LOCK = 72
+_SEND_LOCK, _RECEIVE_LOCK = 1, 2
+_CONGESTION_CONTROL = (socket.IPPROTO_TCP, socket.TCP_CONGESTION)
+_NAME_BYTES = 16
+
+
+def fit_to_path(sock: socket.socket, *, was_short: bool) -> bool:
+    """Fit a TCP socket to its path, and say whether that is short.
+
+    Args:
+        sock: a connected socket.
+        was_short: what this function returned for it before; False at first.
+    """
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+        if len(info) < _INFO_BYTES:
+            return False
+        round_trip: int = _MIN_RTT.unpack_from(info, _MIN_RTT_OFFSET)[0]
+        is_short = 0 < round_trip <= SHORT_PATH_MICROSECONDS
+        if is_short and not was_short:
+            sock.setsockopt(*_CONGESTION_CONTROL, SHORT_PATH_CONGESTION_CONTROL)
+            _bound_buffers(sock)
+        elif was_short and not is_short:
+            sock.setsockopt(*_CONGESTION_CONTROL, _usual_congestion_control())
+            sock.setsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK, 0)
+    except OSError:  # the connection is over, or the kernel is older than an option
+        return False
+    return is_short
+
+
+def _bound_buffers(sock: socket.socket) -> None:
+    """Fix the sizes of buffers; one for which the system allows less stays with the kernel."""
+    locks = 0
+    for option, size, lock in (
+        (socket.SO_SNDBUF, SHORT_PATH_SEND_BYTES, _SEND_LOCK),
+        (socket.SO_RCVBUF, SHORT_PATH_RECEIVE_BYTES, _RECEIVE_LOCK),
+    ):
+        sock.setsockopt(socket.SOL_SOCKET, option, size)
+        if sock.getsockopt(socket.SOL_SOCKET, option) >= size:
+            locks |= lock
+    sock.setsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK, locks)
+
+
+def _usual_congestion_control() -> bytes:
+    """Return the name of what every new socket has."""
+    with socket.socket() as fresh:
+        return fresh.getsockopt(*_CONGESTION_CONTROL, _NAME_BYTES).rstrip(b"\0")

@@ -1,0 +1,49 @@
+"""Whose turn it is to move bulk: one stream after the other, a few milliseconds at a time.
+
+A stream that is served for a while costs half of one that is served a little and often, since its
+ends stay awake. Between two slices the loop sees to everybody else: handshakes, small reads, the
+API.
+"""
+
+import asyncio
+import time
+from collections import deque
+from typing import Protocol
+
+SLICE_SECONDS = 0.002
+
+
+class Mover(Protocol):
+    """Whoever has bulk to move."""
+
+    def turn(self) -> None:
+        """Move some of it; an error is the mover's own to handle."""
+
+
+class Turns:
+    """The movers that wait for their turn, first come, first served.
+
+    Args:
+        loop: the event loop.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: deque[Mover] = deque()
+
+    def add(self, mover: Mover) -> None:
+        """Give a mover a turn soon; it must not be waiting for one already."""
+        if not self._waiting:
+            self._loop.call_soon(self._slice)
+        self._waiting.append(mover)
+
+    def _slice(self) -> None:
+        waiting = self._waiting
+        until = time.monotonic() + SLICE_SECONDS
+        for _ in range(len(waiting)):
+            waiting[0].turn()
+            waiting.popleft()
+            if time.monotonic() > until:
+                break
+        if waiting:
+            self._loop.call_soon(self._slice)
