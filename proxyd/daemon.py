@@ -200,11 +200,13 @@ class Daemon:
         self.devices = Devices(
             store, self.identifiers, clock.seconds, is_shared=self.node is not None
         )
+        self.attention = clock.Attention(clock.boottime, 2 * TAKE_BACK_CHECK_SECONDS)
         self.jobs = Jobs(
             store,
             self.devices,
             self.identifiers,
             clock.seconds,
+            self.attention.seconds,
             fee=int(settings.market.fee_percent * 100),
         )
         self.deploys = Deploys(store, self.jobs, self.identifiers, clock.seconds, _rates(settings))
@@ -446,11 +448,21 @@ class Daemon:
         while True:
             await asyncio.sleep(TAKE_BACK_CHECK_SECONDS)
             try:
-                taken = await self.jobs.take_back() if self._sweeps else 0
-                if taken:
-                    _logger.info("jobs taken back from devices that have vanished: %d", taken)
+                if self._sweeps:
+                    await self.take_back()
             except StoreError as error:
                 _logger.warning("abandoned jobs wait for the store to return: %s", error)
+
+    async def take_back(self) -> None:
+        """Take jobs back from devices that have vanished.
+
+        Raises:
+            StoreError: devices may not have been heard either, so that this time does not count.
+        """
+        taken = await self.jobs.take_back()
+        self.attention.look()
+        if taken:
+            _logger.info("jobs taken back from devices that have vanished: %d", taken)
 
     async def _bury(self, node: Node) -> None:
         """Take back what dead nodes had leased, again and again."""
