@@ -3,8 +3,11 @@
 import errno
 import socket
 import ssl
+from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
+
+from config.settings import Settings
 
 BACKLOG = 1024
 
@@ -69,6 +72,25 @@ def tls_context(certificate: str, key: str) -> ssl.SSLContext | None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     load_certificate(context, certificate, key)
     return context
+
+
+def tls_problems(settings: Settings) -> Iterator[str]:
+    """Yield one line for each mistake in the files of the certificate and its key."""
+    api = settings.api
+    if not (api.tls_cert and api.tls_key):
+        return
+    unread = False
+    for name, path in (("api.tls_cert", api.tls_cert), ("api.tls_key", api.tls_key)):
+        try:
+            Path(path).read_bytes()
+        except OSError as error:
+            unread = True
+            yield f"{name}: cannot read {path}: {error.strerror}"
+    if not unread:
+        try:
+            tls_context(api.tls_cert, api.tls_key)
+        except CannotListenError as error:
+            yield f"api.tls_cert: {error}"
 
 
 def load_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:
