@@ -345,6 +345,7 @@ class Daemon:
             loop.create_task(self.outbox.run(), name="mail"),
             loop.create_task(self.metrics.watch_loop(), name="loop lag"),
             loop.create_task(self.metrics.watch_ledger(), name="ledger totals"),
+            loop.create_task(self.metrics.process.watch_descriptors(), name="descriptors"),
         ]
         if self.node is not None:
             self._tasks.append(loop.create_task(self.node.run(), name="node"))
