@@ -450,7 +450,17 @@ class ClientConnection:
             seconds = shared.loop.time() - self._began
             host = str(self._host)
             shared.record(
-                Access(self.number, session.id, host, self._port, up, down, seconds, reason)
+                Access(
+                    self.number,
+                    session.id,
+                    self.address,
+                    host,
+                    self._port,
+                    up,
+                    down,
+                    seconds,
+                    reason,
+                )
             )
 
     def _send(self) -> bool:

@@ -672,6 +672,7 @@ def _access_log(settings: Settings, key: bytes) -> AccessLog | None:
     return AccessLog(
         Path(wanted.folder),
         target=wanted.target,
+        client=wanted.client,
         keep_days=wanted.keep_days,
         key=key,
         now=clock.seconds,
