@@ -12,13 +12,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from market.credentials import matches
-from market.leases import Grant, Leases, Usage
+from market.leases import Grant, Leases, Share, Usage
 from market.states import SessionStatus
 from proxyd.addresses import Addresses
 from proxyd.lookups import Lookups
 from proxyd.pace import Pace
 from proxyd.wire.events import Refusal
-from storage.errors import ConstraintError, StoreError, UnavailableError
+from storage.errors import StoreError, UnavailableError
 
 if TYPE_CHECKING:
     from proxyd.relay.closing import InTransit
@@ -407,28 +407,15 @@ class Meter:
                 changed.append((session, certain))
         if not changed:
             return
-        try:
-            await self._report_all(changed)
-        except ConstraintError:
-            for one in changed:
-                await self._report_one(one)
-
-    async def _report_all(self, changed: Sequence[tuple[LiveSession, int]]) -> None:
-        usages = [Usage(session.id, session.lease_id or "", used) for session, used in changed]
-        lost = set(await self._leases.report(usages))
-        for session, used in changed:
+        answers = await self._leases.report(
+            [Usage(session.id, session.lease_id or "", used) for session, used in changed]
+        )
+        for (session, used), answer in zip(changed, answers, strict=True):
             session.reported = used
-            if session.lease_id in lost and session.status is SessionStatus.ACTIVE:
+            if isinstance(answer, Share) or session.status is not SessionStatus.ACTIVE:
+                continue
+            if answer is None:
                 _logger.warning("session %s has lost its lease; it is cut", session.id)
-                self.cut(session.id, SessionStatus.ENDED)
-
-    async def _report_one(self, changed: tuple[LiveSession, int]) -> None:
-        """Report one session alone, so that one the store refuses does not hold up the others."""
-        try:
-            await self._report_all([changed])
-        except ConstraintError as error:
-            session = changed[0]
-            _logger.error("session %s is cut, the store refuses its counts: %s", session.id, error)
             self.cut(session.id, SessionStatus.ENDED)
 
     async def _settle(self) -> None:

@@ -9,15 +9,17 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 import pytest
 from support import targets
-from support.service import Bought, Person, Service, running_in
+from support.service import Bought, Person, Service, running, running_in, settings_for
 from support.socks import GREETING, Client, credentials, plain_tunnel, request, tunnel
 from support.waiting import until
 
 from storage import bandwidth
+from storage.store import Transaction
 
 MEGABYTE = 1_000_000
 QUIET_POLLS = 25
@@ -736,6 +738,42 @@ async def test_bytes_that_a_used_up_session_never_delivered_are_not_billed(
     assert 0 < billed <= acknowledged < quota
     assert await micro_balance(service, buyer) == 10 * 10**6 - micro_price(billed, 1.0)
     assert await login_status(service, bought) in (2, 3)
+
+
+async def test_a_session_whose_counts_the_store_refuses_is_cut_alone(store_url: str) -> None:
+    async def shrink(tx: Transaction, session_id: str) -> None:
+        await tx.run(
+            """
+            UPDATE bandwidth_sessions SET bytes_leased = 0 WHERE id = :session_id
+            """,
+            session_id=session_id,
+        )
+        await tx.run(
+            "UPDATE bandwidth_leases SET granted_bytes = used_bytes WHERE session_id = :session_id",
+            session_id=session_id,
+        )
+
+    async with running(settings_for(store_url)) as service, targets.echo() as target:
+        buyer, cut = await buy(service)
+        spared = await service.buy(buyer)
+        clients = [await reached(service, each, target) for each in (cut, spared)]
+        for size in (1_000, 2_000):
+            for client in clients:
+                await client.send(bytes(500))
+                await client.receive(500)
+            for bought in (cut, spared):
+                if (bought, size) != (cut, 2_000):
+                    await until(partial(is_written, service, bought, size), "it is written down")
+            if size == 1_000:
+                await service.daemon.store.write(shrink, cut.id)
+        assert await read_to_the_end(clients[0]) == b""
+        assert await written(service, cut) == 1_000
+        await clients[1].close()
+
+
+async def is_written(service: Service, bought: Bought, size: int) -> bool:
+    """Say whether the store knows that so many bytes are used."""
+    return await written(service, bought) == size
 
 
 # --- the speed limit -----------------------------------------------------------------------------
