@@ -5,11 +5,12 @@ import logging
 import signal
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from ipaddress import ip_address
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import Self
@@ -65,6 +66,7 @@ from proxyd.listening import (
     address_in_words,
     bound_port,
     listen,
+    listen_beside,
     load_certificate,
     tls_context,
 )
@@ -122,14 +124,13 @@ class Listeners:
             for sock in (sock for socks in held.values() for sock in socks):
                 opened.enter_context(sock)
             api, proxy = held.get("api", []), held.get("proxy", [])
-            passwordless = held.get("passwordless") or [
-                opened.enter_context(listen(host, port, "proxy without passwords"))
-                for port in settings.proxy.passwordless_ports
-            ]
             if not api:
                 api = [opened.enter_context(listen(settings.api.host, settings.api.port, "API"))]
             if not proxy:
                 proxy = [opened.enter_context(listen(host, settings.proxy.port, "proxy"))]
+            passwordless = held.get("passwordless") or [
+                opened.enter_context(sock) for sock in _passwordless(settings)
+            ]
             opened.pop_all()
         return cls(api[0], proxy[0], tuple(passwordless), tls, are_held=bool(held))
 
@@ -583,6 +584,21 @@ async def build(settings: Settings, held: Held = MappingProxyType({})) -> Daemon
         await store.close()
         raise
     return daemon
+
+
+def _passwordless(settings: Settings) -> Iterator[socket.socket]:
+    """Bind the ports without passwords, once the others are bound.
+
+    Where any will do it is one of those behind the proxy's, so that it mostly is the same after a
+    restart.
+    """
+    proxy, purpose = settings.proxy, "proxy without passwords"
+    beside = (port for port in count(proxy.port + 1) if port not in proxy.passwordless_ports)
+    for port in proxy.passwordless_ports:
+        if port or not proxy.port:
+            yield listen(proxy.host, port, purpose)
+        else:
+            yield listen_beside(proxy.host, next(beside), purpose)
 
 
 def _terms(settings: Settings, listeners: Listeners) -> Terms:

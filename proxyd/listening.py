@@ -10,6 +10,13 @@ from pathlib import Path
 from config.settings import Settings
 
 BACKLOG = 1024
+PORT_MAX = 65_535
+
+_SETTINGS = {
+    "API": "api.port",
+    "proxy": "proxy.port",
+    "proxy without passwords": "proxy.passwordless_ports",
+}
 
 
 class CannotListenError(Exception):
@@ -41,11 +48,24 @@ def listen(host: str, port: int, purpose: str) -> socket.socket:
     return sock
 
 
+def listen_beside(host: str, port: int, purpose: str) -> socket.socket:
+    """Return a socket that listens on a port if it is free, and on any free one otherwise.
+
+    Raises:
+        CannotListenError: the address is not this machine's.
+    """
+    try:
+        return listen(host, port if port <= PORT_MAX else 0, purpose)
+    except CannotListenError:
+        return listen(host, 0, purpose)
+
+
 def _way_out(purpose: str) -> str:
-    section = purpose.lower()
+    setting = _SETTINGS[purpose]
+    section, _, key = setting.partition(".")
     return (
         "; stop the program that has it, or choose another port with "
-        f"PROXYD_{section.upper()}__PORT (the setting {section}.port)"
+        f"PROXYD_{section.upper()}__{key.upper()} (the setting {setting})"
     )
 
 
