@@ -1,10 +1,10 @@
 """Leases: what is handed out never passes what was sold, and only what was used is billed."""
 
 import asyncio
-from typing import Any
 
 import pytest
 from support.market import Market
+from support.statements import counted
 
 from market import ledger
 from market.bandwidth import Purchase
@@ -15,7 +15,6 @@ from storage import bandwidth as queries
 from storage import ledger as ledger_queries
 from storage.bandwidth import SessionRow
 from storage.errors import StoreError
-from storage.store import Transaction
 
 
 async def buy(market: Market, quota: int = GB) -> tuple[str, Purchase]:
@@ -109,38 +108,13 @@ async def test_a_report_costs_as_many_statements_for_many_sessions_as_for_one(
     for _ in range(20):
         _, bought = await buy(market)
         held.append((bought, await lease(market, bought)))
-    write, statements = market.store.write, 0
-
-    class Spy:
-        """A transaction that counts what it asks the database."""
-
-        def __init__(self, tx: Transaction) -> None:
-            self._tx = tx
-
-        def __getattr__(self, name: str) -> Any:
-            nonlocal statements
-            statements += name != "table"
-            return getattr(self._tx, name)
-
-    async def spied(unit: Any, *args: Any, **kwargs: Any) -> Any:
-        async def run(tx: Transaction) -> Any:
-            return await unit(Spy(tx), *args, **kwargs)
-
-        return await write(run)
-
-    monkeypatch.setattr(market.store, "write", spied)
-    counted = set()
+    asked = counted(market.store, "write", monkeypatch)
     for size in (1, 2, 20):
         said = [Usage(each.session_id, grant.lease_id or "", size) for each, grant in held[:size]]
-        statements = 0
-        await market.leases.exchange(
-            [Ask(usage, want_bytes=GB, keep_bytes=GB // 2 if size == 2 else None) for usage in said]
-        )
-        counted.add(statements)
-    statements = 0
+        keep = GB // 2 if size == 2 else None
+        await market.leases.exchange([Ask(usage, want_bytes=GB, keep_bytes=keep) for usage in said])
     await market.leases.release(said)
-    assert counted == {4}
-    assert statements == 7
+    assert asked == [4, 4, 4, 7]
     monkeypatch.undo()
     for bought, _ in held:
         row = await stored(market, bought)
