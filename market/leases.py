@@ -332,8 +332,9 @@ class _Book:
             return None
         counts, used = self.sessions[lease.session_id], ask.usage.used_bytes
         more = used - lease.used_bytes
-        is_possible = 0 <= used <= lease.granted_bytes
-        if not is_possible or counts.bytes_used + more < 0 or counts.bytes_leased < more:
+        is_granted = 0 <= used <= lease.granted_bytes
+        is_leased = counts.bytes_leased >= lease.granted_bytes - lease.used_bytes
+        if not (is_granted and is_leased) or counts.bytes_used + more < 0:
             _logger.error(
                 "the counts of session %s cannot be: %d bytes are used of %d that were granted",
                 lease.session_id,

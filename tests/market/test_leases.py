@@ -15,6 +15,7 @@ from storage import bandwidth as queries
 from storage import ledger as ledger_queries
 from storage.bandwidth import SessionRow
 from storage.errors import StoreError
+from storage.store import Transaction
 
 
 async def buy(market: Market, quota: int = GB) -> tuple[str, Purchase]:
@@ -99,6 +100,26 @@ async def test_counts_that_cannot_be_are_refused_alone(market: Market, used: int
     await market.leases.release(said)
     rows = [await stored(market, bought) for bought, _ in held]
     assert [(row.bytes_used, row.bytes_leased) for row in rows] == [(700, 0), (0, 0), (800, 0)]
+
+
+async def test_a_session_that_another_program_changed_is_refused_alone(market: Market) -> None:
+    async def set_leased(tx: Transaction, size: int) -> None:
+        await tx.run(
+            "UPDATE bandwidth_sessions SET bytes_leased = :size WHERE id = :id",
+            size=size,
+            id=changed.session_id,
+        )
+
+    _, changed = await buy(market)
+    _, other = await buy(market)
+    asks = [
+        Ask(Usage(bought.session_id, (await lease(market, bought)).lease_id or "", 7), keep_bytes=9)
+        for bought in (changed, other)
+    ]
+    await market.store.write(set_leased, 5)
+    assert await market.leases.exchange(asks) == [Refused(), Share(9, is_used_up=False)]
+    assert (await stored(market, other)).bytes_used == 7
+    await market.store.write(set_leased, GB)
 
 
 async def test_a_report_costs_as_many_statements_for_many_sessions_as_for_one(
