@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from api import request_id
 from api.codec import File, Money, Size
 from api.errors import STATUS_OF_KIND, ErrorBody, Transport
 from api.events import CONTENT_TYPE as EVENTS
@@ -16,6 +17,7 @@ from market.errors import Code
 from market.once import KEY_MAX_CHARACTERS
 
 REFERENCE = "#/components/schemas/{name}"
+REQUEST_ID_NAME = "RequestId"
 JSON = "application/json"
 
 SECURITY_SCHEMES = {
@@ -47,6 +49,20 @@ REFUSAL_OF_AUTH = {
 REPLAYED = {
     "description": "There when the request was answered before, and this is that answer.",
     "schema": {"type": "string", "enum": ["true"]},
+}
+
+REQUEST_ID = {
+    "name": request_id.HEADER,
+    "in": "header",
+    "required": False,
+    "description": "Names this request in the answer and in the server's log: 1 to 64 letters, "
+    "digits and `.`, `_`, `~`, `-`. Without it, or with another text, the server makes a name up.",
+    "schema": {"type": "string"},
+}
+ANSWERED_ID = {
+    "description": "The name of this request: the one that was asked for, or one made up.",
+    "required": True,
+    "schema": {"type": "string", "pattern": f"^{request_id.PATTERN}$"},
 }
 
 _WORD = re.compile(r"\w+")
@@ -82,7 +98,12 @@ def document(routes: Iterable[Route], *, version: str, base_url: str) -> dict[st
         },
         "servers": [{"url": base_url or "/"}],
         "paths": paths,
-        "components": {"schemas": components, "securitySchemes": SECURITY_SCHEMES},
+        "components": {
+            "schemas": components,
+            "parameters": {REQUEST_ID_NAME: REQUEST_ID},
+            "headers": {REQUEST_ID_NAME: ANSWERED_ID},
+            "securitySchemes": SECURITY_SCHEMES,
+        },
     }
 
 
@@ -119,8 +140,8 @@ def _operation(
     parameters = [*_path_parameters(route), *_query_parameters(route, refs, components)]
     if route.idempotent:
         parameters.append(_idempotency_key())
-    if parameters:
-        operation["parameters"] = parameters
+    parameters.append({"$ref": f"#/components/parameters/{REQUEST_ID_NAME}"})
+    operation["parameters"] = parameters
     if route.body is not Nothing:
         content: dict[str, Any] = {"schema": refs[route.body]}
         if route.example is not None:
@@ -223,6 +244,9 @@ def _responses(route: Route, refs: dict[type[Struct], dict[str, Any]]) -> dict[s
             "description": " ".join(f"`{word}`: {meaning}" for word, meaning in found),
             "content": {JSON: {"schema": refs[ErrorBody], "examples": examples}},
         }
+    named = {"$ref": f"#/components/headers/{REQUEST_ID_NAME}"}
+    for response in responses.values():
+        response.setdefault("headers", {})[request_id.HEADER] = named
     return responses
 
 

@@ -6,10 +6,11 @@ from contextvars import ContextVar
 
 HEADER = "X-Request-Id"
 MADE_BYTES = 12
+PATTERN = "[A-Za-z0-9._~-]{1,64}"
 
 current: ContextVar[str] = ContextVar("request_id", default="")
 
-_SANE = re.compile(r"[A-Za-z0-9._~-]{1,64}")
+_SANE = re.compile(PATTERN)
 
 
 def chosen(offered: str) -> str:

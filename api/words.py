@@ -13,6 +13,7 @@ SHOWN_MAX_CHARACTERS = 40
 _PATH = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"Object missing required field `(?P<field>[^`]+)`")
 _GOT = re.compile(r"Expected `[^`]+`, got `(?P<got>\w+)`")
+_LENGTH = re.compile(r"Expected `array` of length (?P<end>[<>])= (?P<bound>\d+)")
 _CHOICE = re.compile(r"Invalid enum value (?P<got>.+)", re.DOTALL)
 _OWN = re.compile(r"Expected (?P<words>[^`]+)")
 _STEP = re.compile(r"\[[^\]]*\]|[^.\[]+")
@@ -30,8 +31,13 @@ _NAMES = {
 
 _WANTED: dict[type[inspect.Type], str] = {
     inspect.BoolType: "true or false",
-    inspect.ListType: "a list",
     inspect.StructType: "a JSON object",
+}
+
+
+_ITEMS: dict[type[inspect.Type], str] = {
+    inspect.StrType: "strings",
+    inspect.StructType: "objects",
 }
 
 
@@ -86,6 +92,10 @@ def _got(text: str, *, from_text: bool) -> str:
         if len(shown) > SHOWN_MAX_CHARACTERS:
             shown = f"{shown[:SHOWN_MAX_CHARACTERS]}…{shown[-1]}"
         return f"; got {shown}"
+    length = _LENGTH.fullmatch(text)
+    if length:
+        shorter = "an empty" if length["bound"] == "1" else "a shorter"
+        return f", got {'a longer' if length['end'] == '<' else shorter} one"
     got = _GOT.fullmatch(text)
     if got is None or from_text:
         return ""
@@ -124,6 +134,8 @@ def _wanted(found: inspect.Type) -> str:
         return f"a number{_range(found)}"
     if isinstance(found, inspect.StrType):
         return f"a string{_length(found)}"
+    if isinstance(found, inspect.ListType):
+        return f"a list{_size(found)}"
     return _WANTED.get(type(found), "a number")
 
 
@@ -133,6 +145,13 @@ def _range(found: inspect.IntType | inspect.FloatType) -> str:
     if found.gt is not None and found.le is not None:
         return f" above {found.gt} and at most {found.le}"
     return ""
+
+
+def _size(found: inspect.ListType) -> str:
+    if found.max_length is None:
+        return ""
+    items = _ITEMS.get(type(_plain(found.item_type)), "items")
+    return f" of {found.min_length or 0} to {found.max_length} {items}"
 
 
 def _length(found: inspect.StrType) -> str:

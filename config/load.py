@@ -3,7 +3,7 @@
 import difflib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -17,6 +17,8 @@ from config.settings import Settings
 ENVIRONMENT_PREFIX = "PROXYD_"
 SECTION_SEPARATOR = "__"
 
+Check = Callable[[Settings], Iterator[str]]
+
 _SETTING = re.compile(r"(?<![\w.])[a-z_]+\.[a-z_]+(?![\w.])")
 
 
@@ -28,12 +30,16 @@ class SettingsError(Exception):
         self.problems = problems
 
 
-def load(path: Path | None, environment: Mapping[str, str]) -> Settings:
+def load(
+    path: Path | None, environment: Mapping[str, str], checks: Sequence[Check] = ()
+) -> Settings:
     """Read the settings: the defaults, then the TOML file, then the environment, the last wins.
 
     Args:
         path: a TOML file, or None for the defaults.
         environment: variables; `PROXYD_<SECTION>__<KEY>` sets `<key>` in `[<section>]`.
+        checks: what else may be wrong, as in the files that settings name; each yields one line
+            for a mistake, which begins with the setting.
 
     Raises:
         SettingsError: naming each unknown name, wrong type, value out of range and contradiction.
@@ -58,7 +64,8 @@ def load(path: Path | None, environment: Mapping[str, str]) -> Settings:
     blamed = {_dotted(problem.partition(":")[0]) for problem in problems}
     problems.extend(
         problem
-        for problem in contradictions(settings)
+        for check in (contradictions, *checks)
+        for problem in check(settings)
         if blamed.isdisjoint(_SETTING.findall(problem))
     )
     if problems:

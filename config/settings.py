@@ -153,6 +153,7 @@ class AccessLogSettings(Struct, frozen=True):
 
     folder: str = ""
     target: Literal["host", "hash", "none"] = "none"
+    client: Literal["full", "network", "none"] = "none"
     keep_days: Annotated[int, Meta(ge=1, le=3650)] = 30
 
 

@@ -1,6 +1,6 @@
 """Deploys: so many replicas on such GPUs for so many hours; every replica is a job."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from market import once
@@ -202,7 +202,7 @@ class Deploys:
             MarketError: `deploy_not_found`.
         """
         await self.find(user_id, deploy_id)
-        replicas = await self._store.read(queries.replicas, deploy_id)
+        replicas = await self._store.read(queries.replicas, [deploy_id])
         await self._jobs.cancel_all(user_id, [replica.job_id for replica in replicas])
 
     def _replica(self, deploy: DeployRow, number: int, price_credit: int, held: int) -> JobRow:
@@ -278,14 +278,18 @@ async def _find(tx: Transaction, user_id: str, deploy_id: str) -> Deploy:
     row = await queries.find(tx, deploy_id)
     if row is None or row.user_id != user_id:
         raise MarketError(Code.DEPLOY_NOT_FOUND)
-    return await _with_replicas(tx, row)
+    (deploy,) = await _with_replicas(tx, [row])
+    return deploy
 
 
 async def _page(tx: Transaction, user_id: str, *, before: str, limit: int) -> list[Deploy]:
     rows = await queries.page(tx, user_id=user_id, before=before, limit=limit)
-    return [await _with_replicas(tx, row) for row in rows]
+    return await _with_replicas(tx, rows)
 
 
-async def _with_replicas(tx: Transaction, row: DeployRow) -> Deploy:
-    replicas = await queries.replicas(tx, row.id)
-    return Deploy(row, tuple(replicas))
+async def _with_replicas(tx: Transaction, rows: Sequence[DeployRow]) -> list[Deploy]:
+    replicas: dict[str, list[ReplicaRow]] = {row.id: [] for row in rows}
+    if rows:
+        for replica in await queries.replicas(tx, list(replicas)):
+            replicas[replica.deploy_id].append(replica)
+    return [Deploy(row, tuple(replicas[row.id])) for row in rows]

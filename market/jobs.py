@@ -22,7 +22,7 @@ from storage import jobs as queries
 from storage import ledger as ledger_queries
 from storage.devices import DeviceRow
 from storage.errors import StoreError
-from storage.jobs import JobRow, OpenJobRow, OwnJobRow
+from storage.jobs import JobRow, OpenJobRow, OwnJobRow, QuietRow
 from storage.ledger import HoldRow
 from storage.store import Store, Transaction
 
@@ -32,6 +32,8 @@ DURATION_MAX_HOURS = 8_760
 PRICE_MAX = 1_000_000 * MICRO
 ATTEMPTS_MAX = 3
 SILENCE_SECONDS = 600
+QUIET_SECONDS = 90
+QUIET_MAX_JOBS = 10_000
 TAKE_BACK_MAX_JOBS = 100
 HOUR_SECONDS = 3_600
 DAY_SECONDS = 86_400
@@ -95,6 +97,8 @@ class Jobs:
         devices: knows who is alive.
         identifiers: makes identifiers.
         now: the wall clock, in UTC seconds.
+        listened: for how many seconds this daemon has been there to hear devices, by a clock that
+            nobody sets.
         fee: what the house keeps of a payment, in ten-thousandths.
     """
 
@@ -104,6 +108,7 @@ class Jobs:
         devices: Devices,
         identifiers: Identifiers,
         now: Callable[[], int],
+        listened: Callable[[], float],
         *,
         fee: int,
     ) -> None:
@@ -111,8 +116,10 @@ class Jobs:
         self._devices = devices
         self._identifiers = identifiers
         self._now = now
+        self._listened = listened
         self._fee = fee
-        self._listening_since = now()
+        # Since when, by `listened`, a running job's device has said nothing.
+        self._quiet_since: dict[QuietRow, float] = {}
 
     async def create(
         self,
@@ -268,21 +275,26 @@ class Jobs:
     async def take_back(self) -> int:
         """Take jobs back from devices that were silent for too long; return how many.
 
-        Silence counts only while this service was there to listen.
+        To be called again and again. The wall clock, which may jump, and which other daemons may
+        read otherwise, only says where to look: a device is silent when what is known of its last
+        report stays the same for as long as this daemon listens.
         """
-        silent_since = self._now() - SILENCE_SECONDS
-        if silent_since < self._listening_since:
-            return 0
         await self._devices.flush()
         found = await self._store.read(
-            queries.abandoned, silent_since=silent_since, limit=TAKE_BACK_MAX_JOBS
+            queries.quiet, quiet_since=self._now() - QUIET_SECONDS, limit=QUIET_MAX_JOBS
         )
+        listened = self._listened()
+        self._quiet_since = {row: self._quiet_since.get(row, listened) for row in found}
+        enough = listened - (SILENCE_SECONDS - QUIET_SECONDS)
+        silent = [row for row, since in self._quiet_since.items() if since <= enough]
         taken = 0
-        for job in found:
+        for row in silent[:TAKE_BACK_MAX_JOBS]:
             try:
-                taken += await self._store.write(self._take_back, self._moment(), job, VANISHED)
+                taken += await self._store.write(
+                    self._take_back, self._moment(), row.job_id, row.attempt, VANISHED
+                )
             except StoreError as error:
-                _logger.warning("job %s could not be taken back: %s", job.id, error)
+                _logger.warning("job %s could not be taken back: %s", row.job_id, error)
         return taken
 
     async def take_back_from(self, device_id: str) -> None:
@@ -292,7 +304,9 @@ class Jobs:
             if not found:
                 return
             for job in found:
-                await self._store.write(self._take_back, self._moment(), job, REVOKED)
+                await self._store.write(
+                    self._take_back, self._moment(), job.id, job.attempts, REVOKED
+                )
 
     async def earned_today(self, user_id: str) -> dict[str, int]:
         """Return what each device of a user earned since 00:00 UTC, in micro-credits."""
@@ -346,12 +360,14 @@ class Jobs:
         job = await _held_by(tx, device.id, job_id, attempt)
         await self._retry(tx, moment, job, reason, "failed")
 
-    async def _take_back(self, tx: Transaction, moment: Moment, seen: JobRow, reason: str) -> bool:
-        await tx.lock("jobs", [seen.id])
-        job = await queries.find(tx, seen.id)
-        if job != seen:
+    async def _take_back(
+        self, tx: Transaction, moment: Moment, job_id: str, attempt: int, reason: str
+    ) -> bool:
+        await tx.lock("jobs", [job_id])
+        job = await queries.find(tx, job_id)
+        if job is None or job.status != JobStatus.RUNNING or job.attempts != attempt:
             return False
-        await self._retry(tx, moment, seen, reason, "lost")
+        await self._retry(tx, moment, job, reason, "lost")
         return True
 
     async def _retry(

@@ -8,6 +8,7 @@ node, which leases a slice, asks for more in time, and returns what others need 
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -21,7 +22,7 @@ from market.states import SessionStatus
 from storage import addresses, nodes
 from storage import bandwidth as queries
 from storage import ledger as ledger_queries
-from storage.bandwidth import LeaseRow
+from storage.bandwidth import CountsRow, LeaseRow
 from storage.errors import UnavailableError
 from storage.store import Store, Transaction
 
@@ -31,6 +32,8 @@ SLICE_LEAST_BYTES = 64 * 1024
 SHARE_OF_REMAINDER = 4
 CALL_IN_SECONDS = 1.0
 CALL_IN_STEP_SECONDS = 0.02
+
+_logger = logging.getLogger("leases")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,14 @@ class Share:
 
     granted_bytes: int
     is_used_up: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Counts that cannot be: more than the lease grants, or less than nothing. None was written."""
+
+
+Answer = Share | Refused | None
 
 
 class Leases:
@@ -145,18 +156,18 @@ class Leases:
             raise UnavailableError("the node was declared dead while it leased")
         return grant
 
-    async def report(self, usages: Sequence[Usage]) -> list[str]:
-        """Write down what is used; return the leases that are no longer open.
+    async def report(self, usages: Sequence[Usage]) -> list[Answer]:
+        """Write down what is used; as `exchange`, but nothing is asked for."""
+        return await self.exchange([Ask(usage) for usage in usages])
 
-        Raises:
-            UnavailableError: nothing was written; report again.
-        """
-        return await self._store.write(_report, usages)
-
-    async def exchange(self, asks: Sequence[Ask]) -> list[Share | None]:
-        """Report, and change how much leases grant; None for each that is no longer open.
+    async def exchange(self, asks: Sequence[Ask]) -> list[Answer]:
+        """Report, and change how much leases grant, in a few statements however many they are.
 
         When nothing is left to lease and others hold some, they are told that it is wanted.
+
+        Returns:
+            An answer to each: None when the lease is no longer open, `Refused` when its counts
+            cannot be; the others are written all the same.
 
         Raises:
             UnavailableError: perhaps written, perhaps not; the next answer tells.
@@ -191,10 +202,13 @@ class Leases:
     async def release(self, usages: Sequence[Usage]) -> None:
         """Write down what is used, and give the rest of each lease back to its session.
 
+        Of counts that cannot be, those that were written before stay.
+
         Raises:
             UnavailableError: nothing was written; release again.
         """
-        await self._store.write(_release, usages, now=self._now())
+        if usages:
+            await self._store.write(_release, usages, now=self._now())
 
     async def settle(self, session_id: str, status: SessionStatus, usage: Usage | None) -> bool:
         """Let a session leave `active`: capture what was used, release the rest of its hold.
@@ -266,9 +280,8 @@ async def _open(
     now: int,
 ) -> Grant | None:
     await queries.lock(tx, [session_id])
-    forgotten = await queries.find_open_lease(tx, unsure) if unsure is not None else None
-    if forgotten is not None:
-        await queries.close_lease(tx, forgotten, now)
+    if unsure is not None:
+        await _close(tx, [lease for lease, _ in await queries.held(tx, [unsure])], now)
     session = await queries.find(tx, session_id)
     if session is None:
         return None
@@ -300,38 +313,70 @@ def slice_of(remainder: int, want_bytes: int) -> int:
     return min(remainder, want_bytes, fair)
 
 
-async def _report(tx: Transaction, usages: Sequence[Usage]) -> list[str]:
-    await queries.lock(tx, [usage.session_id for usage in usages])
-    return [
-        usage.lease_id
-        for usage in usages
-        if not await queries.report(tx, usage.lease_id, usage.used_bytes)
-    ]
+class _Book:
+    """Leases and their sessions while they are locked: what is changed is written in the end.
 
+    Args:
+        held: as they are in the store.
+    """
 
-async def _exchange(tx: Transaction, asks: Sequence[Ask], *, node_id: str) -> list[Share | None]:
-    await queries.lock(tx, [ask.usage.session_id for ask in asks])
-    return [await _exchange_one(tx, ask, node_id) for ask in asks]
+    def __init__(self, held: Sequence[tuple[LeaseRow, CountsRow]]) -> None:
+        self.leases = {lease.id: lease for lease, _ in held}
+        self.sessions = {lease.session_id: counts for lease, counts in held}
+        self.wanted: list[str] = []
 
+    def answer(self, ask: Ask) -> Answer:
+        """Take a report, and change what its lease grants."""
+        lease = self.leases.get(ask.usage.lease_id)
+        if lease is None:
+            return None
+        counts, used = self.sessions[lease.session_id], ask.usage.used_bytes
+        more = used - lease.used_bytes
+        is_granted = 0 <= used <= lease.granted_bytes
+        is_leased = counts.bytes_leased >= lease.granted_bytes - lease.used_bytes
+        if not (is_granted and is_leased) or counts.bytes_used + more < 0:
+            _logger.error(
+                "the counts of session %s cannot be: %d bytes are used of %d that were granted",
+                lease.session_id,
+                used,
+                lease.granted_bytes,
+            )
+            return Refused()
+        counts = counts._replace(
+            bytes_used=counts.bytes_used + more, bytes_leased=counts.bytes_leased - more
+        )
+        lease = lease._replace(used_bytes=used)
+        granted = self._granted(ask, lease, counts)
+        counts = counts._replace(bytes_leased=counts.bytes_leased + granted - lease.granted_bytes)
+        self.leases[lease.id] = lease._replace(granted_bytes=granted)
+        self.sessions[lease.session_id] = counts
+        return Share(granted, counts.bytes_used == counts.quota_bytes)
 
-async def _exchange_one(tx: Transaction, ask: Ask, node_id: str) -> Share | None:
-    counts = await queries.report(tx, ask.usage.lease_id, ask.usage.used_bytes)
-    if counts is None:
-        return None
-    lease = counts.lease
-    granted = lease.granted_bytes
-    if ask.keep_bytes is not None:
-        granted = min(granted, ask.keep_bytes)
-    elif ask.want_bytes and counts.status == SessionStatus.ACTIVE:
+    def _granted(self, ask: Ask, lease: LeaseRow, counts: CountsRow) -> int:
+        """Return how much a lease grants from now on, in all."""
+        if ask.keep_bytes is not None:
+            return max(lease.used_bytes, min(lease.granted_bytes, ask.keep_bytes))
+        if not ask.want_bytes or counts.status != SessionStatus.ACTIVE:
+            return lease.granted_bytes
         left = counts.quota_bytes - counts.bytes_used - counts.bytes_leased
-        granted += slice_of(left, ask.want_bytes)
         if left == 0 and counts.bytes_leased > lease.granted_bytes - lease.used_bytes:
-            session_id = ask.usage.session_id
-            wanted = Notice(Topic.WANTED, session_id, SessionStatus.ACTIVE, node_id)
-            await tx.notify(wanted.text)
-    if granted != lease.granted_bytes:
-        await queries.resize(tx, lease, granted)
-    return Share(granted, counts.bytes_used == counts.quota_bytes)
+            self.wanted.append(lease.session_id)
+        return lease.granted_bytes + slice_of(left, ask.want_bytes)
+
+
+async def _exchange(tx: Transaction, asks: Sequence[Ask], *, node_id: str) -> list[Answer]:
+    await queries.lock(tx, [ask.usage.session_id for ask in asks])
+    book = _Book(await queries.held(tx, [ask.usage.lease_id for ask in asks]))
+    answers = [book.answer(ask) for ask in asks]
+    await queries.change(tx, list(book.leases.values()), book.sessions)
+    if book.wanted:
+        await tx.notify(
+            *(
+                Notice(Topic.WANTED, each, SessionStatus.ACTIVE, node_id).text
+                for each in book.wanted
+            )
+        )
+    return answers
 
 
 async def _call_in(tx: Transaction, notice: Notice) -> bool:
@@ -343,12 +388,9 @@ async def _call_in(tx: Transaction, notice: Notice) -> bool:
 
 
 async def _release(tx: Transaction, usages: Sequence[Usage], *, now: int) -> None:
-    await queries.lock(tx, [usage.session_id for usage in usages])
-    for usage in usages:
-        if await queries.report(tx, usage.lease_id, usage.used_bytes):
-            lease = await queries.find_open_lease(tx, usage.lease_id)
-            if lease is not None:
-                await queries.close_lease(tx, lease, now)
+    await _exchange(tx, [Ask(usage) for usage in usages], node_id="")
+    held = await queries.held(tx, [usage.lease_id for usage in usages])
+    await _close(tx, [lease for lease, _ in held], now)
 
 
 async def _settle(
@@ -364,7 +406,7 @@ async def _settle(
     SessionStatus.ACTIVE.require_before(status)
     await queries.lock(tx, [session_id])
     if usage is not None:
-        await queries.report(tx, usage.lease_id, usage.used_bytes)
+        await _exchange(tx, [Ask(usage)], node_id="")
     await _close(tx, await queries.open_leases(tx, session_id), now)
     if await queries.is_used_up(tx, session_id):
         status = SessionStatus.EXHAUSTED
@@ -411,8 +453,8 @@ async def _leave(tx: Transaction, node_id: str, *, now: int) -> None:
 
 
 async def _close(tx: Transaction, leases: Sequence[LeaseRow], now: int) -> None:
-    for lease in leases:
-        await queries.close_lease(tx, lease, now)
+    if leases:
+        await queries.close_leases(tx, leases, now)
 
 
 def hold_of(session_id: str) -> str:

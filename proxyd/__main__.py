@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Coroutine, Sequence
 from decimal import Decimal, InvalidOperation
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from market.errors import Code, MarketError
 from market.money import MICRO, Currency, micro
 from proxyd import commands, logs
 from proxyd.access_log import CannotRecordError
-from proxyd.listening import CannotListenError
-from proxyd.secret import SigningKeyError
+from proxyd.listening import CannotListenError, tls_problems
+from proxyd.secret import SigningKeyError, key_problems
 from storage.errors import AlreadyClaimedError, StoreError
 
 FAILED = 1
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0 done, 1 failed, 2 called wrongly."""
     options = _parser().parse_args(arguments)
     try:
-        settings = load(options.config, os.environ)
+        settings = load(options.config, os.environ, options.checks)
         logs.set_up(settings.log.level, settings.log.format)
         return _run(options.run(settings, options))
     except SettingsError as error:
@@ -73,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="proxyd", description="A proxy that sells bandwidth by the byte, and its marketplace."
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {version('proxyd')}")
     topics = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     serve = topics.add_parser("serve", help="run the daemon in the foreground")
@@ -126,13 +128,39 @@ def _parser() -> argparse.ArgumentParser:
         metavar="COMMAND", required=True
     )
     check = config.add_parser("check", help="check the settings, and start nothing")
-    _finish(check, lambda settings, options: commands.config_check(settings, options.config))
+    named = check.add_mutually_exclusive_group()
+    _add_config(named)
+    named.add_argument(
+        "config", nargs="?", type=Path, metavar="FILE", action=_StoreIfGiven, help="the same"
+    )
+    check.set_defaults(
+        run=lambda _, options: commands.config_check(options.config),
+        checks=(tls_problems, key_problems),
+    )
     return parser
 
 
+class _StoreIfGiven(argparse.Action):
+    """An argument that may be left away, and then does not undo the option of the same name."""
+
+    def __call__(
+        self,
+        _parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        _option: str | None = None,
+    ) -> None:
+        if values is not None:
+            setattr(namespace, self.dest, values)
+
+
 def _finish(parser: argparse.ArgumentParser, run: commands.Run) -> None:
+    _add_config(parser)
+    parser.set_defaults(run=run, checks=())
+
+
+def _add_config(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings, in TOML")
-    parser.set_defaults(run=run)
 
 
 def _add_amounts(parser: argparse.ArgumentParser) -> None:

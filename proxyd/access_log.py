@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from hashlib import blake2b, sha256
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import IO, Literal, NamedTuple
 
@@ -19,16 +20,21 @@ WAITING_MAX = 10_000
 STOP_SECONDS = 5.0
 IDLE_SECONDS = 600.0
 TARGET_HASH_BYTES = 16
+NETWORK_BITS = {4: 24, 6: 48}
 NAME = "access-{day}.jsonl"
 
 _logger = logging.getLogger("access")
 
 
 class Access(NamedTuple):
-    """A connection that is over: `host` is what the client asked for, `seconds` how long it was."""
+    """A connection that is over.
+
+    `client` is its address, `host` what it asked for, `seconds` how long it was connected.
+    """
 
     connection: int
     session_id: str
+    client: str
     host: str
     port: int
     bytes_up: int
@@ -48,6 +54,8 @@ class AccessLog:
         folder: where the files are; made if it is not there.
         target: what a record says of a host: itself, a hash that only the holder of the key can
             make again, or nothing.
+        client: what it says of the client's address: all of it, its network (the first 24 bits of
+            an IPv4 address, 48 of an IPv6 address), or nothing.
         keep_days: files older than that are deleted.
         key: makes the hashes.
         now: the wall clock, in UTC seconds.
@@ -61,12 +69,14 @@ class AccessLog:
         folder: Path,
         *,
         target: Literal["host", "hash", "none"],
+        client: Literal["full", "network", "none"],
         keep_days: int,
         key: bytes,
         now: Callable[[], int],
     ) -> None:
         self._folder = folder
         self._target = target
+        self._client = client
         self._keep_days = keep_days
         self._key = sha256(b"access log\0" + key).digest()
         self._now = now
@@ -135,10 +145,15 @@ class AccessLog:
 
     def _fields(self, when: datetime, access: Access) -> dict[str, str | int | float]:
         fields: dict[str, str | int | float] = {
-            "time": when.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "time": _in_words(when),
+            "started": _in_words(when - timedelta(seconds=access.seconds)),
             "connection": access.connection,
             "session": access.session_id,
         }
+        if self._client == "full":
+            fields["client"] = access.client
+        elif self._client == "network":
+            fields["client"] = network_of(access.client)
         if self._target == "host":
             fields["host"] = access.host
         elif self._target == "hash":
@@ -170,3 +185,13 @@ class AccessLog:
         for old in self._folder.glob(NAME.format(day="????-??-??")):
             if old.name < oldest:
                 old.unlink(missing_ok=True)
+
+
+def network_of(address: str) -> str:
+    """Return the network of an address, which tells where it is and not who it is."""
+    bits = NETWORK_BITS[ip_address(address).version]
+    return str(ip_network(f"{address.partition('%')[0]}/{bits}", strict=False))
+
+
+def _in_words(when: datetime) -> str:
+    return when.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -48,7 +48,8 @@ class Shared:
     """What all connections of a gateway share.
 
     `public_address` is where clients of other networks reach this machine, if that is known;
-    `dialing` counts connections that wait for a target, `associations` those that relay datagrams.
+    `dialing` counts connections that wait for a target, `relays` those that have one, and
+    `associations` those that relay datagrams.
     `record` is told of each connection that has shown credentials, when it is over.
     """
 
@@ -66,6 +67,7 @@ class Shared:
     tally: Tally
     record: Callable[[Access], None] | None = None
     dialing: int = 0
+    relays: int = 0
     associations: int = 0
 
 
@@ -339,7 +341,9 @@ class ClientConnection:
         target_unread: bool,
     ) -> None:
         shared = self._shared
-        relay = Relay(shared.way, self._sock, target, session, shared.closer, self._over)
+        relay = Relay(shared.way, self._sock, target, session, shared.closer, self._relayed)
+        shared.relays += 1
+        shared.tally.relays["tcp"] += 1
         self._protocol = None
         self._transfer = relay
         self._state = State.RELAYING
@@ -350,6 +354,10 @@ class ClientConnection:
             client_unread=self._unread,
             target_unread=target_unread,
         )
+
+    def _relayed(self) -> None:
+        self._shared.relays -= 1
+        self._over()
 
     # --- datagrams -----------------------------------------------------------------------------
 
@@ -378,6 +386,7 @@ class ClientConnection:
             shared.datagrams, self._sock, inner, client, client_port, session, self._disassociated
         )
         shared.associations += 1
+        shared.tally.relays["udp"] += 1
         self._protocol = None
         self._transfer = association
         self._state = State.RELAYING
@@ -441,7 +450,17 @@ class ClientConnection:
             seconds = shared.loop.time() - self._began
             host = str(self._host)
             shared.record(
-                Access(self.number, session.id, host, self._port, up, down, seconds, reason)
+                Access(
+                    self.number,
+                    session.id,
+                    self.address,
+                    host,
+                    self._port,
+                    up,
+                    down,
+                    seconds,
+                    reason,
+                )
             )
 
     def _send(self) -> bool:

@@ -5,11 +5,12 @@ import logging
 import signal
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from ipaddress import ip_address
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import Self
@@ -65,6 +66,7 @@ from proxyd.listening import (
     address_in_words,
     bound_port,
     listen,
+    listen_beside,
     load_certificate,
     tls_context,
 )
@@ -122,14 +124,13 @@ class Listeners:
             for sock in (sock for socks in held.values() for sock in socks):
                 opened.enter_context(sock)
             api, proxy = held.get("api", []), held.get("proxy", [])
-            passwordless = held.get("passwordless") or [
-                opened.enter_context(listen(host, port, "proxy without passwords"))
-                for port in settings.proxy.passwordless_ports
-            ]
             if not api:
                 api = [opened.enter_context(listen(settings.api.host, settings.api.port, "API"))]
             if not proxy:
                 proxy = [opened.enter_context(listen(host, settings.proxy.port, "proxy"))]
+            passwordless = held.get("passwordless") or [
+                opened.enter_context(sock) for sock in _passwordless(settings)
+            ]
             opened.pop_all()
         return cls(api[0], proxy[0], tuple(passwordless), tls, are_held=bool(held))
 
@@ -200,11 +201,13 @@ class Daemon:
         self.devices = Devices(
             store, self.identifiers, clock.seconds, is_shared=self.node is not None
         )
+        self.attention = clock.Attention(clock.boottime, 2 * TAKE_BACK_CHECK_SECONDS)
         self.jobs = Jobs(
             store,
             self.devices,
             self.identifiers,
             clock.seconds,
+            self.attention.seconds,
             fee=int(settings.market.fee_percent * 100),
         )
         self.deploys = Deploys(store, self.jobs, self.identifiers, clock.seconds, _rates(settings))
@@ -343,6 +346,7 @@ class Daemon:
             loop.create_task(self.outbox.run(), name="mail"),
             loop.create_task(self.metrics.watch_loop(), name="loop lag"),
             loop.create_task(self.metrics.watch_ledger(), name="ledger totals"),
+            loop.create_task(self.metrics.process.watch_descriptors(), name="descriptors"),
         ]
         if self.node is not None:
             self._tasks.append(loop.create_task(self.node.run(), name="node"))
@@ -446,11 +450,21 @@ class Daemon:
         while True:
             await asyncio.sleep(TAKE_BACK_CHECK_SECONDS)
             try:
-                taken = await self.jobs.take_back() if self._sweeps else 0
-                if taken:
-                    _logger.info("jobs taken back from devices that have vanished: %d", taken)
+                if self._sweeps:
+                    await self.take_back()
             except StoreError as error:
                 _logger.warning("abandoned jobs wait for the store to return: %s", error)
+
+    async def take_back(self) -> None:
+        """Take jobs back from devices that have vanished.
+
+        Raises:
+            StoreError: devices may not have been heard either, so that this time does not count.
+        """
+        taken = await self.jobs.take_back()
+        self.attention.look()
+        if taken:
+            _logger.info("jobs taken back from devices that have vanished: %d", taken)
 
     async def _bury(self, node: Node) -> None:
         """Take back what dead nodes had leased, again and again."""
@@ -572,6 +586,21 @@ async def build(settings: Settings, held: Held = MappingProxyType({})) -> Daemon
     return daemon
 
 
+def _passwordless(settings: Settings) -> Iterator[socket.socket]:
+    """Bind the ports without passwords, once the others are bound.
+
+    Where any will do it is one of those behind the proxy's, so that it mostly is the same after a
+    restart.
+    """
+    proxy, purpose = settings.proxy, "proxy without passwords"
+    beside = (port for port in count(proxy.port + 1) if port not in proxy.passwordless_ports)
+    for port in proxy.passwordless_ports:
+        if port or not proxy.port:
+            yield listen(proxy.host, port, purpose)
+        else:
+            yield listen_beside(proxy.host, next(beside), purpose)
+
+
 def _terms(settings: Settings, listeners: Listeners) -> Terms:
     market, proxy = settings.market, settings.proxy
     bound = [bound_port(sock) for sock in listeners.passwordless]
@@ -659,6 +688,7 @@ def _access_log(settings: Settings, key: bytes) -> AccessLog | None:
     return AccessLog(
         Path(wanted.folder),
         target=wanted.target,
+        client=wanted.client,
         keep_days=wanted.keep_days,
         key=key,
         now=clock.seconds,

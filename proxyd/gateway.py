@@ -102,6 +102,16 @@ class Gateway:
         return len(self._connections)
 
     @property
+    def handshakes(self) -> int:
+        """How many clients have not said yet, or not shown, what they may reach."""
+        return len(self._handshakes)
+
+    @property
+    def relays(self) -> int:
+        """How many clients have a TCP connection to their target."""
+        return self._shared.relays
+
+    @property
     def dialing(self) -> int:
         """How many clients wait for their target."""
         return self._shared.dialing

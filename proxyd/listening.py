@@ -3,10 +3,20 @@
 import errno
 import socket
 import ssl
+from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
 
+from config.settings import Settings
+
 BACKLOG = 1024
+PORT_MAX = 65_535
+
+_SETTINGS = {
+    "API": "api.port",
+    "proxy": "proxy.port",
+    "proxy without passwords": "proxy.passwordless_ports",
+}
 
 
 class CannotListenError(Exception):
@@ -38,11 +48,24 @@ def listen(host: str, port: int, purpose: str) -> socket.socket:
     return sock
 
 
+def listen_beside(host: str, port: int, purpose: str) -> socket.socket:
+    """Return a socket that listens on a port if it is free, and on any free one otherwise.
+
+    Raises:
+        CannotListenError: the address is not this machine's.
+    """
+    try:
+        return listen(host, port if port <= PORT_MAX else 0, purpose)
+    except CannotListenError:
+        return listen(host, 0, purpose)
+
+
 def _way_out(purpose: str) -> str:
-    section = purpose.lower()
+    setting = _SETTINGS[purpose]
+    section, _, key = setting.partition(".")
     return (
         "; stop the program that has it, or choose another port with "
-        f"PROXYD_{section.upper()}__PORT (the setting {section}.port)"
+        f"PROXYD_{section.upper()}__{key.upper()} (the setting {setting})"
     )
 
 
@@ -69,6 +92,25 @@ def tls_context(certificate: str, key: str) -> ssl.SSLContext | None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     load_certificate(context, certificate, key)
     return context
+
+
+def tls_problems(settings: Settings) -> Iterator[str]:
+    """Yield one line for each mistake in the files of the certificate and its key."""
+    api = settings.api
+    if not (api.tls_cert and api.tls_key):
+        return
+    unread = False
+    for name, path in (("api.tls_cert", api.tls_cert), ("api.tls_key", api.tls_key)):
+        try:
+            Path(path).read_bytes()
+        except OSError as error:
+            unread = True
+            yield f"{name}: cannot read {path}: {error.strerror}"
+    if not unread:
+        try:
+            tls_context(api.tls_cert, api.tls_key)
+        except CannotListenError as error:
+            yield f"api.tls_cert: {error}"
 
 
 def load_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:

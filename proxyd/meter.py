@@ -12,13 +12,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from market.credentials import matches
-from market.leases import Grant, Leases, Usage
+from market.leases import Grant, Leases, Share, Usage
 from market.states import SessionStatus
 from proxyd.addresses import Addresses
 from proxyd.lookups import Lookups
 from proxyd.pace import Pace
 from proxyd.wire.events import Refusal
-from storage.errors import ConstraintError, StoreError, UnavailableError
+from storage.errors import StoreError, UnavailableError
 
 if TYPE_CHECKING:
     from proxyd.relay.closing import InTransit
@@ -124,10 +124,15 @@ class LiveSession:
             self._on_exhausted(self)
 
     def refund(self, size: int) -> None:
-        """Count bytes as not delivered after all; nothing once the session has left `active`."""
+        """Count bytes as not delivered after all; nothing once the session has left `active`.
+
+        Those of an exhausted session are not billed, and not handed out again: it is over.
+        """
         if size and self.status is SessionStatus.ACTIVE:
             self.used -= size
             self.give_back(size)
+        elif self.status is SessionStatus.EXHAUSTED:
+            self.used -= size
 
     def wait(self, resume: Callable[[], None]) -> None:
         """Have `resume` called when there are bytes again, or when it is somebody's turn again."""
@@ -304,6 +309,8 @@ class Meter:
             return None
         for connection in tuple(session.connections):
             connection.abort()
+        for closing in tuple(session.in_transit):  # so that what is settled is what was delivered
+            closing.abort()
         session.cuts += 1
         if session.status is SessionStatus.ACTIVE:
             session.status = status
@@ -375,8 +382,13 @@ class Meter:
         try:
             await self._settle()
         finally:
-            usages = [session.usage for session in self._by_id.values() if self._reports(session)]
-            await self._leases.release([usage for usage in usages if usage is not None])
+            await self._leases.release(
+                [
+                    Usage(session.id, session.lease_id or "", session.certain())
+                    for session in self._by_id.values()
+                    if self._reports(session) or session.id in self._to_settle
+                ]
+            )
 
     @staticmethod
     def _reports(session: LiveSession) -> bool:
@@ -389,36 +401,33 @@ class Meter:
                 certain = session.certain()
                 if certain != session.reported:
                     changed.append((session, certain))
+        for session in self._to_settle.values():
+            certain = session.certain()
+            if certain not in (session.reported, session.used):
+                changed.append((session, certain))
         if not changed:
             return
-        try:
-            await self._report_all(changed)
-        except ConstraintError:
-            for one in changed:
-                await self._report_one(one)
-
-    async def _report_all(self, changed: Sequence[tuple[LiveSession, int]]) -> None:
-        usages = [Usage(session.id, session.lease_id or "", used) for session, used in changed]
-        lost = set(await self._leases.report(usages))
-        for session, used in changed:
+        answers = await self._leases.report(
+            [Usage(session.id, session.lease_id or "", used) for session, used in changed]
+        )
+        for (session, used), answer in zip(changed, answers, strict=True):
             session.reported = used
-            if session.lease_id in lost and session.status is SessionStatus.ACTIVE:
+            if isinstance(answer, Share) or session.status is not SessionStatus.ACTIVE:
+                continue
+            if answer is None:
                 _logger.warning("session %s has lost its lease; it is cut", session.id)
-                self.cut(session.id, SessionStatus.ENDED)
-
-    async def _report_one(self, changed: tuple[LiveSession, int]) -> None:
-        """Report one session alone, so that one the store refuses does not hold up the others."""
-        try:
-            await self._report_all([changed])
-        except ConstraintError as error:
-            session = changed[0]
-            _logger.error("session %s is cut, the store refuses its counts: %s", session.id, error)
             self.cut(session.id, SessionStatus.ENDED)
 
     async def _settle(self) -> None:
-        """Settle what is exhausted; one session that fails does not hold up the others."""
+        """Settle what is exhausted; one session that fails does not hold up the others.
+
+        One whose last bytes are still in the kernel's queues waits until they have left, or are
+        given back: what is settled cannot be taken back when they go down with this process.
+        """
         failed: StoreError | None = None
         for session in tuple(self._to_settle.values()):
+            if session.certain() != session.used:
+                continue
             try:
                 await self._leases.settle(session.id, SessionStatus.EXHAUSTED, session.usage)
             except StoreError as error:

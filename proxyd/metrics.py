@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NoReturn
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -20,6 +20,7 @@ from market.money import MICRO
 from proxyd.access_log import AccessLog
 from proxyd.gateway import Gateway
 from proxyd.meter import Meter
+from proxyd.process_metrics import ProcessMetrics
 from proxyd.tally import LATENCY_BOUNDS_SECONDS, Latency
 from proxyd.timed_store import TimedStore
 from storage.errors import StoreError
@@ -57,7 +58,8 @@ class Metrics(Collector):
         self._ledger: list[TotalRow] = []
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
-        ProcessCollector(registry=self._registry)
+        self.process = ProcessMetrics()
+        self._registry.register(self.process)
 
     def render(self) -> bytes:
         """Return every metric as text (Prometheus' exposition format, version 0.0.4)."""
@@ -94,12 +96,19 @@ class Metrics(Collector):
         gateway = self._sources.gateway
         tally = gateway.tally
         yield _gauge("proxyd_connections_open", "Clients connected", gateway.connections)
+        yield _gauge("proxyd_handshakes_waiting", "Clients not admitted yet", gateway.handshakes)
         yield _gauge("proxyd_dials_waiting", "Clients that wait for a target", gateway.dialing)
+        yield _gauge("proxyd_tcp_relays", "TCP connections relayed", gateway.relays)
         yield _gauge("proxyd_udp_associations", "UDP associations", gateway.associations)
+        yield _gauge("proxyd_sockets_closing", "Sockets with last bytes", len(gateway.closer))
         yield _gauge("proxyd_pipes_lent", "Pipes with bytes that wait", gateway.pipes_lent)
         yield _gauge("proxyd_sessions_live", "Sessions in memory", self._sources.meter.live)
         yield _count("proxyd_connections", "Clients accepted", tally.accepted)
         yield _count("proxyd_connections_refused", "Clients over a limit", tally.refused)
+        relays = CounterMetricFamily("proxyd_relays", "Relays begun", labels=["protocol"])
+        for protocol, number in tally.relays.items():
+            relays.add_metric([protocol], number)
+        yield relays
         moved = CounterMetricFamily("proxyd_bytes", "Bytes relayed", labels=["direction"])
         # What a broken connection gives back must not look like a start from zero.
         up, down = map(max, self._moved, gateway.traffic())

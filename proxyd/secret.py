@@ -2,6 +2,7 @@
 
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 
 from config.check import SIGNING_KEY_MIN_BYTES
@@ -33,6 +34,18 @@ def signing_key(settings: Settings) -> bytes:
             f"the signing key {path} has fewer than {SIGNING_KEY_MIN_BYTES} bytes"
         )
     return key
+
+
+def key_problems(settings: Settings) -> Iterator[str]:
+    """Yield what is wrong with the file of the key, if there is one already."""
+    path = key_file(settings)
+    try:
+        if not settings.auth.signing_key and path.exists():
+            signing_key(settings)
+    except OSError as error:
+        yield f"auth.signing_key_file: {path}: {error.strerror}"
+    except SigningKeyError as error:
+        yield f"auth.signing_key_file: {error}"
 
 
 def key_file(settings: Settings) -> Path:

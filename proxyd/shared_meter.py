@@ -8,15 +8,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from market.leases import Ask, Grant, Leases, Share, Usage
+from market.leases import Answer, Ask, Grant, Leases, Refused, Usage
 from market.notices import Notice, Topic
 from market.states import SessionStatus
 from proxyd.meter import FLUSH_SECONDS, LiveSession, Meter
 from proxyd.pace import Pace
 from proxyd.shares import Fence, SharedSession
-from storage.errors import ConstraintError, StoreError
+from storage.errors import StoreError
 
-BATCH_SESSIONS = 100
+BATCH_SESSIONS = 1_000
 CATCH_UP_SESSIONS = 500
 IDLE_SECONDS = 3.0
 CUT_SECONDS = 3.0
@@ -206,13 +206,6 @@ class SharedMeter(Meter):
             elif session.available > 0 and now - session.idle_since >= IDLE_SECONDS:
                 self._returning.add(session.id)
 
-    async def _exchange(self, batch: Sequence[tuple[SharedSession, Ask]]) -> None:
-        try:
-            await self._exchange_all(batch)
-        except ConstraintError:
-            for one in batch:
-                await self._exchange_one(one)
-
     def _said(
         self, session: SharedSession, now: float, asking: set[str], returning: set[str]
     ) -> Ask:
@@ -227,39 +220,33 @@ class SharedMeter(Meter):
     def _certain(session: SharedSession) -> Usage:
         return Usage(session.id, session.lease_id or "", session.certain())
 
-    async def _exchange_all(self, batch: Sequence[tuple[SharedSession, Ask]]) -> None:
-        shares = await self._leases.exchange([ask for _, ask in batch])
-        for (session, ask), share in zip(batch, shares, strict=True):
+    async def _exchange(self, batch: Sequence[tuple[SharedSession, Ask]]) -> None:
+        answers = await self._leases.exchange([ask for _, ask in batch])
+        for (session, ask), answer in zip(batch, answers, strict=True):
             if self._by_id.get(session.id) is session and self._reports(session):
-                self._answered(session, ask, share)
+                self._answered(session, ask, answer)
 
-    async def _exchange_one(self, one: tuple[SharedSession, Ask]) -> None:
-        """Ask for one session alone, so that one the store refuses does not hold up the others."""
-        try:
-            await self._exchange_all([one])
-        except ConstraintError as error:
-            session = one[0]
-            _logger.error("session %s is cut, the store refuses its counts: %s", session.id, error)
-            self.cut(session.id, SessionStatus.ENDED)
-
-    def _answered(self, session: SharedSession, ask: Ask, share: Share | None) -> None:
-        if share is None:
+    def _answered(self, session: SharedSession, ask: Ask, answer: Answer) -> None:
+        if answer is None:
             _logger.warning("session %s has lost its lease; it is cut", session.id)
             self._drop(session)
             return
         session.reported = ask.usage.used_bytes
+        if isinstance(answer, Refused):
+            self.cut(session.id, SessionStatus.ENDED)
+            return
         now = asyncio.get_running_loop().time()
-        session.answered(share.granted_bytes, now, asked=ask.want_bytes > 0)
-        if share.is_used_up:
+        session.answered(answer.granted_bytes, now, asked=ask.want_bytes > 0)
+        if answer.is_used_up:
             super()._exhausted(session)
         elif session.available <= 0 and session.is_waited_for:
             self._ask(session)
 
     async def _release(self) -> None:
         """Report a last time on sessions that are about to be over, and let their leases go."""
-        for session in tuple(self._letting_go.values()):
-            if session.usage is not None:
-                await self._leases.release([session.usage])
+        leaving = tuple(self._letting_go.values())
+        await self._leases.release([each.usage for each in leaving if each.usage is not None])
+        for session in leaving:
             self._letting_go.pop(session.id, None)
             if self._by_id.get(session.id) is session:
                 self._drop(session)

@@ -46,6 +46,7 @@ class Tally:
         "dials",
         "handshake_failures",
         "refused",
+        "relays",
     )
 
     def __init__(self) -> None:
@@ -53,6 +54,7 @@ class Tally:
         self.refused = 0
         self.bytes_up = 0
         self.bytes_down = 0
+        self.relays = Counter(tcp=0, udp=0)
         self.handshake_failures: Counter[str] = Counter()
         self.dial_failures: Counter[str] = Counter()
         self.dials = Latency()

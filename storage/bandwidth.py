@@ -1,7 +1,9 @@
 """Queries on bandwidth sessions and on the leases under which their bytes are handed out."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from storage.store import Transaction
 
@@ -51,21 +53,13 @@ class LeaseRow(NamedTuple):
     used_bytes: int
 
 
-class _SessionCounts(NamedTuple):
-    status: str
-    quota_bytes: int
-    bytes_used: int
-    bytes_leased: int
-
-
 class CountsRow(NamedTuple):
-    """The counters of a session and of one of its leases, after a report."""
+    """The counters of a session, in bytes."""
 
     status: str
     quota_bytes: int
     bytes_used: int
     bytes_leased: int
-    lease: LeaseRow
 
 
 class IdRow(NamedTuple):
@@ -239,20 +233,6 @@ async def lease(
     return True
 
 
-async def resize(tx: Transaction, lease: LeaseRow, granted_bytes: int) -> None:
-    """Let an open lease grant more or less than it does."""
-    await tx.run(
-        "UPDATE bandwidth_sessions SET bytes_leased = bytes_leased + :more WHERE id = :session_id",
-        more=granted_bytes - lease.granted_bytes,
-        session_id=lease.session_id,
-    )
-    await tx.run(
-        "UPDATE bandwidth_leases SET granted_bytes = :granted_bytes WHERE id = :id",
-        granted_bytes=granted_bytes,
-        id=lease.id,
-    )
-
-
 async def leased_elsewhere(tx: Transaction, session_id: str, node_id: str) -> bool:
     """Say whether other nodes have open leases of a session."""
     found = await tx.one(
@@ -270,37 +250,78 @@ async def leased_elsewhere(tx: Transaction, session_id: str, node_id: str) -> bo
 
 async def status_of(tx: Transaction, session_ids: Sequence[str]) -> dict[str, str]:
     """Return the status of each session that there is."""
-    found = [await find(tx, session_id) for session_id in session_ids]
-    return {session.id: session.status for session in found if session is not None}
+    return dict(
+        await tx.all(
+            _pair,
+            f"""
+            SELECT s.id, s.status FROM {tx.table("asked", id="TEXT")}
+            JOIN bandwidth_sessions AS s ON s.id = asked.id
+            """,
+            asked=json.dumps([{"id": session_id} for session_id in session_ids]),
+        )
+    )
 
 
-async def report(tx: Transaction, lease_id: str, used_bytes: int) -> CountsRow | None:
-    """Set how much of an open lease is used, in all; None when the lease is not open."""
-    session = await tx.one(
-        _SessionCounts,
-        """
+def _pair(first: str, second: str) -> tuple[str, str]:
+    return first, second
+
+
+async def held(tx: Transaction, lease_ids: Sequence[str]) -> list[tuple[LeaseRow, CountsRow]]:
+    """Return those of these leases that are open, and the counters of their sessions."""
+
+    def row(*columns: Any) -> tuple[LeaseRow, CountsRow]:  # noqa: ANN401 - of several types
+        return LeaseRow(*columns[:4]), CountsRow(*columns[4:])
+
+    return await tx.all(
+        row,
+        f"""
+        SELECT l.id, l.session_id, l.granted_bytes, l.used_bytes,
+            s.status, s.quota_bytes, s.bytes_used, s.bytes_leased
+        FROM {tx.table("asked", id="TEXT")}
+        JOIN bandwidth_leases AS l ON l.id = asked.id
+        JOIN bandwidth_sessions AS s ON s.id = l.session_id
+        WHERE l.closed_at IS NULL
+        """,
+        asked=json.dumps([{"id": lease_id} for lease_id in lease_ids]),
+    )
+
+
+async def change(
+    tx: Transaction, leases: Sequence[LeaseRow], sessions: Mapping[str, CountsRow]
+) -> None:
+    """Set what leases grant and have used, and the counters of sessions, in two statements.
+
+    Raises:
+        ConstraintError: somebody would use more than was granted, or be granted more than was sold.
+    """
+    await tx.run(
+        f"""
         UPDATE bandwidth_sessions AS s
-        SET bytes_used = s.bytes_used + (:used_bytes - l.used_bytes),
-            bytes_leased = s.bytes_leased - (:used_bytes - l.used_bytes)
-        FROM bandwidth_leases AS l
-        WHERE l.id = :lease_id AND l.closed_at IS NULL AND s.id = l.session_id
-        RETURNING status, quota_bytes, bytes_used, bytes_leased
+        SET bytes_used = counted.used, bytes_leased = counted.leased
+        FROM {tx.table("counted", id="TEXT", used="BIGINT", leased="BIGINT")}
+        WHERE s.id = counted.id
         """,
-        lease_id=lease_id,
-        used_bytes=used_bytes,
+        counted=json.dumps(
+            [
+                {"id": session_id, "used": each.bytes_used, "leased": each.bytes_leased}
+                for session_id, each in sessions.items()
+            ]
+        ),
     )
-    if session is None:
-        return None
-    lease = await tx.one(
-        LeaseRow,
-        """
-        UPDATE bandwidth_leases SET used_bytes = :used_bytes WHERE id = :lease_id
-        RETURNING id, session_id, granted_bytes, used_bytes
+    await tx.run(
+        f"""
+        UPDATE bandwidth_leases AS l
+        SET used_bytes = counted.used, granted_bytes = counted.granted
+        FROM {tx.table("counted", id="TEXT", used="BIGINT", granted="BIGINT")}
+        WHERE l.id = counted.id
         """,
-        lease_id=lease_id,
-        used_bytes=used_bytes,
+        counted=json.dumps(
+            [
+                {"id": each.id, "used": each.used_bytes, "granted": each.granted_bytes}
+                for each in leases
+            ]
+        ),
     )
-    return CountsRow(*session, lease) if lease is not None else None
 
 
 async def open_leases(tx: Transaction, session_id: str) -> list[LeaseRow]:
@@ -315,30 +336,26 @@ async def open_leases(tx: Transaction, session_id: str) -> list[LeaseRow]:
     )
 
 
-async def find_open_lease(tx: Transaction, lease_id: str) -> LeaseRow | None:
-    """Return a lease while it is open."""
-    return await tx.one(
-        LeaseRow,
-        """
-        SELECT id, session_id, granted_bytes, used_bytes FROM bandwidth_leases
-        WHERE id = :id AND closed_at IS NULL
-        """,
-        id=lease_id,
-    )
-
-
-async def close_lease(tx: Transaction, lease: LeaseRow, now: int) -> None:
-    """Close an open lease: what it did not use is the session's again."""
+async def close_leases(tx: Transaction, leases: Sequence[LeaseRow], now: int) -> None:
+    """Close open leases, as they are: what they did not use is their sessions' again."""
+    unused: Counter[str] = Counter()
+    for lease in leases:
+        unused[lease.session_id] += lease.granted_bytes - lease.used_bytes
     await tx.run(
-        """
-        UPDATE bandwidth_sessions SET bytes_leased = bytes_leased - :unused WHERE id = :session_id
+        f"""
+        UPDATE bandwidth_sessions AS s SET bytes_leased = s.bytes_leased - freed.unused
+        FROM {tx.table("freed", id="TEXT", unused="BIGINT")}
+        WHERE s.id = freed.id
         """,
-        unused=lease.granted_bytes - lease.used_bytes,
-        session_id=lease.session_id,
+        freed=json.dumps([{"id": each, "unused": size} for each, size in unused.items()]),
     )
     await tx.run(
-        "UPDATE bandwidth_leases SET closed_at = :now, node_id = NULL WHERE id = :id",
-        id=lease.id,
+        f"""
+        UPDATE bandwidth_leases AS l SET closed_at = :now, node_id = NULL
+        FROM {tx.table("closed", id="TEXT")}
+        WHERE l.id = closed.id
+        """,
+        closed=json.dumps([{"id": lease.id} for lease in leases]),
         now=now,
     )
 

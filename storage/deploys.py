@@ -1,5 +1,7 @@
 """Queries on deploys; their replicas are jobs."""
 
+import json
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage.store import Transaction
@@ -64,15 +66,15 @@ async def page(tx: Transaction, *, user_id: str, before: str, limit: int) -> lis
     )
 
 
-async def replicas(tx: Transaction, deploy_id: str) -> list[ReplicaRow]:
-    """Return the replicas of a deploy."""
+async def replicas(tx: Transaction, deploy_ids: Sequence[str]) -> list[ReplicaRow]:
+    """Return the replicas of deploys, in one statement however many they are."""
     return await tx.all(
         ReplicaRow,
-        """
-        SELECT j.deploy_id, j.id, j.status, h.captured FROM jobs AS j
+        f"""
+        SELECT j.deploy_id, j.id, j.status, h.captured FROM {tx.table("asked", id="TEXT")}
+        JOIN jobs AS j ON j.deploy_id = asked.id
         LEFT JOIN holds AS h ON h.id = 'job:' || j.id
-        WHERE j.deploy_id = :deploy_id
         ORDER BY j.id
         """,
-        deploy_id=deploy_id,
+        asked=json.dumps([{"id": deploy_id} for deploy_id in deploy_ids]),
     )

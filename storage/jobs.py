@@ -61,6 +61,14 @@ class OwnJobRow(NamedTuple):
     captured: int | None
 
 
+class QuietRow(NamedTuple):
+    """An attempt at a job that runs, and when its device last reported, in UTC seconds."""
+
+    job_id: str
+    attempt: int
+    heard_at: int
+
+
 class EarnedRow(NamedTuple):
     """What a device earned, in micro-credits."""
 
@@ -271,19 +279,19 @@ async def has_failed(tx: Transaction, *, job_id: str, device_id: str) -> bool:
     return found is not None
 
 
-async def abandoned(tx: Transaction, *, silent_since: int, limit: int) -> list[JobRow]:
+async def quiet(tx: Transaction, *, quiet_since: int, limit: int) -> list[QuietRow]:
     """Return running jobs whose device was last heard of, and began, before a moment."""
-    columns = ", ".join(f"j.{name}" for name in JobRow._fields)
     return await tx.all(
-        JobRow,
-        f"""
-        SELECT {columns} FROM jobs AS j JOIN devices AS d ON d.id = j.device_id
-        WHERE j.status = 'running' AND j.accepted_at < :silent_since
-            AND (d.revoked_at IS NOT NULL OR COALESCE(d.last_heartbeat_at, 0) < :silent_since)
+        QuietRow,
+        """
+        SELECT j.id, j.attempts, COALESCE(d.last_heartbeat_at, 0)
+        FROM jobs AS j JOIN devices AS d ON d.id = j.device_id
+        WHERE j.status = 'running' AND j.accepted_at < :quiet_since
+            AND (d.revoked_at IS NOT NULL OR COALESCE(d.last_heartbeat_at, 0) < :quiet_since)
         ORDER BY j.accepted_at
         LIMIT :limit
         """,
-        silent_since=silent_since,
+        quiet_since=quiet_since,
         limit=limit,
     )
 

@@ -155,9 +155,15 @@ class _Transaction:
                 list(ids),
             )
 
-    async def notify(self, text: str) -> None:
+    def table(self, name: str, **columns: str) -> str:
+        types = ", ".join(f"{column} {kind}" for column, kind in columns.items())
+        return f"jsonb_to_recordset(CAST(:{name} AS jsonb)) AS {name} ({types})"
+
+    async def notify(self, *texts: str) -> None:
         with _translating():
-            await self._connection.execute("SELECT pg_notify($1, $2)", CHANNEL, text)
+            await self._connection.execute(
+                "SELECT pg_notify($1, each) FROM unnest($2::text[]) AS each", CHANNEL, list(texts)
+            )
 
 
 def _positional(sql: str, values: Mapping[str, Value]) -> tuple[str, list[Value]]:

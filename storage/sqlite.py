@@ -243,7 +243,11 @@ class _Transaction:
     async def lock(self, table: str, ids: Sequence[str]) -> None:
         """Nothing to do: there is one writer, and it has the whole database."""
 
-    async def notify(self, text: str) -> None:
+    def table(self, name: str, **columns: str) -> str:
+        values = ", ".join(f"json_extract(value, '$.{column}') AS {column}" for column in columns)
+        return f"(SELECT {values} FROM json_each(:{name})) AS {name}"
+
+    async def notify(self, *texts: str) -> None:
         """Nobody to tell: there is one daemon."""
 
 

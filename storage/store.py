@@ -32,7 +32,15 @@ class Transaction(Protocol):
     async def lock(self, table: str, ids: Sequence[str]) -> None:
         """Lock rows until the end of the transaction, in an order that cannot deadlock."""
 
-    async def notify(self, text: str) -> None:
+    def table(self, name: str, **columns: str) -> str:
+        """Return SQL for a table of as many rows as wanted, so that they cost one statement.
+
+        Args:
+            name: what it is called, and the value that holds its rows: a JSON array of objects.
+            columns: the SQL type of each.
+        """
+
+    async def notify(self, *texts: str) -> None:
         """Tell all daemons on this database, through their `Link`s, once this is committed.
 
         Where there is only one, nobody is told.

@@ -73,6 +73,9 @@ class InTransit(Protocol):
     def unsent(self) -> int:
         """Return how many counted bytes have not left this machine."""
 
+    def abort(self) -> None:
+        """Cut it at once; what has not left this machine is given back."""
+
 
 class Payer(Protocol):
     """Whoever paid for the bytes on their way, and gets back those that are lost."""
@@ -217,6 +220,10 @@ class _Closing:
                 self._payer.refund(self.unsent())
         self._sock.close()
         self._closer.closed(self)
+
+    def abort(self) -> None:
+        """See `InTransit.abort`."""
+        self.finish()
 
     def _look(self) -> None:
         """Close if the peer has everything; if not, look again, at growing intervals."""

@@ -114,6 +114,24 @@ async def test_what_names_no_addresses_is_refused(service: Service, allow_ips: s
     await nothing_was_bought(service, buyer, 10)
 
 
+@pytest.mark.parametrize(
+    ("allow_ips", "got"),
+    [
+        ("[]", "an empty one"),
+        ("17", "a number"),
+        ('"192.0.2.1"', "a string"),
+        (str(["192.0.2.1"] * 17).replace("'", '"'), "a longer one"),
+    ],
+)
+async def test_a_list_of_addresses_is_refused_for_what_is_wrong_with_it(
+    service: Service, allow_ips: str, got: str
+) -> None:
+    buyer = await service.person(usd="10")
+    answer = await create(service, buyer, f'{{"gb": 1, "allow_ips": {allow_ips}}}')
+    message = answer.body["error"]["message"]
+    assert message == f"allow_ips must be a list of 1 to 16 strings, got {got}."
+
+
 @pytest.mark.parametrize("item", ["1", "null", "{}"])
 async def test_an_address_is_a_text(service: Service, item: str) -> None:
     buyer = await service.person(usd="10")

@@ -1,8 +1,15 @@
 """/metrics: who may read it, what it says, and that the dashboard asks for nothing else."""
 
+import asyncio
 import json
+import os
 import re
+import resource
+import socket
+import time
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -10,11 +17,14 @@ from support import targets
 from support.ports import closed_port
 from support.process import ROOT
 from support.service import Service, running_in
-from support.socks import Client, tunnel
+from support.socks import GREETING, Client, plain_tunnel, tunnel
 from support.waiting import until
 
 from api import request_id
 from api.metrics import Exposition
+from proxyd import process_metrics
+
+DAY = 86_400
 
 Samples = dict[tuple[str, str], float]
 
@@ -43,6 +53,9 @@ async def test_what_the_proxy_does_is_counted(service: Service) -> None:
         assert live["proxyd_connections_open", ""] == 1
         assert live["proxyd_bytes_total", "up"] == live["proxyd_bytes_total", "down"] == 5
         assert live["proxyd_sessions_live", ""] == 1
+        assert (live["proxyd_tcp_relays", ""], live["proxyd_relays_total", "tcp"]) == (1, 1)
+        assert (live["proxyd_udp_associations", ""], live["proxyd_relays_total", "udp"]) == (0, 0)
+        assert live["proxyd_handshakes_waiting", ""] == 0
         client.end()
         await client.rest()
         await client.close()
@@ -57,7 +70,8 @@ async def test_what_the_proxy_does_is_counted(service: Service) -> None:
     await until(lambda: service.daemon.gateway.connections == 0)
     await until(lambda: bool(service.daemon.metrics._ledger))
     after = await scrape(service)
-    assert after["proxyd_connections_open", ""] == 0
+    assert after["proxyd_connections_open", ""] == after["proxyd_tcp_relays", ""] == 0
+    assert after["proxyd_relays_total", "tcp"] == 1
     assert after["proxyd_connections_total", ""] == 3
     assert after["proxyd_bytes_total", "up"] == after["proxyd_bytes_total", "down"] == 5
     assert after["proxyd_dial_failures_total", "refused"] == 1
@@ -65,6 +79,67 @@ async def test_what_the_proxy_does_is_counted(service: Service) -> None:
     assert after["proxyd_dial_seconds_count", ""] == 2
     assert after["proxyd_store_seconds_count", "write"] > 0
     assert ("proxyd_ledger_balance", "deposits,usd") in after
+
+
+async def test_clients_are_counted_at_each_step_of_their_way(service: Service) -> None:
+    bought = await service.buy(await service.person(usd="10"), quota=200_000)
+    silent = await Client.open(service.proxy_port)
+    await silent.send(GREETING)
+    assert await silent.receive(2) == b"\x05\x02"
+    datagrams = await Client.open(service.proxy_port)
+    assert await datagrams.log_in(bought.username, bought.password) == 0
+    assert await datagrams.connect("0.0.0.0", 0, command=3) == 0
+    seen = await scrape(service)
+    assert seen["proxyd_handshakes_waiting", ""] == 1
+    assert (seen["proxyd_udp_associations", ""], seen["proxyd_relays_total", "udp"]) == (1, 1)
+    assert (seen["proxyd_tcp_relays", ""], seen["proxyd_relays_total", "tcp"]) == (0, 0)
+    async with targets.source(None) as target:
+        slow = await plain_tunnel(service, bought, target.port, receive_buffer=16_384)
+        with closing(slow):
+            await until(lambda: service.daemon.meter.live == 0, "the session is used up")
+            seen = await scrape(service)
+            assert seen["proxyd_sockets_closing", ""] >= 1
+            assert seen["proxyd_tcp_relays", ""] == seen["proxyd_udp_associations", ""] == 0
+    for client in (silent, datagrams):
+        await client.close()
+    await until(lambda: len(service.daemon.gateway.closer) == 0)
+    assert (await scrape(service))["proxyd_sockets_closing", ""] == 0
+
+
+async def test_descriptors_are_counted_and_not_listed(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def listed(_: object) -> NoReturn:
+        raise AssertionError("the descriptors are listed")
+
+    before = await scrape(service)
+    monkeypatch.setattr("os.listdir", listed)
+    with ExitStack() as opened:
+        for _ in range(50):
+            opened.enter_context(socket.socket())
+        seen = await scrape(service)
+    assert seen["process_open_fds", ""] == before["process_open_fds", ""] + 50
+    assert seen["process_max_fds", ""] == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert seen["process_resident_memory_bytes", ""] > 10_000_000
+    assert seen["process_cpu_seconds_total", ""] > 0
+    assert 0 < time.time() - seen["process_start_time_seconds", ""] < DAY
+
+
+async def test_on_an_older_kernel_descriptors_are_counted_beside_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Older(type(process_metrics._DESCRIPTORS)):  # type: ignore[misc]
+        def stat(self, **_: object) -> os.stat_result:
+            return os.stat_result((0,) * 10)
+
+    monkeypatch.setattr(process_metrics, "_DESCRIPTORS", Older("/proc/self/fd"))
+    made = process_metrics.ProcessMetrics()
+    assert made.descriptors() == 0
+    watching = asyncio.create_task(made.watch_descriptors())
+    await until(lambda: made.descriptors() > 3, "they are counted")
+    watching.cancel()
+    with suppress(asyncio.CancelledError):
+        await watching
 
 
 async def test_every_metric_of_the_dashboard_is_there(service: Service) -> None:
@@ -85,6 +160,13 @@ async def test_every_metric_of_the_dashboard_is_there(service: Service) -> None:
     }
     assert len(named) > 15
     assert named - told == set()
+    families = {
+        family.name
+        for family in text_string_to_metric_families(text)
+        if family.name.startswith("proxyd_")
+    }
+    shown = {re.sub(r"_(total|bucket)$", "", name) for name in named}
+    assert families - shown == set()
 
 
 async def test_the_documentation_names_every_metric(service: Service) -> None:

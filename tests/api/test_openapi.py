@@ -1,5 +1,6 @@
 """The OpenAPI document is valid, complete, and true."""
 
+import re
 from typing import Any
 
 import msgspec
@@ -97,6 +98,29 @@ async def test_credentials_are_declared_where_they_are_asked_for(
     assert document["paths"]["/auth/me"]["get"]["security"] == [{"session": []}]
     assert document["paths"]["/api/worker/offline"]["post"]["security"] == [{"worker": []}]
     assert document["paths"]["/api/marketplace/jobs"]["get"]["security"] == []
+
+
+async def test_every_operation_takes_and_answers_a_name_of_the_request(
+    service: Service, document: dict[str, Any]
+) -> None:
+    header = document["components"]["headers"]["RequestId"]
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            assert {"$ref": "#/components/parameters/RequestId"} in operation["parameters"]
+            for response in operation["responses"].values():
+                assert response["headers"]["X-Request-Id"] == {
+                    "$ref": "#/components/headers/RequestId"
+                }
+    assert document["components"]["parameters"]["RequestId"]["name"] == "X-Request-Id"
+    for method, path, offered in (
+        ("GET", "/healthz", "mine.1_2~3-"),
+        ("GET", "/auth/me", "no name"),
+        ("POST", "/auth/login", ""),
+    ):
+        answer = await service.call(method, path, headers={"X-Request-Id": offered})
+        answered = answer.headers["X-Request-Id"]
+        assert re.fullmatch(header["schema"]["pattern"], answered)
+        assert (answered == offered) is (offered == "mine.1_2~3-")
 
 
 async def test_the_base_url_is_the_server(service: Service) -> None:

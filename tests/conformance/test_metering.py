@@ -9,13 +9,17 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 import pytest
 from support import targets
-from support.service import Bought, Person, Service, running_in
+from support.service import Bought, Person, Service, running, running_in, settings_for
 from support.socks import GREETING, Client, credentials, plain_tunnel, request, tunnel
 from support.waiting import until
+
+from storage import bandwidth
+from storage.store import Transaction
 
 MEGABYTE = 1_000_000
 QUIET_POLLS = 25
@@ -678,6 +682,98 @@ async def test_a_session_is_exhausted_at_the_moment_of_its_last_byte(service: Se
             assert (listed["bytes_used"], listed["status"]) == (1_000, "exhausted")
             assert await service.sessions(person, "active") == []
             await client.close()
+
+
+@asynccontextmanager
+async def running_out(
+    service: Service, quota: int
+) -> AsyncIterator[tuple[socket.socket, Person, Bought]]:
+    """Give a client that has read nothing yet of a download that used its session up."""
+    buyer, bought = await buy(service, quota=quota)
+    async with targets.source(None) as target:
+        sock = await plain_tunnel(service, bought, target.port, receive_buffer=16_384)
+        with closing(sock):
+            await until(lambda: service.daemon.meter.live == 0, "the session is used up")
+            assert await login_status(service, bought) == 2
+            yield sock, buyer, bought
+
+
+async def written(service: Service, bought: Bought) -> int:
+    """Return what the store knows to be used."""
+    row = await service.daemon.store.read(bandwidth.find, bought.id)
+    assert row is not None
+    return row.bytes_used
+
+
+async def test_a_used_up_session_is_settled_when_its_last_byte_has_left(service: Service) -> None:
+    quota, loop = 200_000, asyncio.get_running_loop()
+    async with running_out(service, quota) as (sock, buyer, bought):
+        listed = await service.session(buyer, bought)
+        assert (listed["status"], listed["bytes_used"]) == ("active", quota)
+        await until(lambda: written(service, bought), "what has left is written down")
+        assert await written(service, bought) <= unread(sock) < quota
+        received = 0
+        while data := await loop.sock_recv(sock, 65_536):
+            received += len(data)
+        assert received == quota
+        listed = await service.session(buyer, bought)
+        assert (listed["status"], listed["bytes_used"]) == ("exhausted", quota)
+    assert await micro_balance(service, buyer) == 10 * 10**6 - micro_price(quota, 1.0)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_bytes_that_a_used_up_session_never_delivered_are_not_billed(
+    service: Service, ends: bool
+) -> None:
+    quota = 200_000
+    async with running_out(service, quota) as (sock, buyer, bought):
+        acknowledged = unread(sock)
+        if ends:
+            await service.end(buyer, bought)
+        else:
+            reset(sock)
+    status = "ended" if ends else "exhausted"
+    await status_is(service, buyer, bought, status)
+    billed = await used(service, buyer, bought)
+    assert 0 < billed <= acknowledged < quota
+    assert await micro_balance(service, buyer) == 10 * 10**6 - micro_price(billed, 1.0)
+    assert await login_status(service, bought) in (2, 3)
+
+
+async def test_a_session_whose_counts_the_store_refuses_is_cut_alone(store_url: str) -> None:
+    async def shrink(tx: Transaction, session_id: str) -> None:
+        await tx.run(
+            """
+            UPDATE bandwidth_sessions SET bytes_leased = 0 WHERE id = :session_id
+            """,
+            session_id=session_id,
+        )
+        await tx.run(
+            "UPDATE bandwidth_leases SET granted_bytes = used_bytes WHERE session_id = :session_id",
+            session_id=session_id,
+        )
+
+    async with running(settings_for(store_url)) as service, targets.echo() as target:
+        buyer, cut = await buy(service)
+        spared = await service.buy(buyer)
+        clients = [await reached(service, each, target) for each in (cut, spared)]
+        for size in (1_000, 2_000):
+            for client in clients:
+                await client.send(bytes(500))
+                await client.receive(500)
+            for bought in (cut, spared):
+                if (bought, size) != (cut, 2_000):
+                    await until(partial(is_written, service, bought, size), "it is written down")
+            if size == 1_000:
+                await service.daemon.store.write(shrink, cut.id)
+        assert await read_to_the_end(clients[0]) == b""
+        assert await written(service, cut) == 1_000
+        await clients[1].close()
+
+
+async def is_written(service: Service, bought: Bought, size: int) -> bool:
+    """Say whether the store knows that so many bytes are used."""
+    return await written(service, bought) == size
 
 
 # --- the speed limit -----------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """The wall clock jumps: sessions and logins end by it, waiting does not, nothing is paid twice."""
 
 import time
-from types import SimpleNamespace
 
 import pytest
 from support import targets
@@ -15,20 +14,26 @@ BLOCK = bytes(10_000)
 
 
 class WallClock:
-    """The time of the daemon's clock, which a test can set."""
+    """The time of the daemon's clock, which a test can set, and the time that passes."""
+
+    CLOCK_BOOTTIME = time.CLOCK_BOOTTIME
 
     def __init__(self) -> None:
         self.ahead = 0
+        self.passed = 0
 
     def time_ns(self) -> int:
-        return time.time_ns() + self.ahead * 1_000_000_000
+        return time.time_ns() + (self.ahead + self.passed) * 1_000_000_000
+
+    def clock_gettime(self, which: int) -> float:
+        return time.clock_gettime(which) + self.passed
 
 
 @pytest.fixture
 def wall(monkeypatch: pytest.MonkeyPatch) -> WallClock:
     """Have the daemon live by a clock of the test's."""
     made = WallClock()
-    monkeypatch.setattr("proxyd.clock.time", SimpleNamespace(time_ns=made.time_ns))
+    monkeypatch.setattr("proxyd.clock.time", made)
     return made
 
 
@@ -141,3 +146,40 @@ async def test_a_device_that_reported_in_the_future_is_not_online_for_ever(
     assert not await is_online()
     assert (await service.call("POST", "/api/worker/heartbeat", headers=worker)).status == 200
     assert await is_online()
+
+
+async def test_a_jump_takes_no_job_from_a_device_that_lives(
+    wall: WallClock, service: Service
+) -> None:
+    """Nor does a daemon that stood still; one that has vanished loses its job all the same."""
+    person = await service.person(credit="20")
+
+    async def rig() -> tuple[dict[str, str], str]:
+        made = await service.call(
+            "POST", "/api/worker/token/create", {"name": "rig"}, token=person.token
+        )
+        worker = {"X-Worker-Token": made.body["token"]}
+        job = {"title": "t", "job_type": "script", "price_credit": 5, "duration_hrs": 1}
+        put_up = await service.call("POST", "/api/jobs", job, token=person.token)
+        job_id = put_up.body["job_id"]
+        accepted = await service.call("POST", f"/api/jobs/{job_id}/accept", headers=worker)
+        assert accepted.status == 200, accepted.body
+        return worker, job_id
+
+    async def status(job_id: str) -> str:
+        answer = await service.call("GET", f"/api/jobs/{job_id}", token=person.token)
+        return str(answer.body["job"]["status"])
+
+    (living, kept), (_, lost) = await rig(), await rig()
+    for jump in (HOUR, 5 * HOUR):
+        wall.ahead += jump
+        await service.daemon.take_back()
+        wall.passed += HOUR
+        await service.daemon.take_back()
+        assert (await status(kept), await status(lost)) == ("running", "running")
+    for _ in range(60):
+        wall.passed += 15
+        beat = await service.call("POST", "/api/worker/heartbeat", headers=living)
+        assert beat.status == 200
+        await service.daemon.take_back()
+    assert (await status(kept), await status(lost)) == ("running", "waiting")

@@ -87,6 +87,28 @@ async def test_killed_while_both_directions_are_stuck(store_url: str) -> None:
     assert_audit(url)
 
 
+async def test_killed_as_the_quota_runs_out(store_url: str) -> None:
+    """The last bytes go down with the daemon, so the session is not used up."""
+    url, quota = store_url, 200_000
+    email, password = process.funded(url)
+    with threads.web() as target:
+        with process.serving(url) as daemon:
+            token = daemon.log_in(email, password)
+            bought = daemon.buy(token, gb=quota / 10**9)
+            session = bought["session_id"]
+            client = process.proxied(daemon, bought["proxy"], target.port, receive_buffer=4_096)
+            client.settimeout(0.5)
+            asked = b"GET /bytes/1000000 HTTP/1.1\r\n\r\n"
+            client.sendall(asked)
+            until_true(lambda: daemon.used(token, session) == quota, "the quota is used up")
+            until_true(lambda: process.bytes_used(url, session) > len(asked), "some is written")
+            fill(client)
+            daemon.stop(signal.SIGKILL)
+        delivered = len(asked) + drained(client)
+    assert 0 < process.bytes_used(url, session) <= delivered < quota
+    assert_audit(url)
+
+
 def fill(client: socket.socket) -> int:
     """Send until nothing more is taken, and return how much was."""
     sent = 0

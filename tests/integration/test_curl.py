@@ -52,6 +52,15 @@ def test_curl_downloads_by_http(buyer: Buyer, target: WebTarget, option: str) ->
     buyer.assert_counted(target)
 
 
+def test_curl_shows_why_a_tunnel_is_refused_when_it_is_asked_to(buyer: Buyer) -> None:
+    refused = ("--proxy", f"http://{buyer.proxy}", "--proxytunnel", "http://127.0.0.1:25/")
+    done = curl(*refused)
+    assert b"CONNECT tunnel failed, response 403" in done.stderr
+    assert b"Proxy-Status" not in done.stderr
+    told = b'< Proxy-Status: proxyd; error=destination_ip_prohibited; details="This target'
+    assert told in curl("--verbose", *refused).stderr
+
+
 def test_curl_fetches_twice_by_http(buyer: Buyer, target: WebTarget) -> None:
     url = f"http://127.0.0.1:{target.port}/bytes/{SIZE}"
     done = curl("--proxy", f"http://{buyer.proxy}", "--proxy-anyauth", url, url)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.market import Market
+from support.statements import counted
 
 from market import ledger
 from market.audit import audit_ledger
@@ -464,8 +465,7 @@ async def test_a_replica_whose_device_vanishes_waits_again(market: Market) -> No
     deploy_id = await create(market, user, replicas=1)
     [job] = await open_jobs(market)
     await market.jobs.accept(await device(market, owner), job.id)
-    market.clock.now += 601
-    assert await market.jobs.take_back() == 1
+    assert await market.silence(615) == 1
     assert await shape(market, user, deploy_id) == ("queued", 0)
     assert await held(market, user) == REPLICA_USD
 
@@ -551,3 +551,19 @@ async def test_pages_follow_each_other_newest_first(market: Market) -> None:
     assert [deploy.row.id for deploy in (*first, *rest)] == made[::-1]
     assert [len(deploy.statuses) for deploy in (*first, *rest)] == [5, 4, 3, 2, 1]
     assert await market.deploys.page(user, before=made[0], limit=3) == []
+
+
+async def test_a_page_asks_the_same_however_many_deploys_there_are(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user, other = await market.person("1000"), await market.person("1000")
+    made = [await create(market, user, replicas=1 + number % 3) for number in range(12)]
+    await create(market, other, replicas=2)
+    asked = counted(market.store, "read", monkeypatch)
+    for limit in (1, 12):
+        found = await market.deploys.page(user, before="", limit=limit)
+        assert [deploy.id for deploy in found] == made[::-1][:limit]
+        assert [len(deploy.replicas) for deploy in found] == [
+            deploy.row.replicas for deploy in found
+        ]
+    assert asked == [2, 2]

@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, NamedTuple
 
 import pytest
-from support.market import Market
+from support.clock import Clock
+from support.market import SWEEP_SECONDS, Market
 
 from market import jobs as jobs_module
 from market import ledger
@@ -25,6 +26,7 @@ from storage.store import Transaction
 CREDIT = Currency.CREDIT
 HOUR = 3_600
 SILENCE = 600
+UNHEARD = 510  # of them are observed, whatever the clocks say
 ATTEMPTS = 3
 
 
@@ -118,7 +120,7 @@ def restarted(market: Market) -> Jobs:
     """What a new daemon on the same store would run."""
     seconds = market.clock.seconds
     devices = Devices(market.store, market.identifiers, seconds)
-    return Jobs(market.store, devices, market.identifiers, seconds, fee=1_000)
+    return Jobs(market.store, devices, market.identifiers, seconds, market.clock.steady, fee=1_000)
 
 
 async def test_a_new_job_waits_and_holds_exactly_its_price(market: Market) -> None:
@@ -325,7 +327,8 @@ async def test_a_worker_whose_own_running_job_is_cancelled_loses_the_fee(market:
 async def test_of_a_completion_and_its_rival_one_wins(market: Market, rival: str) -> None:
     buyer, worker = await market.person(credit="100"), await market.person()
     jobs = [await running(market, buyer, worker) for _ in range(10)]
-    market.clock.now += SILENCE + 1
+    assert await market.silence(SILENCE) == 0
+    market.clock.now += SWEEP_SECONDS
 
     async def oppose(job_id: str, device: DeviceRow) -> None:
         if rival == "cancel":
@@ -406,16 +409,14 @@ async def test_a_device_that_has_failed_at_a_job_leaves_it_to_others(market: Mar
 async def test_a_device_that_lost_a_job_may_take_it_again(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id, device = await running(market, buyer, worker)
-    market.clock.now += SILENCE + 1
-    assert await market.jobs.take_back() == 1
+    assert await market.silence(SILENCE + SWEEP_SECONDS) == 1
     assert (await market.jobs.accept(device, job_id)).attempts == 2
 
 
 async def test_a_late_report_of_an_earlier_attempt_is_refused(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id, device = await running(market, buyer, worker)
-    market.clock.now += SILENCE + 1
-    assert await market.jobs.take_back() == 1
+    assert await market.silence(SILENCE + SWEEP_SECONDS) == 1
     await market.jobs.accept(device, job_id)
     for late in (
         market.jobs.complete(device, job_id, "late", attempt=1),
@@ -541,8 +542,7 @@ async def test_a_result_that_comes_after_the_job_was_taken_back_is_not_paid(
 ) -> None:
     buyer, worker, other = [await market.person(credit="10") for _ in range(3)]
     job_id, late = await running(market, buyer, worker)
-    market.clock.now += SILENCE + 1
-    assert await market.jobs.take_back() == 1
+    assert await market.silence(SILENCE + SWEEP_SECONDS) == 1
     for attempt in (
         market.jobs.complete(late, job_id, ""),
         market.jobs.fail(late, job_id, "x"),
@@ -625,7 +625,7 @@ async def test_only_the_attempt_that_runs_is_paid_when_the_job_is_cancelled(
     await market.jobs.accept(await device_of(market, worker), again)
     await market.jobs.cancel(buyer, again)
     assert (await available(market, worker), await available(market, buyer)) == (0, 10 * MICRO)
-    assert (await market.jobs.take_back()) == 1
+    assert await market.silence(SILENCE + SWEEP_SECONDS) == 1
     await market.jobs.cancel(buyer, waiting)
     assert (await available(market, worker), await available(market, buyer)) == (0, 20 * MICRO)
 
@@ -670,15 +670,12 @@ async def test_a_job_is_taken_back_after_ten_silent_minutes_and_not_before(
     market: Market,
 ) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
-    market.clock.now += SILENCE
     job_id, device = await running(market, buyer, worker)
-    market.clock.now += 100
+    assert await market.silence(105) == 0
     market.devices.heartbeat(device, {})
-    market.clock.now += SILENCE
-    assert await market.jobs.take_back() == 0
+    assert await market.silence(SILENCE) == 0
     assert (await stored(market, job_id)).status == JobStatus.RUNNING
-    market.clock.now += 1
-    assert await market.jobs.take_back() == 1
+    assert await market.silence(SWEEP_SECONDS) == 1
     job = await stored(market, job_id)
     assert (job.status, job.device_id, job.attempts) == (JobStatus.WAITING, None, 1)
     assert await held(market, buyer) == 10 * MICRO
@@ -691,10 +688,8 @@ async def test_a_device_that_never_reported_has_ten_minutes_from_accepting(
     buyer, worker = await market.person(credit="10"), await market.person()
     market.clock.now += 10 * SILENCE
     job_id, _ = await running(market, buyer, worker)
-    market.clock.now += SILENCE
-    assert await market.jobs.take_back() == 0
-    market.clock.now += 1
-    assert await market.jobs.take_back() == 1
+    assert await market.silence(SILENCE) == 0
+    assert await market.silence(SWEEP_SECONDS) == 1
     assert (await stored(market, job_id)).status == JobStatus.WAITING
 
 
@@ -702,9 +697,8 @@ async def test_a_job_whose_device_reports_is_never_taken_back(market: Market) ->
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id, device = await running(market, buyer, worker)
     for _ in range(5):
-        market.clock.now += SILENCE
+        assert await market.silence(SILENCE) == 0
         market.devices.heartbeat(device, {})
-        assert await market.jobs.take_back() == 0
     assert (await stored(market, job_id)).status == JobStatus.RUNNING
 
 
@@ -713,7 +707,8 @@ async def test_a_report_that_is_being_written_keeps_the_job(
 ) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id, device = await running(market, buyer, worker)
-    market.clock.now += SILENCE + 1
+    assert await market.silence(SILENCE) == 0
+    market.clock.now += SWEEP_SECONDS
     market.devices.heartbeat(device, {})
     write, writing, written = market.store.write, asyncio.Event(), asyncio.Event()
 
@@ -750,24 +745,55 @@ async def test_silence_counts_only_while_the_service_listens(market: Market) -> 
     job_id, _ = await running(market, buyer, worker)
     market.clock.now += 100 * SILENCE
     jobs = restarted(market)
-    for seconds in (0, SILENCE - 1):
-        market.clock.now += seconds
-        assert await jobs.take_back() == 0
+    assert await market.silence(UNHEARD, jobs) == 0
     assert (await stored(market, job_id)).status == JobStatus.RUNNING
-    market.clock.now += 2
-    assert await jobs.take_back() == 1
+    assert await market.silence(SWEEP_SECONDS, jobs) == 1
     assert (await stored(market, job_id)).status == JobStatus.WAITING
+
+
+async def test_a_jump_of_the_clock_is_no_silence(market: Market) -> None:
+    buyer, worker = await market.person(credit="20"), await market.person()
+    kept, living = await running(market, buyer, worker)
+    lost, vanished = await running(market, buyer, worker)
+    for device in (living, vanished):
+        market.devices.heartbeat(device, {})
+    assert await market.silence(300) == 0
+    market.devices.heartbeat(living, {})
+    market.clock.jump(HOUR)
+    taken = 0
+    for _ in range(2 * SILENCE // 30):
+        taken += await market.silence(30)
+        market.devices.heartbeat(living, {})
+    assert taken == 1
+    assert (await stored(market, kept)).status == JobStatus.RUNNING
+    assert (await stored(market, lost)).status == JobStatus.WAITING
+
+
+async def test_a_daemon_whose_clock_is_behind_hears_for_one_whose_clock_is_right(
+    market: Market,
+) -> None:
+    buyer, worker = await market.person(credit="10"), await market.person()
+    job_id, device = await running(market, buyer, worker)
+    behind = Clock(market.clock.now)
+    elsewhere = Devices(market.store, market.identifiers, behind.seconds, is_shared=True)
+    market.clock.jump(HOUR)
+    for _ in range(2 * SILENCE // 30):
+        behind.now += 30
+        elsewhere.heartbeat(device, {})
+        await elsewhere.flush()
+        assert await market.silence(30) == 0
+    assert (await stored(market, job_id)).status == JobStatus.RUNNING
+    assert await market.silence(UNHEARD + SWEEP_SECONDS) == 1
 
 
 async def test_the_job_of_a_revoked_device_is_taken_back_in_the_end(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id, device = await running(market, buyer, worker)
-    market.clock.now += SILENCE - 1
+    assert await market.silence(SILENCE) == 0
     market.devices.heartbeat(device, {})
     await market.devices.revoke(worker, device.id)
-    assert await market.jobs.take_back() == 0
-    market.clock.now += 2
-    assert await market.jobs.take_back() == 1
+    assert await market.silence(UNHEARD) == 0
+    assert await market.silence(SWEEP_SECONDS) == 1
     assert (await stored(market, job_id)).status == JobStatus.WAITING
 
 
@@ -776,8 +802,7 @@ async def test_a_job_that_three_devices_abandon_has_failed(market: Market) -> No
     job_id = await market.jobs.create(buyer, wanted())
     for _ in range(ATTEMPTS):
         await market.jobs.accept(await device_of(market, worker), job_id)
-        market.clock.now += SILENCE + 1
-        assert await market.jobs.take_back() == 1
+        assert await market.silence(SILENCE + SWEEP_SECONDS) == 1
     assert (await stored(market, job_id)).status == JobStatus.FAILED
     assert (await available(market, buyer), await held(market, buyer)) == (10 * MICRO, 0)
 
@@ -789,7 +814,8 @@ async def test_many_abandoned_jobs_are_taken_back_a_part_at_a_time(
     buyer, worker = await market.person(credit="30"), await market.person()
     for _ in range(3):
         await running(market, buyer, worker)
-    market.clock.now += SILENCE + 1
+    assert await market.silence(SILENCE) == 0
+    market.clock.now += SWEEP_SECONDS
     assert [await market.jobs.take_back() for _ in range(3)] == [2, 1, 0]
 
 
@@ -800,7 +826,8 @@ async def test_what_could_not_be_taken_back_is_not_counted_and_comes_next_time(
     first, _ = await running(market, buyer, worker)
     market.clock.now += 1
     second, _ = await running(market, buyer, worker)
-    market.clock.now += SILENCE + 1
+    assert await market.silence(SILENCE - SWEEP_SECONDS) == 0
+    market.clock.now += 2 * SWEEP_SECONDS
     write, failures = market.store.write, [UnavailableError("gone")]
 
     async def once(*args: Any, **kwargs: Any) -> Any:
@@ -856,8 +883,7 @@ async def test_the_attempts_tell_a_jobs_history(market: Market) -> None:
     await market.jobs.fail(failing, job_id, "cannot")
     vanishing = await device_of(market, worker)
     await market.jobs.accept(vanishing, job_id)
-    market.clock.now = start + 10 + SILENCE + 1
-    await market.jobs.take_back()
+    assert await market.silence(SILENCE + SWEEP_SECONDS) == 1
     market.clock.now += 5
     done = market.clock.now
     await market.jobs.accept(vanishing, job_id)

@@ -4,16 +4,18 @@ import asyncio
 
 import pytest
 from support.market import Market
+from support.statements import counted
 
 from market import ledger
 from market.bandwidth import Purchase
-from market.leases import Grant, Usage
+from market.leases import Ask, Grant, Refused, Share, Usage
 from market.money import GB, Currency
 from market.states import SessionStatus
 from storage import bandwidth as queries
 from storage import ledger as ledger_queries
 from storage.bandwidth import SessionRow
-from storage.errors import ConstraintError, StoreError
+from storage.errors import StoreError
+from storage.store import Transaction
 
 
 async def buy(market: Market, quota: int = GB) -> tuple[str, Purchase]:
@@ -67,8 +69,8 @@ async def test_a_report_is_absolute_so_that_repeating_it_changes_nothing(market:
     _, bought = await buy(market)
     grant = await lease(market, bought)
     usage = Usage(bought.session_id, grant.lease_id or "", 700)
-    assert await market.leases.report([usage]) == []
-    assert await market.leases.report([usage]) == []
+    for _ in range(2):
+        assert await market.leases.report([usage]) == [Share(GB, is_used_up=False)]
     row = await stored(market, bought)
     assert (row.bytes_used, row.bytes_leased) == (700, GB - 700)
 
@@ -81,12 +83,63 @@ async def test_a_report_may_take_back_what_was_not_delivered(market: Market) -> 
     assert (await stored(market, bought)).bytes_used == 650
 
 
-async def test_the_database_refuses_a_report_beyond_the_grant(market: Market) -> None:
-    _, bought = await buy(market)
-    grant = await lease(market, bought)
-    with pytest.raises(ConstraintError):
-        await market.leases.report([Usage(bought.session_id, grant.lease_id or "", GB + 1)])
-    assert (await stored(market, bought)).bytes_used == 0
+@pytest.mark.parametrize("used", [GB + 1, -1])
+async def test_counts_that_cannot_be_are_refused_alone(market: Market, used: int) -> None:
+    held = []
+    for _ in range(3):
+        _, bought = await buy(market)
+        held.append((bought, await lease(market, bought)))
+    said = [
+        Usage(bought.session_id, grant.lease_id or "", size)
+        for (bought, grant), size in zip(held, (700, used, 800), strict=True)
+    ]
+    answers = await market.leases.report(said)
+    assert answers == [Share(GB, is_used_up=False), Refused(), Share(GB, is_used_up=False)]
+    rows = [await stored(market, bought) for bought, _ in held]
+    assert [row.bytes_used for row in rows] == [700, 0, 800]
+    await market.leases.release(said)
+    rows = [await stored(market, bought) for bought, _ in held]
+    assert [(row.bytes_used, row.bytes_leased) for row in rows] == [(700, 0), (0, 0), (800, 0)]
+
+
+async def test_a_session_that_another_program_changed_is_refused_alone(market: Market) -> None:
+    async def set_leased(tx: Transaction, size: int) -> None:
+        await tx.run(
+            "UPDATE bandwidth_sessions SET bytes_leased = :size WHERE id = :id",
+            size=size,
+            id=changed.session_id,
+        )
+
+    _, changed = await buy(market)
+    _, other = await buy(market)
+    asks = [
+        Ask(Usage(bought.session_id, (await lease(market, bought)).lease_id or "", 7), keep_bytes=9)
+        for bought in (changed, other)
+    ]
+    await market.store.write(set_leased, 5)
+    assert await market.leases.exchange(asks) == [Refused(), Share(9, is_used_up=False)]
+    assert (await stored(market, other)).bytes_used == 7
+    await market.store.write(set_leased, GB)
+
+
+async def test_a_report_costs_as_many_statements_for_many_sessions_as_for_one(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = []
+    for _ in range(20):
+        _, bought = await buy(market)
+        held.append((bought, await lease(market, bought)))
+    asked = counted(market.store, "write", monkeypatch)
+    for size in (1, 2, 20):
+        said = [Usage(each.session_id, grant.lease_id or "", size) for each, grant in held[:size]]
+        keep = GB // 2 if size == 2 else None
+        await market.leases.exchange([Ask(usage, want_bytes=GB, keep_bytes=keep) for usage in said])
+    await market.leases.release(said)
+    assert asked == [4, 4, 4, 7]
+    monkeypatch.undo()
+    for bought, _ in held:
+        row = await stored(market, bought)
+        assert (row.bytes_used, row.bytes_leased) == (20, 0)
 
 
 async def test_a_released_lease_gives_the_rest_back(market: Market) -> None:
@@ -104,7 +157,7 @@ async def test_a_report_on_a_closed_lease_is_told_and_changes_nothing(market: Ma
     usage = Usage(bought.session_id, grant.lease_id or "", 300)
     await market.leases.settle(bought.session_id, SessionStatus.ENDED, usage)
     late = Usage(bought.session_id, grant.lease_id or "", 900)
-    assert await market.leases.report([late]) == [grant.lease_id]
+    assert await market.leases.report([late]) == [None]
     assert (await stored(market, bought)).bytes_used == 300
 
 

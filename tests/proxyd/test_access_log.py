@@ -16,14 +16,14 @@ from support.waiting import until, until_true
 from proxyd import access_log
 from proxyd.access_log import Access, AccessLog, CannotRecordError
 
-ONE = Access(7, "session", "example.com", 443, 10, 20, 1.25, "ended")
+ONE = Access(7, "session", "198.51.100.7", "example.com", 443, 10, 20, 1.25, "ended")
 DAY = 86_400
 NOON = 1_769_860_800
 
 
 def opened(folder: Path, now: list[int], **changes: Any) -> AccessLog:
-    wanted = {"target": "host", "keep_days": 2, "key": b"k" * 32, "now": lambda: now[0], **changes}
-    return AccessLog(folder, **wanted)
+    wanted = {"target": "host", "keep_days": 2, "key": b"k" * 32, "now": lambda: now[0]}
+    return AccessLog(folder, **{"client": "none", **wanted, **changes})
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
@@ -37,7 +37,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
 async def test_each_proxied_connection_is_recorded(tmp_path: Path) -> None:
     folder = tmp_path / "access"
     async with running_in(
-        tmp_path, access_log={"folder": str(folder), "target": "host"}
+        tmp_path, access_log={"folder": str(folder), "target": "host", "client": "full"}
     ) as service:
         bought = await service.buy(await service.person(usd="10"))
         async with targets.echo() as target:
@@ -65,7 +65,40 @@ async def test_each_proxied_connection_is_recorded(tmp_path: Path) -> None:
     assert {each["session"] for each in found} == {bought.id}
     assert {each["host"] for each in found} == {"127.0.0.1"}
     assert [each["connection"] for each in found] == [1, 2, 3]
+    assert {each["client"] for each in found} == {"127.0.0.1"}
+    assert all(each["started"] <= each["time"] for each in found)
     assert bought.password not in json.dumps(found)
+
+
+@pytest.mark.parametrize(
+    ("client", "address", "told"),
+    [
+        ("none", "198.51.100.7", None),
+        ("full", "198.51.100.7", "198.51.100.7"),
+        ("network", "198.51.100.7", "198.51.100.0/24"),
+        ("full", "2001:db8:1:2::3", "2001:db8:1:2::3"),
+        ("network", "2001:db8:1:2::3", "2001:db8:1::/48"),
+        ("network", "fe80::1%lo", "fe80::/48"),
+    ],
+)
+def test_a_client_is_told_as_configured(
+    tmp_path: Path, client: str, address: str, told: str | None
+) -> None:
+    log = opened(tmp_path, [NOON], client=client)
+    log.put(ONE._replace(client=address))
+    log.close()
+    (found,) = records(tmp_path)
+    assert found.get("client") == told
+    assert (address in json.dumps(found)) is (client == "full")
+
+
+def test_a_record_tells_when_the_client_had_connected(tmp_path: Path) -> None:
+    log = opened(tmp_path, [NOON])
+    log.put(ONE._replace(seconds=3_600.25))
+    log.close()
+    (found,) = records(tmp_path)
+    assert (found["started"], found["time"]) == ("2026-01-31T10:59:59Z", "2026-01-31T12:00:00Z")
+    assert found["seconds"] == 3_600.25
 
 
 @pytest.mark.parametrize(

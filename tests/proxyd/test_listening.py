@@ -3,10 +3,13 @@
 import asyncio
 import socket
 import ssl
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from support.service import settings_for
 
+from proxyd.daemon import Listeners
 from proxyd.listening import (
     BACKLOG,
     CannotListenError,
@@ -154,6 +157,54 @@ def test_an_address_of_another_machine_is_named(host: str, shown: str) -> None:
 )
 def test_an_address_is_written_as_in_a_url(host: str, port: int, words: str) -> None:
     assert address_in_words(host, port) == words
+
+
+@pytest.mark.parametrize(
+    ("purpose", "variable", "setting"),
+    [
+        ("API", "PROXYD_API__PORT", "api.port"),
+        (
+            "proxy without passwords",
+            "PROXYD_PROXY__PASSWORDLESS_PORTS",
+            "proxy.passwordless_ports",
+        ),
+    ],
+)
+def test_a_port_in_use_is_told_with_the_setting_that_changes_it(
+    purpose: str, variable: str, setting: str
+) -> None:
+    with listen("127.0.0.1", 0, "API") as sock, pytest.raises(CannotListenError) as caught:
+        listen("127.0.0.1", bound_port(sock), purpose)
+    assert str(caught.value).endswith(f"with {variable} (the setting {setting})")
+
+
+def three_free_ports() -> int:
+    """Return the first of three ports in a row that nobody has."""
+    while True:
+        with ExitStack() as held:
+            first = bound_port(held.enter_context(listen("127.0.0.1", 0, "API")))
+            try:
+                for port in (first + 1, first + 2):
+                    held.enter_context(listen("127.0.0.1", port, "API"))
+            except (CannotListenError, OverflowError):
+                continue
+            return first
+
+
+def test_a_port_without_passwords_stays_the_same_as_long_as_it_is_free() -> None:
+    first = three_free_ports()
+    settings = settings_for("", proxy={"port": first, "passwordless_ports": [0, first + 1]})
+    for _ in range(2):
+        listeners = Listeners.open(settings, {})
+        ports = [bound_port(sock) for sock in listeners.passwordless]
+        listeners.close()
+        assert ports == [first + 2, first + 1]
+    with listen("127.0.0.1", first + 2, "API"):
+        listeners = Listeners.open(settings, {})
+        ports = [bound_port(sock) for sock in listeners.passwordless]
+        listeners.close()
+    assert ports[0] not in (first, first + 1, first + 2)
+    assert ports[1] == first + 1
 
 
 def test_without_a_certificate_there_is_no_tls() -> None:

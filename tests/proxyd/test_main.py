@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
 
@@ -413,6 +414,56 @@ def test_right_settings_are_said_to_be_right(run: Run, tmp_path: Path, database:
     assert str(file) in done.stdout
     assert run(["config", "check"]).returncode == 0
     assert not database.exists()
+
+
+def test_the_settings_to_check_are_named_with_or_without_the_option(
+    run: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "proxyd.toml"
+    file.write_text("[api]\nport = 99999\n")
+    for arguments in (["--config", str(file)], [str(file)]):
+        done = run(["config", "check", *arguments])
+        assert done.returncode == 2
+        assert "api.port" in done.stderr
+    misused(run(["config", "check", str(file), "--config", str(file)]), "not allowed with")
+    file.write_text("[api]\nport = 8081\n")
+    assert str(file) in run(["config", "check", str(file)]).stdout
+
+
+def test_mistakes_in_files_are_named_beside_those_in_settings(run: Run, tmp_path: Path) -> None:
+    file, key = tmp_path / "proxyd.toml", tmp_path / "signing.key"
+    key.write_text("short")
+    file.write_text(
+        f"""
+        [api]
+        port = 99999
+        tls_cert = "{tmp_path}/missing.pem"
+        tls_key = "{tmp_path}/missing.key"
+        [proxy]
+        host = "nowhere"
+        [auth]
+        signing_key_file = "{key}"
+        """
+    )
+    done = run(["config", "check", str(file)])
+    assert done.returncode == 2
+    told = [line.split(":")[0].strip() for line in done.stderr.splitlines()[1:]]
+    assert sorted(told) == [
+        "api.port",
+        "api.tls_cert",
+        "api.tls_key",
+        "auth.signing_key_file",
+        "proxy.host",
+    ]
+    for name in ("missing.pem", "missing.key"):
+        (tmp_path / name).write_text("nonsense")
+    assert "api.tls_cert: cannot use the certificate" in run(["config", "check", str(file)]).stderr
+
+
+def test_the_program_tells_its_version(run: Run) -> None:
+    done = run(["--version"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"proxyd {version('proxyd')}\n"
 
 
 def test_three_mistakes_are_all_three_named(run: Run, tmp_path: Path) -> None:

@@ -6,9 +6,19 @@ class Clock:
 
     def __init__(self, seconds: int = 1_800_000_000) -> None:
         self.now = seconds
+        self._jumped = 0
+
+    def jump(self, seconds: int) -> None:
+        """Set the clock to another time, while none passes."""
+        self.now += seconds
+        self._jumped += seconds
 
     def seconds(self) -> int:
         return self.now
 
     def milliseconds(self) -> int:
         return self.now * 1000
+
+    def steady(self) -> float:
+        """What a clock shows that nobody sets."""
+        return self.now - self._jumped

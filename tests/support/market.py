@@ -28,6 +28,8 @@ TERMS = Terms(
     passwordless_ports=(2001, 2002),
 )
 
+SWEEP_SECONDS = 15
+
 REWARDS = Rewards(referrer=50_000_000, referred=25_000_000)
 RATES = Rates(by_model={"a100": 1_500_000}, default=1_000_000, credit=10_000)
 
@@ -80,7 +82,9 @@ class Market:
         )
         self.referrals = Referrals(store, self.identifiers, clock.seconds, REWARDS)
         self.devices = Devices(store, self.identifiers, clock.seconds)
-        self.jobs = Jobs(store, self.devices, self.identifiers, clock.seconds, fee=1_000)
+        self.jobs = Jobs(
+            store, self.devices, self.identifiers, clock.seconds, clock.steady, fee=1_000
+        )
         self.deploys = Deploys(store, self.jobs, self.identifiers, clock.seconds, RATES)
         self.leases = Leases(store, self.identifiers, clock.seconds)
         self.traffic = NoTraffic()
@@ -106,6 +110,14 @@ class Market:
         if Decimal(credit):
             await self.deposit(email, micro(Decimal(credit)), currency=Currency.CREDIT)
         return login.profile.user_id
+
+    async def silence(self, seconds: int, jobs: Jobs | None = None) -> int:
+        """Let time pass, and jobs be taken back as the daemon does; return how many were."""
+        end, taken = self.clock.now + seconds, 0
+        while self.clock.now < end:
+            self.clock.now += min(SWEEP_SECONDS, end - self.clock.now)
+            taken += await (jobs or self.jobs).take_back()
+        return taken
 
     async def deposit(
         self,

@@ -173,8 +173,11 @@ def serving(url: str, *arguments: str, **settings: str) -> Iterator[Process]:
         process.stop(signal.SIGKILL)
 
 
-def proxied(daemon: Process, proxy: dict[str, Any], port: int) -> socket.socket:
+def proxied(
+    daemon: Process, proxy: dict[str, Any], port: int, *, receive_buffer: int = 0
+) -> socket.socket:
     """Return a socket that a bought session connects to a port of this machine."""
+    small = [(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)] if receive_buffer else []
     return socks.create_connection(
         ("127.0.0.1", port),
         proxy_type=socks.SOCKS5,
@@ -182,6 +185,7 @@ def proxied(daemon: Process, proxy: dict[str, Any], port: int) -> socket.socket:
         proxy_port=daemon.proxy_port,
         proxy_username=proxy["username"],
         proxy_password=proxy["password"],
+        socket_options=small,
     )
 
 
