@@ -202,8 +202,8 @@ def make(root: Path) -> None:
     _copy_this_version(root / INSTALLED)
     first = page_blocks()[0].splitlines()
     setup = next(index for index, line in enumerate(first) if line.startswith("make "))
-    fetching = first[: setup + 1] if not (root / "usr/bin/make").exists() else [first[setup]]
-    _inside(root, "\n".join(fetching))
+    is_set_up = (root / INSTALLED / ".venv" / ".complete").exists()
+    _inside(root, "\n".join(first[setup if is_set_up else 0 : setup + 1]))
 
 
 def _copy_this_version(target: Path) -> None:
