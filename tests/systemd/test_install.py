@@ -103,7 +103,15 @@ def test_it_is_shut_in(running: Service) -> None:
 
 def test_it_can_write_its_own_folder_and_nothing_else(running: Service) -> None:
     within = f"nsenter --target {running.main_pid} --mount --"
-    for path in ("/etc/proxyd/x", "/opt/proxyd/x", "/usr/x", "/var/x", "/run/x", "/home/x"):
+    for path in (
+        "/etc/proxyd/x",
+        "/opt/proxyd/x",
+        "/usr/x",
+        "/var/x",
+        "/run/x",
+        "/run/lock/x",
+        "/home/x",
+    ):
         done = running.machine.run(f"{within} touch {path}", check=False)
         assert done.returncode != 0, path
         assert "Read-only file system" in done.stderr or "No such file" in done.stderr, done.stderr
