@@ -1,5 +1,5 @@
 # make setup | make run | make test | make lint | make clients | make fuzz-api | make fuzz-wire | make bench | make bench-api |
-# make crash | make soak | make audit | make clean
+# make crash | make soak | make systemd | make audit | make clean
 
 SHELL := /bin/bash
 VENV := .venv
@@ -9,7 +9,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
 
-.PHONY: setup run test lint clients fuzz-api fuzz-wire bench bench-api crash soak audit clean
+.PHONY: setup run test lint clients fuzz-api fuzz-wire bench bench-api crash soak systemd audit clean
 
 setup: $(STAMP)
 
@@ -76,6 +76,15 @@ crash: setup
 # Everything at once for a while: what a daemon holds must stop growing.
 soak: setup
 	PYTHONPATH=.:tests SOAK_SECONDS=$${SOAK_SECONDS:-300} $(VENV)/bin/python -m soak
+
+# The units under a real systemd, on a Debian of its own in build/machine: as root, on Debian, with
+# debootstrap and systemd-container. Minutes the first time, then less than two.
+MACHINE := build/machine
+
+systemd: setup
+	PYTHONPATH=.:tests $(VENV)/bin/python -m support.machine $(MACHINE)
+	unshare --net /bin/sh -euc 'ip link set lo up; \
+		PROXYD_MACHINE=$(MACHINE) exec $(VENV)/bin/python -m pytest tests/systemd'
 
 # Asks the package index which of the pinned versions have known weaknesses.
 audit: setup

@@ -43,9 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logs.set_up(settings.log.level, settings.log.format)
         return _run(options.run(settings, options))
     except SettingsError as error:
-        complain(f"{len(error.problems)} wrong in the settings:")
         for problem in error.problems:
-            print(f"  {problem}", file=sys.stderr)  # noqa: T201
+            complain(f"wrong in the settings: {problem}")
         return MISUSED
     except AlreadyClaimedError as error:
         complain(

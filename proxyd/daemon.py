@@ -64,6 +64,7 @@ from proxyd.limits import (
 )
 from proxyd.listening import (
     address_in_words,
+    bound_address,
     bound_port,
     listen,
     listen_beside,
@@ -422,15 +423,11 @@ class Daemon:
 
     def in_words(self) -> str:
         """Return where everything listens, and on which database."""
-        api, proxy = self.settings.api, self.settings.proxy
-        scheme = "https" if self.listeners.tls else "http"
+        listeners = self.listeners
         words = [
-            f"API on {scheme}://{address_in_words(api.host, bound_port(self.listeners.api))}",
-            f"proxy on {address_in_words(proxy.host, bound_port(self.listeners.proxy))}",
-            *(
-                f"without passwords on {address_in_words(proxy.host, bound_port(sock))}"
-                for sock in self.listeners.passwordless
-            ),
+            f"API on {'https' if listeners.tls else 'http'}://{bound_address(listeners.api)}",
+            f"proxy on {bound_address(listeners.proxy)}",
+            *(f"without passwords on {bound_address(sock)}" for sock in listeners.passwordless),
             f"database {place(self.settings.storage.url)}",
         ]
         return ", ".join(words)

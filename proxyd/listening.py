@@ -80,6 +80,12 @@ def bound_port(sock: socket.socket) -> int:
     return port
 
 
+def bound_address(sock: socket.socket) -> str:
+    """Return where a socket listens, as `host:port`."""
+    host, port = sock.getsockname()[:2]
+    return address_in_words(host, port)
+
+
 def tls_context(certificate: str, key: str) -> ssl.SSLContext | None:
     """Return what speaks TLS with this certificate and key (PEM files); None without them.
 

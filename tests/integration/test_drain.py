@@ -6,19 +6,10 @@ from pathlib import Path
 
 import pytest
 from support import process, threads
-from support.process import Process
+from support.process import DOWNLOAD_BYTES as SIZE
+from support.process import Process, begin
 from support.targets import pattern
 from support.waiting import until_true
-
-SIZE = 30_000_000
-
-
-def begin(daemon: Process, proxy: dict[str, object], port: int) -> socket.socket:
-    """Begin a download that is too large for the buffers on its way."""
-    connection = process.proxied(daemon, proxy, port)
-    connection.sendall(f"GET /bytes/{SIZE} HTTP/1.1\r\nConnection: close\r\n\r\n".encode())
-    assert connection.recv(1) == b"H"
-    return connection
 
 
 def rest(connection: socket.socket) -> bytes:

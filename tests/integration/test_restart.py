@@ -75,8 +75,7 @@ class Load:
 
 
 def buy(supervisor: Supervisor, email: str, password: str) -> dict[str, str]:
-    asking = process.Process.__new__(process.Process)
-    asking.api = f"http://127.0.0.1:{supervisor.port('api')}"
+    asking = process.Api(f"http://127.0.0.1:{supervisor.port('api')}")
     return dict(asking.buy(asking.log_in(email, password))["proxy"])
 
 
@@ -114,6 +113,15 @@ def test_systemd_is_told_of_every_step_and_that_the_loop_turns(tmp_path: Path) -
         assert supervisor.wait() == 0
         until_true(lambda: supervisor.count("STOPPING=1") == 1, "told")
         assert supervisor.told.index("STOPPING=1") > supervisor.told.index("RELOADING=1")
+
+
+def test_it_says_where_the_sockets_listen_whatever_the_settings_say(tmp_path: Path) -> None:
+    with supervising(tmp_path) as supervisor:
+        supervisor.start(PROXYD_API__HOST="127.0.0.9", PROXYD_PROXY__HOST="127.0.0.9")
+        api, proxy = supervisor.port("api"), supervisor.port("proxy")
+        words = f"API on http://127.0.0.1:{api}, proxy on 127.0.0.1:{proxy}, "
+        assert f"ready: {words}" in supervisor.log
+        until_true(lambda: any(told.startswith(f"STATUS={words}") for told in supervisor.told))
 
 
 def config(folder: Path, level: str, extra: str = "") -> Path:

@@ -25,6 +25,7 @@ from support.waiting import until_true
 
 ROOT = Path(__file__).parent.parent.parent
 READY = re.compile(r"ready: API on (?P<api>\S+), proxy on \S+:(?P<port>\d+)")
+DOWNLOAD_BYTES = 30_000_000
 NODE = re.compile(r"this is node (\S+)")
 
 ENVIRONMENT = {
@@ -61,57 +62,17 @@ def run(url: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProce
     )
 
 
-class Process:
-    """`proxyd serve`, and what it prints.
+class Api:
+    """The API of a daemon that runs, for a client without an event loop.
 
     Args:
-        url: its database.
-        arguments: more for its command line.
-        settings: of its environment.
+        api: where it is.
+        proxy_port: where its proxy listens.
     """
 
-    command: tuple[str, ...] = ("proxyd", "serve")
-
-    def __init__(self, url: str, *arguments: str, **settings: str) -> None:
-        self.url = url
-        self.lines: list[str] = []
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", *self.command, *arguments],
-            cwd=ROOT,
-            env=environment(url, **settings),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        self.api = ""
-        self.proxy_port = 0
-
-    def wait_ready(self) -> "Process":
-        """Wait until it says that it serves."""
-        until_true(lambda: self._found() or self.process.poll() is not None, "ready")
-        assert self._found(), self.output
-        return self
-
-    def stop(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal, and return the exit status."""
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        status = self.process.wait(timeout=60)
-        self._reader.join()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return status
-
-    @property
-    def output(self) -> str:
-        return "".join(self.lines)
-
-    @property
-    def node_id(self) -> str:
-        """What it calls itself among other daemons."""
-        return NODE.findall(self.output)[-1]
+    def __init__(self, api: str, proxy_port: int = 0) -> None:
+        self.api = api
+        self.proxy_port = proxy_port
 
     def call(
         self,
@@ -151,6 +112,58 @@ class Process:
         _, body = self.call("GET", "/api/bandwidth/sessions?status=all", token=token)
         return next(each["bytes_used"] for each in body["sessions"] if each["id"] == session_id)
 
+
+class Process(Api):
+    """`proxyd serve`, and what it prints.
+
+    Args:
+        url: its database.
+        arguments: more for its command line.
+        settings: of its environment.
+    """
+
+    command: tuple[str, ...] = ("proxyd", "serve")
+
+    def __init__(self, url: str, *arguments: str, **settings: str) -> None:
+        super().__init__("")
+        self.url = url
+        self.lines: list[str] = []
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", *self.command, *arguments],
+            cwd=ROOT,
+            env=environment(url, **settings),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def wait_ready(self) -> "Process":
+        """Wait until it says that it serves."""
+        until_true(lambda: self._found() or self.process.poll() is not None, "ready")
+        assert self._found(), self.output
+        return self
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal, and return the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        status = self.process.wait(timeout=60)
+        self._reader.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return status
+
+    @property
+    def output(self) -> str:
+        return "".join(self.lines)
+
+    @property
+    def node_id(self) -> str:
+        """What it calls itself among other daemons."""
+        return NODE.findall(self.output)[-1]
+
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
@@ -174,7 +187,7 @@ def serving(url: str, *arguments: str, **settings: str) -> Iterator[Process]:
 
 
 def proxied(
-    daemon: Process, proxy: dict[str, Any], port: int, *, receive_buffer: int = 0
+    daemon: Api, proxy: dict[str, Any], port: int, *, receive_buffer: int = 0
 ) -> socket.socket:
     """Return a socket that a bought session connects to a port of this machine."""
     small = [(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)] if receive_buffer else []
@@ -187,6 +200,15 @@ def proxied(
         proxy_password=proxy["password"],
         socket_options=small,
     )
+
+
+def begin(daemon: Api, proxy: dict[str, Any], port: int) -> socket.socket:
+    """Begin a download from `threads.web` that is too large for the buffers on its way."""
+    connection = proxied(daemon, proxy, port)
+    path = f"/bytes/{DOWNLOAD_BYTES}"
+    connection.sendall(f"GET {path} HTTP/1.1\r\nConnection: close\r\n\r\n".encode())
+    assert connection.recv(1) == b"H"
+    return connection
 
 
 def bytes_used(url: str, session_id: str) -> int:

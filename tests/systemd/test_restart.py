@@ -1,0 +1,133 @@
+"""Reload, restart and stop by systemctl, with the sockets held by systemd, under load."""
+
+import asyncio
+import socket
+import threading
+from typing import Any
+
+from support import targets, threads
+from support.installed import EMAIL, PASSWORD, Service, block
+from support.process import DOWNLOAD_BYTES, begin
+from support.socks import tunnel
+from support.waiting import until, until_true
+
+PER_SECOND = 300
+LATE_SECONDS_MAX = 60
+
+
+class Load:
+    """Clients that come at their times whether or not earlier ones were served, each over a
+    connection of its own."""
+
+    def __init__(self, proxy: dict[str, Any], target: targets.Target) -> None:
+        self._proxy = proxy
+        self._target = target
+        self.served = 0
+        self.failures: list[str] = []
+
+    async def run(self, over: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
+        began, number = loop.time(), 0
+        async with asyncio.TaskGroup() as group:
+            while not over.is_set():
+                while number < (loop.time() - began) * PER_SECOND:
+                    group.create_task(self._visit())
+                    number += 1
+                await asyncio.sleep(1 / PER_SECOND)
+
+    async def _visit(self) -> None:
+        try:
+            async with asyncio.timeout(LATE_SECONDS_MAX):
+                client = await tunnel(
+                    self._proxy["port"],
+                    *(self._proxy["username"], self._proxy["password"]),
+                    *(self._target.host, self._target.port),
+                )
+                await client.send(b"hello")
+                assert await client.receive(5) == b"hello"
+                await client.close()
+        except (OSError, EOFError, AssertionError, TimeoutError) as error:
+            self.failures.append(repr(error))
+        else:
+            self.served += 1
+
+
+async def test_a_restart_under_load_refuses_nobody(running: Service, token: str) -> None:
+    bought = await asyncio.to_thread(running.buy, token)
+    over = asyncio.Event()
+    async with targets.echo() as target:
+        load = Load(bought["proxy"], target)
+        task = asyncio.create_task(load.run(over))
+        for _ in range(2):
+            enough = load.served + 2 * PER_SECOND
+            await until(lambda enough=enough: load.served >= enough, "served")
+            before = running.main_pid
+            command = "systemctl restart proxyd.service"
+            await asyncio.to_thread(running.machine.run, command)
+            assert running.main_pid != before
+        enough = load.served + 2 * PER_SECOND
+        await until(lambda: load.served >= enough, "served")
+        over.set()
+        await task
+    assert load.failures == []
+
+
+def test_a_reload_takes_limits_and_refuses_what_is_wrong(running: Service) -> None:
+    machine = running.machine
+    before, cursor = running.main_pid, machine.journal_cursor()
+    try:
+        running.configure(limits__idle_seconds='"long"')
+        machine.run(block("systemctl reload"))
+        running.wait_for_line("not reloaded, the old settings stay: limits.idle_seconds", cursor)
+        running.configure(limits__idle_seconds="7.0", market__session_days="3")
+        machine.run(block("systemctl reload"))
+        running.wait_for_line("these change with a restart only: market.session_days", cursor)
+        assert "reloaded: limits.idle_seconds" in machine.journal(cursor)
+    finally:
+        running.configure()
+        machine.run(block("systemctl reload"))
+    until_true(lambda: running.state == "active")
+    assert running.main_pid == before
+
+
+def test_a_stop_waits_for_a_transfer_to_end(running: Service, token: str) -> None:
+    cursor = running.machine.journal_cursor()
+    with threads.web() as target:
+        bought = running.buy(token)
+        connection = begin(running, bought["proxy"], target.port)
+        stopping = threading.Thread(
+            target=running.machine.run, args=("systemctl stop proxyd.service",)
+        )
+        stopping.start()
+        until_true(lambda: running.state == "deactivating")
+        running.wait_for_line("draining: 1 connections", cursor)
+        assert running.machine.show("StatusText") == "draining 1 connections"
+        with connection, connection.makefile("rb") as file:
+            assert file.read().endswith(targets.pattern(DOWNLOAD_BYTES))
+        stopping.join()
+    assert (running.state, running.machine.show("Result")) == ("inactive", "success")
+    # The sockets still listen: whoever comes has it started.
+    with socket.create_connection(("127.0.0.1", 8080)):
+        until_true(lambda: running.state == "active", "started by a client")
+    assert running.log_in(EMAIL, PASSWORD)
+
+
+def test_a_stop_cuts_what_does_not_end_in_time(running: Service, token: str) -> None:
+    cursor = running.machine.journal_cursor()
+    with running.changed(limits__drain_seconds="1.0"), threads.web() as target:
+        with begin(running, running.buy(token)["proxy"], target.port):
+            running.machine.run("systemctl stop proxyd.service")
+        assert (running.state, running.machine.show("Result")) == ("inactive", "success")
+    assert "cutting 1 connections" in running.machine.journal(cursor)
+
+
+def test_stopped_with_its_sockets_it_stays_stopped(running: Service) -> None:
+    running.machine.run("systemctl stop proxyd.service proxyd.socket proxyd-api.socket")
+    for port in (1080, 8080):
+        with socket.socket() as client:
+            assert client.connect_ex(("127.0.0.1", port)) != 0
+    assert running.state == "inactive"
+    # Its sockets come with it.
+    running.machine.run("systemctl start proxyd.service")
+    for port in (1080, 8080):
+        socket.create_connection(("127.0.0.1", port)).close()

@@ -1,0 +1,37 @@
+"""An upgrade, a backup and its restoring, by the commands of the page for operators."""
+
+from support.installed import AS_SERVICE, EMAIL, PASSWORD, Service, block
+from support.machine import FROM_WHEELS
+
+
+def test_an_upgrade_serves_the_new_version(running: Service, token: str) -> None:
+    machine = running.machine
+    version = "proxyd_build_info{version="
+    metrics = "python3 -c 'import urllib.request as u; print(u.urlopen(\"{}\").read().decode())'"
+    look = metrics.format("http://127.0.0.1:8080/metrics")
+    assert f'{version}"0.1.0"' in machine.says(look)
+    before = running.main_pid
+    machine.run('sed -i \'s/^version = "0.1.0"/version = "0.1.1"/\' /opt/proxyd/pyproject.toml')
+    machine.run(block("before-upgrade.db"), **AS_SERVICE, **FROM_WHEELS)
+    assert running.main_pid != before
+    assert f'{version}"0.1.1"' in machine.says(look)
+    assert running.call("GET", "/auth/me", token=token)[0] == 200
+    mode = machine.says("stat --format='%a %s' /var/lib/proxyd/before-upgrade.db").split()
+    assert mode[0] == "600"
+    assert int(mode[1]) > 4096
+
+
+def test_a_backup_brings_back_what_was(running: Service, token: str) -> None:
+    machine = running.machine
+    kept = running.buy(token)["session_id"]
+    machine.run(block("backup /var/lib/proxyd/copy.db"), **AS_SERVICE)
+    lost = running.buy(token)["session_id"]
+    machine.run(block("cp --preserve=mode"), **AS_SERVICE)
+    assert running.state == "active"
+    owners = machine.says("stat --format='%U %a' /var/lib/proxyd/proxyd.db*")
+    assert set(owners.splitlines()) <= {"proxyd 600", "root 600"}
+    _, body = running.call("GET", "/api/bandwidth/sessions", token=running.log_in(EMAIL, PASSWORD))
+    found = {each["id"] for each in body["sessions"]}
+    assert kept in found
+    assert lost not in found
+    running.buy(token)
