@@ -7,9 +7,9 @@ from storage.ledger import DifferenceRow
 from storage.store import Transaction
 
 BANDS = ("band_a", "band_b", "band_c", "band_d")
-PROBES = 8
+PROBES = 64
 
-_PROBE_NAMES = tuple(f"value_{letter}" for letter in "abcdefgh")
+_PROBE_NAMES = tuple(f"value_{first}{second}" for first in "abcdefgh" for second in "abcdefgh")
 
 
 class RewardRow(NamedTuple):

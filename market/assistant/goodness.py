@@ -27,7 +27,7 @@ from market.ids import Identifiers
 from market.ledger import Movement, Transfer
 from market.money import MICRO, Currency
 from storage import assistant as queries
-from storage.assistant import PrintRow, RewardRow
+from storage.assistant import PROBES, PrintRow, RewardRow
 from storage.store import Store, Transaction
 
 DAY_SECONDS = 86_400
@@ -261,10 +261,13 @@ async def pay(
 async def _is_known(tx: Transaction, file_hash: str, likeness: Likeness) -> bool:
     if await queries.was_rewarded(tx, file_hash):
         return True
-    for compared in likeness.compared:
-        for band, values in enumerate(compared.probes()):
-            for row in await queries.prints_near(tx, band, sorted(values)):
-                if compared.is_like(Print(*row)):
+    for band, seekers in enumerate(likeness.seekers()):
+        values = sorted(seekers)
+        for start in range(0, len(values), PROBES):
+            for row in await queries.prints_near(tx, band, values[start : start + PROBES]):
+                kept = Print(*row)
+                value = bands(kept.bits)[band]
+                if any(compared.is_like(kept) for compared in seekers[value]):
                     return True
     return False
 
