@@ -62,7 +62,7 @@ Query = TypeVar("Query")
 class Call(Generic[Body, Query]):
     """A request that was read and checked.
 
-    `client` is the address it came from, `login` who is calling where the route wants to know;
+    `client` is the network that it is counted by, `login` who calls where the route wants to know;
     `accept_language` is the header of that name.
     """
 

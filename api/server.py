@@ -24,6 +24,7 @@ from api.router import Router, routed, wrong_method
 from api.routes import Auth, Call, Encoded, Nothing, Route, Streamed, encode
 from market.accounts import Caller
 from market.errors import Code, MarketError
+from market.networks import counted_network
 from market.once import Once, Replayed, Seal
 from storage.devices import DeviceRow
 from storage.errors import StoreError
@@ -220,7 +221,7 @@ class HttpServer:
     async def _call(
         self, request: web.BaseRequest, route: Route, names: dict[str, str]
     ) -> Call[Any, Any]:
-        client = self._client(request)
+        client = counted_network(self._client(request))
         login, worker = await self._identify(request, route, client)
         query: object = None
         if route.query is not Nothing:
@@ -234,6 +235,7 @@ class HttpServer:
                 max_bytes=route.form_max_bytes,
                 uploads=self._uploads,
                 client=client,
+                user_id=login.profile.user_id if login is not None else "",
             )
         elif route.body is not Nothing:
             absent = route.body_optional and not request.body_exists
@@ -253,7 +255,7 @@ class HttpServer:
     async def _identify(
         self, request: web.BaseRequest, route: Route, client: str
     ) -> tuple[Caller | None, DeviceRow | None]:
-        """Return who calls; each caller may call so often, and each address that is nobody."""
+        """Return who calls; each caller may call so often, and each network that is nobody."""
         login, worker = None, None
         identity = client
         try:

@@ -1,6 +1,7 @@
 """Forms with files: read as declared, bounded while they are read, refused for what they are."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -110,15 +111,52 @@ async def test_the_first_bytes_too_many_end_it(
 async def test_a_body_that_does_not_come_is_not_waited_for(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forms, "BODY_TIMEOUT_SECONDS", 0.05)
     gone = asyncio.Event()
 
     async def stuck():
         yield FILE[:100]
         await gone.wait()
 
-    assert await send(service, stuck()) == (408, "request_timeout")
+    for name in ("GRACE_SECONDS", "BODY_TIMEOUT_SECONDS"):
+        with monkeypatch.context() as patched:
+            patched.setattr(forms, name, 0.05)
+            assert await send(service, stuck()) == (408, "request_timeout")
     gone.set()
+
+
+async def test_a_body_that_trickles_is_not_waited_for(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it would go on: what comes buys less time than it takes."""
+    monkeypatch.setattr(forms, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(forms, "BYTES_PER_SECOND_MIN", 1000)
+    sent = 0
+
+    async def trickling():
+        nonlocal sent
+        while sent < 10_000:
+            sent += 1
+            yield FILE[sent - 1 : sent]
+            await asyncio.sleep(0.01)
+
+    assert await send(service, trickling()) == (408, "request_timeout")
+    assert sent < len(FILE)
+
+
+async def test_a_body_that_keeps_coming_is_waited_for(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forms, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(forms, "BYTES_PER_SECOND_MIN", 1)
+    body = FILE + END
+
+    async def slow():
+        for start in range(0, len(body), 100):
+            yield body[start : start + 100]
+            await asyncio.sleep(0.02)
+
+    assert len(body) > 1000
+    assert await send(service, slow()) == (200, "")
 
 
 async def test_a_client_that_asks_first_is_told_to_go_on(service: Service) -> None:
@@ -138,7 +176,7 @@ async def test_a_client_that_asks_first_is_told_to_go_on(service: Service) -> No
 
 async def test_so_many_forms_are_in_memory_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forms, "READING_MAX", 3)
-    monkeypatch.setattr(forms, "READING_PER_CLIENT_MAX", 2)
+    monkeypatch.setattr(forms, "READING_PER_CALLER_MAX", 2)
     uploads, leave = Uploads(), asyncio.Event()
     held: list[str] = []
 
@@ -153,6 +191,55 @@ async def test_so_many_forms_are_in_memory_and_no_more(monkeypatch: pytest.Monke
     leave.set()
     await asyncio.gather(*tasks)
     assert len(held) == 6
+
+
+async def test_some_places_are_kept_for_those_who_are_logged_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forms, "BODY_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(forms, "READING_MAX", 4)
+    monkeypatch.setattr(forms, "READING_NOBODY_MAX", 2)
+    monkeypatch.setattr(forms, "READING_PER_CALLER_MAX", 2)
+    uploads = Uploads()
+
+    async def is_let_in(client: str, user_id: str = "") -> bool:
+        try:
+            await held.enter_async_context(uploads.slot(client, user_id))
+        except MarketError:
+            return False
+        return True
+
+    async with AsyncExitStack() as held:
+        assert [await is_let_in(client) for client in "abc"] == [True, True, False]
+        assert await is_let_in("a", "ann")
+        assert not await is_let_in("a", "ben")  # the third of that network
+        assert await is_let_in("b", "ann")
+        assert not await is_let_in("d", "ann")  # the third of hers, and the fifth in all
+    async with AsyncExitStack() as held:
+        assert [await is_let_in(client, "ann") for client in "abc"] == [True, True, False]
+
+
+async def test_addresses_of_one_ipv6_network_are_one_client(tmp_path: Path) -> None:
+    settings = {
+        "api": {"trusted_proxies": ["127.0.0.0/8"]},
+        "assistant": {"requests_per_minute": 1},
+    }
+    async with running_in(tmp_path, **settings) as service:
+        for address, status in (
+            ("2001:db8:1:2::1", 200),
+            ("2001:db8:1:2:ffff::2", 429),
+            ("2001:db8:1:3::1", 200),
+            ("192.0.2.1", 200),
+            ("192.0.2.2", 200),
+            ("::ffff:192.0.2.1", 429),
+        ):
+            answer = await service.call(
+                "POST",
+                "/api/assistant/chat",
+                {"message": "hi"},
+                headers={"X-Forwarded-For": address},
+            )
+            assert answer.status == status, address
 
 
 async def test_who_waits_too_long_or_behind_too_many_is_told_to_come_back(
