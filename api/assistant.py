@@ -136,6 +136,7 @@ class AssistantRoutes:
                     "lang": "en",
                 },
                 errors=(Code.TOO_MANY_ATTEMPTS,),
+                ends_with_client=True,
                 events={"delta": ChatDelta, "done": ChatReply},
             ),
             Route(
@@ -147,6 +148,7 @@ class AssistantRoutes:
                 auth=Auth.OPTIONAL_JWT,
                 body=AnalyzeForm,
                 form_max_bytes=self._form_max_bytes,
+                ends_with_client=True,
                 errors=(
                     Code.PHOTO_TOO_LARGE,
                     Code.PHOTO_TOO_MANY_PIXELS,
@@ -165,8 +167,7 @@ class AssistantRoutes:
 
     async def chat(self, call: Call[ChatRequest, Any]) -> Reply:
         """Answer a message."""
-        self._count(call)
-        message = _message(call.body, call.accept_language)
+        message = _message(call.body, call.accept_language, self._counted(call))
         if call.body.stream:
             return Streamed(events=self._events(message, call))
         said = await self._chat.answer(message, call.login)
@@ -174,7 +175,7 @@ class AssistantRoutes:
 
     async def analyze(self, call: Call[Form[AnalyzeForm], Any]) -> AnalyzeReply:
         """Look at a photo, and reward a good deed."""
-        self._count(call)
+        asker = self._counted(call)
         async with call.body.received() as form:
             photo = await self._photos.read(form.file)
             form.file = File()
@@ -185,6 +186,7 @@ class AssistantRoutes:
                 location=form.location or "",
                 weather=form.weather or "",
                 language=language_of(form.lang, "", call.accept_language),
+                asker=asker,
             ),
             call.login,
         )
@@ -208,13 +210,14 @@ class AssistantRoutes:
                 yield "delta", ChatDelta(text=piece.text)
         yield "done", ChatReply(reply=reply, model=model, credit_reward=0)
 
-    def _count(self, call: Call[Any, Any]) -> None:
+    def _counted(self, call: Call[Any, Any]) -> str:
+        """Count a call, and return who it is counted by: a user, or a network that is nobody."""
         caller = call.login.profile.user_id if call.login is not None else call.client
-        self._throttle.check(caller)
-        self._throttle.count(caller)
+        self._throttle.take(caller)
+        return caller
 
 
-def _message(body: ChatRequest, accept_language: str) -> Message:
+def _message(body: ChatRequest, accept_language: str, asker: str) -> Message:
     return Message(
         text=body.message,
         turns=[
@@ -225,4 +228,5 @@ def _message(body: ChatRequest, accept_language: str) -> Message:
         location=body.location or "",
         weather=body.weather or "",
         language=language_of(body.lang, body.message, accept_language),
+        asker=asker,
     )

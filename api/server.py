@@ -184,6 +184,7 @@ class HttpServer:
             route, names = self._router.find(request.method, path)
             if self._draining and not route.while_draining:
                 raise TransportError(Transport.DRAINING)
+            cast(_Connection, request.protocol).ends_request = route.ends_with_client
             reply = await route.handler(await self._call(request, route, names))
             if isinstance(reply, Streamed):
                 headers = {"Server": SERVER, request_id.HEADER: request_id.current.get()}
@@ -202,6 +203,8 @@ class HttpServer:
         except Exception:
             _logger.exception("%s %s failed", request.method, request.path)
             failure = errors.of_transport(Transport.INTERNAL_ERROR)
+        finally:
+            cast(_Connection, request.protocol).ends_request = False
         return _refusal(failure)
 
     def _measured(self, request: web.BaseRequest, exposition: Exposition) -> web.Response:
@@ -316,11 +319,24 @@ class _Server(web.Server):
 class _Connection(RequestHandler):
     """One HTTP connection; nothing of a hostile request reaches the log or the answer."""
 
-    __slots__ = ()
+    `ends_request` says whether the request in progress ends when the connection is lost.
+    """
+
+    __slots__ = ("ends_request",)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - aiohttp's own
+        super().__init__(*args, **kwargs)
+        self.ends_request = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         cast(_Server, self._manager).make_room(self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        serving = self._task_handler
+        super().connection_lost(exc)
+        if self.ends_request and serving is not None:
+            serving.cancel()
 
     @property
     def is_waiting(self) -> bool:

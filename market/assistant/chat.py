@@ -37,7 +37,10 @@ _MODES = {
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What somebody says: `turns` came before, oldest first; the rest is context."""
+    """What somebody says: `turns` came before, oldest first; the rest is context.
+
+    `asker` is who its call to the model is counted by.
+    """
 
     text: str
     turns: Sequence[Turn] = ()
@@ -45,6 +48,7 @@ class Message:
     location: str = ""
     weather: str = ""
     language: Language = "en"
+    asker: str = ""
 
 
 class Chat:
@@ -70,7 +74,8 @@ class Chat:
         """
         if self._asking is not None:
             try:
-                text, model = await self._asking.ask(_question(message, self._model), _text)
+                question = _question(message, self._model)
+                text, model = await self._asking.ask(question, _text, message.asker)
             except ModelError:
                 return await self._built_in(message, caller)
             return Said(text, model)
@@ -80,7 +85,8 @@ class Chat:
         """Answer a message piece by piece; the pieces together are the answer."""
         if self._asking is not None:
             try:
-                async with aclosing(self._asking.stream(_question(message, self._model))) as pieces:
+                question = _question(message, self._model)
+                async with aclosing(self._asking.stream(question, message.asker)) as pieces:
                     async for piece in pieces:
                         yield piece
             except ModelError:

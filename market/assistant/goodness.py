@@ -65,13 +65,17 @@ class RewardTerms:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A photo, and what its sender says about it."""
+    """A photo, and what its sender says about it.
+
+    `asker` is who its call to the model is counted by.
+    """
 
     photo: Photo
     caption: str = ""
     location: str = ""
     weather: str = ""
     language: Language = "en"
+    asker: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +149,7 @@ class Goodness:
             return _unverified(submission, "no_model")
         question = _question(submission, self._model, [*self._terms.amounts, NO_DEED])
         try:
-            verdict, model = await self._asking.ask(question, self._read)
+            verdict, model = await self._asking.ask(question, self._read, submission.asker)
         except ModelError:
             return _unverified(submission, "model_failed")
         is_real = verdict.is_real and not submission.photo.is_declared_generated

@@ -299,9 +299,50 @@ async def test_a_server_without_schemas_is_asked_without(
 
 async def test_calls_at_once_are_bounded(tmp_path: Path, upstream: Upstream) -> None:
     async with running_in(tmp_path, assistant=with_model(upstream, concurrency=2)) as service:
-        await asyncio.gather(*(service.call("POST", CHAT, HELLO) for _ in range(20)))
+        await asyncio.gather(*(service.call("POST", CHAT, HELLO) for _ in range(16)))
     assert upstream.most <= 2
-    assert len(upstream.asked) == 20
+    assert len(upstream.asked) == 16
+
+
+async def test_one_caller_does_not_take_the_whole_model(
+    modelled: Service, upstream: Upstream
+) -> None:
+    upstream.will(stand_in.hangs)
+    person = await modelled.person()
+    several = [
+        asyncio.create_task(modelled.call("POST", CHAT, HELLO, token=token))
+        for token in (person.token, None)
+        for _ in range(6)
+    ]
+    await until(lambda: upstream.now == 4)
+    upstream.will(stand_in.says("You are another."))
+    other = await modelled.person()
+    answer = await modelled.call("POST", CHAT, HELLO, token=other.token)
+    assert answer.body["reply"] == "You are another."
+    assert len(upstream.asked) == 5
+    for each in several:
+        each.cancel()
+    await asyncio.wait(several)
+
+
+@pytest.mark.parametrize("way", ["chat", "stream", "photo"])
+async def test_a_client_that_does_not_wait_ends_its_call(
+    modelled: Service, upstream: Upstream, way: str
+) -> None:
+    upstream.will(stand_in.hangs)
+    call = {
+        "chat": modelled.call("POST", CHAT, HELLO),
+        "stream": modelled.stream(CHAT, {**HELLO, "stream": True}),
+        "photo": modelled.upload(ANALYZE, PHOTO),
+    }
+    asking = asyncio.create_task(call.pop(way))
+    for other in call.values():
+        other.close()
+    await until(lambda: upstream.now == 1)
+    asking.cancel()
+    await until(lambda: not upstream.now, "the model is left alone")
+    upstream.will(stand_in.says("Still here."))
+    assert (await modelled.call("POST", CHAT, HELLO)).body["reply"] == "Still here."
 
 
 async def test_a_client_that_leaves_frees_the_model(modelled: Service, upstream: Upstream) -> None:

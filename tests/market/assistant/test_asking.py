@@ -5,6 +5,7 @@ import logging
 
 import pytest
 from support.model import ScriptedModel
+from support.waiting import until
 
 from market.assistant import asking as module
 from market.assistant.asking import Asking, CircuitBreaker, Slots
@@ -23,12 +24,12 @@ def asking(model: ScriptedModel, seconds: float = 20, slots: Slots | None = None
     return Asking(model, slots or Slots(4), seconds=seconds)
 
 
-async def ask(made: Asking) -> tuple[str, str]:
-    return await made.ask(QUESTION, str)
+async def ask(made: Asking, caller: str = "ann") -> tuple[str, str]:
+    return await made.ask(QUESTION, str, caller)
 
 
 async def pieces(made: Asking) -> list[str]:
-    return [piece.text async for piece in made.stream(QUESTION)]
+    return [piece.text async for piece in made.stream(QUESTION, "ann")]
 
 
 async def test_an_answer_comes_with_the_name_of_who_gave_it() -> None:
@@ -59,7 +60,7 @@ async def test_what_makes_no_sense_is_asked_again_too() -> None:
             raise ModelError("no number")
         return int(text)
 
-    assert await asking(model).ask(QUESTION, read) == (7, "scripted")
+    assert await asking(model).ask(QUESTION, read, "ann") == (7, "scripted")
 
 
 async def test_what_is_of_no_use_is_not_asked_again() -> None:
@@ -106,7 +107,8 @@ async def test_so_many_calls_run_at_once_and_no_more() -> None:
     model = ScriptedModel("yes")
     slots = Slots(3)
     first, second = asking(model, slots=slots), asking(model, slots=slots)
-    await asyncio.gather(*(ask(made) for made in [first, second] * 20))
+    several = enumerate([first, second] * 20)
+    await asyncio.gather(*(ask(made, f"caller {number % 4}") for number, made in several))
     assert model.most == 3
     assert len(model.asked) == 40
 
@@ -125,12 +127,36 @@ async def test_of_those_that_wait_too_many_are_turned_away(
     }
 
 
+async def test_one_caller_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WAITING_PER_CALLER_MAX", 2)
+    slots = Slots(4, 2)
+    deadline = asyncio.get_running_loop().time() + 20
+    order: list[str] = []
+    leave = asyncio.Event()
+
+    async def hold(caller: str) -> None:
+        async with slots.take(deadline, caller):
+            order.append(caller)
+            await leave.wait()
+
+    greedy = [asyncio.create_task(hold("ann")) for _ in range(5)]
+    await asyncio.sleep(0)
+    with pytest.raises(ModelError, match="too many"):
+        await greedy[4]
+    others = [asyncio.create_task(hold(caller)) for caller in ("ben", "cid")]
+    await until(lambda: len(order) == 4)
+    assert order == ["ann", "ann", "ben", "cid"]
+    leave.set()
+    await asyncio.gather(*greedy[:4], *others)
+    assert order.count("ann") == 4
+
+
 async def test_a_slot_is_given_back_whatever_happens() -> None:
     slots = Slots(1)
     for attempt in (DOWN, None, "yes"):
         made = asking(ScriptedModel(attempt), seconds=0.05, slots=slots)
         await asyncio.gather(ask(made), return_exceptions=True)
-    left = asking(ScriptedModel(["a", "b"]), slots=slots).stream(QUESTION)
+    left = asking(ScriptedModel(["a", "b"]), slots=slots).stream(QUESTION, "ann")
     assert await anext(left) == Said("a", "scripted")
     await left.aclose()
     assert (await ask(asking(ScriptedModel("yes"), slots=slots)))[0] == "yes"
