@@ -14,6 +14,7 @@ ATTEMPTS = 2
 PAUSE_SECONDS = 0.2
 FAILURES_MAX = 5
 OPEN_SECONDS = 30.0
+WITHOUT_SCHEMA_SECONDS = 3600.0
 WAITING_MAX = 64
 WAITING_PER_CALLER_MAX = 16
 CUT_OFF = " …"
@@ -143,6 +144,7 @@ class Asking:
         self._slots = slots
         self._seconds = seconds
         self._breaker = CircuitBreaker(_clock)
+        self._without_schema_until = 0.0
 
     async def ask(
         self, question: Question, read: Callable[[str], _Read], caller: str
@@ -159,6 +161,9 @@ class Asking:
         """
         self._breaker.check()
         deadline = _clock() + self._seconds
+        if _clock() < self._without_schema_until:
+            question = dataclasses.replace(question, schema=None)
+        has_schema = question.schema is not None
         async with self._slots.take(deadline, caller):
             for attempt in range(1, ATTEMPTS + 1):
                 try:
@@ -169,8 +174,16 @@ class Asking:
                     question = await _again(question, error, attempt, deadline)
                 else:
                     self._breaker.succeeded()
+                    if has_schema and question.schema is None:
+                        self._leave_schemas_out()
                     return answer, said.model
         raise AssertionError("the last attempt returns or raises")
+
+    def _leave_schemas_out(self) -> None:
+        """Remember that the server answers without a schema what it refused with one."""
+        words = "the model refuses a JSON schema; for %.0f seconds it is asked without"
+        _logger.info(words, WITHOUT_SCHEMA_SECONDS)
+        self._without_schema_until = _clock() + WITHOUT_SCHEMA_SECONDS
 
     async def stream(self, question: Question, caller: str) -> AsyncGenerator[Said, None]:
         """Yield an answer as it comes; one that breaks off, or never ends, ends with an ellipsis.

@@ -83,6 +83,32 @@ async def test_a_server_that_may_refuse_schemas_is_asked_without() -> None:
     assert [question.schema is None for question in model.asked] == [False, True]
 
 
+async def test_a_server_that_refuses_schemas_is_not_asked_in_vain_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = ScriptedModel(ModelError("status 400", without_schema=True), "yes")
+    made = asking(model)
+    for _ in range(3):
+        await ask(made)
+    assert [question.schema is None for question in model.asked] == [False, True, True, True]
+    monkeypatch.setattr(module, "WITHOUT_SCHEMA_SECONDS", 0)
+    model = ScriptedModel(ModelError("status 400", without_schema=True), "yes", "yes")
+    made = asking(model)
+    for _ in range(2):
+        await ask(made)
+    assert [question.schema is None for question in model.asked] == [False, True, False]
+
+
+async def test_a_server_that_refuses_more_than_schemas_is_asked_with_one_again() -> None:
+    refusal = ModelError("status 400", without_schema=True)
+    model = ScriptedModel(refusal, ModelError("status 400", is_final=True), "yes")
+    made = asking(model)
+    with pytest.raises(ModelError):
+        await ask(made)
+    await ask(made)
+    assert [question.schema is None for question in model.asked] == [False, True, False]
+
+
 async def test_everything_together_has_one_deadline() -> None:
     model = ScriptedModel(None)
     with pytest.raises(ModelError, match="too long"):
