@@ -229,10 +229,20 @@ async def test_the_model_answers(modelled: Service, upstream: Upstream) -> None:
 
 
 async def test_a_reply_is_streamed(modelled: Service) -> None:
+    await modelled.call("POST", CHAT, HELLO)
     events = await modelled.stream(CHAT, {**HELLO, "stream": True})
     assert [name for name, _ in events] == ["delta"] * 4 + ["done"]
     assert "".join(data["text"] for _, data in events[:-1]) == "Hello from the model."
     assert events[-1][1] == (await modelled.call("POST", CHAT, HELLO)).body
+
+
+async def test_thoughts_are_not_shown_even_if_only_their_end_is_marked(
+    modelled: Service, upstream: Upstream
+) -> None:
+    upstream.will(stand_in.says("They want a greeting. </think> Hello!"))
+    events = await modelled.stream(CHAT, {**HELLO, "stream": True})
+    assert [data["text"] for name, data in events if name == "delta"] == ["Hello!"]
+    assert (await modelled.call("POST", CHAT, HELLO)).body["reply"] == "Hello!"
 
 
 TROUBLES = {
