@@ -170,11 +170,13 @@ class Form(Generic[_Body]):
 class _Fields:
     """Collects the fields of a form; those that nobody asked for are let go as they come.
 
-    An empty text is an absent one: that is how browsers send what was not filled in.
+    An empty text is an absent one: that is how browsers send what was not filled in. A field that
+    is there twice is refused, because either could be the one that was meant.
     """
 
     def __init__(self, kind: type[Struct]) -> None:
         self.found: dict[str, str | File] = {}
+        self._seen: set[str] = set()
         self._kinds = {each.name: each.type for each in msgspec.structs.fields(kind)}
         self._name = ""
         self._content: bytearray | None = None
@@ -182,12 +184,21 @@ class _Fields:
     def take(self, event: object) -> None:
         """Take what the parser says: a field begins, goes on, or (None) is over."""
         if isinstance(event, MultipartSegment):
-            self._name = event.name or ""
-            self._content = bytearray() if self._name in self._kinds else None
+            self._begin(event.name or "")
         elif isinstance(event, (bytes, bytearray)):
             self._go_on(event)
         elif self._content is not None:
             self._end(self._content)
+
+    def _begin(self, name: str) -> None:
+        if name in self._seen:
+            message = f"The field {name} is there more than once."
+            raise MarketError(Code.INVALID_FIELD, message, field=name)
+        self._name = name
+        self._content = None
+        if name in self._kinds:
+            self._seen.add(name)
+            self._content = bytearray()
 
     def _go_on(self, piece: bytes | bytearray) -> None:
         if self._content is None:

@@ -72,9 +72,9 @@ def inspect(data: bytes) -> Container:
     raise refused(Code.PHOTO_NOT_JPEG_OR_PNG)
 
 
-def refused(code: Code) -> MarketError:
+def refused(code: Code, message: str | None = None) -> MarketError:
     """Return the refusal of a photo."""
-    return MarketError(code, field="file")
+    return MarketError(code, message, field="file")
 
 
 class _Jpeg:
@@ -298,16 +298,16 @@ def _text(kind: bytes, payload: bytes, room: int) -> tuple[str, bytes]:
     """Return the name of a text, in lower case, and so much of the text (PNG, section 11.3.3)."""
     key, _, rest = payload.partition(b"\0")
     is_packed = kind == b"zTXt"
-    if kind == b"iTXt":
+    if kind == b"iTXt":  # whether it is packed and how, its language, the key in that language
         is_packed = rest[:1] == b"\x01"
-        rest = rest[1:].partition(b"\0")[2].partition(b"\0")[2]
+        rest = rest[2:].partition(b"\0")[2].partition(b"\0")[2]
     elif is_packed:
         rest = rest[1:]
     if room <= 0:
         return key.decode("latin-1").lower(), b""
     if is_packed:
         try:
-            rest = zlib.decompressobj().decompress(rest.removeprefix(b"\0"), room)
+            rest = zlib.decompressobj().decompress(rest, room)
         except zlib.error as error:
             raise refused(Code.PHOTO_BROKEN) from error
     return key.decode("latin-1").lower(), rest[:room]

@@ -75,6 +75,25 @@ async def test_what_is_no_form_is_refused(service: Service, body: bytes) -> None
 
 
 @pytest.mark.parametrize(
+    ("twice", "field"),
+    [
+        (FILE + FILE, "file"),
+        (FILE + part("lang", b"ko") + part("lang", b"en"), "lang"),
+        (FILE + part("mode", b"") + part("mode", b""), "mode"),
+    ],
+    ids=["file", "lang", "empty"],
+)
+async def test_a_field_that_is_there_twice_is_refused(
+    service: Service, twice: bytes, field: str
+) -> None:
+    headers = {"Content-Type": KIND}
+    answer = await service.call("POST", ANALYZE, raw=twice + END, headers=headers)
+    assert (answer.status, answer.code, answer.field) == (400, "invalid_field", field)
+    others = FILE + part("other", b"1") + part("other", b"2")
+    assert await send(service, others + END) == (200, "")
+
+
+@pytest.mark.parametrize(
     "kind", ["application/json", "text/plain", "multipart/mixed; boundary=frontier", "", ";"]
 )
 async def test_another_type_is_refused(service: Service, kind: str) -> None:
