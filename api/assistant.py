@@ -21,7 +21,6 @@ from market.throttle import Throttle
 FORM_FIELDS_MAX_BYTES = 64 * 1024
 
 SaidText = Annotated[str, Meta(min_length=1, max_length=8_000)]
-EarlierText = Annotated[str, Meta(max_length=16_000)]
 ContextText = Annotated[str, Meta(max_length=200)]
 CaptionText = Annotated[str, Meta(max_length=2_000)]
 
@@ -29,22 +28,25 @@ CaptionText = Annotated[str, Meta(max_length=2_000)]
 class EarlierTurn(Struct):
     """Something said before: by the `assistant`, or by the `user`.
 
-    What a caller calls `system` is the user's words too.
+    What a caller calls `system` is the user's words too. Of a long one the first 16,000 characters
+    count.
     """
 
     role: Literal["user", "assistant", "system"]
-    content: EarlierText
+    content: str
 
 
 class ChatRequest(Struct):
     """What the user says, what was said before, oldest first, and where they are.
+
+    Of a long `history` the last 200 turns count, and of these the latest with 32,000 characters.
 
     With `stream`, the answer comes as server-sent events: `delta`s, whose texts together are the
     reply, then one `done` with exactly the fields of the ordinary answer.
     """
 
     message: SaidText
-    history: Annotated[list[EarlierTurn], Meta(max_length=200)] | None = None
+    history: list[EarlierTurn] | None = None
     mode: Literal["chat", "goodness", "training"] | None = None
     location: ContextText | None = None
     weather: ContextText | None = None

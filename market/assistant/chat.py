@@ -14,7 +14,9 @@ from market.assistant.builtin import NAME, Responder
 from market.assistant.languages import Language
 from market.assistant.model import ModelError, Question, Said, Turn
 
+HISTORY_MAX_TURNS = 200
 HISTORY_MAX_CHARACTERS = 32_000
+TURN_MAX_CHARACTERS = 16_000
 
 LANGUAGE_NAMES = {"tr": "Turkish", "en": "English", "ru": "Russian", "ko": "Korean"}
 
@@ -121,14 +123,18 @@ def _question(message: Message, model: str) -> Question:
 
 
 def _latest(turns: Sequence[Turn]) -> list[Turn]:
-    """Return as many of the last turns as a model is bothered with."""
+    """Return as many of the last turns as a model is bothered with, of each as much as fits.
+
+    Nothing is refused here: what is too long may be what the assistant itself said before.
+    """
     kept: list[Turn] = []
     room = HISTORY_MAX_CHARACTERS
-    for turn in reversed(turns):
-        room -= len(turn.text)
+    for turn in reversed(turns[-HISTORY_MAX_TURNS:]):
+        text = turn.text[:TURN_MAX_CHARACTERS]
+        room -= len(text)
         if room < 0:
             break
-        kept.append(turn)
+        kept.append(Turn(turn.role, text))
     return kept[::-1]
 
 
