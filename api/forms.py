@@ -133,7 +133,7 @@ class Form(Generic[_Body]):
         if kind != MULTIPART:
             raise TransportError(Transport.UNSUPPORTED_MEDIA_TYPE)
         if (request.content_length or 0) > self._max_bytes:
-            raise TransportError(Transport.BODY_TOO_LARGE)
+            raise too_large(self._max_bytes)
         async with self._uploads.slot(self._client, self._user_id):
             try:
                 async with asyncio.timeout(GRACE_SECONDS) as patience:
@@ -159,7 +159,7 @@ class Form(Generic[_Body]):
             async for chunk in self._request.content.iter_any():
                 size += len(chunk)
                 if size > self._max_bytes:
-                    raise TransportError(Transport.BODY_TOO_LARGE)
+                    raise too_large(self._max_bytes)
                 earned = GRACE_SECONDS + size / BYTES_PER_SECOND_MIN
                 patience.reschedule(began + min(earned, BODY_TIMEOUT_SECONDS))
                 for event in parser.parse(chunk):
@@ -205,7 +205,7 @@ class _Fields:
             return
         self._content += piece
         if self._kinds[self._name] is not File and len(self._content) > FIELD_MAX_BYTES:
-            message = f"The field {self._name} is too long."
+            message = f"The field {self._name} has more than {FIELD_MAX_BYTES} bytes."
             raise MarketError(Code.INVALID_FIELD, message, field=self._name)
 
     def _end(self, content: bytearray) -> None:
@@ -214,6 +214,12 @@ class _Fields:
         elif content:
             self.found[self._name] = content.decode()
         self._content = None
+
+
+def too_large(most: int) -> TransportError:
+    """Return the refusal of a body of more than so many bytes."""
+    message = f"The request body has more than {most} bytes, the most that this path takes."
+    return TransportError(Transport.BODY_TOO_LARGE, message=message)
 
 
 async def continued(request: web.BaseRequest) -> None:

@@ -16,7 +16,7 @@ from api import metrics as exposed
 from api.clients import Clients
 from api.codec import Decoder, convert_query
 from api.errors import Failure, Transport, TransportError
-from api.forms import Form, Uploads, continued
+from api.forms import Form, Uploads, continued, too_large
 from api.metrics import Exposition
 from api.pages import Page, pages
 from api.rate import RateLimit
@@ -279,7 +279,7 @@ class HttpServer:
         if declared is not None and declared.partition(";")[0].strip().lower() != JSON:
             raise TransportError(Transport.UNSUPPORTED_MEDIA_TYPE)
         if (request.content_length or 0) > self._body_max_bytes:
-            raise TransportError(Transport.BODY_TOO_LARGE)
+            raise too_large(self._body_max_bytes)
         try:
             async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
                 await continued(request)
@@ -287,7 +287,7 @@ class HttpServer:
         except TimeoutError as error:
             raise TransportError(Transport.REQUEST_TIMEOUT) from error
         except HTTPRequestEntityTooLarge as error:
-            raise TransportError(Transport.BODY_TOO_LARGE) from error
+            raise too_large(self._body_max_bytes) from error
         except (web.RequestPayloadError, ConnectionError) as error:
             raise TransportError(Transport.BAD_REQUEST) from error
 
@@ -317,7 +317,7 @@ class _Server(web.Server):
 
 
 class _Connection(RequestHandler):
-    """One HTTP connection; nothing of a hostile request reaches the log or the answer."""
+    """One HTTP connection; nothing of a hostile request reaches the log or the answer.
 
     `ends_request` says whether the request in progress ends when the connection is lost.
     """

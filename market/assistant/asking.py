@@ -98,14 +98,14 @@ class Slots:
         """
         is_crowded = self._waiting[caller] >= WAITING_PER_CALLER_MAX
         if is_crowded or self._waiting.total() >= WAITING_MAX:
-            raise _BusyError("too many calls wait for it", is_final=True)
+            raise _busy("too many calls wait for it")
         self._waiting[caller] += 1
         try:
             async with asyncio.timeout_at(deadline), self._changed:
                 await self._changed.wait_for(lambda: self._is_free(caller))
                 self._running[caller] += 1
         except TimeoutError as error:
-            raise _BusyError("no call got free in time", is_final=True) from error
+            raise _busy("no call got free in time") from error
         finally:
             _take_off(self._waiting, caller)
         try:
@@ -126,8 +126,10 @@ def _take_off(counted: Counter[str], caller: str) -> None:
         del counted[caller]
 
 
-class _BusyError(ModelError):
-    """We ask too much at once; that says nothing about the server."""
+def _busy(reason: str) -> ModelError:
+    """Return, and log, that we ask too much at once; that says nothing about the server."""
+    _logger.warning("the model was not asked: %s", reason)
+    return ModelError(reason, is_final=True)
 
 
 class Asking:

@@ -73,6 +73,9 @@ PHRASES: Mapping[Language, Mapping[str, str]] = {
         "unsure": "Thank you. The photo does not show clearly enough what was done.",
         "anonymous": "This looks like a good deed. Log in to earn credits for such photos.",
         "known": "This photo, or one just like it, was rewarded before.",
+        "rewarded_before": (
+            "You have earned {credits} credits for this photo, or one just like it, before."
+        ),
         "user_cap": "Your limit of rewards for today is reached. Send the photo again tomorrow.",
         "total_cap": "Today's rewards of this service are all paid. Send the photo again tomorrow.",
         "rewarded": "Thank you for your good deed! You have earned {credits} credits.",
@@ -143,6 +146,9 @@ PHRASES: Mapping[Language, Mapping[str, str]] = {
         "unsure": "Teşekkürler. Fotoğraf, ne yapıldığını yeterince açık göstermiyor.",
         "anonymous": "Bu bir iyiliğe benziyor. Böyle fotoğraflarla kredi kazanmak için girin.",
         "known": "Bu fotoğraf ya da çok benzeri daha önce ödüllendirildi.",
+        "rewarded_before": (
+            "Bu fotoğraf ya da çok benzeri için daha önce {credits} kredi kazandınız."
+        ),
         "user_cap": "Bugünkü ödül sınırınıza ulaştınız. Fotoğrafı yarın yeniden gönderin.",
         "total_cap": "Hizmetin bugünkü ödülleri tükendi. Fotoğrafı yarın yeniden gönderin.",
         "rewarded": "İyiliğiniz için teşekkürler! {credits} kredi kazandınız.",
@@ -213,6 +219,7 @@ PHRASES: Mapping[Language, Mapping[str, str]] = {
         "unsure": "Спасибо. По фото недостаточно ясно, что было сделано.",
         "anonymous": "Похоже на доброе дело. Войдите, чтобы получать кредиты за такие фото.",
         "known": "Это фото или очень похожее уже было награждено.",
+        "rewarded_before": ("За это фото или очень похожее вы уже заработали кредитов: {credits}."),
         "user_cap": "Ваш лимит наград на сегодня исчерпан. Пришлите фото завтра.",
         "total_cap": "Награды сервиса на сегодня закончились. Пришлите фото завтра.",
         "rewarded": "Спасибо за доброе дело! Вы заработали кредитов: {credits}.",
@@ -280,6 +287,9 @@ PHRASES: Mapping[Language, Mapping[str, str]] = {
         "unsure": "감사합니다. 사진만으로는 무엇을 했는지 충분히 알 수 없습니다.",
         "anonymous": "선행으로 보입니다. 이런 사진으로 크레딧을 받으려면 로그인하세요.",
         "known": "이 사진 또는 거의 같은 사진이 이미 보상을 받았습니다.",
+        "rewarded_before": (
+            "이 사진 또는 거의 같은 사진으로 이미 {credits} 크레딧을 받으셨습니다."
+        ),
         "user_cap": "오늘의 보상 한도에 도달했습니다. 내일 다시 보내 주세요.",
         "total_cap": "오늘 이 서비스의 보상이 모두 지급되었습니다. 내일 다시 보내 주세요.",
         "rewarded": "선행에 감사드립니다! {credits} 크레딧을 받으셨습니다.",

@@ -1,6 +1,7 @@
 """What the routes of the assistant promise, with a model over real HTTP and without one."""
 
 import asyncio
+import io
 import json
 import logging
 from collections.abc import AsyncIterator
@@ -178,6 +179,26 @@ async def test_a_form_needs_its_file_and_no_more(service: Service) -> None:
 async def test_a_file_that_is_no_photo_is_refused(service: Service, file: bytes, code: str) -> None:
     answer = await service.upload(ANALYZE, file)
     refused(answer, code, "file")
+
+
+async def test_what_is_too_large_is_told_how_large_it_may_be(service: Service) -> None:
+    for file, words in (
+        (PHOTO + bytes(10_004_000 - len(PHOTO)), ("10,004,000 bytes", "10,000,000 at most")),
+        (pictures.bomb(), ("2,500,000,000 pixels", "25,000,000 at most")),
+    ):
+        answer = await service.upload(ANALYZE, file)
+        message = answer.body["error"]["message"]
+        assert [word for word in words if word not in message] == [], message
+    answer = await service.upload(ANALYZE, PHOTO, description="x" * 70_000)
+    assert "65536 bytes" in answer.body["error"]["message"]
+    answer = await service.upload(ANALYZE, bytes(10_100_000))
+    assert (answer.status, answer.code) == (413, "body_too_large")
+    assert "10065536 bytes" in answer.body["error"]["message"]
+    sent = io.BytesIO(bytes(1_100_000))
+    headers = {"Content-Type": "application/json"}
+    async with service.http.post(service.url + CHAT, data=sent, headers=headers) as response:
+        assert response.status == 413
+        assert "1048576 bytes" in (await response.json())["error"]["message"]
 
 
 async def test_how_often_a_caller_may_ask_is_bounded(tmp_path: Path) -> None:
@@ -423,10 +444,13 @@ async def test_a_good_deed_earns_credits_once(modelled: Service, upstream: Upstr
         jpeg(cropped(picture, 0.03, 0.04, 0, 0.02)),
     ]
     for copy in copies:
-        for person in (one, other):
+        for person, words in (
+            (one, "have earned 10 credits for this"),
+            (other, "was rewarded before"),
+        ):
             again = await modelled.upload(ANALYZE, copy, token=person.token)
             assert again.body["credit_reward"] == 0
-            assert "rewarded before" in again.body["message"]
+            assert words in again.body["message"]
     different = await modelled.upload(ANALYZE, jpeg(natural(2)), token=other.token)
     assert different.body["credit_reward"] == 10
     assert (await credits_of(modelled, one), await credits_of(modelled, other)) == (10, 10)

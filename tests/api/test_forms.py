@@ -1,15 +1,19 @@
 """Forms with files: read as declared, bounded while they are read, refused for what they are."""
 
 import asyncio
-from contextlib import AsyncExitStack
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from multipart import PushMultipartParser
 from support.pictures import jpeg, natural
 from support.service import Service, running_in
 from support.waiting import until
 
 from api import forms
+from api.assistant import AnalyzeForm
 from api.forms import Uploads
 from market.errors import Code, MarketError
 
@@ -26,6 +30,16 @@ def part(name: str, content: bytes, more: str = "") -> bytes:
 
 FILE = part("file", PHOTO, '; filename="a.jpg"')
 END = f"--{BOUNDARY}--\r\n".encode()
+
+
+@contextmanager
+def traced() -> Iterator[Callable[[], int]]:
+    """Tell how much memory was taken at most since this began."""
+    tracemalloc.start()
+    try:
+        yield lambda: tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 async def send(service: Service, body: object, kind: str = KIND) -> tuple[int, str]:
@@ -210,6 +224,22 @@ async def test_so_many_forms_are_in_memory_and_no_more(monkeypatch: pytest.Monke
     leave.set()
     await asyncio.gather(*tasks)
     assert len(held) == 6
+
+
+def test_a_form_takes_the_memory_that_is_documented() -> None:
+    """A file grows with an eighth of itself to spare, and is copied twice when it is whole."""
+    size = 4_000_000
+    fields = forms._Fields(AnalyzeForm)
+    head, tail = FILE.split(PHOTO)
+    with PushMultipartParser(BOUNDARY) as parser, traced() as peak:
+        for piece in (head, *[bytes(65_536)] * (size // 65_536)):
+            for event in parser.parse(piece):
+                fields.take(event)
+        assert peak() <= size * 9 // 8 + 300_000
+        for event in parser.parse(tail + END):
+            fields.take(event)
+        assert peak() <= size * 25 // 8 + 300_000
+    assert len(fields.found["file"]) == size // 65_536 * 65_536
 
 
 async def test_some_places_are_kept_for_those_who_are_logged_in(

@@ -139,13 +139,16 @@ async def test_so_many_calls_run_at_once_and_no_more() -> None:
     assert len(model.asked) == 40
 
 
-async def test_of_those_that_wait_too_many_are_turned_away(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_of_those_that_wait_too_many_are_turned_away_and_the_operator_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "WAITING_MAX", 2)
     made = asking(ScriptedModel(None), seconds=0.1, slots=Slots(1))
     outcomes = await asyncio.gather(*(ask(made) for _ in range(6)), return_exceptions=True)
     words = [str(outcome) for outcome in outcomes]
+    for reason in ("too many calls wait for it", "no call got free in time"):
+        told = caplog.messages.count(f"the model was not asked: {reason}")
+        assert told == words.count(reason) > 0
     assert words.count("too many calls wait for it") == 3
     assert set(words) - {"it took too long"} == {
         "too many calls wait for it",
