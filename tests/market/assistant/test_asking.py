@@ -99,6 +99,14 @@ async def test_a_server_that_refuses_schemas_is_not_asked_in_vain_each_time(
     assert [question.schema is None for question in model.asked] == [False, True, False]
 
 
+async def test_a_server_that_takes_schemas_gets_one_each_time() -> None:
+    model = ScriptedModel(DOWN, "yes")
+    made = asking(model)
+    for _ in range(3):
+        await ask(made)
+    assert all(question.schema is not None for question in model.asked)
+
+
 async def test_a_server_that_refuses_more_than_schemas_is_asked_with_one_again() -> None:
     refusal = ModelError("status 400", without_schema=True)
     model = ScriptedModel(refusal, ModelError("status 400", is_final=True), "yes")
