@@ -21,7 +21,6 @@ from market.throttle import Throttle
 FORM_FIELDS_MAX_BYTES = 64 * 1024
 
 SaidText = Annotated[str, Meta(min_length=1, max_length=8_000)]
-EarlierText = Annotated[str, Meta(max_length=16_000)]
 ContextText = Annotated[str, Meta(max_length=200)]
 CaptionText = Annotated[str, Meta(max_length=2_000)]
 
@@ -29,22 +28,25 @@ CaptionText = Annotated[str, Meta(max_length=2_000)]
 class EarlierTurn(Struct):
     """Something said before: by the `assistant`, or by the `user`.
 
-    What a caller calls `system` is the user's words too.
+    What a caller calls `system` is the user's words too. Of a long one the first 16,000 characters
+    count.
     """
 
     role: Literal["user", "assistant", "system"]
-    content: EarlierText
+    content: str
 
 
 class ChatRequest(Struct):
     """What the user says, what was said before, oldest first, and where they are.
+
+    Of a long `history` the last 200 turns count, and of these the latest with 32,000 characters.
 
     With `stream`, the answer comes as server-sent events: `delta`s, whose texts together are the
     reply, then one `done` with exactly the fields of the ordinary answer.
     """
 
     message: SaidText
-    history: Annotated[list[EarlierTurn], Meta(max_length=200)] | None = None
+    history: list[EarlierTurn] | None = None
     mode: Literal["chat", "goodness", "training"] | None = None
     location: ContextText | None = None
     weather: ContextText | None = None
@@ -136,6 +138,7 @@ class AssistantRoutes:
                     "lang": "en",
                 },
                 errors=(Code.TOO_MANY_ATTEMPTS,),
+                ends_with_client=True,
                 events={"delta": ChatDelta, "done": ChatReply},
             ),
             Route(
@@ -147,6 +150,7 @@ class AssistantRoutes:
                 auth=Auth.OPTIONAL_JWT,
                 body=AnalyzeForm,
                 form_max_bytes=self._form_max_bytes,
+                ends_with_client=True,
                 errors=(
                     Code.PHOTO_TOO_LARGE,
                     Code.PHOTO_TOO_MANY_PIXELS,
@@ -165,8 +169,7 @@ class AssistantRoutes:
 
     async def chat(self, call: Call[ChatRequest, Any]) -> Reply:
         """Answer a message."""
-        self._count(call)
-        message = _message(call.body, call.accept_language)
+        message = _message(call.body, call.accept_language, self._counted(call))
         if call.body.stream:
             return Streamed(events=self._events(message, call))
         said = await self._chat.answer(message, call.login)
@@ -174,7 +177,7 @@ class AssistantRoutes:
 
     async def analyze(self, call: Call[Form[AnalyzeForm], Any]) -> AnalyzeReply:
         """Look at a photo, and reward a good deed."""
-        self._count(call)
+        asker = self._counted(call)
         async with call.body.received() as form:
             photo = await self._photos.read(form.file)
             form.file = File()
@@ -185,6 +188,7 @@ class AssistantRoutes:
                 location=form.location or "",
                 weather=form.weather or "",
                 language=language_of(form.lang, "", call.accept_language),
+                asker=asker,
             ),
             call.login,
         )
@@ -208,13 +212,14 @@ class AssistantRoutes:
                 yield "delta", ChatDelta(text=piece.text)
         yield "done", ChatReply(reply=reply, model=model, credit_reward=0)
 
-    def _count(self, call: Call[Any, Any]) -> None:
+    def _counted(self, call: Call[Any, Any]) -> str:
+        """Count a call, and return who it is counted by: a user, or a network that is nobody."""
         caller = call.login.profile.user_id if call.login is not None else call.client
-        self._throttle.check(caller)
-        self._throttle.count(caller)
+        self._throttle.take(caller)
+        return caller
 
 
-def _message(body: ChatRequest, accept_language: str) -> Message:
+def _message(body: ChatRequest, accept_language: str, asker: str) -> Message:
     return Message(
         text=body.message,
         turns=[
@@ -225,4 +230,5 @@ def _message(body: ChatRequest, accept_language: str) -> Message:
         location=body.location or "",
         weather=body.weather or "",
         language=language_of(body.lang, body.message, accept_language),
+        asker=asker,
     )

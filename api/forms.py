@@ -19,35 +19,48 @@ MULTIPART = "multipart/form-data"
 FIELDS_MAX = 32
 FIELD_MAX_BYTES = 64 * 1024
 READING_MAX = 16
-READING_PER_CLIENT_MAX = 8
+READING_NOBODY_MAX = 12
+READING_PER_CALLER_MAX = 8
 WAITING_MAX = 512
 BODY_TIMEOUT_SECONDS = 30.0
+GRACE_SECONDS = 5.0
+BYTES_PER_SECOND_MIN = 16 * 1024
 
 _Body = TypeVar("_Body", bound=Struct)
 
 
 class Uploads:
-    """Bounds how many forms are in memory at once, of one client and in all; the others wait."""
+    """Bounds how many forms are in memory at once, of one caller and in all; the others wait.
+
+    A few places are kept for those who are logged in.
+    """
 
     def __init__(self) -> None:
         self._waiting = 0
         self._held: Counter[str] = Counter()
+        self._held_in_all = 0
+        self._held_by_nobody = 0
         self._changed = asyncio.Condition()
 
     @asynccontextmanager
-    async def slot(self, client: str) -> AsyncIterator[None]:
+    async def slot(self, client: str, user_id: str = "") -> AsyncIterator[None]:
         """Hold a slot.
+
+        Args:
+            client: the network that the caller is counted by.
+            user_id: who that is, "" for nobody; they are counted too.
 
         Raises:
             MarketError: `too_busy`, when too many wait or none got free in time.
         """
         if self._waiting >= WAITING_MAX:
             raise MarketError(Code.TOO_BUSY)
+        callers = [client, user_id] if user_id else [client]
         self._waiting += 1
         try:
             async with asyncio.timeout(BODY_TIMEOUT_SECONDS), self._changed:
-                await self._changed.wait_for(lambda: self._has_room(client))
-                self._held[client] += 1
+                await self._changed.wait_for(lambda: self._has_room(callers))
+                self._hold(callers, 1)
         except TimeoutError as error:
             raise MarketError(Code.TOO_BUSY) from error
         finally:
@@ -55,13 +68,26 @@ class Uploads:
         try:
             yield
         finally:
-            self._held[client] -= 1
-            self._held += Counter()
+            self._hold(callers, -1)
             async with self._changed:
                 self._changed.notify_all()
 
-    def _has_room(self, client: str) -> bool:
-        return self._held.total() < READING_MAX and self._held[client] < READING_PER_CLIENT_MAX
+    def _has_room(self, callers: list[str]) -> bool:
+        is_nobody = len(callers) == 1
+        return (
+            self._held_in_all < READING_MAX
+            and (not is_nobody or self._held_by_nobody < READING_NOBODY_MAX)
+            and all(self._held[caller] < READING_PER_CALLER_MAX for caller in callers)
+        )
+
+    def _hold(self, callers: list[str], change: int) -> None:
+        self._held_in_all += change
+        if len(callers) == 1:
+            self._held_by_nobody += change
+        for caller in callers:
+            self._held[caller] += change
+            if not self._held[caller]:
+                del self._held[caller]
 
 
 class Form(Generic[_Body]):
@@ -72,7 +98,8 @@ class Form(Generic[_Body]):
         kind: what it is read as.
         max_bytes: the largest body.
         uploads: the bound on forms in memory.
-        client: the address it comes from.
+        client: the network that its sender is counted by.
+        user_id: who that is, "" for nobody.
     """
 
     def __init__(
@@ -83,12 +110,14 @@ class Form(Generic[_Body]):
         max_bytes: int,
         uploads: Uploads,
         client: str,
+        user_id: str,
     ) -> None:
         self._request = request
         self._kind = kind
         self._max_bytes = max_bytes
         self._uploads = uploads
         self._client = client
+        self._user_id = user_id
 
     @asynccontextmanager
     async def received(self) -> AsyncIterator[_Body]:
@@ -104,11 +133,11 @@ class Form(Generic[_Body]):
         if kind != MULTIPART:
             raise TransportError(Transport.UNSUPPORTED_MEDIA_TYPE)
         if (request.content_length or 0) > self._max_bytes:
-            raise TransportError(Transport.BODY_TOO_LARGE)
-        async with self._uploads.slot(self._client):
+            raise too_large(self._max_bytes)
+        async with self._uploads.slot(self._client, self._user_id):
             try:
-                async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
-                    fields = await self._fields(options.get("boundary", ""))
+                async with asyncio.timeout(GRACE_SECONDS) as patience:
+                    fields = await self._fields(options.get("boundary", ""), patience)
             except TimeoutError as error:
                 raise TransportError(Transport.REQUEST_TIMEOUT) from error
             except (MultipartError, UnicodeError) as error:
@@ -118,7 +147,9 @@ class Form(Generic[_Body]):
                 raise TransportError(Transport.BAD_REQUEST) from error
             yield convert_query(fields, self._kind)
 
-    async def _fields(self, boundary: str) -> dict[str, str | File]:
+    async def _fields(self, boundary: str, patience: asyncio.Timeout) -> dict[str, str | File]:
+        """Read the body for as long as it keeps coming: a slot is not held by trickling."""
+        began = asyncio.get_running_loop().time()
         await continued(self._request)
         fields = _Fields(self._kind)
         size = 0
@@ -128,7 +159,9 @@ class Form(Generic[_Body]):
             async for chunk in self._request.content.iter_any():
                 size += len(chunk)
                 if size > self._max_bytes:
-                    raise TransportError(Transport.BODY_TOO_LARGE)
+                    raise too_large(self._max_bytes)
+                earned = GRACE_SECONDS + size / BYTES_PER_SECOND_MIN
+                patience.reschedule(began + min(earned, BODY_TIMEOUT_SECONDS))
                 for event in parser.parse(chunk):
                     fields.take(event)
         return fields.found
@@ -137,11 +170,13 @@ class Form(Generic[_Body]):
 class _Fields:
     """Collects the fields of a form; those that nobody asked for are let go as they come.
 
-    An empty text is an absent one: that is how browsers send what was not filled in.
+    An empty text is an absent one: that is how browsers send what was not filled in. A field that
+    is there twice is refused, because either could be the one that was meant.
     """
 
     def __init__(self, kind: type[Struct]) -> None:
         self.found: dict[str, str | File] = {}
+        self._seen: set[str] = set()
         self._kinds = {each.name: each.type for each in msgspec.structs.fields(kind)}
         self._name = ""
         self._content: bytearray | None = None
@@ -149,19 +184,28 @@ class _Fields:
     def take(self, event: object) -> None:
         """Take what the parser says: a field begins, goes on, or (None) is over."""
         if isinstance(event, MultipartSegment):
-            self._name = event.name or ""
-            self._content = bytearray() if self._name in self._kinds else None
+            self._begin(event.name or "")
         elif isinstance(event, (bytes, bytearray)):
             self._go_on(event)
         elif self._content is not None:
             self._end(self._content)
+
+    def _begin(self, name: str) -> None:
+        if name in self._seen:
+            message = f"The field {name} is there more than once."
+            raise MarketError(Code.INVALID_FIELD, message, field=name)
+        self._name = name
+        self._content = None
+        if name in self._kinds:
+            self._seen.add(name)
+            self._content = bytearray()
 
     def _go_on(self, piece: bytes | bytearray) -> None:
         if self._content is None:
             return
         self._content += piece
         if self._kinds[self._name] is not File and len(self._content) > FIELD_MAX_BYTES:
-            message = f"The field {self._name} is too long."
+            message = f"The field {self._name} has more than {FIELD_MAX_BYTES} bytes."
             raise MarketError(Code.INVALID_FIELD, message, field=self._name)
 
     def _end(self, content: bytearray) -> None:
@@ -170,6 +214,12 @@ class _Fields:
         elif content:
             self.found[self._name] = content.decode()
         self._content = None
+
+
+def too_large(most: int) -> TransportError:
+    """Return the refusal of a body of more than so many bytes."""
+    message = f"The request body has more than {most} bytes, the most that this path takes."
+    return TransportError(Transport.BODY_TOO_LARGE, message=message)
 
 
 async def continued(request: web.BaseRequest) -> None:

@@ -62,7 +62,7 @@ Query = TypeVar("Query")
 class Call(Generic[Body, Query]):
     """A request that was read and checked.
 
-    `client` is the address it came from, `login` who is calling where the route wants to know;
+    `client` is the network that it is counted by, `login` who calls where the route wants to know;
     `accept_language` is the header of that name.
     """
 
@@ -111,7 +111,8 @@ class Route:
 
     With `form_max_bytes`, the body is multipart/form-data of at most so many bytes, and is handed
     over unread, as a `Form`. With `events`, the response may also be a stream of server-sent
-    events; they are declared by name.
+    events; they are declared by name. With `ends_with_client`, nobody goes on with a request whose
+    client has closed the connection.
     """
 
     method: str
@@ -130,3 +131,4 @@ class Route:
     unavailable: tuple[Transport, ...] = ()
     form_max_bytes: int = 0
     events: dict[str, type[Struct]] = field(default_factory=dict)
+    ends_with_client: bool = False

@@ -16,7 +16,7 @@ from api import metrics as exposed
 from api.clients import Clients
 from api.codec import Decoder, convert_query
 from api.errors import Failure, Transport, TransportError
-from api.forms import Form, Uploads, continued
+from api.forms import Form, Uploads, continued, too_large
 from api.metrics import Exposition
 from api.pages import Page, pages
 from api.rate import RateLimit
@@ -24,6 +24,7 @@ from api.router import Router, routed, wrong_method
 from api.routes import Auth, Call, Encoded, Nothing, Route, Streamed, encode
 from market.accounts import Caller
 from market.errors import Code, MarketError
+from market.networks import counted_network
 from market.once import Once, Replayed, Seal
 from storage.devices import DeviceRow
 from storage.errors import StoreError
@@ -183,6 +184,7 @@ class HttpServer:
             route, names = self._router.find(request.method, path)
             if self._draining and not route.while_draining:
                 raise TransportError(Transport.DRAINING)
+            cast(_Connection, request.protocol).ends_request = route.ends_with_client
             reply = await route.handler(await self._call(request, route, names))
             if isinstance(reply, Streamed):
                 headers = {"Server": SERVER, request_id.HEADER: request_id.current.get()}
@@ -201,6 +203,8 @@ class HttpServer:
         except Exception:
             _logger.exception("%s %s failed", request.method, request.path)
             failure = errors.of_transport(Transport.INTERNAL_ERROR)
+        finally:
+            cast(_Connection, request.protocol).ends_request = False
         return _refusal(failure)
 
     def _measured(self, request: web.BaseRequest, exposition: Exposition) -> web.Response:
@@ -220,7 +224,7 @@ class HttpServer:
     async def _call(
         self, request: web.BaseRequest, route: Route, names: dict[str, str]
     ) -> Call[Any, Any]:
-        client = self._client(request)
+        client = counted_network(self._client(request))
         login, worker = await self._identify(request, route, client)
         query: object = None
         if route.query is not Nothing:
@@ -234,6 +238,7 @@ class HttpServer:
                 max_bytes=route.form_max_bytes,
                 uploads=self._uploads,
                 client=client,
+                user_id=login.profile.user_id if login is not None else "",
             )
         elif route.body is not Nothing:
             absent = route.body_optional and not request.body_exists
@@ -253,7 +258,7 @@ class HttpServer:
     async def _identify(
         self, request: web.BaseRequest, route: Route, client: str
     ) -> tuple[Caller | None, DeviceRow | None]:
-        """Return who calls; each caller may call so often, and each address that is nobody."""
+        """Return who calls; each caller may call so often, and each network that is nobody."""
         login, worker = None, None
         identity = client
         try:
@@ -274,7 +279,7 @@ class HttpServer:
         if declared is not None and declared.partition(";")[0].strip().lower() != JSON:
             raise TransportError(Transport.UNSUPPORTED_MEDIA_TYPE)
         if (request.content_length or 0) > self._body_max_bytes:
-            raise TransportError(Transport.BODY_TOO_LARGE)
+            raise too_large(self._body_max_bytes)
         try:
             async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
                 await continued(request)
@@ -282,7 +287,7 @@ class HttpServer:
         except TimeoutError as error:
             raise TransportError(Transport.REQUEST_TIMEOUT) from error
         except HTTPRequestEntityTooLarge as error:
-            raise TransportError(Transport.BODY_TOO_LARGE) from error
+            raise too_large(self._body_max_bytes) from error
         except (web.RequestPayloadError, ConnectionError) as error:
             raise TransportError(Transport.BAD_REQUEST) from error
 
@@ -312,13 +317,26 @@ class _Server(web.Server):
 
 
 class _Connection(RequestHandler):
-    """One HTTP connection; nothing of a hostile request reaches the log or the answer."""
+    """One HTTP connection; nothing of a hostile request reaches the log or the answer.
 
-    __slots__ = ()
+    `ends_request` says whether the request in progress ends when the connection is lost.
+    """
+
+    __slots__ = ("ends_request",)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - aiohttp's own
+        super().__init__(*args, **kwargs)
+        self.ends_request = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         cast(_Server, self._manager).make_room(self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        serving = self._task_handler
+        super().connection_lost(exc)
+        if self.ends_request and serving is not None:
+            serving.cancel()
 
     @property
     def is_waiting(self) -> bool:

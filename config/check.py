@@ -207,8 +207,12 @@ def _assistant(settings: Settings) -> Iterator[str]:
                 f"none or unverified, got {category!r}"
             )
     highest = max(assistant.rewards.values(), default=0)
-    if highest > assistant.reward_user_daily_credits > 0:
-        yield (
-            f"assistant.reward_user_daily_credits: is below {highest}, a reward of "
-            "assistant.rewards that could never be paid"
-        )
+    for name, cap in (
+        ("reward_user_daily_credits", assistant.reward_user_daily_credits),
+        ("reward_total_daily_credits", assistant.reward_total_daily_credits),
+    ):
+        if highest > cap > 0:
+            yield (
+                f"assistant.{name}: is below {highest}, a reward of assistant.rewards that could "
+                "never be paid"
+            )

@@ -93,6 +93,7 @@ class AssistantSettings(Struct, frozen=True):
     vision_model: str = ""
     timeout_seconds: Annotated[float, Meta(gt=0, le=600)] = 30.0
     concurrency: Annotated[int, Meta(ge=1, le=1000)] = 8
+    concurrency_per_caller: Annotated[int, Meta(ge=1, le=1000)] = 2
     reply_max_tokens: NonNegativeInt = 1024
     requests_per_minute: NonNegativeInt = 60
     photo_max_bytes: Annotated[int, Meta(ge=1024, le=64 * 1024 * 1024)] = 10_000_000

@@ -132,7 +132,7 @@ class Accounts:
             email: how they log in.
             password: what nobody else knows.
             ref: the referral code of whoever sent them; one that is no good stops nothing.
-            client: the network address they come from.
+            client: the network that they are counted by.
             asked: says how to answer when the same is asked again.
 
         Raises:
@@ -161,7 +161,7 @@ class Accounts:
             raise
 
     async def login(self, *, email: str, password: str, client: str = "") -> Login:
-        """Let somebody in; `client` is the address they come from.
+        """Let somebody in; `client` is the network that they are counted by.
 
         An e-mail address that nobody has is answered like a wrong password, and takes as long.
 

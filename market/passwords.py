@@ -39,7 +39,7 @@ class Passwords:
 
         Args:
             password: what is hashed.
-            client: the network address that asks; each may have only a part of those who wait.
+            client: the network that asks; each may have only a part of those who wait.
 
         Raises:
             MarketError: `too_busy`.

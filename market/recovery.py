@@ -116,7 +116,7 @@ class Recovery:
         Args:
             secret: from the letter.
             password: the new one.
-            client: the network address they come from.
+            client: the network that they are counted by.
 
         Raises:
             MarketError: `invalid_mail_token`, `invalid_field`, `too_busy`, `too_many_attempts`.

@@ -267,7 +267,7 @@ class Daemon:
     def _assistant(self) -> AssistantRoutes:
         """Return the routes of the assistant, with a model where one is configured."""
         wanted = self.settings.assistant
-        slots = Slots(wanted.concurrency)
+        slots = Slots(wanted.concurrency, wanted.concurrency_per_caller)
 
         def asking(model: str) -> Asking | None:
             if not model:

@@ -61,6 +61,7 @@ class OpenAiModel:
         self._max_tokens = max_tokens
         self._connections = connections
         self._session: aiohttp.ClientSession | None = None
+        self._speaking_at_once: set[str] = set()
 
     async def complete(self, question: Question, seconds: float) -> Said:
         """See `Model.complete`."""
@@ -73,24 +74,19 @@ class OpenAiModel:
             if response.content_type != EVENTS:
                 yield self._whole(await _body(response), question)
                 return
-            thoughts = _Thoughts()
-            is_finished = False
-            async with aclosing(_lines(response)) as lines:
-                async for line in lines:
-                    field, _, data = line.partition(b":")
-                    if field != b"data":
-                        continue
-                    if data.strip() == b"[DONE]":
-                        return
-                    found = _decoded(data)
-                    for choice in found.choices[:1]:
-                        is_finished = is_finished or choice.finish_reason is not None
-                        text = choice.delta.content if choice.delta is not None else None
-                        spoken = thoughts.skip(text or "")
-                        if spoken:
-                            yield Said(spoken, _name(found, question))
-            if not is_finished:
-                raise ModelError("its answer broke off")
+            thoughts = self._thoughts(question)
+            name = question.model
+            async with aclosing(_completions(response)) as pieces:
+                async for piece in pieces:
+                    name = _name(piece, question)
+                    delta = piece.choices[0].delta if piece.choices else None
+                    spoken = thoughts.skip(delta.content or "" if delta is not None else "")
+                    if spoken:
+                        yield Said(spoken, name)
+            self._note(question, thoughts)
+            rest = thoughts.end()
+            if rest:
+                yield Said(rest, name)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -165,10 +161,22 @@ class OpenAiModel:
         message = found.choices[0].message if found.choices else None
         if message is None or not (message.content or "").strip():
             raise ModelError("its answer is empty")
-        text = _Thoughts().skip(message.content or "").strip()
+        thoughts = _Thoughts(speaks_at_once=False)
+        text = (thoughts.skip(message.content or "") + thoughts.end()).strip()
+        self._note(question, thoughts)
         if not text:
             raise ModelError("its answer is nothing but thoughts")
         return Said(text[:REPLY_MAX_CHARACTERS], _name(found, question))
+
+    def _thoughts(self, question: Question) -> "_Thoughts":
+        return _Thoughts(speaks_at_once=question.model in self._speaking_at_once)
+
+    def _note(self, question: Question, thoughts: "_Thoughts") -> None:
+        """Note how a model's last whole answer began: the next one will like it."""
+        if thoughts.began_unmarked:
+            self._speaking_at_once.discard(question.model)
+        else:
+            self._speaking_at_once.add(question.model)
 
 
 async def _body(response: aiohttp.ClientResponse) -> bytes:
@@ -178,6 +186,24 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
         if len(body) > ANSWER_MAX_BYTES:
             raise ModelError("its answer is too large", is_final=True)
     return bytes(body)
+
+
+async def _completions(response: aiohttp.ClientResponse) -> AsyncGenerator[_Completion, None]:
+    """Yield the pieces of a streamed answer; raise when it breaks off."""
+    is_finished = False
+    async with aclosing(_lines(response)) as lines:
+        async for line in lines:
+            field, _, data = line.partition(b":")
+            if field != b"data":
+                continue
+            if data.strip() == b"[DONE]":
+                return
+            found = _decoded(data)
+            reasons = [choice.finish_reason for choice in found.choices[:1]]
+            is_finished = is_finished or any(reason is not None for reason in reasons)
+            yield found
+    if not is_finished:
+        raise ModelError("its answer broke off")
 
 
 async def _lines(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
@@ -195,26 +221,57 @@ async def _lines(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None
 
 
 class _Thoughts:
-    """Leaves the thoughts out that some models write in front of what they say."""
+    """Leaves out the thoughts that some models write in front of what they say.
 
-    def __init__(self) -> None:
+    Some have begun to think before they answer, so that only the end of it is marked. Of a model
+    that is not known to speak at once, everything is held back for as long as that end may come.
+
+    Args:
+        speaks_at_once: whether what is not marked as a thought is taken for none.
+    """
+
+    def __init__(self, *, speaks_at_once: bool) -> None:
+        self._speaks_at_once = speaks_at_once
         self._held = ""
+        self._is_marked = False
         self._is_over = False
+        self.began_unmarked = False
 
     def skip(self, text: str) -> str:
         """Take the next piece; return what of it is said."""
         if self._is_over:
+            ends = _THOUGHTS_END in text and not self._is_marked and _THOUGHTS_START not in text
+            self.began_unmarked = self.began_unmarked or ends
             return text
         self._held += text
-        start = self._held.lstrip()
-        if start.startswith(_THOUGHTS_START):
-            _, found, said = start.partition(_THOUGHTS_END)
-            self._is_over = bool(found)
+        if not self._is_marked:
+            start = self._held.lstrip()
+            if start and not start.startswith(_THOUGHTS_START[: len(start)]):
+                return self._unmarked()
+            self._is_marked = start.startswith(_THOUGHTS_START)
+        _, found, said = self._held.partition(_THOUGHTS_END)
+        if self._is_marked and not found:
+            self._held = self._held[-len(_THOUGHTS_END) :]
+        self._is_over = bool(found)
+        return said.lstrip()
+
+    def end(self) -> str:
+        """Return what was held back in vain, now that the answer is whole."""
+        return "" if self._is_over or self._is_marked else self._let_go()
+
+    def _unmarked(self) -> str:
+        thought, found, said = self._held.partition(_THOUGHTS_END)
+        if found and _THOUGHTS_START not in thought:
+            self.began_unmarked = self._is_over = True
             return said.lstrip()
-        if _THOUGHTS_START.startswith(start):
-            return ""
+        if self._speaks_at_once or len(self._held) > REPLY_MAX_CHARACTERS:
+            return self._let_go()
+        return ""
+
+    def _let_go(self) -> str:
         self._is_over = True
-        return self._held
+        held, self._held = self._held, ""
+        return held
 
 
 def _decoded(body: bytes) -> _Completion:

@@ -7,9 +7,9 @@ from storage.ledger import DifferenceRow
 from storage.store import Transaction
 
 BANDS = ("band_a", "band_b", "band_c", "band_d")
-PROBES = 8
+PROBES = 64
 
-_PROBE_NAMES = tuple(f"value_{letter}" for letter in "abcdefgh")
+_PROBE_NAMES = tuple(f"value_{first}{second}" for first in "abcdefgh" for second in "abcdefgh")
 
 
 class RewardRow(NamedTuple):
@@ -31,6 +31,13 @@ class PaidRow(NamedTuple):
 
     to_user: int
     to_all: int
+
+
+class PayeeRow(NamedTuple):
+    """Who was paid for a photo, and what, in micro-credits."""
+
+    user_id: str
+    amount: int
 
 
 class PrintRow(NamedTuple):
@@ -57,14 +64,30 @@ async def paid_on(tx: Transaction, *, day: int, user_id: str) -> PaidRow:
     return found or PaidRow(0, 0)
 
 
-async def was_rewarded(tx: Transaction, file_hash: str) -> bool:
-    """Say whether the very same file was rewarded."""
-    found = await tx.one(
-        int,
-        "SELECT COUNT(*) FROM goodness_rewards WHERE file_hash = :file_hash",
+async def reward_of_file(tx: Transaction, file_hash: str) -> PayeeRow | None:
+    """Return the reward for the very same file, if there was one."""
+    return await tx.one(
+        PayeeRow,
+        "SELECT user_id, amount FROM goodness_rewards WHERE file_hash = :file_hash",
         file_hash=file_hash,
     )
-    return bool(found)
+
+
+async def reward_of_print(tx: Transaction, kept: PrintRow, band_a: int) -> PayeeRow | None:
+    """Return the first reward for a photo with this print, whose first band is `band_a`."""
+    return await tx.one(
+        PayeeRow,
+        """
+        SELECT r.user_id, r.amount
+        FROM goodness_prints AS p JOIN goodness_rewards AS r ON r.id = p.reward_id
+        WHERE p.band_a = :band_a AND p.bits = :bits AND p.detail = :detail
+        ORDER BY r.created_at, r.id
+        LIMIT 1
+        """,
+        band_a=band_a,
+        bits=kept.bits,
+        detail=kept.detail,
+    )
 
 
 async def prints_near(tx: Transaction, band: int, values: Sequence[int]) -> list[PrintRow]:

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import TypeVar
@@ -13,7 +14,9 @@ ATTEMPTS = 2
 PAUSE_SECONDS = 0.2
 FAILURES_MAX = 5
 OPEN_SECONDS = 30.0
+WITHOUT_SCHEMA_SECONDS = 3600.0
 WAITING_MAX = 64
+WAITING_PER_CALLER_MAX = 16
 CUT_OFF = " …"
 
 _logger = logging.getLogger("assistant")
@@ -68,37 +71,65 @@ class CircuitBreaker:
 
 
 class Slots:
-    """Bounds how many calls run at once and how many wait; shared by all who ask one server."""
+    """Bounds how many calls run at once and how many wait; shared by all who ask one server.
 
-    def __init__(self, concurrency: int) -> None:
-        self._free = asyncio.Semaphore(concurrency)
-        self._waiting = 0
+    Args:
+        concurrency: how many run at once.
+        per_caller: how many of one caller's do; the default is no less than all.
+    """
+
+    def __init__(self, concurrency: int, per_caller: int = 0) -> None:
+        self._concurrency = concurrency
+        self._per_caller = per_caller or concurrency
+        self._running: Counter[str] = Counter()
+        self._waiting: Counter[str] = Counter()
+        self._changed = asyncio.Condition()
 
     @asynccontextmanager
-    async def take(self, deadline: float) -> AsyncIterator[None]:
-        """Hold a slot; `deadline` is by the loop's clock.
+    async def take(self, deadline: float, caller: str) -> AsyncIterator[None]:
+        """Hold a slot.
+
+        Args:
+            deadline: until when to wait, by the loop's clock.
+            caller: whose call it is.
 
         Raises:
             ModelError: too many wait, or none got free in time.
         """
-        if self._waiting >= WAITING_MAX:
-            raise _BusyError("too many calls wait for it", is_final=True)
-        self._waiting += 1
+        is_crowded = self._waiting[caller] >= WAITING_PER_CALLER_MAX
+        if is_crowded or self._waiting.total() >= WAITING_MAX:
+            raise _busy("too many calls wait for it")
+        self._waiting[caller] += 1
         try:
-            async with asyncio.timeout_at(deadline):
-                await self._free.acquire()
+            async with asyncio.timeout_at(deadline), self._changed:
+                await self._changed.wait_for(lambda: self._is_free(caller))
+                self._running[caller] += 1
         except TimeoutError as error:
-            raise _BusyError("no call got free in time", is_final=True) from error
+            raise _busy("no call got free in time") from error
         finally:
-            self._waiting -= 1
+            _take_off(self._waiting, caller)
         try:
             yield
         finally:
-            self._free.release()
+            _take_off(self._running, caller)
+            async with self._changed:
+                self._changed.notify_all()
+
+    def _is_free(self, caller: str) -> bool:
+        is_free = self._running.total() < self._concurrency
+        return is_free and self._running[caller] < self._per_caller
 
 
-class _BusyError(ModelError):
-    """We ask too much at once; that says nothing about the server."""
+def _take_off(counted: Counter[str], caller: str) -> None:
+    counted[caller] -= 1
+    if not counted[caller]:
+        del counted[caller]
+
+
+def _busy(reason: str) -> ModelError:
+    """Return, and log, that we ask too much at once; that says nothing about the server."""
+    _logger.warning("the model was not asked: %s", reason)
+    return ModelError(reason, is_final=True)
 
 
 class Asking:
@@ -115,20 +146,27 @@ class Asking:
         self._slots = slots
         self._seconds = seconds
         self._breaker = CircuitBreaker(_clock)
+        self._without_schema_until = 0.0
 
-    async def ask(self, question: Question, read: Callable[[str], _Read]) -> tuple[_Read, str]:
+    async def ask(
+        self, question: Question, read: Callable[[str], _Read], caller: str
+    ) -> tuple[_Read, str]:
         """Return what `read` makes of an answer, and the name of the model that gave it.
 
         Args:
             question: what to ask.
             read: makes sense of the text; raises `ModelError` where there is none.
+            caller: by whom the call is counted.
 
         Raises:
             ModelError: there is no answer, after a retry where that made sense.
         """
         self._breaker.check()
         deadline = _clock() + self._seconds
-        async with self._slots.take(deadline):
+        if _clock() < self._without_schema_until:
+            question = dataclasses.replace(question, schema=None)
+        has_schema = question.schema is not None
+        async with self._slots.take(deadline, caller):
             for attempt in range(1, ATTEMPTS + 1):
                 try:
                     said = await self._complete(question, deadline)
@@ -138,18 +176,30 @@ class Asking:
                     question = await _again(question, error, attempt, deadline)
                 else:
                     self._breaker.succeeded()
+                    if has_schema and question.schema is None:
+                        self._leave_schemas_out()
                     return answer, said.model
         raise AssertionError("the last attempt returns or raises")
 
-    async def stream(self, question: Question) -> AsyncGenerator[Said, None]:
+    def _leave_schemas_out(self) -> None:
+        """Remember that the server answers without a schema what it refused with one."""
+        words = "the model refuses a JSON schema; for %.0f seconds it is asked without"
+        _logger.info(words, WITHOUT_SCHEMA_SECONDS)
+        self._without_schema_until = _clock() + WITHOUT_SCHEMA_SECONDS
+
+    async def stream(self, question: Question, caller: str) -> AsyncGenerator[Said, None]:
         """Yield an answer as it comes; one that breaks off, or never ends, ends with an ellipsis.
+
+        Args:
+            question: what to ask.
+            caller: by whom the call is counted.
 
         Raises:
             ModelError: nothing came, after a retry where that made sense.
         """
         self._breaker.check()
         deadline = _clock() + self._seconds
-        async with self._slots.take(deadline):
+        async with self._slots.take(deadline, caller):
             for attempt in range(1, ATTEMPTS + 1):
                 last: Said | None = None
                 try:

@@ -17,7 +17,24 @@ NAME = "builtin"
 LOOKED_AT_MAX = 1_000
 TOPICS_MAX = 3
 
+# What is special stands first: the words that name a topic name no other.
 _TOPICS = (
+    (
+        "passwordless",
+        (
+            r"(?:without|no)\s+(?:an?\s+|any\s+)?password|password-?less|allow[_ -]?ips?\b"
+            r"|allow-?list|whitelist|(?:parola|şifre)(?:sız|siz|\s+olmadan)|без\s+парол\w*"
+            r"|бел\w+\s+спис\w+|(?:비밀번호|암호)\s*없|허용\s*목록"
+        ),
+    ),
+    (
+        "http",
+        (
+            r"\bhttps?[ -]?(?:connect|prox\w*|vekil\w*|прокси|프록시)"
+            r"|browser|tarayıcı|браузер|브라우저"
+        ),
+    ),
+    ("udp", r"(?<![a-z])(?:udp|quic)(?![a-z])|datagram|датаграм|데이터그램"),
     ("balance", r"balance|\bcredits?\b|wallet|bakiye|kredi\b|баланс|кредит|잔액|크레딧"),
     (
         "sessions",
@@ -84,7 +101,7 @@ class Responder:
         self, message: str, *, mode: str, language: Language, caller: Caller | None
     ) -> str:
         """Answer a message; what it asks about the caller's account only when there is a caller."""
-        topics = [topic for topic, pattern in _PATTERNS if pattern.search(message)]
+        topics = _topics(message)
         if not topics and mode in _TOPIC_OF_MODE:
             topics = [_TOPIC_OF_MODE[mode]]
         lines = [phrase(language, "program")]
@@ -154,3 +171,12 @@ class Responder:
     async def _referral(self, language: Language, caller: Caller) -> str:
         standing = await self._referrals.standing(caller.profile.user_id)
         return phrase(language, "referral", code=standing.code, count=standing.totals.referrals)
+
+
+def _topics(message: str) -> list[str]:
+    found = []
+    for topic, pattern in _PATTERNS:
+        message, times = pattern.subn(" ", message)
+        if times:
+            found.append(topic)
+    return found

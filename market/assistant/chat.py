@@ -14,7 +14,9 @@ from market.assistant.builtin import NAME, Responder
 from market.assistant.languages import Language
 from market.assistant.model import ModelError, Question, Said, Turn
 
+HISTORY_MAX_TURNS = 200
 HISTORY_MAX_CHARACTERS = 32_000
+TURN_MAX_CHARACTERS = 16_000
 
 LANGUAGE_NAMES = {"tr": "Turkish", "en": "English", "ru": "Russian", "ko": "Korean"}
 
@@ -37,7 +39,10 @@ _MODES = {
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What somebody says: `turns` came before, oldest first; the rest is context."""
+    """What somebody says: `turns` came before, oldest first; the rest is context.
+
+    `asker` is who its call to the model is counted by.
+    """
 
     text: str
     turns: Sequence[Turn] = ()
@@ -45,6 +50,7 @@ class Message:
     location: str = ""
     weather: str = ""
     language: Language = "en"
+    asker: str = ""
 
 
 class Chat:
@@ -70,7 +76,8 @@ class Chat:
         """
         if self._asking is not None:
             try:
-                text, model = await self._asking.ask(_question(message, self._model), _text)
+                question = _question(message, self._model)
+                text, model = await self._asking.ask(question, _text, message.asker)
             except ModelError:
                 return await self._built_in(message, caller)
             return Said(text, model)
@@ -80,7 +87,8 @@ class Chat:
         """Answer a message piece by piece; the pieces together are the answer."""
         if self._asking is not None:
             try:
-                async with aclosing(self._asking.stream(_question(message, self._model))) as pieces:
+                question = _question(message, self._model)
+                async with aclosing(self._asking.stream(question, message.asker)) as pieces:
                     async for piece in pieces:
                         yield piece
             except ModelError:
@@ -115,14 +123,18 @@ def _question(message: Message, model: str) -> Question:
 
 
 def _latest(turns: Sequence[Turn]) -> list[Turn]:
-    """Return as many of the last turns as a model is bothered with."""
+    """Return as many of the last turns as a model is bothered with, of each as much as fits.
+
+    Nothing is refused here: what is too long may be what the assistant itself said before.
+    """
     kept: list[Turn] = []
     room = HISTORY_MAX_CHARACTERS
-    for turn in reversed(turns):
-        room -= len(turn.text)
+    for turn in reversed(turns[-HISTORY_MAX_TURNS:]):
+        text = turn.text[:TURN_MAX_CHARACTERS]
+        room -= len(text)
         if room < 0:
             break
-        kept.append(turn)
+        kept.append(Turn(turn.role, text))
     return kept[::-1]
 
 

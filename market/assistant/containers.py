@@ -2,7 +2,7 @@
 
 Segments and chunks are walked to the very end of the picture (ITU-T T.81, annex B; PNG, section 5),
 so that a picture too large to decode, one that is cut off, and a file that goes on behind its
-picture are refused for what they are.
+picture (`trailers.py`) are refused for what they are.
 """
 
 import re
@@ -11,19 +11,20 @@ import zlib
 from dataclasses import dataclass
 from typing import Literal
 
+from market.assistant.trailers import is_harmless
 from market.errors import Code, MarketError
 
 JPEG_START = b"\xff\xd8\xff"
 PNG_START = b"\x89PNG\r\n\x1a\n"
 PIECES_MAX = 20_000
 SCANS_MAX = 64
-FURTHER_MAX = 8
 SCAN_PIECE_BYTES = 512 * 1024
 METADATA_MAX_BYTES = 1024 * 1024
 TEXT_MAX_BYTES = 256 * 1024
 EXIF_START = b"Exif\0\0"
 EXIF_ENTRIES_MAX = 200
 ORIENTATION = 0x0112
+GAIN_MAPS = b"http://ns.google.com/photos/1.0/container/"
 
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _STANDALONE = frozenset(range(0xD0, 0xD8)) | {0x01}
@@ -72,9 +73,9 @@ def inspect(data: bytes) -> Container:
     raise refused(Code.PHOTO_NOT_JPEG_OR_PNG)
 
 
-def refused(code: Code) -> MarketError:
+def refused(code: Code, message: str | None = None) -> MarketError:
     """Return the refusal of a photo."""
-    return MarketError(code, field="file")
+    return MarketError(code, message, field="file")
 
 
 class _Jpeg:
@@ -164,7 +165,9 @@ def _jpeg(data: bytes) -> Container:
     end = found.walk(0)
     if not found.sizes:
         raise refused(Code.PHOTO_BROKEN)
-    _check_rest(data, end, may_hold_pictures=found.has_further_pictures)
+    announces = found.has_further_pictures or GAIN_MAPS in found.metadata
+    if not is_harmless(data, end, lambda at: _further_picture(data, at) if announces else None):
+        raise refused(Code.PHOTO_TRAILING_DATA)
     width, height = max(found.sizes, key=lambda size: size[0] * size[1])
     return _checked(
         Container(
@@ -180,22 +183,18 @@ def _jpeg(data: bytes) -> Container:
     )
 
 
-def _check_rest(data: bytes, end: int, *, may_hold_pictures: bool) -> None:
-    """Refuse what stands behind the picture, but for padding and the further pictures of a camera.
+def _further_picture(data: bytes, at: int) -> int | None:
+    """Return where a JPEG of its own ends that begins here, None for none.
 
-    Cameras append a preview or a gain map as JPEGs of their own, and say so (CIPA DC-007).
+    Cameras append a preview or a gain map so, and say so in the first one (CIPA DC-007, and the
+    Container of Ultra HDR).
     """
-    for _ in range(FURTHER_MAX):
-        rest = data[end:].lstrip(b"\0")
-        if not rest:
-            return
-        if not may_hold_pictures or not rest.startswith(JPEG_START):
-            break
-        try:
-            end = _Jpeg(data).walk(len(data) - len(rest))
-        except MarketError as error:
-            raise refused(Code.PHOTO_TRAILING_DATA) from error
-    raise refused(Code.PHOTO_TRAILING_DATA)
+    if not data.startswith(JPEG_START, at):
+        return None
+    try:
+        return _Jpeg(data).walk(at)
+    except MarketError:
+        return None
 
 
 def _jumbf(payload: bytes) -> bytes:
@@ -298,16 +297,16 @@ def _text(kind: bytes, payload: bytes, room: int) -> tuple[str, bytes]:
     """Return the name of a text, in lower case, and so much of the text (PNG, section 11.3.3)."""
     key, _, rest = payload.partition(b"\0")
     is_packed = kind == b"zTXt"
-    if kind == b"iTXt":
+    if kind == b"iTXt":  # whether it is packed and how, its language, the key in that language
         is_packed = rest[:1] == b"\x01"
-        rest = rest[1:].partition(b"\0")[2].partition(b"\0")[2]
+        rest = rest[2:].partition(b"\0")[2].partition(b"\0")[2]
     elif is_packed:
         rest = rest[1:]
     if room <= 0:
         return key.decode("latin-1").lower(), b""
     if is_packed:
         try:
-            rest = zlib.decompressobj().decompress(rest.removeprefix(b"\0"), room)
+            rest = zlib.decompressobj().decompress(rest, room)
         except zlib.error as error:
             raise refused(Code.PHOTO_BROKEN) from error
     return key.decode("latin-1").lower(), rest[:room]

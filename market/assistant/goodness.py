@@ -8,7 +8,7 @@ caps allow.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
@@ -27,7 +27,7 @@ from market.ids import Identifiers
 from market.ledger import Movement, Transfer
 from market.money import MICRO, Currency
 from storage import assistant as queries
-from storage.assistant import PrintRow, RewardRow
+from storage.assistant import PROBES, PayeeRow, PrintRow, RewardRow
 from storage.store import Store, Transaction
 
 DAY_SECONDS = 86_400
@@ -65,13 +65,17 @@ class RewardTerms:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A photo, and what its sender says about it."""
+    """A photo, and what its sender says about it.
+
+    `asker` is who its call to the model is counted by.
+    """
 
     photo: Photo
     caption: str = ""
     location: str = ""
     weather: str = ""
     language: Language = "en"
+    asker: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +104,17 @@ class Outcome(Enum):
     """What became of a reward that a photo deserves, by the phrase that says so."""
 
     PAID = "rewarded"
+    PAID_BEFORE = "rewarded_before"
     KNOWN = "known"
     USER_CAP = "user_cap"
     TOTAL_CAP = "total_cap"
+
+
+class Decision(NamedTuple):
+    """What became of a reward, and what was paid for the photo, now or before, in micro-credits."""
+
+    outcome: Outcome
+    amount: int = 0
 
 
 class Goodness:
@@ -145,22 +157,23 @@ class Goodness:
             return _unverified(submission, "no_model")
         question = _question(submission, self._model, [*self._terms.amounts, NO_DEED])
         try:
-            verdict, model = await self._asking.ask(question, self._read)
+            verdict, model = await self._asking.ask(question, self._read, submission.asker)
         except ModelError:
             return _unverified(submission, "model_failed")
         is_real = verdict.is_real and not submission.photo.is_declared_generated
-        reward, words = 0, self._objection(submission, verdict, caller)
+        decision, words = None, self._objection(submission, verdict, caller)
         if words is None and caller is not None:
             amount = self._terms.amounts[verdict.goodness_type]
-            outcome = await self._reward(submission.photo, verdict, model, caller, amount)
-            reward = amount if outcome is Outcome.PAID else 0
-            words = outcome.value
+            decision = await self._reward(submission.photo, verdict, model, caller, amount)
+            words = decision.outcome.value
+        paid = decision.amount if decision is not None else 0
+        is_new = decision is not None and decision.outcome is Outcome.PAID
         return Finding(
             is_real=is_real,
             goodness_type=verdict.goodness_type,
             description=verdict.description[:DESCRIPTION_MAX_CHARACTERS],
-            reward=reward,
-            message=phrase(submission.language, words or "no_deed", credits=reward // MICRO),
+            reward=paid if is_new else 0,
+            message=phrase(submission.language, words or "no_deed", credits=paid // MICRO),
             model=model,
         )
 
@@ -193,7 +206,7 @@ class Goodness:
 
     async def _reward(
         self, photo: Photo, verdict: Verdict, model: str, caller: Caller, amount: int
-    ) -> Outcome:
+    ) -> Decision:
         now = self._now()
         reward = RewardRow(
             id=self._identifiers.new(),
@@ -217,15 +230,17 @@ class Goodness:
 
 async def refusal(
     tx: Transaction, reward: RewardRow, likeness: Likeness, terms: RewardTerms
-) -> Outcome | None:
+) -> Decision | None:
     """Say why a reward is not paid: the photo is known, or a cap is met; None when it is."""
-    if await _is_known(tx, reward.file_hash, likeness):
-        return Outcome.KNOWN
+    before = await _reward_before(tx, reward.file_hash, likeness)
+    if before is not None:
+        is_own = before.user_id == reward.user_id
+        return Decision(Outcome.PAID_BEFORE, before.amount) if is_own else Decision(Outcome.KNOWN)
     paid = await queries.paid_on(tx, day=reward.day, user_id=reward.user_id)
     if paid.to_user + reward.amount > terms.user_daily:
-        return Outcome.USER_CAP
+        return Decision(Outcome.USER_CAP)
     if paid.to_all + reward.amount > terms.total_daily:
-        return Outcome.TOTAL_CAP
+        return Decision(Outcome.TOTAL_CAP)
     return None
 
 
@@ -236,7 +251,7 @@ async def pay(
     terms: RewardTerms,
     *,
     transfer_id: str,
-) -> Outcome:
+) -> Decision:
     """Pay a reward and keep the photo's prints; nothing when the photo is known or a cap is met.
 
     A reward is paid whole or not at all, so that a photo that meets a cap can come again.
@@ -255,18 +270,22 @@ async def pay(
     key = f"goodness:{reward.id}"
     transfer = Transfer(transfer_id, key, Currency.CREDIT, (movement,), reward.created_at)
     await ledger.post(tx, transfer)
-    return Outcome.PAID
+    return Decision(Outcome.PAID, reward.amount)
 
 
-async def _is_known(tx: Transaction, file_hash: str, likeness: Likeness) -> bool:
-    if await queries.was_rewarded(tx, file_hash):
-        return True
-    for compared in likeness.compared:
-        for band, values in enumerate(compared.probes()):
-            for row in await queries.prints_near(tx, band, sorted(values)):
-                if compared.is_like(Print(*row)):
-                    return True
-    return False
+async def _reward_before(tx: Transaction, file_hash: str, likeness: Likeness) -> PayeeRow | None:
+    """Return the reward that was paid for this photo or one like it, None for a new one."""
+    same = await queries.reward_of_file(tx, file_hash)
+    if same is not None:
+        return same
+    for band, seekers in enumerate(likeness.seekers()):
+        values = sorted(seekers)
+        for start in range(0, len(values), PROBES):
+            for row in await queries.prints_near(tx, band, values[start : start + PROBES]):
+                kept, cut = Print(*row), bands(row.bits)
+                if any(compared.is_like(kept) for compared in seekers[cut[band]]):
+                    return await queries.reward_of_print(tx, row, cut[0])
+    return None
 
 
 def _unverified(submission: Submission, words: str) -> Finding:

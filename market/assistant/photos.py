@@ -76,7 +76,11 @@ class Photos:
                 `photo_trailing_data`, `too_busy`.
         """
         if len(data) > self._limits.max_bytes:
-            raise refused(Code.PHOTO_TOO_LARGE)
+            message = (
+                f"The photo's file has {len(data):,} bytes; send it smaller, with "
+                f"{self._limits.max_bytes:,} at most."
+            )
+            raise refused(Code.PHOTO_TOO_LARGE, message)
         if self._waiting >= WAITING_MAX:
             raise MarketError(Code.TOO_BUSY)
         self._waiting += 1
@@ -93,8 +97,7 @@ class Photos:
 
 def _photo(data: bytes, max_pixels: int) -> Photo:
     found = inspect(data)
-    if found.width * found.height > max_pixels:
-        raise refused(Code.PHOTO_TOO_MANY_PIXELS)
+    _check_pixels(found.width, found.height, max_pixels)
     picture = _decoded(found, max_pixels)
     shown = BytesIO()
     picture.save(shown, "JPEG", quality=SHOWN_QUALITY)
@@ -109,12 +112,19 @@ def _photo(data: bytes, max_pixels: int) -> Photo:
     )
 
 
+def _check_pixels(width: int, height: int, most: int) -> None:
+    if width * height > most:
+        message = (
+            f"The photo has {width * height:,} pixels; send it smaller, with {most:,} at most."
+        )
+        raise refused(Code.PHOTO_TOO_MANY_PIXELS, message)
+
+
 def _decoded(found: Container, max_pixels: int) -> Image.Image:
     """Return a picture the right way up, and on white where it is transparent."""
     try:
         with Image.open(BytesIO(found.pixels), formats=(found.format,)) as opened:
-            if opened.width * opened.height > max_pixels:
-                raise refused(Code.PHOTO_TOO_MANY_PIXELS)
+            _check_pixels(opened.width, opened.height, max_pixels)
             opened.draft(None, (SHOWN_MAX_SIDE, SHOWN_MAX_SIDE))
             picture = opened.convert("RGBA" if opened.has_transparency_data else "RGB")
             picture.thumbnail((SHOWN_MAX_SIDE, SHOWN_MAX_SIDE))

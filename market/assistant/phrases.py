@@ -13,7 +13,8 @@ PHRASES: Mapping[Language, Mapping[str, str]] = {
         "program": "This is an automatic answer: no language model is at work here.",
         "help": (
             "I know these topics: balance, proxy sessions, jobs, worker devices, deploys, "
-            "referrals, rewards for good deeds, account. Ask about one of them."
+            "referrals, rewards for good deeds, account, and the proxy without a password, by HTTP "
+            "and for UDP. Ask about one of them."
         ),
         "log_in": "Send a session token (Authorization: Bearer …) and I can look at your account.",
         "balance": "Your balance: {credit} credits and {usd} USD.",
@@ -26,6 +27,20 @@ PHRASES: Mapping[Language, Mapping[str, str]] = {
             "POST /api/bandwidth/create with gb buys a SOCKS5 session at {price} USD per GB "
             "unless you name another price; GET /api/bandwidth/sessions shows what is used, and "
             "POST /api/bandwidth/end gives the rest of the price back."
+        ),
+        "passwordless_help": (
+            "Name your public addresses as allow_ips in POST /api/bandwidth/create: from them, the "
+            "passwordless_port of the answer needs no password. Each address opens one session on "
+            "such a port."
+        ),
+        "http_help": (
+            "The host and port of a session speak HTTP too: enter them as the HTTP proxy of a "
+            "browser or program, with the session's username and password. Pages by https go "
+            "through CONNECT, pages by http are forwarded."
+        ),
+        "udp_help": (
+            "UDP goes by SOCKS5 (UDP ASSOCIATE) at the same host and port, with the same username "
+            "and password; datagrams count like other bytes. An HTTP proxy carries no UDP."
         ),
         "jobs": "Of your newest jobs, {waiting} are waiting and {running} are running.",
         "jobs_help": (
@@ -73,6 +88,9 @@ PHRASES: Mapping[Language, Mapping[str, str]] = {
         "unsure": "Thank you. The photo does not show clearly enough what was done.",
         "anonymous": "This looks like a good deed. Log in to earn credits for such photos.",
         "known": "This photo, or one just like it, was rewarded before.",
+        "rewarded_before": (
+            "You have earned {credits} credits for this photo, or one just like it, before."
+        ),
         "user_cap": "Your limit of rewards for today is reached. Send the photo again tomorrow.",
         "total_cap": "Today's rewards of this service are all paid. Send the photo again tomorrow.",
         "rewarded": "Thank you for your good deed! You have earned {credits} credits.",
@@ -81,7 +99,8 @@ PHRASES: Mapping[Language, Mapping[str, str]] = {
         "program": "Bu otomatik bir yanıttır: burada bir dil modeli çalışmıyor.",
         "help": (
             "Bildiğim konular: bakiye, proxy oturumları, işler, çalışan cihazlar, dağıtımlar, "
-            "davetler, iyilik ödülleri, hesap. Bunlardan birini sorun."
+            "davetler, iyilik ödülleri, hesap; ayrıca parolasız proxy, HTTP proxy ve UDP. "
+            "Bunlardan birini sorun."
         ),
         "log_in": (
             "Oturum belirtecinizi gönderin (Authorization: Bearer …), hesabınıza bakabilirim."
@@ -97,6 +116,20 @@ PHRASES: Mapping[Language, Mapping[str, str]] = {
             "POST /api/bandwidth/create, gb ile bir SOCKS5 oturumu satın alır; başka bir fiyat "
             "vermezseniz GB başına {price} USD. GET /api/bandwidth/sessions kullanılanı gösterir, "
             "POST /api/bandwidth/end kalan tutarı iade eder."
+        ),
+        "passwordless_help": (
+            "POST /api/bandwidth/create isteğinde genel adreslerinizi allow_ips ile bildirin: "
+            "yanıttaki passwordless_port, bu adreslerden parola istemez. Her adres böyle bir "
+            "portta bir oturum açar."
+        ),
+        "http_help": (
+            "Oturumun sunucusu ve portu HTTP de konuşur: bunları tarayıcının ya da programın HTTP "
+            "proxy ayarına, oturumun kullanıcı adı ve parolasıyla girin. https sayfaları CONNECT "
+            "ile geçer, http sayfaları iletilir."
+        ),
+        "udp_help": (
+            "UDP, aynı sunucu ve portta, aynı kullanıcı adı ve parolayla SOCKS5 (UDP ASSOCIATE) "
+            "üzerinden gider; datagramlar da bayt olarak sayılır. HTTP proxy UDP taşımaz."
         ),
         "jobs": "En yeni işlerinizden {waiting} tanesi bekliyor, {running} tanesi çalışıyor.",
         "jobs_help": (
@@ -143,6 +176,9 @@ PHRASES: Mapping[Language, Mapping[str, str]] = {
         "unsure": "Teşekkürler. Fotoğraf, ne yapıldığını yeterince açık göstermiyor.",
         "anonymous": "Bu bir iyiliğe benziyor. Böyle fotoğraflarla kredi kazanmak için girin.",
         "known": "Bu fotoğraf ya da çok benzeri daha önce ödüllendirildi.",
+        "rewarded_before": (
+            "Bu fotoğraf ya da çok benzeri için daha önce {credits} kredi kazandınız."
+        ),
         "user_cap": "Bugünkü ödül sınırınıza ulaştınız. Fotoğrafı yarın yeniden gönderin.",
         "total_cap": "Hizmetin bugünkü ödülleri tükendi. Fotoğrafı yarın yeniden gönderin.",
         "rewarded": "İyiliğiniz için teşekkürler! {credits} kredi kazandınız.",
@@ -151,7 +187,8 @@ PHRASES: Mapping[Language, Mapping[str, str]] = {
         "program": "Это автоматический ответ: языковая модель здесь не работает.",
         "help": (
             "Я знаю такие темы: баланс, сессии прокси, задания, устройства, развёртывания, "
-            "приглашения, награды за добрые дела, аккаунт. Спросите об одной из них."
+            "приглашения, награды за добрые дела, аккаунт, а также прокси без пароля, по HTTP и "
+            "для UDP. Спросите об одной из них."
         ),
         "log_in": (
             "Пришлите токен сессии (Authorization: Bearer …), и я смогу заглянуть в ваш аккаунт."
@@ -167,6 +204,20 @@ PHRASES: Mapping[Language, Mapping[str, str]] = {
             "POST /api/bandwidth/create с полем gb покупает сессию SOCKS5 по {price} USD за ГБ, "
             "если не назвать другую цену; GET /api/bandwidth/sessions показывает расход, а "
             "POST /api/bandwidth/end возвращает остаток."
+        ),
+        "passwordless_help": (
+            "Назовите свои внешние адреса в поле allow_ips запроса POST /api/bandwidth/create: с "
+            "них порт passwordless_port из ответа не требует пароля. На таком порту адрес "
+            "открывает одну сессию."
+        ),
+        "http_help": (
+            "Хост и порт сессии понимают и HTTP: укажите их как HTTP-прокси браузера или "
+            "программы, с именем и паролем сессии. Страницы https идут через CONNECT, страницы "
+            "http пересылаются."
+        ),
+        "udp_help": (
+            "UDP идёт по SOCKS5 (UDP ASSOCIATE) через те же хост и порт, с теми же именем и "
+            "паролем; датаграммы считаются, как и прочие байты. HTTP-прокси не передаёт UDP."
         ),
         "jobs": "Из ваших последних заданий ждут: {waiting}, выполняются: {running}.",
         "jobs_help": (
@@ -213,6 +264,7 @@ PHRASES: Mapping[Language, Mapping[str, str]] = {
         "unsure": "Спасибо. По фото недостаточно ясно, что было сделано.",
         "anonymous": "Похоже на доброе дело. Войдите, чтобы получать кредиты за такие фото.",
         "known": "Это фото или очень похожее уже было награждено.",
+        "rewarded_before": ("За это фото или очень похожее вы уже заработали кредитов: {credits}."),
         "user_cap": "Ваш лимит наград на сегодня исчерпан. Пришлите фото завтра.",
         "total_cap": "Награды сервиса на сегодня закончились. Пришлите фото завтра.",
         "rewarded": "Спасибо за доброе дело! Вы заработали кредитов: {credits}.",
@@ -220,8 +272,8 @@ PHRASES: Mapping[Language, Mapping[str, str]] = {
     "ko": {
         "program": "자동 응답입니다. 여기에는 언어 모델이 연결되어 있지 않습니다.",
         "help": (
-            "제가 아는 주제: 잔액, 프록시 세션, 작업, 작업 장치, 배포, 추천, 선행 보상, 계정. "
-            "이 중 하나를 물어보세요."
+            "제가 아는 주제: 잔액, 프록시 세션, 작업, 작업 장치, 배포, 추천, 선행 보상, 계정, "
+            "그리고 비밀번호 없는 프록시, HTTP 프록시, UDP. 이 중 하나를 물어보세요."
         ),
         "log_in": "세션 토큰(Authorization: Bearer …)을 보내면 계정을 확인해 드릴 수 있습니다.",
         "balance": "잔액: {credit} 크레딧, {usd} USD.",
@@ -234,6 +286,20 @@ PHRASES: Mapping[Language, Mapping[str, str]] = {
             "POST /api/bandwidth/create 에 gb를 보내면 SOCKS5 세션을 구매합니다. 다른 가격을 "
             "지정하지 않으면 GB당 {price} USD입니다. GET /api/bandwidth/sessions 는 사용량을 "
             "보여 주고, POST /api/bandwidth/end 는 남은 금액을 돌려줍니다."
+        ),
+        "passwordless_help": (
+            "POST /api/bandwidth/create 에 공인 주소를 allow_ips로 보내면, 그 주소에서는 응답의 "
+            "passwordless_port 에 비밀번호가 필요 없습니다. "
+            "주소마다 그 포트에서 세션 하나를 엽니다."
+        ),
+        "http_help": (
+            "세션의 호스트와 포트는 HTTP도 지원합니다. 브라우저나 프로그램의 HTTP 프록시로 세션의 "
+            "사용자 이름과 비밀번호와 함께 입력하세요. https 페이지는 CONNECT로 지나가고 http "
+            "페이지는 전달됩니다."
+        ),
+        "udp_help": (
+            "UDP는 같은 호스트와 포트에서 같은 사용자 이름과 비밀번호로 SOCKS5(UDP ASSOCIATE)를 "
+            "통해 갑니다. 데이터그램도 바이트로 계산됩니다. HTTP 프록시는 UDP를 전달하지 않습니다."
         ),
         "jobs": "최근 작업 중 대기 {waiting}개, 실행 중 {running}개.",
         "jobs_help": (
@@ -280,6 +346,9 @@ PHRASES: Mapping[Language, Mapping[str, str]] = {
         "unsure": "감사합니다. 사진만으로는 무엇을 했는지 충분히 알 수 없습니다.",
         "anonymous": "선행으로 보입니다. 이런 사진으로 크레딧을 받으려면 로그인하세요.",
         "known": "이 사진 또는 거의 같은 사진이 이미 보상을 받았습니다.",
+        "rewarded_before": (
+            "이 사진 또는 거의 같은 사진으로 이미 {credits} 크레딧을 받으셨습니다."
+        ),
         "user_cap": "오늘의 보상 한도에 도달했습니다. 내일 다시 보내 주세요.",
         "total_cap": "오늘 이 서비스의 보상이 모두 지급되었습니다. 내일 다시 보내 주세요.",
         "rewarded": "선행에 감사드립니다! {credits} 크레딧을 받으셨습니다.",

@@ -1,6 +1,7 @@
 """What the routes of the assistant promise, with a model over real HTTP and without one."""
 
 import asyncio
+import io
 import json
 import logging
 from collections.abc import AsyncIterator
@@ -130,7 +131,6 @@ async def test_a_token_that_is_shown_must_be_valid(service: Service, token: str)
         ({**HELLO, "location": "x" * 201}, "location"),
         ({**HELLO, "weather": ["sun"]}, "weather"),
         ({**HELLO, "history": "before"}, "history"),
-        ({**HELLO, "history": [{"role": "user", "content": ""}] * 201}, "history"),
         ({**HELLO, "history": [{"role": "user"}]}, "history[0].content"),
         ({**HELLO, "history": [{"role": "root", "content": "x"}]}, "history[0].role"),
     ],
@@ -181,6 +181,26 @@ async def test_a_file_that_is_no_photo_is_refused(service: Service, file: bytes,
     refused(answer, code, "file")
 
 
+async def test_what_is_too_large_is_told_how_large_it_may_be(service: Service) -> None:
+    for file, words in (
+        (PHOTO + bytes(10_004_000 - len(PHOTO)), ("10,004,000 bytes", "10,000,000 at most")),
+        (pictures.bomb(), ("2,500,000,000 pixels", "25,000,000 at most")),
+    ):
+        answer = await service.upload(ANALYZE, file)
+        message = answer.body["error"]["message"]
+        assert [word for word in words if word not in message] == [], message
+    answer = await service.upload(ANALYZE, PHOTO, description="x" * 70_000)
+    assert "65536 bytes" in answer.body["error"]["message"]
+    answer = await service.upload(ANALYZE, bytes(10_100_000))
+    assert (answer.status, answer.code) == (413, "body_too_large")
+    assert "10065536 bytes" in answer.body["error"]["message"]
+    sent = io.BytesIO(bytes(1_100_000))
+    headers = {"Content-Type": "application/json"}
+    async with service.http.post(service.url + CHAT, data=sent, headers=headers) as response:
+        assert response.status == 413
+        assert "1048576 bytes" in (await response.json())["error"]["message"]
+
+
 async def test_how_often_a_caller_may_ask_is_bounded(tmp_path: Path) -> None:
     async with running_in(tmp_path, assistant={"requests_per_minute": 3}) as service:
         person = await service.person()
@@ -228,11 +248,39 @@ async def test_the_model_answers(modelled: Service, upstream: Upstream) -> None:
     assert all(word in asked["messages"][3]["content"] for word in ("root", "Izmir", "and now?"))
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_of_a_history_of_any_length_the_latest_counts(
+    modelled: Service, upstream: Upstream, stream: bool
+) -> None:
+    turns = [{"role": "user", "content": f"turn {number}."} for number in range(300)]
+    cut_off = {"role": "assistant", "content": "x" * 16_000 + " …"}
+    body = {**HELLO, "history": [*turns, cut_off], "stream": stream}
+    if stream:
+        assert (await modelled.stream(CHAT, body))[-1][1]["ok"]
+    else:
+        assert (await modelled.call("POST", CHAT, body)).status == 200
+    _, earlier, said_before, last = upstream.asked[0]["messages"]
+    assert earlier["content"].startswith("turn 101.")
+    assert earlier["content"].endswith("turn 299.")
+    assert said_before == {"role": "assistant", "content": "x" * 16_000}
+    assert last["content"] == "hello"
+
+
 async def test_a_reply_is_streamed(modelled: Service) -> None:
+    await modelled.call("POST", CHAT, HELLO)
     events = await modelled.stream(CHAT, {**HELLO, "stream": True})
     assert [name for name, _ in events] == ["delta"] * 4 + ["done"]
     assert "".join(data["text"] for _, data in events[:-1]) == "Hello from the model."
     assert events[-1][1] == (await modelled.call("POST", CHAT, HELLO)).body
+
+
+async def test_thoughts_are_not_shown_even_if_only_their_end_is_marked(
+    modelled: Service, upstream: Upstream
+) -> None:
+    upstream.will(stand_in.says("They want a greeting. </think> Hello!"))
+    events = await modelled.stream(CHAT, {**HELLO, "stream": True})
+    assert [data["text"] for name, data in events if name == "delta"] == ["Hello!"]
+    assert (await modelled.call("POST", CHAT, HELLO)).body["reply"] == "Hello!"
 
 
 TROUBLES = {
@@ -294,14 +342,56 @@ async def test_a_server_without_schemas_is_asked_without(
 ) -> None:
     upstream.will(stand_in.fails(400), stand_in.judges())
     assert (await modelled.upload(ANALYZE, PHOTO)).body["goodness_type"] == "giving"
-    assert ["response_format" in asked for asked in upstream.asked] == [True, False]
+    assert (await modelled.upload(ANALYZE, PHOTO)).body["goodness_type"] == "giving"
+    assert ["response_format" in asked for asked in upstream.asked] == [True, False, False]
 
 
 async def test_calls_at_once_are_bounded(tmp_path: Path, upstream: Upstream) -> None:
     async with running_in(tmp_path, assistant=with_model(upstream, concurrency=2)) as service:
-        await asyncio.gather(*(service.call("POST", CHAT, HELLO) for _ in range(20)))
+        await asyncio.gather(*(service.call("POST", CHAT, HELLO) for _ in range(16)))
     assert upstream.most <= 2
-    assert len(upstream.asked) == 20
+    assert len(upstream.asked) == 16
+
+
+async def test_one_caller_does_not_take_the_whole_model(
+    modelled: Service, upstream: Upstream
+) -> None:
+    upstream.will(stand_in.hangs)
+    person = await modelled.person()
+    several = [
+        asyncio.create_task(modelled.call("POST", CHAT, HELLO, token=token))
+        for token in (person.token, None)
+        for _ in range(6)
+    ]
+    await until(lambda: upstream.now == 4)
+    upstream.will(stand_in.says("You are another."))
+    other = await modelled.person()
+    answer = await modelled.call("POST", CHAT, HELLO, token=other.token)
+    assert answer.body["reply"] == "You are another."
+    assert len(upstream.asked) == 5
+    for each in several:
+        each.cancel()
+    await asyncio.wait(several)
+
+
+@pytest.mark.parametrize("way", ["chat", "stream", "photo"])
+async def test_a_client_that_does_not_wait_ends_its_call(
+    modelled: Service, upstream: Upstream, way: str
+) -> None:
+    upstream.will(stand_in.hangs)
+    call = {
+        "chat": modelled.call("POST", CHAT, HELLO),
+        "stream": modelled.stream(CHAT, {**HELLO, "stream": True}),
+        "photo": modelled.upload(ANALYZE, PHOTO),
+    }
+    asking = asyncio.create_task(call.pop(way))
+    for other in call.values():
+        other.close()
+    await until(lambda: upstream.now == 1)
+    asking.cancel()
+    await until(lambda: not upstream.now, "the model is left alone")
+    upstream.will(stand_in.says("Still here."))
+    assert (await modelled.call("POST", CHAT, HELLO)).body["reply"] == "Still here."
 
 
 async def test_a_client_that_leaves_frees_the_model(modelled: Service, upstream: Upstream) -> None:
@@ -354,10 +444,13 @@ async def test_a_good_deed_earns_credits_once(modelled: Service, upstream: Upstr
         jpeg(cropped(picture, 0.03, 0.04, 0, 0.02)),
     ]
     for copy in copies:
-        for person in (one, other):
+        for person, words in (
+            (one, "have earned 10 credits for this"),
+            (other, "was rewarded before"),
+        ):
             again = await modelled.upload(ANALYZE, copy, token=person.token)
             assert again.body["credit_reward"] == 0
-            assert "rewarded before" in again.body["message"]
+            assert words in again.body["message"]
     different = await modelled.upload(ANALYZE, jpeg(natural(2)), token=other.token)
     assert different.body["credit_reward"] == 10
     assert (await credits_of(modelled, one), await credits_of(modelled, other)) == (10, 10)

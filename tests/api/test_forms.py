@@ -1,14 +1,19 @@
 """Forms with files: read as declared, bounded while they are read, refused for what they are."""
 
 import asyncio
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from multipart import PushMultipartParser
 from support.pictures import jpeg, natural
 from support.service import Service, running_in
 from support.waiting import until
 
 from api import forms
+from api.assistant import AnalyzeForm
 from api.forms import Uploads
 from market.errors import Code, MarketError
 
@@ -25,6 +30,16 @@ def part(name: str, content: bytes, more: str = "") -> bytes:
 
 FILE = part("file", PHOTO, '; filename="a.jpg"')
 END = f"--{BOUNDARY}--\r\n".encode()
+
+
+@contextmanager
+def traced() -> Iterator[Callable[[], int]]:
+    """Tell how much memory was taken at most since this began."""
+    tracemalloc.start()
+    try:
+        yield lambda: tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 async def send(service: Service, body: object, kind: str = KIND) -> tuple[int, str]:
@@ -74,6 +89,25 @@ async def test_what_is_no_form_is_refused(service: Service, body: bytes) -> None
 
 
 @pytest.mark.parametrize(
+    ("twice", "field"),
+    [
+        (FILE + FILE, "file"),
+        (FILE + part("lang", b"ko") + part("lang", b"en"), "lang"),
+        (FILE + part("mode", b"") + part("mode", b""), "mode"),
+    ],
+    ids=["file", "lang", "empty"],
+)
+async def test_a_field_that_is_there_twice_is_refused(
+    service: Service, twice: bytes, field: str
+) -> None:
+    headers = {"Content-Type": KIND}
+    answer = await service.call("POST", ANALYZE, raw=twice + END, headers=headers)
+    assert (answer.status, answer.code, answer.field) == (400, "invalid_field", field)
+    others = FILE + part("other", b"1") + part("other", b"2")
+    assert await send(service, others + END) == (200, "")
+
+
+@pytest.mark.parametrize(
     "kind", ["application/json", "text/plain", "multipart/mixed; boundary=frontier", "", ";"]
 )
 async def test_another_type_is_refused(service: Service, kind: str) -> None:
@@ -110,15 +144,52 @@ async def test_the_first_bytes_too_many_end_it(
 async def test_a_body_that_does_not_come_is_not_waited_for(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forms, "BODY_TIMEOUT_SECONDS", 0.05)
     gone = asyncio.Event()
 
     async def stuck():
         yield FILE[:100]
         await gone.wait()
 
-    assert await send(service, stuck()) == (408, "request_timeout")
+    for name in ("GRACE_SECONDS", "BODY_TIMEOUT_SECONDS"):
+        with monkeypatch.context() as patched:
+            patched.setattr(forms, name, 0.05)
+            assert await send(service, stuck()) == (408, "request_timeout")
     gone.set()
+
+
+async def test_a_body_that_trickles_is_not_waited_for(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it would go on: what comes buys less time than it takes."""
+    monkeypatch.setattr(forms, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(forms, "BYTES_PER_SECOND_MIN", 1000)
+    sent = 0
+
+    async def trickling():
+        nonlocal sent
+        while sent < 10_000:
+            sent += 1
+            yield FILE[sent - 1 : sent]
+            await asyncio.sleep(0.01)
+
+    assert await send(service, trickling()) == (408, "request_timeout")
+    assert sent < len(FILE)
+
+
+async def test_a_body_that_keeps_coming_is_waited_for(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forms, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(forms, "BYTES_PER_SECOND_MIN", 1)
+    body = FILE + END
+
+    async def slow():
+        for start in range(0, len(body), 100):
+            yield body[start : start + 100]
+            await asyncio.sleep(0.02)
+
+    assert len(body) > 1000
+    assert await send(service, slow()) == (200, "")
 
 
 async def test_a_client_that_asks_first_is_told_to_go_on(service: Service) -> None:
@@ -138,7 +209,7 @@ async def test_a_client_that_asks_first_is_told_to_go_on(service: Service) -> No
 
 async def test_so_many_forms_are_in_memory_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forms, "READING_MAX", 3)
-    monkeypatch.setattr(forms, "READING_PER_CLIENT_MAX", 2)
+    monkeypatch.setattr(forms, "READING_PER_CALLER_MAX", 2)
     uploads, leave = Uploads(), asyncio.Event()
     held: list[str] = []
 
@@ -153,6 +224,71 @@ async def test_so_many_forms_are_in_memory_and_no_more(monkeypatch: pytest.Monke
     leave.set()
     await asyncio.gather(*tasks)
     assert len(held) == 6
+
+
+def test_a_form_takes_the_memory_that_is_documented() -> None:
+    """A file grows with an eighth of itself to spare, and is copied twice when it is whole."""
+    size = 4_000_000
+    fields = forms._Fields(AnalyzeForm)
+    head, tail = FILE.split(PHOTO)
+    with PushMultipartParser(BOUNDARY) as parser, traced() as peak:
+        for piece in (head, *[bytes(65_536)] * (size // 65_536)):
+            for event in parser.parse(piece):
+                fields.take(event)
+        assert peak() <= size * 9 // 8 + 300_000
+        for event in parser.parse(tail + END):
+            fields.take(event)
+        assert peak() <= size * 25 // 8 + 300_000
+    assert len(fields.found["file"]) == size // 65_536 * 65_536
+
+
+async def test_some_places_are_kept_for_those_who_are_logged_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forms, "BODY_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(forms, "READING_MAX", 4)
+    monkeypatch.setattr(forms, "READING_NOBODY_MAX", 2)
+    monkeypatch.setattr(forms, "READING_PER_CALLER_MAX", 2)
+    uploads = Uploads()
+
+    async def is_let_in(client: str, user_id: str = "") -> bool:
+        try:
+            await held.enter_async_context(uploads.slot(client, user_id))
+        except MarketError:
+            return False
+        return True
+
+    async with AsyncExitStack() as held:
+        assert [await is_let_in(client) for client in "abc"] == [True, True, False]
+        assert await is_let_in("a", "ann")
+        assert not await is_let_in("a", "ben")  # the third of that network
+        assert await is_let_in("b", "ann")
+        assert not await is_let_in("d", "ann")  # the third of hers, and the fifth in all
+    async with AsyncExitStack() as held:
+        assert [await is_let_in(client, "ann") for client in "abc"] == [True, True, False]
+
+
+async def test_addresses_of_one_ipv6_network_are_one_client(tmp_path: Path) -> None:
+    settings = {
+        "api": {"trusted_proxies": ["127.0.0.0/8"]},
+        "assistant": {"requests_per_minute": 1},
+    }
+    async with running_in(tmp_path, **settings) as service:
+        for address, status in (
+            ("2001:db8:1:2::1", 200),
+            ("2001:db8:1:2:ffff::2", 429),
+            ("2001:db8:1:3::1", 200),
+            ("192.0.2.1", 200),
+            ("192.0.2.2", 200),
+            ("::ffff:192.0.2.1", 429),
+        ):
+            answer = await service.call(
+                "POST",
+                "/api/assistant/chat",
+                {"message": "hi"},
+                headers={"X-Forwarded-For": address},
+            )
+            assert answer.status == status, address
 
 
 async def test_who_waits_too_long_or_behind_too_many_is_told_to_come_back(

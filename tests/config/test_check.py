@@ -345,3 +345,9 @@ def test_a_reward_that_could_never_be_paid_is_named() -> None:
     low = {"rewards": {"giving": 40}, "reward_user_daily_credits": 39}
     assert blamed(assistant=low) == ["assistant.reward_user_daily_credits"]
     assert problems(assistant={**low, "reward_user_daily_credits": 0}) == []
+    low = {"rewards": {"giving": 40}, "reward_user_daily_credits": 40}
+    assert blamed(assistant={**low, "reward_total_daily_credits": 39}) == [
+        "assistant.reward_total_daily_credits"
+    ]
+    for cap in (0, 40):
+        assert problems(assistant={**low, "reward_total_daily_credits": cap}) == []

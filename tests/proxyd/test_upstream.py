@@ -110,7 +110,10 @@ async def test_the_server_says_which_model_it_was(upstream: Upstream, model: Ope
     [
         ("<think>hm\nhm</think>\n\nYes.", "Yes."),
         ("  <think></think>Yes.", "Yes."),
+        ("hm\nhm</think>\n\nYes.", "Yes."),
+        ("a word</think> Yes. And </think> too.", "Yes. And </think> too."),
         ("I <think> so</think>.", "I <think> so</think>."),
+        ("I <think> so", "I <think> so"),
         ("<3 to you", "<3 to you"),
     ],
 )
@@ -120,6 +123,40 @@ async def test_thoughts_are_left_out(
     upstream.will(stand_in.says(said))
     assert (await model.complete(QUESTION, 20)).text == answer
     assert "".join(piece.text for piece in await pieces(model)) == answer
+
+
+async def test_of_a_model_that_speaks_at_once_nothing_is_held_back(
+    upstream: Upstream, model: OpenAiModel
+) -> None:
+    words = [Said(word, "small") for word in ("Hello ", "from ", "the ", "model.")]
+    assert await pieces(model) == [Said("Hello from the model.", "small")]
+    assert await pieces(model) == words
+    upstream.will(stand_in.says("So be it.</think> Yes."))
+    await pieces(model)
+    for _ in range(2):
+        assert await pieces(model) == [Said("Yes.", "small")]
+    upstream.will(stand_in.says("Hello from the model."))
+    await model.complete(QUESTION, 20)
+    assert await pieces(model) == words
+
+
+async def test_of_thoughts_that_broke_off_nothing_is_said(
+    upstream: Upstream, model: OpenAiModel
+) -> None:
+    upstream.will(stand_in.breaks_off("I wonder ", "whether"))
+    stream = model.stream(QUESTION, 20)
+    with pytest.raises(ModelError):
+        await anext(stream)
+
+
+async def test_an_answer_without_end_is_not_held_back_for_ever(
+    upstream: Upstream, model: OpenAiModel
+) -> None:
+    upstream.will(stand_in.never_ends)
+    stream = model.stream(QUESTION, 20)
+    assert len((await anext(stream)).text) > module.REPLY_MAX_CHARACTERS
+    assert (await anext(stream)).text == "word "
+    await stream.aclose()
 
 
 @pytest.mark.parametrize(
@@ -191,10 +228,11 @@ async def test_a_line_that_does_not_end_is_none(upstream: Upstream, model: OpenA
 
 
 async def test_an_answer_comes_piece_by_piece(upstream: Upstream, model: OpenAiModel) -> None:
+    await model.complete(QUESTION, 20)
     assert await pieces(model) == [
         Said(word, "small") for word in ("Hello ", "from ", "the ", "model.")
     ]
-    assert upstream.asked[0]["stream"] is True
+    assert [asked["stream"] for asked in upstream.asked] == [False, True]
 
 
 async def test_a_server_that_does_not_stream_answers_at_once(
@@ -205,6 +243,7 @@ async def test_a_server_that_does_not_stream_answers_at_once(
 
 
 async def test_a_stream_that_breaks_off_is_an_error(upstream: Upstream, model: OpenAiModel) -> None:
+    await model.complete(QUESTION, 20)
     upstream.will(stand_in.breaks_off("Once ", "upon "))
     stream = model.stream(QUESTION, 20)
     assert [(await anext(stream)).text for _ in range(2)] == ["Once ", "upon "]

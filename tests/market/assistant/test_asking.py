@@ -5,6 +5,7 @@ import logging
 
 import pytest
 from support.model import ScriptedModel
+from support.waiting import until
 
 from market.assistant import asking as module
 from market.assistant.asking import Asking, CircuitBreaker, Slots
@@ -23,12 +24,12 @@ def asking(model: ScriptedModel, seconds: float = 20, slots: Slots | None = None
     return Asking(model, slots or Slots(4), seconds=seconds)
 
 
-async def ask(made: Asking) -> tuple[str, str]:
-    return await made.ask(QUESTION, str)
+async def ask(made: Asking, caller: str = "ann") -> tuple[str, str]:
+    return await made.ask(QUESTION, str, caller)
 
 
 async def pieces(made: Asking) -> list[str]:
-    return [piece.text async for piece in made.stream(QUESTION)]
+    return [piece.text async for piece in made.stream(QUESTION, "ann")]
 
 
 async def test_an_answer_comes_with_the_name_of_who_gave_it() -> None:
@@ -59,7 +60,7 @@ async def test_what_makes_no_sense_is_asked_again_too() -> None:
             raise ModelError("no number")
         return int(text)
 
-    assert await asking(model).ask(QUESTION, read) == (7, "scripted")
+    assert await asking(model).ask(QUESTION, read, "ann") == (7, "scripted")
 
 
 async def test_what_is_of_no_use_is_not_asked_again() -> None:
@@ -80,6 +81,40 @@ async def test_a_server_that_may_refuse_schemas_is_asked_without() -> None:
     model = ScriptedModel(ModelError("status 400", without_schema=True), "yes")
     await ask(asking(model))
     assert [question.schema is None for question in model.asked] == [False, True]
+
+
+async def test_a_server_that_refuses_schemas_is_not_asked_in_vain_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = ScriptedModel(ModelError("status 400", without_schema=True), "yes")
+    made = asking(model)
+    for _ in range(3):
+        await ask(made)
+    assert [question.schema is None for question in model.asked] == [False, True, True, True]
+    monkeypatch.setattr(module, "WITHOUT_SCHEMA_SECONDS", 0)
+    model = ScriptedModel(ModelError("status 400", without_schema=True), "yes", "yes")
+    made = asking(model)
+    for _ in range(2):
+        await ask(made)
+    assert [question.schema is None for question in model.asked] == [False, True, False]
+
+
+async def test_a_server_that_takes_schemas_gets_one_each_time() -> None:
+    model = ScriptedModel(DOWN, "yes")
+    made = asking(model)
+    for _ in range(3):
+        await ask(made)
+    assert all(question.schema is not None for question in model.asked)
+
+
+async def test_a_server_that_refuses_more_than_schemas_is_asked_with_one_again() -> None:
+    refusal = ModelError("status 400", without_schema=True)
+    model = ScriptedModel(refusal, ModelError("status 400", is_final=True), "yes")
+    made = asking(model)
+    with pytest.raises(ModelError):
+        await ask(made)
+    await ask(made)
+    assert [question.schema is None for question in model.asked] == [False, True, False]
 
 
 async def test_everything_together_has_one_deadline() -> None:
@@ -106,18 +141,22 @@ async def test_so_many_calls_run_at_once_and_no_more() -> None:
     model = ScriptedModel("yes")
     slots = Slots(3)
     first, second = asking(model, slots=slots), asking(model, slots=slots)
-    await asyncio.gather(*(ask(made) for made in [first, second] * 20))
+    several = enumerate([first, second] * 20)
+    await asyncio.gather(*(ask(made, f"caller {number % 4}") for number, made in several))
     assert model.most == 3
     assert len(model.asked) == 40
 
 
-async def test_of_those_that_wait_too_many_are_turned_away(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_of_those_that_wait_too_many_are_turned_away_and_the_operator_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "WAITING_MAX", 2)
     made = asking(ScriptedModel(None), seconds=0.1, slots=Slots(1))
     outcomes = await asyncio.gather(*(ask(made) for _ in range(6)), return_exceptions=True)
     words = [str(outcome) for outcome in outcomes]
+    for reason in ("too many calls wait for it", "no call got free in time"):
+        told = caplog.messages.count(f"the model was not asked: {reason}")
+        assert told == words.count(reason) > 0
     assert words.count("too many calls wait for it") == 3
     assert set(words) - {"it took too long"} == {
         "too many calls wait for it",
@@ -125,12 +164,36 @@ async def test_of_those_that_wait_too_many_are_turned_away(
     }
 
 
+async def test_one_caller_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WAITING_PER_CALLER_MAX", 2)
+    slots = Slots(4, 2)
+    deadline = asyncio.get_running_loop().time() + 20
+    order: list[str] = []
+    leave = asyncio.Event()
+
+    async def hold(caller: str) -> None:
+        async with slots.take(deadline, caller):
+            order.append(caller)
+            await leave.wait()
+
+    greedy = [asyncio.create_task(hold("ann")) for _ in range(5)]
+    await asyncio.sleep(0)
+    with pytest.raises(ModelError, match="too many"):
+        await greedy[4]
+    others = [asyncio.create_task(hold(caller)) for caller in ("ben", "cid")]
+    await until(lambda: len(order) == 4)
+    assert order == ["ann", "ann", "ben", "cid"]
+    leave.set()
+    await asyncio.gather(*greedy[:4], *others)
+    assert order.count("ann") == 4
+
+
 async def test_a_slot_is_given_back_whatever_happens() -> None:
     slots = Slots(1)
     for attempt in (DOWN, None, "yes"):
         made = asking(ScriptedModel(attempt), seconds=0.05, slots=slots)
         await asyncio.gather(ask(made), return_exceptions=True)
-    left = asking(ScriptedModel(["a", "b"]), slots=slots).stream(QUESTION)
+    left = asking(ScriptedModel(["a", "b"]), slots=slots).stream(QUESTION, "ann")
     assert await anext(left) == Said("a", "scripted")
     await left.aclose()
     assert (await ask(asking(ScriptedModel("yes"), slots=slots)))[0] == "yes"

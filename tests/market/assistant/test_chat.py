@@ -95,6 +95,43 @@ async def test_help_is_by_topic(market: Market, text: str, mode: str, word: str)
     assert word in said
 
 
+@pytest.mark.parametrize(
+    ("text", "language", "word"),
+    [
+        ("Can I use the proxy without a password?", "en", "passwordless_port"),
+        ("what is allow_ips", "en", "passwordless_port"),
+        ("Proxy'yi parolasız kullanabilir miyim?", "tr", "passwordless_port"),
+        ("Şifre olmadan bağlanmak istiyorum", "tr", "passwordless_port"),
+        ("Как подключиться без пароля?", "ru", "passwordless_port"),
+        ("비밀번호 없이 쓸 수 있나요?", "ko", "passwordless_port"),
+        ("Is there an HTTP proxy?", "en", "CONNECT"),
+        ("How do I set up my browser?", "en", "CONNECT"),
+        ("HTTP proxy var mı?", "tr", "CONNECT"),
+        ("Tarayıcıda nasıl kullanırım?", "tr", "CONNECT"),
+        ("Есть ли HTTP-прокси?", "ru", "CONNECT"),
+        ("HTTP 프록시가 있나요?", "ko", "CONNECT"),
+        ("does it relay UDP", "en", "UDP ASSOCIATE"),
+        ("UDP'yi destekliyor mu?", "tr", "UDP ASSOCIATE"),
+        ("А UDP работает?", "ru", "UDP ASSOCIATE"),
+        ("UDP를 지원하나요?", "ko", "UDP ASSOCIATE"),
+    ],
+)
+async def test_how_the_proxy_is_used_is_known_in_every_language(
+    market: Market, text: str, language: str, word: str
+) -> None:
+    said = await asked_about(market, text, None, language=language)
+    assert word in said
+    assert "/auth/password/forgot" not in said
+    others = {"passwordless_port", "CONNECT", "UDP ASSOCIATE"} - {word}
+    assert not any(other in said for other in others)
+
+
+async def test_words_that_only_look_like_a_topic_name_none(market: Market) -> None:
+    for text in ("a quick question", "I forgot my password"):
+        assert "UDP ASSOCIATE" not in await asked_about(market, text, None)
+        assert "passwordless_port" not in await asked_about(market, text, None)
+
+
 async def test_what_a_caller_says_is_kept_apart_from_instructions(market: Market) -> None:
     model = ScriptedModel("Nice.")
     message = Message(

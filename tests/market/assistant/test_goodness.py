@@ -1,6 +1,7 @@
 """What photos earn, on both engines: once, by the table, and never past a cap."""
 
 import asyncio
+import dataclasses
 import json
 from functools import cache
 from typing import Any
@@ -109,13 +110,27 @@ async def test_the_same_photo_earns_once_whoever_sends_it_however_changed(market
         jpeg(cropped(picture, 0.04, 0.02, 0.03, 0.04)),
     ]
     for copy in copies:
-        for user in (one, other):
+        for user, words in (
+            (one, phrase("en", "rewarded_before", credits=10)),
+            (other, phrase("en", "known")),
+        ):
             found = await look(made, market, read(copy), user)
-            assert (found.reward, found.message) == (0, phrase("en", "known"))
+            assert (found.reward, found.message) == (0, words)
             assert found.is_real
     assert await credits_of(market, one) == 10
     assert await credits_of(market, other) == 0
     assert (await look(made, market, photo(2), other)).reward
+
+
+async def test_a_retry_is_told_what_was_paid_though_rewards_have_changed(market: Market) -> None:
+    user = await market.person()
+    assert (await look(goodness(market, saying()), market, photo(1), user)).reward == 10 * MICRO
+    terms = dataclasses.replace(TERMS, amounts={"giving": 3 * MICRO}, user_daily=3 * MICRO)
+    for copy in (photo(1), read(jpeg(natural(1), 40))):
+        found = await look(goodness(market, saying(), terms=terms), market, copy, user)
+        assert (found.reward, found.message) == (0, phrase("en", "rewarded_before", credits=10))
+    assert "10" in found.message
+    assert await credits_of(market, user) == 10
 
 
 @pytest.mark.parametrize(

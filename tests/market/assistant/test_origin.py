@@ -54,6 +54,8 @@ def jumbf(*parts: bytes) -> bytes:
         with_chunk(PNG, b"tEXt", b"workflow\0{}"),
         with_chunk(PNG, b"zTXt", b"Parameters\0\0" + zlib.compress(b"a cat")),
         with_chunk(PNG, b"iTXt", b"Comment\0\1\0\0\0" + zlib.compress(b"made by Midjourney")),
+        with_chunk(PNG, b"iTXt", b"Software\0\1\0ko\0\xec\x95\xb1\0" + zlib.compress(b"ComfyUI")),
+        with_chunk(PNG, b"iTXt", b"Software\0\0\0tr\0Yaz\xc4\xb1l\xc4\xb1m\0ComfyUI"),
         with_segment(JPEG, 0xFE, b"UNICODE\0" + "Steps: 9, Sampler: x".encode("utf-16-be")),
         *(exif(software=name) for name in ("Midjourney v7", "Stable Diffusion XL", "ComfyUI")),
         *(exif(software=name) for name in ("DALL-E 3", "OpenAI", "FLUX.1 [dev]")),
@@ -81,6 +83,14 @@ def test_a_generated_picture_says_so(data: bytes) -> None:
 )
 def test_a_camera_s_picture_does_not(data: bytes) -> None:
     assert not declared(data)
+
+
+def test_a_text_begins_behind_its_keyword_in_another_language() -> None:
+    for packed in (b"\1", b"\0"):
+        text = zlib.compress(b"a cat") if packed == b"\1" else b"a cat"
+        for key in (b"Comment", b""):
+            data = with_chunk(PNG, b"iTXt", key + b"\0" + packed + b"\0en\0Remark\0" + text)
+            assert inspect(data).metadata == b"a cat"
 
 
 def test_a_text_that_unpacks_to_much_is_read_as_far_as_the_bound() -> None:

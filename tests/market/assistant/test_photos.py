@@ -159,6 +159,85 @@ def test_a_camera_may_append_further_pictures_when_it_says_so() -> None:
         assert refusal(announced + rest) is Code.PHOTO_TRAILING_DATA
 
 
+MPF = 0xE2, b"MPF\0" + bytes(20)
+CONTAINER = (
+    0xE1,
+    b"http://ns.adobe.com/xap/1.0/\0<x xmlns:c='http://ns.google.com/photos/1.0/container/'/>",
+)
+UTC = {"Image_UTC_Data": b"1788746908069"}
+MOTION = {**UTC, "MotionPhoto_Data": pictures.video(b"x" * 5_000), "MotionPhoto_Version": b"mpv3"}
+ULTRA_HDR = pictures.with_segment(JPEG, *CONTAINER)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        JPEG + pictures.samsung(UTC),
+        JPEG + bytes(7) + pictures.samsung(MOTION),
+        JPEG + pictures.video(b"x" * 5_000),
+        JPEG + bytes(16) + pictures.video() + bytes(3),
+        JPEG + pictures.video() + pictures.samsung(UTC),
+        ULTRA_HDR + jpeg(natural(2, (80, 60))),
+        ULTRA_HDR + jpeg(natural(2, (80, 60))) + pictures.video() + pictures.samsung(MOTION),
+        pictures.with_segment(JPEG, *MPF) + JPEG + pictures.samsung(UTC),
+    ],
+    ids=[
+        *("samsung", "samsung motion", "motion", "padded", "motion and samsung"),
+        *("gain map", "all of it", "MPF and samsung"),
+    ],
+)
+def test_what_phones_append_is_taken_and_left_behind(data: bytes) -> None:
+    photo = read(data)
+    assert photo.shown == read(JPEG).shown
+    assert containers.inspect(data).pixels == containers.inspect(JPEG).pixels
+
+
+def _with(data: bytes, old: bytes, new: bytes) -> bytes:
+    assert old in data
+    return data.replace(old, new)
+
+
+TRAILER = pictures.samsung(UTC)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"<html><script>alert(1)</script></html>",
+        b"#!/bin/sh\nexit\n",
+        b"%PDF-1.7\n%%EOF\n",
+        b"\x7fELF\2\1\1" + bytes(57),
+        b"MZ" + bytes(62),
+        b"Rar!\x1a\7\1\0" + bytes(30),
+        ARCHIVE.getvalue(),
+        pictures.video() + ARCHIVE.getvalue(),
+        pictures.video() + pictures.box(b"mdat", ARCHIVE.getvalue()),
+        pictures.samsung({"MotionPhoto_Data": ARCHIVE.getvalue()}),
+        pictures.video() + b"<html>",
+        pictures.video()[:-1],
+        pictures.box(b"ftyp", b"mp42") + pictures.box(b"mdat", b"x"),
+        pictures.box(b"ftyp", b"mp42") + pictures.box(b"evil") + pictures.box(b"moov"),
+        pictures.box(b"ftyp", b"mp42") + b"\0\0\0\0moov" + b"<html>",
+        pictures.box(b"moov"),
+        pictures.video() * 30,
+        b"SEFT",
+        b"<html>" + TRAILER,
+        TRAILER + b"x",
+        _with(TRAILER, b"SEFH", b"SEFX"),
+        _with(TRAILER, b"Image_UTC_Data", b"Image\nUTC\nData"),
+        TRAILER[:-32] + b"<html>" + TRAILER[-32:],
+        struct.pack("<I", 0) + b"SEFT",
+        b"SEFH" + struct.pack("<II", 107, 0) + struct.pack("<I", 12) + b"SEFT",
+        struct.pack("<I", 2**32 - 1) + b"SEFT",
+    ],
+    ids=range(26),
+)
+def test_what_is_no_phone_s_is_refused(rest: bytes) -> None:
+    for file in (JPEG, ULTRA_HDR):
+        assert refusal(file + rest) is Code.PHOTO_TRAILING_DATA
+    assert refusal(PNG + rest) is Code.PHOTO_TRAILING_DATA
+
+
 def test_long_runs_take_no_longer_than_they_are_long() -> None:
     for filling in (b"\xff", b"\xff\x00", b"\xff\xd0", b"\x00"):
         run = filling * (5_000_000 // len(filling))
