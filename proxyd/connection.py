@@ -17,7 +17,7 @@ from proxyd.deadlines import Deadlines
 from proxyd.egress.dial import Dial, Dialer
 from proxyd.limits import Limits
 from proxyd.meter import LiveSession, Meter
-from proxyd.poller import GONE, READS, Poller
+from proxyd.poller import GONE, HUNG_UP, READS, Poller
 from proxyd.relay.closing import Closer, reset
 from proxyd.relay.halfpipe import Way
 from proxyd.relay.tcp import Relay
@@ -118,6 +118,7 @@ class ClientConnection:
         "_dial",
         "_dial_began",
         "_host",
+        "_hung_up",
         "_port",
         "_protocol",
         "_reason",
@@ -146,6 +147,7 @@ class ClientConnection:
         self._protocol: ServerProtocol | None = protocol
         self._state = State.HANDSHAKE
         self._unread = False
+        self._hung_up = False
         self._session: LiveSession | None = None
         self._dial: Dial | None = None
         self._transfer: Transfer | None = None
@@ -204,6 +206,8 @@ class ClientConnection:
         if not events & READS:
             return
         self._unread = True
+        if events & HUNG_UP:
+            self._hung_up = True
         if self._state is State.HANDSHAKE:
             self._receive()
         elif events & GONE:
@@ -238,6 +242,8 @@ class ClientConnection:
             if not data:
                 self._lost("client_left", "the client has left")
                 return
+            if len(data) < HANDSHAKE_READ_BYTES and not self._hung_up:
+                self._unread = False  # what comes next is announced (epoll(7))
             self._protocol.receive_data(data)
             self._advance()
 
