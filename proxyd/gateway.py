@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
+from market.networks import network_of
 from proxyd.access_log import Access
 from proxyd.connection import PASSWORD_SLOT, ClientConnection, Shared
 from proxyd.deadlines import Deadlines
@@ -83,7 +84,7 @@ class Gateway:
             record=record,
         )
         self._connections: set[ClientConnection] = set()
-        self._per_address: Counter[str] = Counter()
+        self._per_network: Counter[str] = Counter()
         self._listeners: dict[int, socket.socket] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._refused = 0
@@ -177,9 +178,10 @@ class Gateway:
     def _forget(self, connection: ClientConnection) -> None:
         """A connection is over."""
         self._connections.discard(connection)
-        self._per_address[connection.address] -= 1
-        if self._per_address[connection.address] <= 0:
-            del self._per_address[connection.address]
+        network = network_of(connection.address)
+        self._per_network[network] -= 1
+        if self._per_network[network] <= 0:
+            del self._per_network[network]
         if not self._connections:
             self._empty.set()
 
@@ -199,13 +201,14 @@ class Gateway:
 
     def _welcome(self, sock: socket.socket, address: str, slot: int) -> None:
         total = len(self._connections) + len(self.closer)
-        if total >= self.limits.connections_total and not self._shed(1):
+        network = network_of(address)
+        if self._per_network[network] >= self.limits.connections_per_address:
+            self._refuse(sock, f"{network} has {self._per_network[network]} connections")
+        elif total >= self.limits.connections_total and not self._shed(1):
             self._refuse(sock, f"{total} connections are open")
-        elif self._per_address[address] >= self.limits.connections_per_address:
-            self._refuse(sock, f"{address} has {self._per_address[address]} connections")
         else:
             sock.setblocking(False)
-            self._per_address[address] += 1
+            self._per_network[network] += 1
             self.tally.accepted += 1
             protocol = Detecting(password_required=slot == PASSWORD_SLOT)
             connection = ClientConnection(

@@ -104,6 +104,22 @@ async def test_a_fresh_handshake_makes_no_room(tmp_path: Path) -> None:
         await service.assert_audit()
 
 
+async def test_who_may_not_come_in_anyway_pushes_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxyd.gateway.HANDSHAKE_SHARE", NOBODY_IS_TOO_YOUNG)
+    limits = {"connections_total": 2, "connections_per_address": 2}
+    async with running_in(tmp_path, limits=limits) as service, targets.echo() as target:
+        bought = await service.buy(await service.person(usd="10"))
+        clients = [await begun(service) for _ in range(2)]
+        with pytest.raises(ConnectionError):
+            await begun(service)
+        for client in clients:
+            await finished(client, bought, target)
+            await client.close()
+        await service.assert_audit()
+
+
 async def test_whoever_has_asked_and_waits_for_a_target_makes_no_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
