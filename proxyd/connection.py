@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
 
+from market.networks import network_of
 from proxyd.access_log import Access
 from proxyd.deadlines import Deadlines
 from proxyd.egress.dial import Dial, Dialer
@@ -339,7 +340,8 @@ class ClientConnection:
         target_unread: bool,
     ) -> None:
         shared = self._shared
-        relay = Relay(shared.way, self._sock, target, session, shared.closer, self._over)
+        network = network_of(self.address)
+        relay = Relay(shared.way, self._sock, target, session, shared.closer, self._over, network)
         self._protocol = None
         self._transfer = relay
         self._state = State.RELAYING
@@ -407,7 +409,7 @@ class ClientConnection:
         sent = self._send()
         self._over()
         if sent:
-            self._shared.closer.close(self._sock)
+            self._shared.closer.close(self._sock, network=network_of(self.address))
         else:
             self._shared.poller.forget(self._sock.fileno())
             reset(self._sock)

@@ -31,7 +31,7 @@ from proxyd.wire.hosts import unmapped
 ACCEPTS_PER_TURN = 64
 EXHAUSTED_PAUSE_SECONDS = 0.1
 IDLE_CHECKS_PER_LIMIT = 10
-HANDSHAKE_SHARE = 0.2  # of the time for a handshake, when others wait for the place
+ROOM_AFTER_SECONDS = 0.5  # for whoever has not finished its handshake, when others want the place
 REFUSALS_PAUSE_SECONDS = 1.0
 
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -202,8 +202,9 @@ class Gateway:
     def _welcome(self, sock: socket.socket, address: str, slot: int) -> None:
         total = len(self._connections) + len(self.closer)
         network = network_of(address)
-        if self._per_network[network] >= self.limits.connections_per_address:
-            self._refuse(sock, f"{network} has {self._per_network[network]} connections")
+        theirs = self._per_network[network] + self.closer.held[network]
+        if theirs >= self.limits.connections_per_address:
+            self._refuse(sock, f"{network} has {theirs} connections")
         elif total >= self.limits.connections_total and not self._shed(1):
             self._refuse(sock, f"{total} connections are open")
         else:
@@ -219,13 +220,17 @@ class Gateway:
             connection.start()
 
     def _shed(self, most: int) -> int:
-        """Let go of clients that have long had time for their handshake; return how many.
+        """Let go of clients that were refused or have not finished; return how many.
 
-        So whoever opens connections and says nothing keeps nobody out.
+        Whoever opens connections and says nothing, or nonsense, keeps nobody out then. They have
+        half a second: were it a share of what a handshake may take, seconds, whoever fills all
+        places once in that time would have them for good.
         """
-        patience = self.limits.handshake_seconds * HANDSHAKE_SHARE
         shed = 0
-        while shed < most and self._handshakes.end_oldest(patience):
+        while shed < most and (
+            self.closer.end_oldest(ROOM_AFTER_SECONDS)
+            or self._handshakes.end_oldest(ROOM_AFTER_SECONDS)
+        ):
             shed += 1
         return shed
 

@@ -29,6 +29,7 @@ class Relay:
         session: whose bytes are spent.
         closer: takes over sockets whose last bytes are still on their way.
         closed: called once, when the relay has let go of both sockets.
+        network: for whom the client's socket counts until it is closed.
     """
 
     __slots__ = (
@@ -36,6 +37,7 @@ class Relay:
         "_closed",
         "_closer",
         "_down",
+        "_network",
         "_poller",
         "_session",
         "_target",
@@ -53,12 +55,14 @@ class Relay:
         session: LiveSession,
         closer: Closer,
         closed: Callable[[], None],
+        network: str = "",
     ) -> None:
         self._client = client
         self._target = target
         self._session = session
         self._closer = closer
         self._closed = closed
+        self._network = network
         self._poller = way.poller
         self._up = HalfPipe(self, way, client, target, session)
         self._down = HalfPipe(self, way, target, client, session)
@@ -161,7 +165,13 @@ class Relay:
     def _close_later(
         self, sock: socket.socket, half: HalfPipe, *, with_reset: bool = False
     ) -> None:
-        self._closer.close(sock, payer=self._session, size=half.refundable, with_reset=with_reset)
+        self._closer.close(
+            sock,
+            payer=self._session,
+            size=half.refundable,
+            with_reset=with_reset,
+            network=self._network if sock is self._client else "",
+        )
 
     def _release(self) -> bool:
         """Stop both halves; False when that has been done before."""

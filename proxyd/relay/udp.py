@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 
+from market.networks import network_of
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import LookupFailedError, NameNotFoundError, Resolver
 from proxyd.meter import LiveSession
@@ -165,7 +166,7 @@ class Association:
     def finish(self) -> None:
         """Stop relaying, and end the TCP connection in order."""
         if self._release():
-            self._shared.closer.close(self._control)
+            self._shared.closer.close(self._control, network=network_of(str(self._client)))
             self._closed()
 
     def abort(self) -> None:
