@@ -50,6 +50,7 @@ from market.tokens import Tokens
 from market.wallet import Wallet
 from proxyd import clock
 from proxyd.access_log import AccessLog
+from proxyd.egress.own import OwnAddresses
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import DnsResolver
 from proxyd.gateway import Gateway
@@ -212,11 +213,12 @@ class Daemon:
         self.photos = Photos(_photo_limits(settings))
         egress = settings.egress
         self.resolver = DnsResolver(egress.nameservers, lookup_seconds=egress.lookup_seconds)
+        self.own_addresses = OwnAddresses()
         self.access_log = access_log
         self.gateway = Gateway(
             self.meter,
             self.resolver,
-            _policy(settings),
+            _policy(settings, self.own_addresses),
             _limits(settings),
             _public_address(settings),
             self.access_log.put if self.access_log is not None else None,
@@ -407,6 +409,7 @@ class Daemon:
             if self.node is not None:
                 await self.node.close()
             await self.resolver.close()
+            self.own_addresses.close()
             self.passwords.close()
             self.photos.close()
             await self.upstream.close()
@@ -665,9 +668,14 @@ def _access_log(settings: Settings, key: bytes) -> AccessLog | None:
     )
 
 
-def _policy(settings: Settings) -> Policy:
+def _policy(settings: Settings, own_addresses: OwnAddresses) -> Policy:
     egress = settings.egress
-    return Policy(allow=egress.allow, deny=egress.deny, blocked_ports=egress.blocked_ports)
+    return Policy(
+        allow=egress.allow,
+        deny=egress.deny,
+        blocked_ports=egress.blocked_ports,
+        is_own=own_addresses,
+    )
 
 
 def _limits(settings: Settings) -> Limits:

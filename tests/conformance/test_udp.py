@@ -430,7 +430,12 @@ async def test_what_the_policy_forbids_is_dropped(tmp_path: Path) -> None:
             assert await used(service, person, bought) == 27 + 6
 
 
-async def test_loopback_is_forbidden_unless_it_is_configured(tmp_path: Path) -> None:
+@pytest.mark.parametrize("passes_for_global", [False, True])
+async def test_this_machine_is_forbidden_unless_it_is_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes_for_global: bool
+) -> None:
+    if passes_for_global:
+        monkeypatch.setattr("proxyd.egress.policy.is_global", lambda _: True)
     async with running_in(tmp_path, egress={"allow": []}) as service:
         person, bought = await buy(service)
         before = await at_rest(service)
