@@ -16,7 +16,7 @@ from proxyd.deadlines import Deadlines
 from proxyd.egress.dial import Dialer
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import Resolver
-from proxyd.limits import Limits
+from proxyd.limits import Limits, Places
 from proxyd.meter import Meter
 from proxyd.poller import Poller
 from proxyd.relay.closing import Closer, reset
@@ -76,11 +76,12 @@ class Gateway:
             handshakes=self._handshakes,
             meter=meter,
             dialer=self._dialer,
-            limits=limits,
             datagrams=Datagrams(self.loop, self._poller, self.closer, resolver, policy),
             public_address=public_address,
             forget=self._forget,
             tally=self.tally,
+            dials=Places(limits.dials_waiting),
+            associations=Places(limits.associations),
             record=record,
         )
         self._connections: set[ClientConnection] = set()
@@ -105,12 +106,12 @@ class Gateway:
     @property
     def dialing(self) -> int:
         """How many clients wait for their target."""
-        return self._shared.dialing
+        return self._shared.dials.taken
 
     @property
     def associations(self) -> int:
         """How many clients have datagrams relayed."""
-        return self._shared.associations
+        return self._shared.associations.taken
 
     @property
     def pipes_lent(self) -> int:
@@ -129,7 +130,8 @@ class Gateway:
     def change_limits(self, limits: Limits) -> None:
         """Hold clients to other limits from now on; nobody who is connected is cut."""
         self.limits = limits
-        self._shared.limits = limits
+        self._shared.dials.most = limits.dials_waiting
+        self._shared.associations.most = limits.associations
         self._handshakes.seconds = limits.handshake_seconds
         self._dialer.deadlines.seconds = self._dialer.seconds = limits.dial_seconds
 

@@ -9,7 +9,7 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from ipaddress import IPv4Address, IPv6Address
 
 from proxyd.deadlines import Deadlines
@@ -96,9 +96,11 @@ class Dial:
     Args:
         dialer: what all dials share.
         done: is told the outcome, perhaps before `start` returns; never after `cancel`.
+        asker: for whom names are looked up, if several compete for that.
     """
 
     __slots__ = (
+        "_asker",
         "_attempts",
         "_dialer",
         "_done",
@@ -111,8 +113,9 @@ class Dial:
         "is_unread",
     )
 
-    def __init__(self, dialer: Dialer, done: Done) -> None:
+    def __init__(self, dialer: Dialer, done: Done, asker: Hashable = None) -> None:
         self._dialer = dialer
+        self._asker = asker
         self._done: Done | None = done
         self._stagger: asyncio.TimerHandle | None = None
         self._lookup: asyncio.Task[list[Address]] | None = None
@@ -149,7 +152,9 @@ class Dial:
             self._race(known)
             return
         self._dialer.deadlines.add(self)
-        self._lookup = self._dialer.loop.create_task(self._dialer.resolver.resolve(name))
+        self._lookup = self._dialer.loop.create_task(
+            self._dialer.resolver.resolve(name, self._asker)
+        )
         self._lookup.add_done_callback(self._looked_up)
 
     def _looked_up(self, lookup: "asyncio.Task[list[Address]]") -> None:

@@ -284,7 +284,7 @@ class Association:
         addresses: list[Address] = []
         try:
             with suppress(NameNotFoundError, LookupFailedError):
-                addresses = await self._shared.resolver.resolve(name)
+                addresses = await self._shared.resolver.resolve(name, self._session.id)
         finally:
             waiting = self._lookups.pop(name).waiting
             self._waiting_bytes -= sum(len(each) + WAITING_OVERHEAD_BYTES for _, each in waiting)

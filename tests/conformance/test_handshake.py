@@ -482,6 +482,21 @@ async def test_more_dials_than_may_wait_are_a_general_failure(tmp_path: Path) ->
             await waiting.close()
 
 
+async def test_the_dials_of_one_session_leave_room_for_those_of_another(tmp_path: Path) -> None:
+    async with running_in(tmp_path, limits={"dials_waiting": 4, "dial_seconds": 60}) as service:
+        _, bought = await buy(service)
+        _, other = await buy(service)
+        with silent_port() as silent, closed_port() as closed:
+            waiting = [await logged_in(service, bought) for _ in range(2)]
+            for client in waiting:
+                await client.send(request("127.0.0.1", silent))
+            await until(lambda: service.daemon.gateway.dialing == 2, "they dial")
+            assert await outcome_of(service, bought, request("127.0.0.1", closed)) == failure(1)
+            assert await outcome_of(service, other, request("127.0.0.1", closed)) == failure(5)
+            for client in waiting:
+                await client.close()
+
+
 # --- addresses -----------------------------------------------------------------------------------
 
 

@@ -99,7 +99,7 @@ class Names:
             raise NameNotFoundError(name)
         return self.remembered.get(name)
 
-    async def resolve(self, name: str) -> list[Address]:
+    async def resolve(self, name: str, asker: object = None) -> list[Address]:
         self.asked.append(name)
         await self.may_answer.wait()
         if name not in self.known:
@@ -851,12 +851,15 @@ async def refused(service: Service, bought: Bought) -> bytes:
 
 
 async def test_more_associations_than_allowed_are_refused_until_one_ends(tmp_path: Path) -> None:
-    async with running_in(tmp_path, limits={"connections_total": 20}) as service:
+    async with running_in(tmp_path, limits={"connections_total": 40}) as service:
         _, bought = await buy(service)
+        _, other = await buy(service)
         before = await at_rest(service)
         async with associated(service, bought) as first:
             async with associated(service, bought):
                 assert await refused(service, bought) == GENERAL_FAILURE
+                async with associated(service, other):
+                    pass
             await until(lambda: service.daemon.gateway.connections == 1)
             async with associated(service, bought):
                 assert await refused(service, bought) == GENERAL_FAILURE

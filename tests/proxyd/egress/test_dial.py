@@ -46,7 +46,7 @@ class Known:
     def cached(self, name: str) -> None:
         return None
 
-    async def resolve(self, name: str) -> list[Address]:
+    async def resolve(self, name: str, asker: object = None) -> list[Address]:
         self.asked.append(name)
         return self.addresses
 
@@ -61,7 +61,7 @@ class Raising:
     def cached(self, name: str) -> None:
         return None
 
-    async def resolve(self, name: str) -> list[Address]:
+    async def resolve(self, name: str, asker: object = None) -> list[Address]:
         for _ in range(self.turns):
             await asyncio.sleep(0)
         raise self.error
@@ -77,7 +77,7 @@ class Silent:
     def cached(self, name: str) -> None:
         return None
 
-    async def resolve(self, name: str) -> list[Address]:
+    async def resolve(self, name: str, asker: object = None) -> list[Address]:
         self.asked.set()
         try:
             return await asyncio.get_running_loop().create_future()
