@@ -321,7 +321,7 @@ class Association:
         size = len(payload)
         if target not in self._targets and not self._shared.policy.permits(host, port):
             return False
-        if size > self._session.allowance(self):
+        if not self._session.affords(size, self):
             return True
         outer = self._outer_to(host)
         if outer is None:
@@ -358,7 +358,7 @@ class Association:
 
     def _send_down(self, source: tuple[Address, int], size: int) -> None:
         """Send an answer to the client, if the budget pays for all of it."""
-        if self._client_address is None or size > self._session.allowance(self):
+        if self._client_address is None or not self._session.affords(size, self):
             return
         parts = (header(*source), self._shared.view[:size])
         try:
@@ -371,7 +371,7 @@ class Association:
     def _count(self, size: int) -> None:
         """Count what the kernel has just taken; the last byte of the budget ends the association.
 
-        Nothing else has run since the `allowance` was asked for, so that it is still there.
+        Nothing else has run since it was asked whether the session `affords` it.
         """
         self.active_at = self._shared.loop.time()
         if size:

@@ -784,6 +784,18 @@ async def test_a_datagram_that_the_rest_cannot_pay_is_dropped_whole(service: Ser
         assert await used(service, person, bought) == 1_000
 
 
+async def test_a_datagram_goes_that_is_larger_than_what_a_slow_session_may_take_at_once(
+    tmp_path: Path,
+) -> None:
+    async with running_in(tmp_path, limits={"session_bytes_per_second": 1_000}) as service:
+        async with bought_association(service, quota=1_500) as (client, person, bought):
+            with peer() as target:
+                client.send(target.address, bytes(1_501))
+                await client.reaches(target, bytes(1_300))
+                client.send(target.address, b"too soon")
+            assert await used(service, person, bought) == 1_300
+
+
 async def test_associations_and_tunnels_of_a_session_share_its_budget(service: Service) -> None:
     person, bought = await buy(service, quota=1_000)
     async with associated(service, bought) as first, associated(service, bought) as second:
