@@ -60,6 +60,7 @@ from proxyd.limits import (
     associations_total,
     connections_total,
     pipes_total,
+    racers_total,
     raise_descriptors,
 )
 from proxyd.listening import (
@@ -689,6 +690,7 @@ def _limits(settings: Settings) -> Limits:
         connections_per_address=limits.connections_per_address,
         connections_total=total,
         dials_waiting=limits.dials_waiting,
+        racers=racers_total(descriptors),
         pipes=pipes_total(descriptors),
         associations=associations_total(total),
     )

@@ -66,7 +66,9 @@ class Gateway:
         self._poller = Poller(self.loop)
         self._pipes = PipePool(limits.pipes)
         self._handshakes = Deadlines(self.loop, limits.handshake_seconds)
-        self._dialer = Dialer(self.loop, self._poller, resolver, policy, limits.dial_seconds)
+        self._dialer = Dialer(
+            self.loop, self._poller, resolver, policy, limits.dial_seconds, limits.racers
+        )
         self.closer = Closer(self.loop, self._poller)
         self._shared = Shared(
             loop=self.loop,

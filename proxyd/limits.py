@@ -10,6 +10,7 @@ DESCRIPTORS_SHARE = 0.8
 DESCRIPTORS_PER_CONNECTION = 2
 PIPES_SHARE = 0.1
 API_SHARE = 0.05
+RACERS_SHARE = 0.02
 API_CONNECTIONS_MIN = 64
 DESCRIPTORS_PER_PIPE = 2
 ASSOCIATIONS_SHARE = 0.1
@@ -26,6 +27,7 @@ class Limits:
     connections_per_address: int
     connections_total: int
     dials_waiting: int
+    racers: int
     pipes: int
     associations: int
 
@@ -89,6 +91,11 @@ def pipes_total(descriptors: int) -> int:
 def api_connections_total(descriptors: int) -> int:
     """Return how many connections of the API a third share of the descriptors pays for."""
     return max(int(descriptors * API_SHARE), API_CONNECTIONS_MIN)
+
+
+def racers_total(descriptors: int) -> int:
+    """Return how many sockets may connect beside the first one of their dial."""
+    return int(descriptors * RACERS_SHARE)
 
 
 def associations_total(connections: int) -> int:
