@@ -14,6 +14,8 @@ def network_of(address: str) -> str:
     An IPv4 address that IPv6 carries is that address (RFC 4291, section 2.5.5.2), and a zone is
     left out (RFC 4007); what is no IPv6 address is returned as it is.
     """
+    if ":" not in address:
+        return address
     try:
         parsed = IPv6Address(address.partition("%")[0])
     except AddressValueError:
