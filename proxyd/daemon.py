@@ -336,6 +336,7 @@ class Daemon:
             if recovered:
                 _logger.info("leases that a dead daemon had left open, taken back: %d", recovered)
         await self.passwords.prepare()
+        self.own_addresses.open()
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self.meter.run(), name="meter"),

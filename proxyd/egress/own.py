@@ -37,7 +37,7 @@ _logger = logging.getLogger("egress")
 class OwnAddresses:
     """Says of an address whether it leads here, or to everybody on a link of ours.
 
-    What the kernel said is believed for ten seconds. Nothing is opened before it is asked first.
+    What the kernel said is believed for ten seconds.
 
     Args:
         now: a clock that never goes back, in seconds.
@@ -50,6 +50,13 @@ class OwnAddresses:
         self._until = 0.0
         self._sequence = 0
         self._is_refused = False
+
+    def open(self) -> None:
+        """Open what it takes to ask the kernel, while there are descriptors for it."""
+        try:
+            self._opened()
+        except OSError as error:
+            self._unanswered(error)
 
     def __call__(self, address: Address) -> bool:
         """Say so; what cannot be found out for want of descriptors or memory leads here."""
@@ -72,17 +79,21 @@ class OwnAddresses:
             self._kernel = None
 
     def _ask(self, address: Address) -> bool:
+        kernel = self._opened()
+        self._sequence = (self._sequence + 1) & 0xFFFFFFFF
+        kernel.send(question(address, self._sequence))
+        while True:
+            answer = kernel.recv(ANSWER_MAX_BYTES)  # it is there when `send` returns
+            _, kind, _, sequence, _ = _HEADER.unpack_from(answer)
+            if sequence == self._sequence:
+                return kind == _NEWROUTE and answer[_KIND_OFFSET] in _HERE
+
+    def _opened(self) -> socket.socket:
         if self._kernel is None:
             self._kernel = socket.socket(
                 socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, _NETLINK_ROUTE
             )
-        self._sequence = (self._sequence + 1) & 0xFFFFFFFF
-        self._kernel.send(question(address, self._sequence))
-        while True:
-            answer = self._kernel.recv(ANSWER_MAX_BYTES)  # it is there when `send` returns
-            _, kind, _, sequence, _ = _HEADER.unpack_from(answer)
-            if sequence == self._sequence:
-                return kind == _NEWROUTE and answer[_KIND_OFFSET] in _HERE
+        return self._kernel
 
     def _unanswered(self, error: OSError) -> bool:
         self.close()

@@ -89,6 +89,13 @@ def test_a_kernel_that_does_not_tell_is_told_of_once(
     assert "egress.deny" in caplog.text
 
 
+def test_once_opened_it_needs_no_descriptor(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked.addresses.open()
+    monkeypatch.setattr("proxyd.egress.own.socket.socket", None)
+    assert asked.about("127.0.0.1")
+    assert not asked.about("8.8.8.8")
+
+
 def test_closing_twice_is_harmless_and_it_may_be_asked_again(asked: Asked) -> None:
     for _ in range(2):
         assert asked.about("127.0.0.1")
