@@ -1,23 +1,25 @@
-"""The network that a caller is counted by: an IPv4 address, or the /64 around an IPv6 address."""
+"""The network that a client is counted by: an IPv4 address, or the /64 around an IPv6 address."""
 
-from ipaddress import IPv6Address, ip_address
+from functools import lru_cache
+from ipaddress import AddressValueError, IPv6Address, IPv6Network
 
-HOST_BITS = 64
+SUBSCRIBER_BITS = 64
 
 
+@lru_cache(maxsize=4096)
 def counted_network(address: str) -> str:
     """Return what everything that is bounded per address counts an address as.
 
-    One customer has a /64 at least, and with it as many IPv6 addresses as they like (RFC 6177), so
-    these count as one. An IPv4 address is the same one when IPv6 carries it. What is no address
-    counts as itself.
+    One subscriber has a /64 at least, and with it as many IPv6 addresses as they like (RFC 6177),
+    so these count as one. An IPv4 address that IPv6 carries is that address (RFC 4291, section
+    2.5.5.2), and a zone is left out (RFC 4007). What is no IPv6 address is returned as it is.
     """
-    try:
-        found = ip_address(address)
-    except ValueError:
+    if ":" not in address:
         return address
-    if isinstance(found, IPv6Address):
-        if found.ipv4_mapped is not None:
-            return str(found.ipv4_mapped)
-        return f"{IPv6Address(int(found) >> HOST_BITS << HOST_BITS)}/{HOST_BITS}"
-    return str(found)
+    try:
+        parsed = IPv6Address(address.partition("%")[0])
+    except AddressValueError:
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(IPv6Network((parsed, SUBSCRIBER_BITS), strict=False))

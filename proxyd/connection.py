@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
 
+from market.networks import counted_network
 from proxyd.access_log import Access
 from proxyd.deadlines import Deadlines
 from proxyd.egress.dial import Dial, Dialer
-from proxyd.limits import Limits
+from proxyd.limits import Places
 from proxyd.meter import LiveSession, Meter
 from proxyd.poller import GONE, HUNG_UP, READS, Poller
 from proxyd.relay.closing import Closer, reset
@@ -48,8 +49,8 @@ class Shared:
     """What all connections of a gateway share.
 
     `public_address` is where clients of other networks reach this machine, if that is known;
-    `dialing` counts connections that wait for a target, `relays` those that have one, and
-    `associations` those that relay datagrams.
+    `dials` are places of connections that wait for a target, `associations` of those that relay
+    datagrams; sessions compete for both. `relays` counts connections that have a target.
     `record` is told of each connection that has shown credentials, when it is over.
     """
 
@@ -60,15 +61,14 @@ class Shared:
     handshakes: Deadlines
     meter: Meter
     dialer: Dialer
-    limits: Limits
     datagrams: Datagrams
     public_address: Address | None
     forget: Callable[["ClientConnection"], None]
     tally: Tally
+    dials: Places
+    associations: Places
     record: Callable[[Access], None] | None = None
-    dialing: int = 0
     relays: int = 0
-    associations: int = 0
 
 
 class Transfer(Protocol):
@@ -119,6 +119,7 @@ class ClientConnection:
         "_dial_began",
         "_host",
         "_hung_up",
+        "_place",
         "_port",
         "_protocol",
         "_reason",
@@ -155,6 +156,7 @@ class ClientConnection:
         self._dial_began = 0.0
         self._host: Address | str = ""
         self._port = 0
+        self._place: Places | None = None
         self._reason = ""
         self.address = address
         self.number = number
@@ -306,17 +308,16 @@ class ClientConnection:
         shared = self._shared
         shared.handshakes.discard(self)
         self._host, self._port = host, port
-        if shared.dialing >= shared.limits.dials_waiting:
+        if self._session is None or not self._take(shared.dials, self._session):
             self._fail(Failure.GENERAL)
             return
-        shared.dialing += 1
         self._dial_began = shared.loop.time()
-        self._dial = Dial(shared.dialer, self._dialed)
+        self._dial = Dial(shared.dialer, self._dialed, self._session.id)
         self._dial.start(host, port)
 
     def _dialed(self, outcome: socket.socket | Failure) -> None:
         dial, self._dial = self._dial, None
-        self._shared.dialing -= 1
+        self._give_back()
         self._shared.tally.dials.observe(self._shared.loop.time() - self._dial_began)
         try:
             self._answer(outcome, target_unread=dial is not None and dial.is_unread)
@@ -347,7 +348,10 @@ class ClientConnection:
         target_unread: bool,
     ) -> None:
         shared = self._shared
-        relay = Relay(shared.way, self._sock, target, session, shared.closer, self._relayed)
+        network = counted_network(self.address)
+        relay = Relay(
+            shared.way, self._sock, target, session, shared.closer, self._relayed, network
+        )
         shared.relays += 1
         shared.tally.relays["tcp"] += 1
         self._protocol = None
@@ -357,6 +361,7 @@ class ClientConnection:
         relay.start(
             early,
             protocol.upload_limit(),
+            is_upgrade=protocol.is_upgrade(),
             client_unread=self._unread,
             target_unread=target_unread,
         )
@@ -371,7 +376,7 @@ class ClientConnection:
         """Open a socket for the client's datagrams, at the address that it has connected to."""
         shared, protocol, session = self._shared, self._protocol, self._session
         shared.handshakes.discard(self)
-        if protocol is None or session is None or shared.associations >= shared.limits.associations:
+        if protocol is None or session is None or not self._take(shared.associations, session):
             self._fail(Failure.GENERAL)
             return
         arrived_at = self._sock.getsockname()
@@ -389,18 +394,13 @@ class ClientConnection:
         # Behind a translator a client cannot know which port will be seen, nor its own address.
         client_port = port if address_of(str(host)) == client else 0
         association = Association(
-            shared.datagrams, self._sock, inner, client, client_port, session, self._disassociated
+            shared.datagrams, self._sock, inner, client, client_port, session, self._over
         )
-        shared.associations += 1
         shared.tally.relays["udp"] += 1
         self._protocol = None
         self._transfer = association
         self._state = State.RELAYING
         association.start()
-
-    def _disassociated(self) -> None:
-        self._shared.associations -= 1
-        self._over()
 
     # --- ending --------------------------------------------------------------------------------
 
@@ -422,7 +422,7 @@ class ClientConnection:
         sent = self._send()
         self._over()
         if sent:
-            self._shared.closer.close(self._sock)
+            self._shared.closer.close(self._sock, network=counted_network(self.address))
         else:
             self._shared.poller.forget(self._sock.fileno())
             reset(self._sock)
@@ -436,13 +436,26 @@ class ClientConnection:
         if self._dial is not None:
             self._dial.cancel()
             self._dial = None
-            self._shared.dialing -= 1
+        self._give_back()
         if self._session is not None:
             self._session.connections.discard(self)
             self._account(self._session)
         self._protocol = None
         self._transfer = None
         self._shared.forget(self)
+
+    def _take(self, places: Places, session: LiveSession) -> bool:
+        """Take one of the places for this connection; False when there is none for its session."""
+        if not places.take(session.id):
+            return False
+        self._place = places
+        return True
+
+    def _give_back(self) -> None:
+        """Give back the place that it has, if it has one."""
+        if self._place is not None and self._session is not None:
+            self._place.give(self._session.id)
+            self._place = None
 
     def _account(self, session: LiveSession) -> None:
         """Count what it has relayed, and have it recorded if that is wanted."""

@@ -51,6 +51,7 @@ from market.tokens import Tokens
 from market.wallet import Wallet
 from proxyd import clock
 from proxyd.access_log import AccessLog
+from proxyd.egress.own import OwnAddresses
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import DnsResolver
 from proxyd.gateway import Gateway
@@ -60,6 +61,7 @@ from proxyd.limits import (
     associations_total,
     connections_total,
     pipes_total,
+    racers_total,
     raise_descriptors,
 )
 from proxyd.listening import (
@@ -216,11 +218,12 @@ class Daemon:
         self.photos = Photos(_photo_limits(settings))
         egress = settings.egress
         self.resolver = DnsResolver(egress.nameservers, lookup_seconds=egress.lookup_seconds)
+        self.own_addresses = OwnAddresses()
         self.access_log = access_log
         self.gateway = Gateway(
             self.meter,
             self.resolver,
-            _policy(settings),
+            _policy(settings, self.own_addresses),
             _limits(settings),
             _public_address(settings),
             self.access_log.put if self.access_log is not None else None,
@@ -337,6 +340,7 @@ class Daemon:
             if recovered:
                 _logger.info("leases that a dead daemon had left open, taken back: %d", recovered)
         await self.passwords.prepare()
+        self.own_addresses.open()
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self.meter.run(), name="meter"),
@@ -412,6 +416,7 @@ class Daemon:
             if self.node is not None:
                 await self.node.close()
             await self.resolver.close()
+            self.own_addresses.close()
             self.passwords.close()
             self.photos.close()
             await self.upstream.close()
@@ -692,9 +697,14 @@ def _access_log(settings: Settings, key: bytes) -> AccessLog | None:
     )
 
 
-def _policy(settings: Settings) -> Policy:
+def _policy(settings: Settings, own_addresses: OwnAddresses) -> Policy:
     egress = settings.egress
-    return Policy(allow=egress.allow, deny=egress.deny, blocked_ports=egress.blocked_ports)
+    return Policy(
+        allow=egress.allow,
+        deny=egress.deny,
+        blocked_ports=egress.blocked_ports,
+        is_own=own_addresses,
+    )
 
 
 def _limits(settings: Settings) -> Limits:
@@ -708,6 +718,7 @@ def _limits(settings: Settings) -> Limits:
         connections_per_address=limits.connections_per_address,
         connections_total=total,
         dials_waiting=limits.dials_waiting,
+        racers=racers_total(descriptors),
         pipes=pipes_total(descriptors),
         associations=associations_total(total),
     )

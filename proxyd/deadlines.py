@@ -17,6 +17,8 @@ class Impatient(Protocol):
 class Deadlines:
     """Who has to be done within `seconds` of being added; told at most a twentieth of it late.
 
+    `seconds` may be changed, for those too who are counted already: the oldest stay the first.
+
     Args:
         loop: the event loop.
         seconds: how long each may take.
@@ -25,22 +27,21 @@ class Deadlines:
     def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
         self._loop = loop
         self.seconds = seconds
-        self._pause = min(seconds / CHECKS_PER_LIMIT, LONGEST_PAUSE_SECONDS)
-        self._due: dict[Impatient, float] = {}
+        self._since: dict[Impatient, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        return len(self._due)
+        return len(self._since)
 
     def add(self, waiting: Impatient) -> None:
-        """Begin to count for one; whoever is counted already keeps its deadline."""
-        self._due.setdefault(waiting, self._loop.time() + self.seconds)
+        """Begin to count for one; nothing changes for whoever is counted already."""
+        self._since.setdefault(waiting, self._loop.time())
         if self._timer is None:
-            self._timer = self._loop.call_later(self._pause, self._check)
+            self._check_later()
 
     def discard(self, waiting: Impatient) -> None:
         """Stop counting for one; nothing happens when it is not counted."""
-        self._due.pop(waiting, None)
+        self._since.pop(waiting, None)
 
     def end_oldest(self, seconds: float) -> bool:
         """End the time of the one that has taken most of it, if that is at least `seconds`.
@@ -48,16 +49,16 @@ class Deadlines:
         Returns:
             Whether there was one; it has been told.
         """
-        waiting = next(iter(self._due), None)
-        if waiting is None or self._due[waiting] - self.seconds + seconds > self._loop.time():
+        waiting = next(iter(self._since), None)
+        if waiting is None or self._since[waiting] + seconds > self._loop.time():
             return False
-        del self._due[waiting]
+        del self._since[waiting]
         waiting.timed_out()
         return True
 
     def close(self) -> None:
         """Tell nobody any more."""
-        self._due.clear()
+        self._since.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -66,11 +67,15 @@ class Deadlines:
         """Tell those whose time is over; the oldest stand first."""
         now = self._loop.time()
         self._timer = None
-        while self._due:
-            waiting = next(iter(self._due))
-            if self._due[waiting] > now:
+        while self._since:
+            waiting = next(iter(self._since))
+            if self._since[waiting] + self.seconds > now:
                 break
-            del self._due[waiting]
+            del self._since[waiting]
             waiting.timed_out()
-        if self._due and self._timer is None:
-            self._timer = self._loop.call_later(self._pause, self._check)
+        if self._since and self._timer is None:
+            self._check_later()
+
+    def _check_later(self) -> None:
+        pause = min(self.seconds / CHECKS_PER_LIMIT, LONGEST_PAUSE_SECONDS)
+        self._timer = self._loop.call_later(pause, self._check)

@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
+from market.networks import counted_network
 from proxyd.access_log import Access
 from proxyd.connection import PASSWORD_SLOT, ClientConnection, Shared
 from proxyd.deadlines import Deadlines
 from proxyd.egress.dial import Dialer
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import Resolver
-from proxyd.limits import Limits
+from proxyd.limits import Limits, Places
 from proxyd.meter import Meter
 from proxyd.poller import Poller
 from proxyd.relay.closing import Closer, reset
@@ -30,7 +31,7 @@ from proxyd.wire.hosts import unmapped
 ACCEPTS_PER_TURN = 64
 EXHAUSTED_PAUSE_SECONDS = 0.1
 IDLE_CHECKS_PER_LIMIT = 10
-HANDSHAKE_SHARE = 0.2  # of the time for a handshake, when others wait for the place
+ROOM_AFTER_SECONDS = 0.5  # for whoever has not finished its handshake, when others want the place
 REFUSALS_PAUSE_SECONDS = 1.0
 
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -65,7 +66,9 @@ class Gateway:
         self._poller = Poller(self.loop)
         self._pipes = PipePool(limits.pipes)
         self._handshakes = Deadlines(self.loop, limits.handshake_seconds)
-        self._dialer = Dialer(self.loop, self._poller, resolver, policy, limits.dial_seconds)
+        self._dialer = Dialer(
+            self.loop, self._poller, resolver, policy, limits.dial_seconds, limits.racers
+        )
         self.closer = Closer(self.loop, self._poller)
         self._shared = Shared(
             loop=self.loop,
@@ -75,15 +78,16 @@ class Gateway:
             handshakes=self._handshakes,
             meter=meter,
             dialer=self._dialer,
-            limits=limits,
             datagrams=Datagrams(self.loop, self._poller, self.closer, resolver, policy),
             public_address=public_address,
             forget=self._forget,
             tally=self.tally,
+            dials=Places(limits.dials_waiting),
+            associations=Places(limits.associations),
             record=record,
         )
         self._connections: set[ClientConnection] = set()
-        self._per_address: Counter[str] = Counter()
+        self._per_network: Counter[str] = Counter()
         self._listeners: dict[int, socket.socket] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._refused = 0
@@ -114,12 +118,12 @@ class Gateway:
     @property
     def dialing(self) -> int:
         """How many clients wait for their target."""
-        return self._shared.dialing
+        return self._shared.dials.taken
 
     @property
     def associations(self) -> int:
         """How many clients have datagrams relayed."""
-        return self._shared.associations
+        return self._shared.associations.taken
 
     @property
     def pipes_lent(self) -> int:
@@ -138,7 +142,8 @@ class Gateway:
     def change_limits(self, limits: Limits) -> None:
         """Hold clients to other limits from now on; nobody who is connected is cut."""
         self.limits = limits
-        self._shared.limits = limits
+        self._shared.dials.most = limits.dials_waiting
+        self._shared.associations.most = limits.associations
         self._handshakes.seconds = limits.handshake_seconds
         self._dialer.deadlines.seconds = self._dialer.seconds = limits.dial_seconds
 
@@ -187,9 +192,10 @@ class Gateway:
     def _forget(self, connection: ClientConnection) -> None:
         """A connection is over."""
         self._connections.discard(connection)
-        self._per_address[connection.address] -= 1
-        if self._per_address[connection.address] <= 0:
-            del self._per_address[connection.address]
+        network = counted_network(connection.address)
+        self._per_network[network] -= 1
+        if self._per_network[network] <= 0:
+            del self._per_network[network]
         if not self._connections:
             self._empty.set()
 
@@ -209,13 +215,15 @@ class Gateway:
 
     def _welcome(self, sock: socket.socket, address: str, slot: int) -> None:
         total = len(self._connections) + len(self.closer)
-        if total >= self.limits.connections_total and not self._shed(1):
+        network = counted_network(address)
+        theirs = self._per_network[network] + self.closer.held[network]
+        if theirs >= self.limits.connections_per_address:
+            self._refuse(sock, f"{network} has {theirs} connections")
+        elif total >= self.limits.connections_total and not self._shed(1):
             self._refuse(sock, f"{total} connections are open")
-        elif self._per_address[address] >= self.limits.connections_per_address:
-            self._refuse(sock, f"{address} has {self._per_address[address]} connections")
         else:
             sock.setblocking(False)
-            self._per_address[address] += 1
+            self._per_network[network] += 1
             self.tally.accepted += 1
             protocol = Detecting(password_required=slot == PASSWORD_SLOT)
             connection = ClientConnection(
@@ -226,13 +234,17 @@ class Gateway:
             connection.start()
 
     def _shed(self, most: int) -> int:
-        """Let go of clients that have long had time for their handshake; return how many.
+        """Let go of clients that were refused or have not finished; return how many.
 
-        So whoever opens connections and says nothing keeps nobody out.
+        Whoever opens connections and says nothing, or nonsense, keeps nobody out then. They have
+        half a second: were it a share of what a handshake may take, seconds, whoever fills all
+        places once in that time would have them for good.
         """
-        patience = self.limits.handshake_seconds * HANDSHAKE_SHARE
         shed = 0
-        while shed < most and self._handshakes.end_oldest(patience):
+        while shed < most and (
+            self.closer.end_oldest(ROOM_AFTER_SECONDS)
+            or self._handshakes.end_oldest(ROOM_AFTER_SECONDS)
+        ):
             shed += 1
         return shed
 

@@ -1,6 +1,8 @@
 """Bounds on what clients of the proxy may take, in time and number."""
 
 import resource
+from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 DESCRIPTORS_MAX = 1_048_576
@@ -8,6 +10,7 @@ DESCRIPTORS_SHARE = 0.8
 DESCRIPTORS_PER_CONNECTION = 2
 PIPES_SHARE = 0.1
 API_SHARE = 0.05
+RACERS_SHARE = 0.02
 API_CONNECTIONS_MIN = 64
 DESCRIPTORS_PER_PIPE = 2
 ASSOCIATIONS_SHARE = 0.1
@@ -24,8 +27,40 @@ class Limits:
     connections_per_address: int
     connections_total: int
     dials_waiting: int
+    racers: int
     pipes: int
     associations: int
+
+
+class Places:
+    """Places for which sessions compete: none may have more of them than are left for the others.
+
+    So one that takes all it can get has half, two have a third each, and there is one for whoever
+    comes next. `taken` is how many all have.
+
+    Args:
+        most: how many there are; it may be lowered while more are taken.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.taken = 0
+        self._theirs: Counter[Hashable] = Counter()
+
+    def take(self, holder: Hashable) -> bool:
+        """Take one; False when there is none for this holder."""
+        if self._theirs[holder] >= self.most - self.taken:
+            return False
+        self._theirs[holder] += 1
+        self.taken += 1
+        return True
+
+    def give(self, holder: Hashable) -> None:
+        """Give one back."""
+        self.taken -= 1
+        self._theirs[holder] -= 1
+        if not self._theirs[holder]:
+            del self._theirs[holder]
 
 
 def raise_descriptors() -> int:
@@ -56,6 +91,11 @@ def pipes_total(descriptors: int) -> int:
 def api_connections_total(descriptors: int) -> int:
     """Return how many connections of the API a third share of the descriptors pays for."""
     return max(int(descriptors * API_SHARE), API_CONNECTIONS_MIN)
+
+
+def racers_total(descriptors: int) -> int:
+    """Return how many sockets may connect beside the first one of their dial."""
+    return int(descriptors * RACERS_SHARE)
 
 
 def associations_total(connections: int) -> int:

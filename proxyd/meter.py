@@ -102,8 +102,17 @@ class LiveSession:
             return self.available
         return min(self.available, self._pace.allowance(taker))
 
+    def affords(self, size: int, taker: object) -> bool:
+        """Say whether bytes may be taken that only go together: a datagram.
+
+        The budget must have them all. The pace need not, or a datagram larger than its burst would
+        never go: whoever may take a part may take the rest in advance, and waits longer for more.
+        """
+        allowance = self.allowance(taker)
+        return size <= allowance or (0 < allowance < size <= self.available)
+
     def take(self, size: int, taker: object) -> None:
-        """Take bytes out of the budget; at most the `allowance`."""
+        """Take bytes out of the budget; at most the `allowance`, or what it `affords`."""
         self.available -= size
         if self._pace is not None:
             self._pace.spend(taker, size)

@@ -47,7 +47,7 @@ class Pace:
         return min(self._tokens, self._share - self._taken.get(taker, 0))
 
     def spend(self, taker: object, size: int) -> None:
-        """Take bytes, at most the `allowance`."""
+        """Take bytes, at most the `allowance`; what is more has to be earned before the next."""
         self._tokens -= size
         self._taken[taker] = self._taken.get(taker, 0) + size
 

@@ -9,7 +9,7 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from ipaddress import IPv4Address, IPv6Address
 
 from proxyd.deadlines import Deadlines
@@ -28,6 +28,7 @@ Address = IPv4Address | IPv6Address
 Done = Callable[[socket.socket | Failure], None]
 
 STAGGER_SECONDS = 0.25
+RACERS_MAX = 1_000
 
 FAILURE_OF_ERRNO = {
     errno.ENETUNREACH: Failure.NETWORK_UNREACHABLE,
@@ -66,6 +67,8 @@ class Dialer:
         resolver: looks names up.
         policy: says which addresses may be dialled.
         seconds: how long a dial may take in all.
+        racers_max: how many sockets may connect beside the first one of their dial; when there are
+            as many, the next candidate of a dial takes the place of the one before.
     """
 
     def __init__(
@@ -75,12 +78,15 @@ class Dialer:
         resolver: Resolver,
         policy: Policy,
         seconds: float,
+        racers_max: int = RACERS_MAX,
     ) -> None:
         self.loop = loop
         self.poller = poller
         self.resolver = resolver
         self.policy = policy
         self.seconds = seconds
+        self.racers_max = racers_max
+        self.racers = 0
         self.deadlines = Deadlines(loop, seconds)
 
     def close(self) -> None:
@@ -96,9 +102,11 @@ class Dial:
     Args:
         dialer: what all dials share.
         done: is told the outcome, perhaps before `start` returns; never after `cancel`.
+        asker: for whom names are looked up, if several compete for that.
     """
 
     __slots__ = (
+        "_asker",
         "_attempts",
         "_dialer",
         "_done",
@@ -111,12 +119,13 @@ class Dial:
         "is_unread",
     )
 
-    def __init__(self, dialer: Dialer, done: Done) -> None:
+    def __init__(self, dialer: Dialer, done: Done, asker: Hashable = None) -> None:
         self._dialer = dialer
+        self._asker = asker
         self._done: Done | None = done
         self._stagger: asyncio.TimerHandle | None = None
         self._lookup: asyncio.Task[list[Address]] | None = None
-        self._attempts: set[_Attempt] = set()
+        self._attempts: dict[_Attempt, None] = {}
         self._waiting: list[Address] = []
         self._failure = Failure.GENERAL
         self._port = 0
@@ -149,7 +158,9 @@ class Dial:
             self._race(known)
             return
         self._dialer.deadlines.add(self)
-        self._lookup = self._dialer.loop.create_task(self._dialer.resolver.resolve(name))
+        self._lookup = self._dialer.loop.create_task(
+            self._dialer.resolver.resolve(name, self._asker)
+        )
         self._lookup.add_done_callback(self._looked_up)
 
     def _looked_up(self, lookup: "asyncio.Task[list[Address]]") -> None:
@@ -183,6 +194,9 @@ class Dial:
     def _next(self) -> None:
         """Let the next candidate begin; the one after it follows when this one takes long."""
         while self._waiting:
+            if self._attempts and self._dialer.racers >= self._dialer.racers_max:
+                self._let_go(next(iter(self._attempts)))
+                self._note(errno.ETIMEDOUT)
             if self._attempt(self._waiting.pop()):
                 if self._waiting:
                     loop = self._dialer.loop
@@ -221,21 +235,21 @@ class Dial:
     def _watch(self, sock: socket.socket) -> None:
         self._dialer.deadlines.add(self)
         attempt = _Attempt(self, sock)
-        self._attempts.add(attempt)
+        self._dialer.racers += bool(self._attempts)
+        self._attempts[attempt] = None
         self._dialer.poller.watch(sock.fileno(), attempt, writes=True)
 
     def connected(self, attempt: "_Attempt", events: int) -> None:
         """An attempt has connected, or it has failed and the next one begins."""
-        self._attempts.discard(attempt)
         sock = attempt.sock
         # epoll(7) tells of a failure as an error, so success need not be asked for.
         code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if events & GONE else 0
         if code == 0:
+            self._leave(attempt)
             self.is_unread = bool(events & READS)
             self._finish(sock)
             return
-        self._dialer.poller.forget(sock.fileno())
-        sock.close()
+        self._let_go(attempt)
         self._note(code)
         if self._stagger is not None:
             self._stagger.cancel()
@@ -276,9 +290,18 @@ class Dial:
             self._lookup = None
         self._waiting.clear()
         while self._attempts:
-            sock = self._attempts.pop().sock
-            self._dialer.poller.forget(sock.fileno())
-            sock.close()
+            self._let_go(next(iter(self._attempts)))
+
+    def _leave(self, attempt: "_Attempt") -> None:
+        """An attempt is none any more."""
+        del self._attempts[attempt]
+        self._dialer.racers -= bool(self._attempts)
+
+    def _let_go(self, attempt: "_Attempt") -> None:
+        """Give an attempt up."""
+        self._leave(attempt)
+        self._dialer.poller.forget(attempt.sock.fileno())
+        attempt.sock.close()
 
 
 class _Attempt:

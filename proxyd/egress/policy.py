@@ -1,6 +1,6 @@
 """Which addresses and ports a session may reach. Pure: it looks nothing up."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 
@@ -51,12 +51,13 @@ class Policy:
     """The operator's rules over the built-in ones.
 
     A denied network is refused whatever else holds; an allowed one is reachable although it is not
-    globally routable; blocked ports are refused everywhere.
+    globally routable, or this machine's own; blocked ports are refused everywhere.
 
     Args:
         allow: networks in CIDR notation.
         deny: networks in CIDR notation.
         blocked_ports: target ports.
+        is_own: says whether an address leads to this machine; that may change.
     """
 
     def __init__(
@@ -65,15 +66,21 @@ class Policy:
         allow: Iterable[str] = (),
         deny: Iterable[str] = (),
         blocked_ports: Iterable[int] = (),
+        is_own: Callable[[Address], bool] = lambda _: False,
     ) -> None:
         self._allow = tuple(ip_network(text) for text in allow)
         self._deny = tuple(ip_network(text) for text in deny)
         self._blocked_ports = frozenset(blocked_ports) | {0}
+        self._is_own = is_own
         self._reaches = lru_cache(maxsize=VERDICTS_KEPT)(self._judge)
 
     def permits(self, address: Address, port: int) -> bool:
         """Say whether a connection to this address and port may be made."""
-        return port not in self._blocked_ports and self._reaches(address)
+        if port in self._blocked_ports or not self._reaches(address):
+            return False
+        carried = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+        reached = address if carried is None else carried
+        return not self._is_own(reached) or _within(reached, self._allow)
 
     def _judge(self, address: Address) -> bool:
         inside = embedded_ipv4(address)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Protocol
@@ -14,12 +14,13 @@ from aiodns.error import DNSError
 
 from proxyd.egress.dns_cache import DnsCache
 from proxyd.egress.names import address_of_number, canonical, is_number
+from proxyd.limits import Places
 
 Address = IPv4Address | IPv6Address
 
 LOOKUP_SECONDS = 5.0
 NAMES_MAX = 10_000
-LOOKUPS_MAX = 1024
+LOOKUPS_MAX = 2048
 ADDRESSES_MAX = 32
 TRY_SECONDS = 1.0
 TRIES = 2
@@ -62,8 +63,12 @@ class Resolver(Protocol):
             NameNotFoundError: it is known that there are none.
         """
 
-    async def resolve(self, name: str) -> list[Address]:
+    async def resolve(self, name: str, asker: Hashable = None) -> list[Address]:
         """Return the addresses of a name, the best first, at least one.
+
+        Args:
+            name: the name.
+            asker: for whom; one asker's look-ups leave room for those of others.
 
         Raises:
             NameNotFoundError: there is none.
@@ -82,7 +87,7 @@ class DnsResolver:
             read again when it changes.
         lookup_seconds: how long one look-up may keep somebody waiting.
         names_max: how many names are remembered.
-        lookups_max: how many names are asked for at once.
+        lookups_max: how many names are asked for at once, half of them for one asker.
         now: a clock that never goes back, in seconds.
     """
 
@@ -97,7 +102,7 @@ class DnsResolver:
     ) -> None:
         self._nameservers = nameservers
         self._lookup_seconds = lookup_seconds
-        self._lookups_max = lookups_max
+        self._places = Places(lookups_max)
         self._cache = DnsCache(names_max, now)
         self._lookups: dict[str, _Lookup] = {}
         self._channel: _Channel | None = None
@@ -121,12 +126,12 @@ class DnsResolver:
             raise NameNotFoundError(name)
         return known
 
-    async def resolve(self, name: str) -> list[Address]:
+    async def resolve(self, name: str, asker: Hashable = None) -> list[Address]:
         """See `Resolver.resolve`."""
         known = self.cached(name)
         if known is not None:
             return known
-        lookup = self._lookup(_key(name))
+        lookup = self._lookup(_key(name), asker)
         waiter: asyncio.Future[list[Address]] = asyncio.get_running_loop().create_future()
         lookup.waiters.add(waiter)
         try:
@@ -148,22 +153,27 @@ class DnsResolver:
         if queries:
             await asyncio.wait(queries)
 
-    def _lookup(self, key: str) -> "_Lookup":
+    def _lookup(self, key: str, asker: Hashable) -> "_Lookup":
         """Return the look-up of a name that is under way, or begin one."""
         lookup = self._lookups.get(key)
         if lookup is not None:
             return lookup
-        if self._is_closed or len(self._lookups) >= self._lookups_max:
+        if self._is_closed or not self._places.take(asker):
             raise LookupFailedError(f"{key}: {len(self._lookups)} names are being looked up")
-        if self._channel is None:
-            self._channel = _Channel(self._nameservers)
-        lookup = _Lookup(self._channel.ask(key))
+        try:
+            if self._channel is None:
+                self._channel = _Channel(self._nameservers)
+            lookup = _Lookup(self._channel.ask(key), asker)
+        except BaseException:
+            self._places.give(asker)
+            raise
         self._lookups[key] = lookup
         lookup.query.add_done_callback(partial(self._answered, key))
         return lookup
 
     def _answered(self, key: str, query: "asyncio.Future[pycares.AddrInfoResult]") -> None:
         lookup = self._lookups.pop(key)
+        self._places.give(lookup.asker)
         error = query.exception()
         if error is None:
             addresses, ttl = _read(query.result())
@@ -190,12 +200,13 @@ class DnsResolver:
 
 
 class _Lookup:
-    """One question, and who waits for its answer; nobody's leaving disturbs the others."""
+    """One question of an asker, and who waits for its answer; no leaving disturbs the others."""
 
-    __slots__ = ("query", "waiters")
+    __slots__ = ("asker", "query", "waiters")
 
-    def __init__(self, query: "asyncio.Future[pycares.AddrInfoResult]") -> None:
+    def __init__(self, query: "asyncio.Future[pycares.AddrInfoResult]", asker: Hashable) -> None:
         self.query = query
+        self.asker = asker
         self.waiters: set[asyncio.Future[list[Address]]] = set()
 
     def succeed(self, addresses: list[Address]) -> None:

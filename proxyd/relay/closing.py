@@ -11,6 +11,7 @@ import logging
 import socket
 import struct
 import termios
+from collections import Counter
 from contextlib import suppress
 from typing import Protocol
 
@@ -89,6 +90,8 @@ class Payer(Protocol):
 class Closer:
     """Owns sockets from the decision to close them until they are closed.
 
+    `held` counts them by the network of the client whose they are.
+
     Args:
         loop: the event loop.
         poller: watches them.
@@ -97,7 +100,9 @@ class Closer:
     def __init__(self, loop: asyncio.AbstractEventLoop, poller: Poller) -> None:
         self._loop = loop
         self._poller = poller
+        self.held: Counter[str] = Counter()
         self._closing: set[_Closing] = set()
+        self._unpaid: dict[_Closing, float] = {}
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -111,6 +116,7 @@ class Closer:
         payer: Payer | None = None,
         size: int = 0,
         with_reset: bool = False,
+        network: str = "",
     ) -> None:
         """Close a socket once its peer has everything.
 
@@ -119,11 +125,42 @@ class Closer:
             payer: whoever paid for what is on its way.
             size: at most how many bytes of it were paid for.
             with_reset: end with a reset instead of the end of stream.
+            network: for whom it counts, if it is a client's.
         """
-        closing = _Closing(self, self._loop, self._poller, sock, payer, size, with_reset=with_reset)
+        closing = _Closing(
+            self,
+            self._loop,
+            self._poller,
+            sock,
+            payer,
+            size,
+            with_reset=with_reset,
+            network=network,
+        )
         self._closing.add(closing)
         self._empty.clear()
+        if network:
+            self.held[network] += 1
+        if payer is None:
+            self._unpaid[closing] = self._loop.time()
         closing.start()
+
+    def end_oldest(self, seconds: float) -> bool:
+        """Close the one that waits longest of those that nobody has paid for.
+
+        They were refused, and have been told so.
+
+        Args:
+            seconds: how long it must have waited for its peer.
+
+        Returns:
+            Whether there was one.
+        """
+        closing = next(iter(self._unpaid), None)
+        if closing is None or self._unpaid[closing] + seconds > self._loop.time():
+            return False
+        closing.finish()
+        return True
 
     async def wait_closed(self) -> None:
         """Wait until every socket is closed; each has its own limit of patience."""
@@ -137,6 +174,11 @@ class Closer:
     def closed(self, closing: "_Closing") -> None:
         """A socket is closed."""
         self._closing.discard(closing)
+        self._unpaid.pop(closing, None)
+        if closing.network:
+            self.held[closing.network] -= 1
+            if not self.held[closing.network]:
+                del self.held[closing.network]
         if not self._closing:
             self._empty.set()
 
@@ -158,6 +200,7 @@ class _Closing:
         "_timer",
         "_waiting",
         "_with_reset",
+        "network",
     )
 
     def __init__(
@@ -170,6 +213,7 @@ class _Closing:
         size: int,
         *,
         with_reset: bool,
+        network: str,
     ) -> None:
         self._closer = closer
         self._loop = loop
@@ -178,6 +222,7 @@ class _Closing:
         self._payer = payer
         self._size = size
         self._with_reset = with_reset
+        self.network = network
         self._ended = False
         self._peer_ended = False
         self._reading = False

@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 
+from market.networks import counted_network
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import LookupFailedError, NameNotFoundError, Resolver
 from proxyd.meter import LiveSession
@@ -165,7 +166,7 @@ class Association:
     def finish(self) -> None:
         """Stop relaying, and end the TCP connection in order."""
         if self._release():
-            self._shared.closer.close(self._control)
+            self._shared.closer.close(self._control, network=counted_network(str(self._client)))
             self._closed()
 
     def abort(self) -> None:
@@ -283,7 +284,7 @@ class Association:
         addresses: list[Address] = []
         try:
             with suppress(NameNotFoundError, LookupFailedError):
-                addresses = await self._shared.resolver.resolve(name)
+                addresses = await self._shared.resolver.resolve(name, self._session.id)
         finally:
             waiting = self._lookups.pop(name).waiting
             self._waiting_bytes -= sum(len(each) + WAITING_OVERHEAD_BYTES for _, each in waiting)
@@ -320,7 +321,7 @@ class Association:
         size = len(payload)
         if target not in self._targets and not self._shared.policy.permits(host, port):
             return False
-        if size > self._session.allowance(self):
+        if not self._session.affords(size, self):
             return True
         outer = self._outer_to(host)
         if outer is None:
@@ -357,7 +358,7 @@ class Association:
 
     def _send_down(self, source: tuple[Address, int], size: int) -> None:
         """Send an answer to the client, if the budget pays for all of it."""
-        if self._client_address is None or size > self._session.allowance(self):
+        if self._client_address is None or not self._session.affords(size, self):
             return
         parts = (header(*source), self._shared.view[:size])
         try:
@@ -370,7 +371,7 @@ class Association:
     def _count(self, size: int) -> None:
         """Count what the kernel has just taken; the last byte of the budget ends the association.
 
-        Nothing else has run since the `allowance` was asked for, so that it is still there.
+        Nothing else has run since it was asked whether the session `affords` it.
         """
         self.active_at = self._shared.loop.time()
         if size:

@@ -441,6 +441,21 @@ async def test_loopback_is_not_allowed_unless_it_is_configured(tmp_path: Path) -
         await service.assert_audit()
 
 
+async def test_this_machine_is_not_allowed_at_a_globally_routable_address_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Machines for tests have none: let the addresses that they have pass for such.
+    monkeypatch.setattr("proxyd.egress.policy.is_global", lambda _: True)
+    async with running_in(tmp_path, egress={"allow": []}) as service:
+        _, bought = await buy(service)
+        async with targets.echo() as target:
+            for host in ("127.0.0.1", "127.0.0.9", "::1", "::ffff:127.0.0.1", "localhost"):
+                asked = request(host, target.port)
+                assert await outcome_of(service, bought, asked) == failure(2)
+            assert target.accepted == 0
+        await service.assert_audit()
+
+
 @pytest.mark.parametrize("port", [0, 25, 465, 587])
 async def test_a_blocked_port_is_not_allowed(service: Service, port: int) -> None:
     _, bought = await buy(service)
@@ -465,6 +480,21 @@ async def test_more_dials_than_may_wait_are_a_general_failure(tmp_path: Path) ->
             await until(lambda: service.daemon.gateway.dialing == 1, "the first one dials")
             assert await outcome_of(service, bought, request("127.0.0.1", closed)) == failure(1)
             await waiting.close()
+
+
+async def test_the_dials_of_one_session_leave_room_for_those_of_another(tmp_path: Path) -> None:
+    async with running_in(tmp_path, limits={"dials_waiting": 4, "dial_seconds": 60}) as service:
+        _, bought = await buy(service)
+        _, other = await buy(service)
+        with silent_port() as silent, closed_port() as closed:
+            waiting = [await logged_in(service, bought) for _ in range(2)]
+            for client in waiting:
+                await client.send(request("127.0.0.1", silent))
+            await until(lambda: service.daemon.gateway.dialing == 2, "they dial")
+            assert await outcome_of(service, bought, request("127.0.0.1", closed)) == failure(1)
+            assert await outcome_of(service, other, request("127.0.0.1", closed)) == failure(5)
+            for client in waiting:
+                await client.close()
 
 
 # --- addresses -----------------------------------------------------------------------------------

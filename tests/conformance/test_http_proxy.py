@@ -257,24 +257,60 @@ async def test_a_quota_ends_a_page_at_its_last_byte(service: Service) -> None:
     assert (await service.session(buyer, bought))["bytes_used"] == 1000
 
 
-async def test_a_websocket_goes_both_ways(service: Service) -> None:
+UPGRADE = ("Connection: Upgrade", "Upgrade: websocket")
+SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\n\r\n"
+
+
+@pytest.mark.parametrize("pieces", [[SWITCHING], [SWITCHING[:9], SWITCHING[9:]]], ids=len)
+async def test_a_websocket_goes_both_ways(service: Service, pieces: list[bytes]) -> None:
     _, bought = await buy(service)
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert b"\r\nUpgrade: websocket\r\n" in await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 101 Switching Protocols\r\n\r\n")
+        for piece in pieces:
+            writer.write(piece)
+            await asyncio.sleep(0.02)  # lets the daemon see this piece alone
         while data := await reader.read(65_536):
             writer.write(data)
 
     async with targets.serving(handle) as target:
         client = await Client.open(service.proxy_port)
-        line = f"GET http://127.0.0.1:{target.port}/"
-        await client.send(asked(line, bought, "Connection: Upgrade", "Upgrade: websocket"))
+        await client.send(asked(f"GET http://127.0.0.1:{target.port}/", bought, *UPGRADE))
         assert (await head(client)).startswith(b"HTTP/1.1 101 ")
         for message in (b"\x81\x05hello", bytes(10_000)):
             await client.send(message)
             assert await client.receive(len(message)) == message
         await client.close()
+
+
+@pytest.mark.parametrize(
+    "answer", [PAGE, b"HTTP/1.1 1", b"HTTP/1.0 101 \r\n\r\n" + PAGE, b"nonsense"]
+)
+async def test_a_target_that_does_not_switch_never_sees_the_next_request(
+    service: Service, answer: bytes
+) -> None:
+    _, bought = await buy(service)
+    received = bytearray()
+    may_end = asyncio.Event()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received.extend(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(answer)
+        if answer != PAGE:
+            writer.write_eof()
+        received.extend(await reader.read())
+        may_end.set()
+
+    async with targets.serving(handle) as target:
+        client = await Client.open(service.proxy_port)
+        await client.send(asked(f"GET http://127.0.0.1:{target.port}/", bought, *UPGRADE))
+        assert await client.receive(len(answer)) == answer
+        await client.send(asked("GET http://other.example/", bought))
+        client.end()
+        await asyncio.wait_for(may_end.wait(), 10)
+        await client.close()
+    assert received.count(b"HTTP/1.1") == 1
+    assert b"Proxy-Authorization" not in received
 
 
 # --- credentials ---------------------------------------------------------------------------------

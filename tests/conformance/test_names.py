@@ -128,6 +128,26 @@ async def test_a_silent_name_server_holds_up_neither_addresses_nor_known_names(
         await asyncio.gather(*stuck, return_exceptions=True)
 
 
+async def test_the_look_ups_of_one_session_leave_room_for_those_of_another(named: Named) -> None:
+    service, resolver = named.service, named.service.daemon.resolver
+    resolver._places.most = 4
+    other = await service.buy(await service.person(usd="10"))
+    held = [named.names.has(f"{number}.example", held=True) for number in range(4)]
+    waiting = [asyncio.create_task(named.outcome(f"{number}.example", 80)) for number in range(2)]
+    await until(lambda: resolver.lookups == 2, "both are looked up")
+    assert await named.outcome("2.example", 80) == GENERAL
+    named.names.has("target.example", "127.0.0.1")
+    async with targets.echo() as target:
+        client = await tunnel(
+            service.proxy_port, other.username, other.password, "target.example", target.port
+        )
+        await client.close()
+    for zone in held:
+        zone.held.set()
+    assert await asyncio.gather(*waiting) == [HOST_UNREACHABLE] * 2
+    assert resolver._places.taken == 0
+
+
 async def test_a_daemon_closes_while_names_are_looked_up(tmp_path: Path) -> None:
     async with named_in(tmp_path) as named:
         named.names.has("mute.example", mute=True)

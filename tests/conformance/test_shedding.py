@@ -1,4 +1,4 @@
-"""Clients that begin a handshake and finish none: they keep nobody out, and leave nothing."""
+"""Clients that begin a handshake and finish none, or are refused and stay: they keep nobody out."""
 
 import asyncio
 import re
@@ -26,6 +26,7 @@ DESCRIPTORS_WANTED = 14_000  # so that the daemon can afford as many connections
 PER_ADDRESS = 1_000
 BYTES = 100_000
 NOBODY_IS_TOO_YOUNG = -1.0
+NONSENSE = b"GET / HTTP/1.1\r\nHost: nonsense\r\n\r\n"
 PAUSES_MAX = 1_000  # a daemon that spins says so more often
 
 BEGINNINGS = (
@@ -72,7 +73,7 @@ async def alive(client: Client) -> None:
 async def test_the_oldest_unfinished_handshake_makes_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxyd.gateway.HANDSHAKE_SHARE", NOBODY_IS_TOO_YOUNG)
+    monkeypatch.setattr("proxyd.gateway.ROOM_AFTER_SECONDS", NOBODY_IS_TOO_YOUNG)
     limits = {"connections_total": 3}
     async with running_in(tmp_path, limits=limits) as service, targets.echo() as target:
         bought = await service.buy(await service.person(usd="10"))
@@ -92,7 +93,10 @@ async def test_the_oldest_unfinished_handshake_makes_room(
         await service.assert_audit()
 
 
-async def test_a_fresh_handshake_makes_no_room(tmp_path: Path) -> None:
+async def test_a_fresh_handshake_makes_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxyd.gateway.ROOM_AFTER_SECONDS", 3600.0)
     limits = {"connections_total": 1, "handshake_seconds": 3600.0}
     async with running_in(tmp_path, limits=limits) as service, targets.echo() as target:
         bought = await service.buy(await service.person(usd="10"))
@@ -104,10 +108,76 @@ async def test_a_fresh_handshake_makes_no_room(tmp_path: Path) -> None:
         await service.assert_audit()
 
 
+async def refused(service: Service, source: str = "127.0.0.1") -> Client:
+    """Return a client that was refused in words, and stays."""
+    client = await Client.open(service.proxy_port, source=source)
+    try:
+        await client.send(NONSENSE)
+        assert (await client.receive(12)).startswith(b"HTTP/1.1 400")
+    except (ConnectionError, asyncio.IncompleteReadError):
+        await client.close()
+        raise
+    return client
+
+
+async def test_who_was_refused_and_stays_makes_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxyd.relay.closing.PATIENCE_SECONDS", 3600.0)
+    monkeypatch.setattr("proxyd.gateway.ROOM_AFTER_SECONDS", NOBODY_IS_TOO_YOUNG)
+    limits = {"connections_total": 3}
+    async with running_in(tmp_path, limits=limits) as service, targets.echo() as target:
+        bought = await service.buy(await service.person(usd="10"))
+        unfinished = await begun(service)
+        nonsense = [await refused(service) for _ in range(2)]
+        newcomer = await begun(service)
+        await until(lambda: len(service.daemon.gateway.closer) == 1, "one made room")
+        for client in (unfinished, newcomer):
+            await finished(client, bought, target)
+        for client in (unfinished, newcomer, *nonsense):
+            await client.close()
+        await service.assert_audit()
+
+
+async def test_who_was_refused_counts_until_it_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxyd.relay.closing.PATIENCE_SECONDS", 3600.0)
+    limits = {"connections_per_address": 2}
+    async with running_in(tmp_path, limits=limits) as service:
+        gateway = service.daemon.gateway
+        clients = [await refused(service) for _ in range(2)]
+        with pytest.raises(ConnectionError):
+            await refused(service)
+        clients.append(await refused(service, "127.0.0.2"))
+        assert len(gateway.closer) == 3
+        for client in clients:
+            await client.close()
+        await until(lambda: len(gateway.closer) == 0, "they have left")
+        await (await refused(service)).close()
+        await until(lambda: not gateway.closer.held, "nobody is counted who is gone")
+
+
+async def test_who_may_not_come_in_anyway_pushes_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxyd.gateway.ROOM_AFTER_SECONDS", NOBODY_IS_TOO_YOUNG)
+    limits = {"connections_total": 2, "connections_per_address": 2}
+    async with running_in(tmp_path, limits=limits) as service, targets.echo() as target:
+        bought = await service.buy(await service.person(usd="10"))
+        clients = [await begun(service) for _ in range(2)]
+        with pytest.raises(ConnectionError):
+            await begun(service)
+        for client in clients:
+            await finished(client, bought, target)
+            await client.close()
+        await service.assert_audit()
+
+
 async def test_whoever_has_asked_and_waits_for_a_target_makes_no_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxyd.gateway.HANDSHAKE_SHARE", NOBODY_IS_TOO_YOUNG)
+    monkeypatch.setattr("proxyd.gateway.ROOM_AFTER_SECONDS", NOBODY_IS_TOO_YOUNG)
     limits = {"connections_total": 1, "dial_seconds": 3600.0}
     async with running_in(tmp_path, limits=limits) as service:
         bought = await service.buy(await service.person(usd="10"))
@@ -215,7 +285,7 @@ def test_five_thousand_unfinished_handshakes_keep_nobody_out(tmp_path: Path) -> 
     settings = {
         "PROXYD_LIMITS__CONNECTIONS_TOTAL": str(HALF_OPEN),
         "PROXYD_LIMITS__CONNECTIONS_PER_ADDRESS": str(PER_ADDRESS),
-        "PROXYD_LIMITS__HANDSHAKE_SECONDS": "30",
+        "PROXYD_LIMITS__HANDSHAKE_SECONDS": "3600",
     }
     with selling(tmp_path, **settings) as sell, threads.web() as target:
         buyer = sell()
@@ -234,7 +304,7 @@ def test_five_thousand_unfinished_handshakes_keep_nobody_out(tmp_path: Path) -> 
 
 def test_a_daemon_without_descriptors_lets_unfinished_handshakes_go(tmp_path: Path) -> None:
     spare, waiting = 100, 150
-    settings = {"PROXYD_LIMITS__HANDSHAKE_SECONDS": "10"}
+    settings = {"PROXYD_LIMITS__HANDSHAKE_SECONDS": "3600"}
     with selling(tmp_path, **settings) as sell, threads.web() as target:
         buyer = sell()
         assert fetches(buyer, target)

@@ -558,6 +558,26 @@ async def test_an_address_with_too_many_connections_is_refused_until_one_is_clos
         await service.assert_audit()
 
 
+async def test_the_addresses_of_an_ipv6_network_are_one_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen_as = {
+        "127.0.0.2": "2001:db8::1",
+        "127.0.0.3": "2001:db8::ffff:0:0:2",
+        "127.0.0.4": "2001:db8:0:1::1",
+    }
+    monkeypatch.setattr("proxyd.gateway.unmapped", seen_as.__getitem__)
+    async with running_in(tmp_path, limits={"connections_per_address": 1}) as service:
+        gateway = service.daemon.gateway
+        first = await Client.open(service.proxy_port, source="127.0.0.2")
+        await until(lambda: gateway.connections == 1, "it is let in")
+        assert await greeted(service.proxy_port, "127.0.0.3") == b""
+        assert await greeted(service.proxy_port, "127.0.0.4") == b"\x05\x02"
+        await first.close()
+        await until(lambda: gateway.connections == 0, "all have left")
+        assert await greeted(service.proxy_port, "127.0.0.3") == b"\x05\x02"
+
+
 async def test_more_connections_than_there_may_be_are_refused_until_one_is_closed(
     tmp_path: Path,
 ) -> None:

@@ -99,7 +99,7 @@ class Names:
             raise NameNotFoundError(name)
         return self.remembered.get(name)
 
-    async def resolve(self, name: str) -> list[Address]:
+    async def resolve(self, name: str, asker: object = None) -> list[Address]:
         self.asked.append(name)
         await self.may_answer.wait()
         if name not in self.known:
@@ -430,7 +430,12 @@ async def test_what_the_policy_forbids_is_dropped(tmp_path: Path) -> None:
             assert await used(service, person, bought) == 27 + 6
 
 
-async def test_loopback_is_forbidden_unless_it_is_configured(tmp_path: Path) -> None:
+@pytest.mark.parametrize("passes_for_global", [False, True])
+async def test_this_machine_is_forbidden_unless_it_is_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes_for_global: bool
+) -> None:
+    if passes_for_global:
+        monkeypatch.setattr("proxyd.egress.policy.is_global", lambda _: True)
     async with running_in(tmp_path, egress={"allow": []}) as service:
         person, bought = await buy(service)
         before = await at_rest(service)
@@ -779,6 +784,18 @@ async def test_a_datagram_that_the_rest_cannot_pay_is_dropped_whole(service: Ser
         assert await used(service, person, bought) == 1_000
 
 
+async def test_a_datagram_goes_that_is_larger_than_what_a_slow_session_may_take_at_once(
+    tmp_path: Path,
+) -> None:
+    async with running_in(tmp_path, limits={"session_bytes_per_second": 1_000}) as service:
+        async with bought_association(service, quota=1_500) as (client, person, bought):
+            with peer() as target:
+                client.send(target.address, bytes(1_501))
+                await client.reaches(target, bytes(1_300))
+                client.send(target.address, b"too soon")
+            assert await used(service, person, bought) == 1_300
+
+
 async def test_associations_and_tunnels_of_a_session_share_its_budget(service: Service) -> None:
     person, bought = await buy(service, quota=1_000)
     async with associated(service, bought) as first, associated(service, bought) as second:
@@ -846,12 +863,15 @@ async def refused(service: Service, bought: Bought) -> bytes:
 
 
 async def test_more_associations_than_allowed_are_refused_until_one_ends(tmp_path: Path) -> None:
-    async with running_in(tmp_path, limits={"connections_total": 20}) as service:
+    async with running_in(tmp_path, limits={"connections_total": 40}) as service:
         _, bought = await buy(service)
+        _, other = await buy(service)
         before = await at_rest(service)
         async with associated(service, bought) as first:
             async with associated(service, bought):
                 assert await refused(service, bought) == GENERAL_FAILURE
+                async with associated(service, other):
+                    pass
             await until(lambda: service.daemon.gateway.connections == 1)
             async with associated(service, bought):
                 assert await refused(service, bought) == GENERAL_FAILURE

@@ -99,3 +99,25 @@ async def test_nobody_is_told_earlier_than_that() -> None:
     assert not deadlines.end_oldest(3600.0)
     assert (told, len(deadlines)) == ([], 1)
     deadlines.close()
+
+
+async def test_a_shorter_time_is_not_held_up_by_whoever_had_a_longer_one() -> None:
+    told: list[Waiting] = []
+    deadlines = Deadlines(asyncio.get_running_loop(), 7200.0)
+    early, late = Waiting(told), Waiting(told)
+    deadlines.add(early)
+    deadlines.seconds = 0.02
+    deadlines.add(late)
+    await until(lambda: told == [early, late], "both are late")
+    deadlines.close()
+
+
+async def test_the_oldest_makes_room_whatever_the_time_was_when_it_began() -> None:
+    told: list[Waiting] = []
+    deadlines = Deadlines(asyncio.get_running_loop(), 7200.0)
+    waiting = Waiting(told)
+    deadlines.add(waiting)
+    deadlines.seconds = 15.0
+    assert deadlines.end_oldest(0.0)
+    assert told == [waiting]
+    deadlines.close()

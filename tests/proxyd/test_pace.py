@@ -56,6 +56,19 @@ def paced(timers: Timers, rate: int) -> Pace:
     return Pace(timers, rate)  # type: ignore[arg-type]
 
 
+def test_what_was_taken_in_advance_is_earned_before_anything_else(timers: Timers) -> None:
+    pace = paced(timers, 1000)
+    assert 0 < pace.allowance("datagrams") < 1200
+    pace.spend("datagrams", 1200)
+    other = Taker(pace)
+    other.go()
+    timers.go(0.9)
+    assert pace.allowance("datagrams") <= 0
+    assert other.taken == 0
+    timers.go(1.1)
+    assert 0 < other.taken <= 1000
+
+
 @pytest.mark.parametrize("rate", [7, 1000, 123_457, 50_000_000])
 def test_no_more_than_the_rate_is_taken_and_hardly_less(timers: Timers, rate: int) -> None:
     taker = Taker(paced(timers, rate))

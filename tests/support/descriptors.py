@@ -18,15 +18,20 @@ def descriptors() -> int:
 
 async def all_gone(service: Service, before: int) -> None:
     """Wait until the gateway holds nothing more than it did."""
+    await nobody_left(service)
+    await until(lambda: descriptors() <= before, "no descriptor is left")
+
+
+async def nobody_left(service: Service) -> None:
+    """Wait until the gateway has no client, and no socket of one."""
     gateway = service.daemon.gateway
     await until(lambda: gateway.connections == 0, "no connection is left")
     await until(lambda: len(gateway.closer) == 0, "no socket is left to close")
-    await until(lambda: descriptors() <= before, "no descriptor is left")
 
 
 async def at_rest(service: Service) -> int:
     """Wait until nobody is connected, and return how many descriptors are open then."""
-    await all_gone(service, descriptors())
+    await nobody_left(service)
     await asyncio.sleep(0.01)  # lets the loop close what the test has closed
     return descriptors()
 

@@ -22,7 +22,7 @@ class Localhost:
     def cached(self, name: str) -> list[Address] | None:
         """Nothing is known without asking."""
 
-    async def resolve(self, name: str) -> list[Address]:
+    async def resolve(self, name: str, asker: object = None) -> list[Address]:
         """Know localhost."""
         if name == "localhost":
             return self._addresses
@@ -36,10 +36,10 @@ class Slow(Localhost):
         super().__init__(address)
         self.may_answer = asyncio.Event()
 
-    async def resolve(self, name: str) -> list[Address]:
+    async def resolve(self, name: str, asker: object = None) -> list[Address]:
         """Wait, and know localhost."""
         await self.may_answer.wait()
-        return await super().resolve(name)
+        return await super().resolve(name, asker)
 
 
 def look_names_up_by(monkeypatch: pytest.MonkeyPatch, resolver: Resolver) -> None:

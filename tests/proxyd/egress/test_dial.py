@@ -15,7 +15,7 @@ from support.waiting import until
 
 from proxyd.egress import dial
 from proxyd.egress.candidates import CANDIDATES_MAX
-from proxyd.egress.dial import MOST_TELLING, Dial, Dialer
+from proxyd.egress.dial import MOST_TELLING, RACERS_MAX, Dial, Dialer
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import (
     LookupFailedError,
@@ -46,7 +46,7 @@ class Known:
     def cached(self, name: str) -> None:
         return None
 
-    async def resolve(self, name: str) -> list[Address]:
+    async def resolve(self, name: str, asker: object = None) -> list[Address]:
         self.asked.append(name)
         return self.addresses
 
@@ -61,7 +61,7 @@ class Raising:
     def cached(self, name: str) -> None:
         return None
 
-    async def resolve(self, name: str) -> list[Address]:
+    async def resolve(self, name: str, asker: object = None) -> list[Address]:
         for _ in range(self.turns):
             await asyncio.sleep(0)
         raise self.error
@@ -77,7 +77,7 @@ class Silent:
     def cached(self, name: str) -> None:
         return None
 
-    async def resolve(self, name: str) -> list[Address]:
+    async def resolve(self, name: str, asker: object = None) -> list[Address]:
         self.asked.set()
         try:
             return await asyncio.get_running_loop().create_future()
@@ -97,12 +97,18 @@ class Dialled:
     poller: Poller
 
     def __init__(
-        self, resolver: Resolver, *, policy: Policy = LOOPBACK, timeout: float = LONG_SECONDS
+        self,
+        resolver: Resolver,
+        *,
+        policy: Policy = LOOPBACK,
+        timeout: float = LONG_SECONDS,
+        racers: int = RACERS_MAX,
     ) -> None:
         self.outcomes: list[Outcome] = []
         self.told = asyncio.Event()
         loop = asyncio.get_running_loop()
-        self.dial = Dial(Dialer(loop, self.poller, resolver, policy, timeout), self._done)
+        self.dialer = Dialer(loop, self.poller, resolver, policy, timeout, racers)
+        self.dial = Dial(self.dialer, self._done)
 
     def _done(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
@@ -452,12 +458,28 @@ async def test_every_candidate_begins_before_the_time_is_over(tracked: list[Trac
     assert [sock.fileno() for sock in tracked] == [-1] * 3
 
 
+async def test_where_sockets_are_short_the_next_candidate_takes_the_place_of_the_one_before(
+    tracked: list[Tracked],
+) -> None:
+    async with mute() as port:
+        with listening("127.0.0.3", port):
+            dialled = Dialled(Known("127.0.0.1", "127.0.0.1", "127.0.0.3"), racers=0)
+            dialled.dial.start("target.example", port)
+            await until(lambda: len(tracked) == 2, "the second candidate has begun")
+            assert [sock.fileno() == -1 for sock in tracked] == [True, False]
+            with await dialled.connected() as sock:
+                assert sock.getpeername()[0] == "127.0.0.3"
+    assert [sock.fileno() for sock in tracked] == [-1] * 3
+
+
 async def test_cancelling_a_race_closes_every_socket(tracked: list[Tracked]) -> None:
     async with mute() as port:
         dialled = Dialled(Known("127.0.0.1", "127.0.0.1", "127.0.0.1"))
         dialled.dial.start("target.example", port)
         await until(lambda: len(tracked) == 2, "the second one has begun")
+        assert dialled.dialer.racers == 1
         dialled.dial.cancel()
+        assert dialled.dialer.racers == 0
         assert [sock.fileno() for sock in tracked] == [-1] * 2
         await elapsed(2 * dial.STAGGER_SECONDS)
     assert len(tracked) == 2

@@ -328,3 +328,27 @@ def test_what_is_permitted_lies_in_no_special_range(address: Address) -> None:
 def test_a_mapped_address_fares_as_the_address_does(address: IPv4Address) -> None:
     policy = Policy(allow=["10.0.0.0/8"], deny=["8.0.0.0/8"])
     assert policy.permits(IPv6Address(f"::ffff:{address}"), 443) == policy.permits(address, 443)
+
+
+OWN = ("8.8.8.8", "2606:4700::1")
+
+
+def is_own(address: Address) -> bool:
+    return str(address) in OWN
+
+
+@pytest.mark.parametrize("text", [*OWN, "::ffff:8.8.8.8"])
+def test_a_global_address_of_this_machine_is_refused_unless_it_is_configured(text: str) -> None:
+    address = ip_address(text)
+    assert Policy().permits(address, 443)
+    assert not Policy(is_own=is_own).permits(address, 443)
+    assert Policy(is_own=is_own, allow=["8.8.8.8/32", "2606:4700::/32"]).permits(address, 443)
+    assert Policy(is_own=is_own).permits(ip_address("8.8.4.4"), 443)
+
+
+def test_an_address_that_becomes_this_machines_own_is_refused_from_then_on() -> None:
+    own: set[Address] = set()
+    policy = Policy(is_own=own.__contains__)
+    assert policy.permits(ip_address("8.8.8.8"), 443)
+    own.add(ip_address("8.8.8.8"))
+    assert not policy.permits(ip_address("8.8.8.8"), 443)

@@ -431,13 +431,14 @@ def test_a_body_without_a_length_is_refused_in_words(coding: bytes) -> None:
 WEBSOCKET = (b"Upgrade: websocket", b"Connection: keep-alive, Upgrade", b"Sec-WebSocket-Key: eA==")
 
 
-def test_a_websocket_may_send_whatever_it_wants() -> None:
+def test_a_websocket_may_send_nothing_before_its_target_agrees() -> None:
     protocol = established(asked(b"GET http://example.com/chat HTTP/1.1", *WEBSOCKET) + b"\x81\x00")
     assert protocol.trailing_data() == (
         b"GET /chat HTTP/1.1\r\nHost: example.com\r\nSec-WebSocket-Key: eA==\r\n"
-        b"Upgrade: websocket\r\nConnection: Upgrade, close\r\n\r\n\x81\x00"
+        b"Upgrade: websocket\r\nConnection: Upgrade, close\r\n\r\n"
     )
-    assert protocol.upload_limit() is None
+    assert protocol.upload_limit() == 0
+    assert protocol.is_upgrade()
 
 
 @pytest.mark.parametrize(
@@ -456,6 +457,7 @@ def test_no_other_request_sheds_its_limit(line: bytes, headers: tuple[bytes, ...
     protocol = established(asked(line, *headers))
     assert b"pgrade" not in protocol.trailing_data()
     assert protocol.upload_limit() in (0, 5)
+    assert not protocol.is_upgrade()
 
 
 # --- the head ------------------------------------------------------------------------------------
