@@ -18,7 +18,7 @@ from proxyd.deadlines import Deadlines
 from proxyd.egress.dial import Dial, Dialer
 from proxyd.limits import Places
 from proxyd.meter import LiveSession, Meter
-from proxyd.poller import GONE, HUNG_UP, READS, Poller
+from proxyd.poller import GONE, HUNG_UP, READS, URGENT, Poller
 from proxyd.relay.closing import Closer, reset
 from proxyd.relay.halfpipe import Way
 from proxyd.relay.tcp import Relay
@@ -118,10 +118,10 @@ class ClientConnection:
         "_dial",
         "_dial_began",
         "_host",
-        "_hung_up",
         "_place",
         "_port",
         "_protocol",
+        "_reads_on",
         "_reason",
         "_session",
         "_shared",
@@ -148,7 +148,7 @@ class ClientConnection:
         self._protocol: ServerProtocol | None = protocol
         self._state = State.HANDSHAKE
         self._unread = False
-        self._hung_up = False
+        self._reads_on = False
         self._session: LiveSession | None = None
         self._dial: Dial | None = None
         self._transfer: Transfer | None = None
@@ -208,8 +208,8 @@ class ClientConnection:
         if not events & READS:
             return
         self._unread = True
-        if events & HUNG_UP:
-            self._hung_up = True
+        if events & (HUNG_UP | URGENT):  # then a short read is not the last
+            self._reads_on = True
         if self._state is State.HANDSHAKE:
             self._receive()
         elif events & GONE:
@@ -244,7 +244,7 @@ class ClientConnection:
             if not data:
                 self._lost("client_left", "the client has left")
                 return
-            if len(data) < HANDSHAKE_READ_BYTES and not self._hung_up:
+            if len(data) < HANDSHAKE_READ_BYTES and not self._reads_on:
                 self._unread = False  # what comes next is announced (epoll(7))
             self._protocol.receive_data(data)
             self._advance()

@@ -157,7 +157,9 @@ class Gateway:
         self._listeners = {PASSWORD_SLOT: listener, **dict(enumerate(passwordless))}
         for slot, sock in self._listeners.items():
             sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # its connections inherit it
+            # Its connections inherit both. Urgent data is left out of the stream otherwise.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
             self.loop.add_reader(sock.fileno(), self._accept, slot)
         self._check_idle_later()
 

@@ -217,6 +217,7 @@ class Dial:
             return False
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)  # or a byte is left out
             code = sock.connect_ex((str(address), self._port))
         except OSError as error:
             code = error.errno or errno.EIO

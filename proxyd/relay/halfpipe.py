@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from proxyd.meter import LiveSession
-from proxyd.poller import GONE, HUNG_UP, Poller
+from proxyd.poller import GONE, HUNG_UP, URGENT, Poller
 from proxyd.relay.closing import unsent
 from proxyd.relay.path import fit_to_path
 from proxyd.relay.pipes import WIDE_PIPE_BYTES, Pipe, PipePool
@@ -94,6 +94,7 @@ class HalfPipe:
         "_source",
         "_spliceable",
         "_unread",
+        "_urgent",
         "_watches_writes",
         "_way",
         "delivered",
@@ -121,6 +122,7 @@ class HalfPipe:
         self._pipe: Pipe | None = None
         self._unread = False
         self._hung_up = False
+        self._urgent = False
         self._scheduled = False
         self._bulk = False
         self._spliceable = True
@@ -168,6 +170,9 @@ class HalfPipe:
         self._unread = True
         if events & HUNG_UP:
             self._hung_up = True
+        if events & URGENT:  # splice stops before urgent data, and a read is short there
+            self._urgent = True
+            self._bulk = self._spliceable = False
         if self._pending or self._pipe is not None:
             return
         if self._bulk:
@@ -271,7 +276,7 @@ class HalfPipe:
         if size == 0:
             self._end()
             return False
-        if size < want and not self._hung_up:
+        if size < want and not (self._hung_up or self._urgent):
             self._unread = False
         self._bulk = size >= SPLICE_FROM_BYTES and self._spliceable
         self._left -= size

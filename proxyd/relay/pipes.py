@@ -20,7 +20,7 @@ class Pipe:
         self.read_fd, self.write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.fill = 0
         self.is_wide = is_wide
-        with suppress(PermissionError):  # past pipe-user-pages-soft it stays as it is
+        with suppress(OSError):  # past pipe-user-pages-soft, or for want of memory, it stays small
             size = WIDE_PIPE_BYTES if is_wide else PIPE_BYTES
             fcntl.fcntl(self.write_fd, fcntl.F_SETPIPE_SZ, size)
 

@@ -7,6 +7,7 @@ import struct
 import termios
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from support.descriptors import all_gone, at_rest
 from support.names import Slow, look_names_up_by
 from support.service import Bought, Person, Service, running_in
 from support.socks import GREETING, Client, credentials, plain_tunnel, request, tunnel
+from support.targets import pattern
 from support.waiting import until
 
 MEGABYTE = 1_000_000
@@ -389,6 +391,40 @@ async def test_a_target_that_does_not_read_holds_the_client_back(service: Servic
             await ended.wait()
         await client.close()
     assert received == payload[:sent]
+
+
+def is_sent_urgently(sock: socket.socket) -> bool:
+    try:
+        return sock.send(b"!", socket.MSG_OOB) == 1
+    except BlockingIOError:
+        return False
+
+
+@pytest.mark.parametrize("size", [1_000, 300_000, 4_000_000])
+async def test_urgent_data_stays_in_the_stream_and_stops_nothing(
+    service: Service, size: int
+) -> None:
+    _, bought = await buy(service)
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        client = await plain_tunnel(service, bought, listener.getsockname()[1])
+        target, _ = await loop.sock_accept(listener)
+
+        async def say(speaker: socket.socket) -> None:
+            await loop.sock_sendall(speaker, pattern(size))
+            await until(partial(is_sent_urgently, speaker), "the urgent byte has room")
+            await loop.sock_sendall(speaker, pattern(size))
+
+        with client, target:
+            for speaker, hearer in ((target, client), (client, target)):
+                saying = asyncio.create_task(say(speaker))
+                heard = bytearray()
+                async with asyncio.timeout(10):
+                    while len(heard) < 2 * size + 1:
+                        heard += await loop.sock_recv(hearer, 1 << 20)
+                await saying
+                assert heard == pattern(size) + b"!" + pattern(size)
 
 
 async def test_one_stalled_client_does_not_hold_the_others_up(service: Service) -> None:

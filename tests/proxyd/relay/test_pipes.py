@@ -76,9 +76,12 @@ def test_without_descriptors_there_is_none(monkeypatch: pytest.MonkeyPatch) -> N
     assert pool.lent == 0
 
 
-def test_a_pipe_that_may_not_grow_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("code", [errno.EPERM, errno.ENOMEM])
+def test_a_pipe_that_may_not_grow_is_used_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
     def refuse(*_: int) -> int:
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(pipes.fcntl, "fcntl", refuse)
     pipe = Pipe(is_wide=True)
