@@ -1,6 +1,7 @@
 """Which addresses and ports a session may reach. Pure: it looks nothing up."""
 
 from collections.abc import Callable, Iterable
+from enum import Enum, auto
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 
@@ -47,6 +48,14 @@ _TEREDO = IPv6Network("2001::/32")
 _LOW_32_BITS = 0xFFFFFFFF
 
 
+class Verdict(Enum):
+    """What is said of an address once and for all: the machine's own ones change."""
+
+    ALLOWED = auto()
+    DENIED = auto()
+    UNLESS_OWN = auto()
+
+
 class Policy:
     """The operator's rules over the built-in ones.
 
@@ -72,23 +81,27 @@ class Policy:
         self._deny = tuple(ip_network(text) for text in deny)
         self._blocked_ports = frozenset(blocked_ports) | {0}
         self._is_own = is_own
-        self._reaches = lru_cache(maxsize=VERDICTS_KEPT)(self._judge)
+        self._verdict = lru_cache(maxsize=VERDICTS_KEPT)(self._judge)
 
     def permits(self, address: Address, port: int) -> bool:
         """Say whether a connection to this address and port may be made."""
-        if port in self._blocked_ports or not self._reaches(address):
+        if port in self._blocked_ports:
             return False
+        verdict = self._verdict(address)
+        if verdict is not Verdict.UNLESS_OWN:
+            return verdict is Verdict.ALLOWED
         carried = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-        reached = address if carried is None else carried
-        return not self._is_own(reached) or _within(reached, self._allow)
+        return not self._is_own(address if carried is None else carried)
 
-    def _judge(self, address: Address) -> bool:
+    def _judge(self, address: Address) -> Verdict:
         inside = embedded_ipv4(address)
         if _within(address, self._deny) or (inside is not None and _within(inside, self._deny)):
-            return False
+            return Verdict.DENIED
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
             return self._judge(address.ipv4_mapped)
-        return _within(address, self._allow) or is_global(address)
+        if _within(address, self._allow):
+            return Verdict.ALLOWED
+        return Verdict.UNLESS_OWN if is_global(address) else Verdict.DENIED
 
 
 def is_global(address: Address) -> bool:
