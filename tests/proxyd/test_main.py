@@ -447,7 +447,7 @@ def test_mistakes_in_files_are_named_beside_those_in_settings(run: Run, tmp_path
     )
     done = run(["config", "check", str(file)])
     assert done.returncode == 2
-    told = [line.split(":")[2].strip() for line in done.stderr.splitlines()]
+    told = [line.split(": ")[2] for line in done.stderr.splitlines()]
     assert sorted(told) == [
         "api.port",
         "api.tls_cert",
