@@ -131,7 +131,7 @@ class Form(Generic[_Body]):
         declared = request.headers.get("Content-Type", "")
         kind, options = parse_options_header(declared)  # type: ignore[no-untyped-call]
         if kind != MULTIPART:
-            raise TransportError(Transport.UNSUPPORTED_MEDIA_TYPE)
+            raise unsupported_media_type(MULTIPART)
         if (request.content_length or 0) > self._max_bytes:
             raise too_large(self._max_bytes)
         async with self._uploads.slot(self._client, self._user_id):
@@ -220,6 +220,12 @@ def too_large(most: int) -> TransportError:
     """Return the refusal of a body of more than so many bytes."""
     message = f"The request body has more than {most} bytes, the most that this path takes."
     return TransportError(Transport.BODY_TOO_LARGE, message=message)
+
+
+def unsupported_media_type(wanted: str) -> TransportError:
+    """Return the refusal of a body of another media type than the path takes."""
+    message = f"This path takes a body of Content-Type: {wanted}."
+    return TransportError(Transport.UNSUPPORTED_MEDIA_TYPE, message=message)
 
 
 async def continued(request: web.BaseRequest) -> None:

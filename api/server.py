@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web_exceptions import HTTPRequestEntityTooLarge
 from aiohttp.web_protocol import RequestHandler
 
@@ -16,7 +17,7 @@ from api import metrics as exposed
 from api.clients import Clients
 from api.codec import Decoder, convert_query
 from api.errors import Failure, Transport, TransportError
-from api.forms import Form, Uploads, continued, too_large
+from api.forms import Form, Uploads, continued, too_large, unsupported_media_type
 from api.metrics import Exposition
 from api.pages import Page, pages
 from api.rate import RateLimit
@@ -43,6 +44,7 @@ NO_AUTHORIZATION = (
     "There is no Authorization header; send Authorization: Bearer and the token that logging in "
     "returns."
 )
+TOO_LONG = "The request line or a header is too long."
 NOT_BEARER = "The Authorization header is not the word Bearer, a space and a session token."
 NOT_A_WORKER = (
     "This path is for people: it wants a session token behind Authorization: Bearer, not a worker "
@@ -277,7 +279,7 @@ class HttpServer:
     async def _body(self, request: web.BaseRequest) -> bytes:
         declared = request.headers.get("Content-Type")
         if declared is not None and declared.partition(";")[0].strip().lower() != JSON:
-            raise TransportError(Transport.UNSUPPORTED_MEDIA_TYPE)
+            raise unsupported_media_type(JSON)
         if (request.content_length or 0) > self._body_max_bytes:
             raise too_large(self._body_max_bytes)
         try:
@@ -356,7 +358,8 @@ class _Connection(RequestHandler):
         words = "refused a malformed request from %s (%s)"
         _logger.info(words, request.remote, type(exc).__name__)
         request_id.current.reset(token)
-        response = _refusal(errors.of_transport(reason))
+        told = TOO_LONG if isinstance(exc, LineTooLong) else None
+        response = _refusal(errors.of_transport(reason, message=told))
         response.headers[request_id.HEADER] = name
         response.force_close()
         return response

@@ -127,7 +127,8 @@ def _plain(found: inspect.Type) -> inspect.Type:
 
 def _wanted(found: inspect.Type) -> str:
     if isinstance(found, inspect.LiteralType):
-        return f"one of {', '.join(sorted(str(value) for value in found.values))}"
+        values = sorted(str(value) for value in found.values)
+        return f"one of {', '.join(values)}" if len(values) > 1 else values[0]
     if isinstance(found, inspect.IntType):
         return f"a whole number{_range(found)}"
     if isinstance(found, inspect.FloatType):

@@ -19,6 +19,15 @@ SECTION_SEPARATOR = "__"
 
 Check = Callable[[Settings], Iterator[str]]
 
+_TYPE = re.compile(r"`([^`]*)`")
+_NAMES = {  # msgspec's, and what a person calls them
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
 _SETTING = re.compile(r"(?<![\w.])[a-z_]+\.[a-z_]+(?![\w.])")
 
 
@@ -185,7 +194,8 @@ def _words(error: Exception, kind: Any) -> str:  # noqa: ANN401 - as above
         example = '["one", "two"]' if get_origin(kind) is tuple else '{"one": 1}'
         what = "a list" if get_origin(kind) is tuple else "a table"
         return f"expected {what}, written as JSON: {example}"
-    return str(error).replace("`", "").replace("Expected", "expected").removesuffix(" - at $")
+    told = _TYPE.sub(lambda found: _NAMES.get(found[1], found[1]), str(error))
+    return told.replace("Expected", "expected").removesuffix(" - at $")
 
 
 def _is_no_json(error: Exception) -> bool:

@@ -176,7 +176,8 @@ class Deploys:
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
-            message = f"This costs {shown(deploy.price)} {new.currency}, more than is available."
+            unit = "USD" if new.currency is Currency.USD else "credits"
+            message = f"This costs {shown(deploy.price)} {unit}, more than is available."
             raise MarketError(error.code, message) from error
         return deploy
 

@@ -71,8 +71,9 @@ class Throttle:
         """
         events = self._recent(key)
         if self._limit and len(events) >= self._limit:
-            wait = events[0] + self._window_seconds - self._now()
-            raise MarketError(Code.TOO_MANY_ATTEMPTS, retry_after_seconds=max(wait, 1))
+            wait = max(events[0] + self._window_seconds - self._now(), 1)
+            message = f"Too many attempts; the next is possible in {wait} s."
+            raise MarketError(Code.TOO_MANY_ATTEMPTS, message, retry_after_seconds=wait)
 
     def count(self, key: str) -> None:
         """Count one event of a key."""

@@ -146,7 +146,7 @@ class AccessLog:
     def _fields(self, when: datetime, access: Access) -> dict[str, str | int | float]:
         fields: dict[str, str | int | float] = {
             "time": _in_words(when),
-            "started": _in_words(when - timedelta(seconds=access.seconds)),
+            "started": _in_words(when - timedelta(seconds=round(access.seconds))),
             "connection": access.connection,
             "session": access.session_id,
         }

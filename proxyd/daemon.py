@@ -679,7 +679,8 @@ def _outbox(settings: Settings) -> LogOutbox | SmtpOutbox:
 def _app_url(settings: Settings, api_port: int) -> str:
     """Return where links lead: to the web application, or to the API for want of one."""
     api = settings.api
-    local = f"http://{address_in_words(api.host, api_port)}"
+    scheme = "https" if api.tls_cert else "http"
+    local = f"{scheme}://{address_in_words(api.host, api_port)}"
     return (api.app_url or api.base_url or local).rstrip("/")
 
 

@@ -35,7 +35,13 @@ _TOPICS = (
         ),
     ),
     ("udp", r"(?<![a-z])(?:udp|quic)(?![a-z])|datagram|датаграм|데이터그램"),
-    ("balance", r"balance|\bcredits?\b|wallet|bakiye|kredi\b|баланс|кредит|잔액|크레딧"),
+    (
+        "balance",
+        (
+            r"balance|\bcredits?\b|wallet|\bmoney\b|\bearn|bakiye|kredi\b|\bparam?\b"
+            r"|баланс|кредит|деньг|денег|заработ|잔액|크레딧|돈"
+        ),
+    ),
     (
         "sessions",
         r"prox|socks|sessions?\b|bandwidth|traffic|oturum|прокси|сесси|трафик|프록시|세션|트래픽",

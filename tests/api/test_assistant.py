@@ -152,7 +152,9 @@ async def test_a_wrong_field_is_named(service: Service, body: Any, field: str) -
     ],
 )
 async def test_a_wrong_field_of_a_form_is_named(service: Service, fields: Any, field: str) -> None:
-    refused(await service.upload(ANALYZE, PHOTO, **fields), "invalid_field", field)
+    answer = await service.upload(ANALYZE, PHOTO, **fields)
+    refused(answer, "invalid_field", field)
+    assert "one of goodness" not in answer.body["error"]["message"]  # there is no other
 
 
 async def test_a_form_needs_its_file_and_no_more(service: Service) -> None:

@@ -218,8 +218,13 @@ async def test_the_operator_says_what_gpus_and_credits_cost(tmp_path: Path) -> N
 
 async def test_without_the_money_nothing_is_queued(service: Service) -> None:
     buyer = await service.person(usd="3.99")
-    refused(await create(service, buyer, replicas=4), "insufficient_funds", None)
-    refused(await create(service, buyer, payment_type="credit"), "insufficient_funds", None)
+    for asked, cost in (
+        ({"replicas": 4}, "4.00 USD"),
+        ({"payment_type": "credit"}, "100.00 credits"),
+    ):
+        answer = await create(service, buyer, **asked)
+        refused(answer, "insufficient_funds", None)
+        assert answer.body["error"]["message"].startswith(f"This costs {cost}, ")
     await nothing_was_bought(service, buyer, 3.99)
 
 

@@ -112,6 +112,8 @@ async def test_a_field_that_is_there_twice_is_refused(
 )
 async def test_another_type_is_refused(service: Service, kind: str) -> None:
     assert await send(service, FILE + END, kind) == (415, "unsupported_media_type")
+    answer = await service.call("POST", ANALYZE, raw=b"{}", headers={"Content-Type": kind})
+    assert answer.body["error"]["message"].endswith(" Content-Type: multipart/form-data.")
 
 
 @pytest.mark.parametrize("kind", ["multipart/form-data", "multipart/form-data; boundary="])

@@ -11,6 +11,7 @@ import pytest
 from support.service import Answer, Service, running_in
 from support.waiting import until
 
+from api.server import TOO_LONG
 from market.tokens import Claims
 from proxyd import clock
 
@@ -354,6 +355,15 @@ async def test_a_request_in_single_bytes_is_a_request(service: Service) -> None:
     writer.close()
 
 
+@pytest.mark.parametrize("path", ["/", "/" + "x" * 9_000])
+async def test_what_is_too_long_is_told_from_what_is_malformed(service: Service, path: str) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", service.api_port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nX-A: {'x' * 20_000}\r\n\r\n".encode())
+    error = (await one_response(reader)).body["error"]
+    assert (error["code"], error["message"]) == ("bad_request", TOO_LONG)
+    writer.close()
+
+
 @pytest.mark.parametrize("sent", [b"", b"{", b'{"email": "tell-nobody"'])
 async def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_no_traceback(
     service: Service, caplog: pytest.LogCaptureFixture, sent: bytes
@@ -464,6 +474,7 @@ async def test_another_content_type_is_415(service: Service, kind: str) -> None:
     body = b'{"email": "a@example.com", "password": "tell-nobody"}'
     answer = await service.call("POST", "/auth/login", raw=body, headers={"Content-Type": kind})
     refused(answer, 415, "unsupported_media_type")
+    assert answer.body["error"]["message"].endswith(" Content-Type: application/json.")
     assert SECRET not in str(answer.body)
 
 

@@ -337,6 +337,7 @@ async def test_failed_logins_are_throttled_by_address(market: Market, token: str
         await fails(login(email=EMAIL, password="wrong"), Code.INVALID_CREDENTIALS)
     error = await fails(login(email=EMAIL.upper(), password="long enough"), Code.TOO_MANY_ATTEMPTS)
     assert error.retry_after_seconds == 15 * 60
+    assert error.message.endswith(" in 900 s.")
     await fails(login(email="other@example.com", password="wrong"), Code.INVALID_CREDENTIALS)
     market.clock.now += 15 * 60
     await login(email=EMAIL, password="long enough")

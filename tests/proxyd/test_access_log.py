@@ -95,10 +95,12 @@ def test_a_client_is_told_as_configured(
 def test_a_record_tells_when_the_client_had_connected(tmp_path: Path) -> None:
     log = opened(tmp_path, [NOON])
     log.put(ONE._replace(seconds=3_600.25))
+    log.put(ONE._replace(seconds=0.003))
     log.close()
-    (found,) = records(tmp_path)
-    assert (found["started"], found["time"]) == ("2026-01-31T10:59:59Z", "2026-01-31T12:00:00Z")
-    assert found["seconds"] == 3_600.25
+    long, short = records(tmp_path)
+    assert (long["started"], long["time"]) == ("2026-01-31T11:00:00Z", "2026-01-31T12:00:00Z")
+    assert long["seconds"] == 3_600.25
+    assert short["started"] == short["time"]  # and not in the second before
 
 
 @pytest.mark.parametrize(

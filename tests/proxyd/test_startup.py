@@ -429,7 +429,11 @@ def test_an_api_with_a_certificate_speaks_tls(
     url = until_ready(daemon, err)
     assert url.startswith("https://127.0.0.1:")
     assert curl("--cacert", str(cert), f"{url}/readyz") == ALIVE
+    person = '{"username": "ada", "email": "ada@example.com", "password": "correct horse"}'
+    as_json = ("--cacert", str(cert), "-H", "Content-Type: application/json")
+    curl(*as_json, "-d", person, f"{url}/auth/register")
     stopped(daemon, err)
+    assert f"{url}/verify?token=" in err()  # and not behind http://
 
 
 def lines_of_curl(text: str) -> list[str]:

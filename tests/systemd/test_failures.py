@@ -46,7 +46,7 @@ def test_a_wrong_setting_is_one_line_and_no_loop(running: Service) -> None:
         assert (machine.show("Result"), machine.show("NRestarts")) == ("exit-code", "0")
         told = [line for line in machine.journal(cursor).splitlines() if "idle_seconds" in line]
         assert told == [
-            "proxyd: wrong in the settings: limits.idle_seconds: expected float, got str"
+            "proxyd: wrong in the settings: limits.idle_seconds: expected a number, got text"
         ]
         # Each client has it tried again, but not for ever: then nobody listens.
         with socket.create_connection(("127.0.0.1", 1080)):

@@ -81,6 +81,7 @@ async def test_nobody_s_account_is_told_to_nobody(market: Market) -> None:
     [
         ("how do I buy bandwidth", "chat", "1.50 USD per GB"),
         ("how do referrals work", "chat", "50 credits"),
+        ("how do I earn?", "chat", "Credits come from jobs"),
         ("deploy a replica", "chat", "/api/deploy/job"),
         ("I forgot my password", "chat", "/auth/password/forgot"),
         ("a reward for a photo", "chat", "/api/assistant/analyze-image"),
@@ -93,6 +94,19 @@ async def test_help_is_by_topic(market: Market, text: str, mode: str, word: str)
     said = await asked_about(market, text, None, mode=mode)
     assert "automatic answer" in said
     assert word in said
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("how much money do I have", "en"),
+        ("Ne kadar param var?", "tr"),
+        ("Сколько у меня денег?", "ru"),
+        ("돈이 얼마나 있나요?", "ko"),
+    ],
+)
+async def test_money_is_the_balance(market: Market, text: str, language: str) -> None:
+    assert "GET /auth/me" in await asked_about(market, text, None, language=language)
 
 
 @pytest.mark.parametrize(
