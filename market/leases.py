@@ -24,6 +24,7 @@ from storage import bandwidth as queries
 from storage import ledger as ledger_queries
 from storage.bandwidth import CountsRow, LeaseRow
 from storage.errors import UnavailableError
+from storage.nodes import SeenRow
 from storage.store import Store, Transaction
 
 EXPIRE_MAX_SESSIONS = 100
@@ -239,17 +240,18 @@ class Leases:
         await self._settle_used_up()
         return closed
 
-    async def bury(self, seen_before: int) -> int:
-        """Close the leases of nodes that were last seen before then, and remove them.
+    async def nodes(self) -> list[SeenRow]:
+        """Return every node, as it was seen last."""
+        return await self._store.read(nodes.seen)
+
+    async def bury(self, dead: Sequence[SeenRow]) -> int:
+        """Close the leases of nodes that were not seen since, and remove them.
 
         As in `recover`, what they had reported counts. Returns how many nodes were buried.
-
-        Args:
-            seen_before: in UTC seconds, by the clock that `seen_at` is kept by.
         """
         buried = 0
-        for node_id in await self._store.read(nodes.unseen, seen_before):
-            buried += await self._store.write(_bury, node_id, seen_before, now=self._now())
+        for node in dead:
+            buried += await self._store.write(_bury, node, now=self._now())
         if buried:
             await self._settle_used_up()
         return buried
@@ -435,12 +437,12 @@ async def _recover(tx: Transaction, *, now: int) -> int:
     return len(leases)
 
 
-async def _bury(tx: Transaction, node_id: str, seen_before: int, *, now: int) -> int:
+async def _bury(tx: Transaction, node: SeenRow, *, now: int) -> int:
     """Declare a node dead, unless it was seen after all."""
-    await nodes.lock(tx, node_id)
-    if node_id not in await nodes.unseen(tx, seen_before):
+    await nodes.lock(tx, node.id)
+    if node not in await nodes.seen(tx):
         return 0
-    await _leave(tx, node_id, now=now)
+    await _leave(tx, node.id, now=now)
     return 1
 
 

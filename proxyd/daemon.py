@@ -324,6 +324,7 @@ class Daemon:
             fence,
             self.identifiers,
             clock.boottime,
+            clock.Attention(clock.boottime, 2 * BURY_CHECK_SECONDS),
             timeout_seconds=timeout,
         )
         return shared, node
@@ -472,7 +473,7 @@ class Daemon:
                 if is_first and node.sweeps:
                     await self.leases.recover()
                     is_first = False
-                buried = await self.leases.bury(node.dead_before) if node.sweeps else 0
+                buried = await node.bury() if node.sweeps else 0
                 if buried:
                     _logger.warning("nodes that were not seen and are now dead: %d", buried)
             except StoreError as error:
