@@ -139,12 +139,15 @@ class Leases:
             UnavailableError: the store did not answer.
             ConstraintError: it is leased already.
         """
+        unsure = self._unsure.get(session_id)
+        if unsure is not None:
+            await self._store.write(_forgo, session_id, unsure, now=self._now())
+            self._unsure.pop(session_id, None)
         lease_id, node_id = self._identifiers.new(), self.node_id
         try:
             grant = await self._store.write(
                 _open,
                 session_id,
-                self._unsure.get(session_id),
                 lease_id=lease_id,
                 node_id=node_id,
                 now=self._now(),
@@ -152,7 +155,6 @@ class Leases:
         except BaseException:
             self._unsure[session_id] = lease_id
             raise
-        self._unsure.pop(session_id, None)
         if self.node_id != node_id:
             raise UnavailableError("the node was declared dead while it leased")
         return grant
@@ -272,18 +274,21 @@ class Leases:
         )
 
 
+async def _forgo(tx: Transaction, session_id: str, lease_id: str, *, now: int) -> None:
+    """Close a lease that nothing was handed out under, if it was opened at all."""
+    await queries.lock(tx, [session_id])
+    await _close(tx, [lease for lease, _ in await queries.held(tx, [lease_id])], now)
+
+
 async def _open(
     tx: Transaction,
     session_id: str,
-    unsure: str | None,
     *,
     lease_id: str,
     node_id: str | None,
     now: int,
 ) -> Grant | None:
     await queries.lock(tx, [session_id])
-    if unsure is not None:
-        await _close(tx, [lease for lease, _ in await queries.held(tx, [unsure])], now)
     session = await queries.find(tx, session_id)
     if session is None:
         return None
