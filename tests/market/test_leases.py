@@ -146,6 +146,35 @@ async def test_a_session_that_another_program_changed_is_refused_alone(market: M
     await market.store.write(set_leased, GB)
 
 
+async def test_a_session_that_another_program_changed_holds_up_no_other(market: Market) -> None:
+    async def set_leased(tx: Transaction, size: int) -> None:
+        await tx.run(
+            "UPDATE bandwidth_sessions SET bytes_leased = :size WHERE id = :id",
+            size=size,
+            id=changed.session_id,
+        )
+
+    _, changed = await buy(market)
+    _, other = await buy(market)
+    usages = [
+        Usage(bought.session_id, (await lease(market, bought)).lease_id or "", 7)
+        for bought in (changed, other)
+    ]
+    await market.store.write(set_leased, 5)
+    await market.leases.release(usages)
+    rows = [await stored(market, bought) for bought in (changed, other)]
+    assert [(row.bytes_used, row.bytes_leased) for row in rows] == [(0, 0), (7, 0)]
+    for bought in (changed, other):
+        await lease(market, bought)
+    await market.store.write(set_leased, 5)
+    assert await market.leases.recover() == 2
+    await lease(market, changed)
+    await market.store.write(set_leased, 5)
+    market.clock.now += 31 * 86_400
+    assert await market.bandwidth.expire() == 2
+    assert [(await stored(market, bought)).status for bought in (changed, other)] == ["expired"] * 2
+
+
 async def test_a_report_costs_as_many_statements_for_many_sessions_as_for_one(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
