@@ -199,8 +199,8 @@ def _translating() -> Iterator[None]:
 
 def _translated(error: BaseException) -> StoreError:
     if isinstance(error, asyncpg.IntegrityConstraintViolationError):
-        return ConstraintError(error.constraint_name or "", str(error))
-    return UnavailableError(str(error) or type(error).__name__)
+        return ConstraintError(error.constraint_name or "", _message(error))
+    return UnavailableError(_message(error))
 
 
 async def _prepare(connection: "_Connection") -> None:
@@ -232,4 +232,11 @@ def _reason(error: BaseException) -> str:
     """Return why a database cannot be opened; a URL that cannot be read is not repeated."""
     if isinstance(error, ValueError):
         return "storage.url is not a URL of a PostgreSQL database"
+    return _message(error)
+
+
+def _message(error: BaseException) -> str:
+    """Return what happened, without the server's details: they may repeat a whole row."""
+    if isinstance(error, asyncpg.PostgresError) and error.args:
+        return str(error.args[0])
     return str(error) or type(error).__name__
