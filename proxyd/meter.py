@@ -152,6 +152,11 @@ class LiveSession:
         """What is to be reported of the lease when its connections are closed."""
         return Usage(self.id, self.lease_id, self.used) if self.lease_id is not None else None
 
+    @property
+    def is_used_up(self) -> bool:
+        """See `Payer.is_used_up`."""
+        return self.status is SessionStatus.EXHAUSTED
+
     def certain(self) -> int:
         """Return how many bytes are used whatever happens to this process now.
 
