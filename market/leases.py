@@ -24,6 +24,7 @@ from storage import bandwidth as queries
 from storage import ledger as ledger_queries
 from storage.bandwidth import CountsRow, LeaseRow
 from storage.errors import UnavailableError
+from storage.nodes import SeenRow
 from storage.store import Store, Transaction
 
 EXPIRE_MAX_SESSIONS = 100
@@ -138,12 +139,15 @@ class Leases:
             UnavailableError: the store did not answer.
             ConstraintError: it is leased already.
         """
+        unsure = self._unsure.get(session_id)
+        if unsure is not None:
+            await self._store.write(_forgo, session_id, unsure, now=self._now())
+            self._unsure.pop(session_id, None)
         lease_id, node_id = self._identifiers.new(), self.node_id
         try:
             grant = await self._store.write(
                 _open,
                 session_id,
-                self._unsure.get(session_id),
                 lease_id=lease_id,
                 node_id=node_id,
                 now=self._now(),
@@ -151,7 +155,6 @@ class Leases:
         except BaseException:
             self._unsure[session_id] = lease_id
             raise
-        self._unsure.pop(session_id, None)
         if self.node_id != node_id:
             raise UnavailableError("the node was declared dead while it leased")
         return grant
@@ -239,17 +242,18 @@ class Leases:
         await self._settle_used_up()
         return closed
 
-    async def bury(self, seen_before: int) -> int:
-        """Close the leases of nodes that were last seen before then, and remove them.
+    async def nodes(self) -> list[SeenRow]:
+        """Return every node, as it was seen last."""
+        return await self._store.read(nodes.seen)
+
+    async def bury(self, dead: Sequence[SeenRow]) -> int:
+        """Close the leases of nodes that were not seen since, and remove them.
 
         As in `recover`, what they had reported counts. Returns how many nodes were buried.
-
-        Args:
-            seen_before: in UTC seconds, by the clock that `seen_at` is kept by.
         """
         buried = 0
-        for node_id in await self._store.read(nodes.unseen, seen_before):
-            buried += await self._store.write(_bury, node_id, seen_before, now=self._now())
+        for node in dead:
+            buried += await self._store.write(_bury, node, now=self._now())
         if buried:
             await self._settle_used_up()
         return buried
@@ -270,18 +274,21 @@ class Leases:
         )
 
 
+async def _forgo(tx: Transaction, session_id: str, lease_id: str, *, now: int) -> None:
+    """Close a lease that nothing was handed out under, if it was opened at all."""
+    await queries.lock(tx, [session_id])
+    await _close(tx, [lease for lease, _ in await queries.held(tx, [lease_id])], now)
+
+
 async def _open(
     tx: Transaction,
     session_id: str,
-    unsure: str | None,
     *,
     lease_id: str,
     node_id: str | None,
     now: int,
 ) -> Grant | None:
     await queries.lock(tx, [session_id])
-    if unsure is not None:
-        await _close(tx, [lease for lease, _ in await queries.held(tx, [unsure])], now)
     session = await queries.find(tx, session_id)
     if session is None:
         return None
@@ -435,12 +442,12 @@ async def _recover(tx: Transaction, *, now: int) -> int:
     return len(leases)
 
 
-async def _bury(tx: Transaction, node_id: str, seen_before: int, *, now: int) -> int:
+async def _bury(tx: Transaction, node: SeenRow, *, now: int) -> int:
     """Declare a node dead, unless it was seen after all."""
-    await nodes.lock(tx, node_id)
-    if node_id not in await nodes.unseen(tx, seen_before):
+    await nodes.lock(tx, node.id)
+    if node not in await nodes.seen(tx):
         return 0
-    await _leave(tx, node_id, now=now)
+    await _leave(tx, node.id, now=now)
     return 1
 
 

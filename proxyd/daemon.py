@@ -327,6 +327,7 @@ class Daemon:
             fence,
             self.identifiers,
             clock.boottime,
+            clock.Attention(clock.boottime, 2 * BURY_CHECK_SECONDS),
             timeout_seconds=timeout,
         )
         return shared, node
@@ -344,9 +345,15 @@ class Daemon:
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self.meter.run(), name="meter"),
-            loop.create_task(self._expire(), name="expiry"),
+            loop.create_task(
+                self._sweep(EXPIRY_CHECK_SECONDS, self.bandwidth.expire, "expired sessions"),
+                name="expiry",
+            ),
             loop.create_task(self.devices.run(), name="heartbeats"),
-            loop.create_task(self._take_back(), name="abandoned jobs"),
+            loop.create_task(
+                self._sweep(TAKE_BACK_CHECK_SECONDS, self.take_back, "abandoned jobs"),
+                name="abandoned jobs",
+            ),
             loop.create_task(self.recovery.run(), name="recovery"),
             loop.create_task(self.outbox.run(), name="mail"),
             loop.create_task(self.metrics.watch_loop(), name="loop lag"),
@@ -437,25 +444,28 @@ class Daemon:
         ]
         return ", ".join(words)
 
-    async def _expire(self) -> None:
-        """End sessions whose time is over, again and again."""
-        while True:
-            await asyncio.sleep(EXPIRY_CHECK_SECONDS)
-            try:
-                if self._sweeps:
-                    await self.bandwidth.expire()
-            except StoreError as error:
-                _logger.warning("expired sessions wait for the store to return: %s", error)
+    async def _sweep(
+        self, seconds: float, sweep: Callable[[], Awaitable[object]], what: str
+    ) -> None:
+        """Do what one daemon on the database should, again and again.
 
-    async def _take_back(self) -> None:
-        """Take jobs back from devices that have vanished, again and again."""
+        Args:
+            seconds: how long to wait before each time.
+            sweep: does it.
+            what: waits while the store fails, which is told once.
+        """
+        is_failing = False
         while True:
-            await asyncio.sleep(TAKE_BACK_CHECK_SECONDS)
+            await asyncio.sleep(seconds)
             try:
                 if self._sweeps:
-                    await self.take_back()
+                    await sweep()
             except StoreError as error:
-                _logger.warning("abandoned jobs wait for the store to return: %s", error)
+                if not is_failing:
+                    _logger.warning("%s wait for the store to return: %s", what, error)
+                is_failing = True
+            else:
+                is_failing = False
 
     async def take_back(self) -> None:
         """Take jobs back from devices that have vanished.
@@ -477,7 +487,7 @@ class Daemon:
                 if is_first and node.sweeps:
                     await self.leases.recover()
                     is_first = False
-                buried = await self.leases.bury(node.dead_before) if node.sweeps else 0
+                buried = await node.bury() if node.sweeps else 0
                 if buried:
                     _logger.warning("nodes that were not seen and are now dead: %d", buried)
             except StoreError as error:

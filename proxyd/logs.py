@@ -2,11 +2,20 @@
 
 import json
 import logging
+import os
 import sys
+import syslog
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, TextIO
 
 from api import request_id
+
+PRIORITIES = (
+    (logging.CRITICAL, syslog.LOG_CRIT),
+    (logging.ERROR, syslog.LOG_ERR),
+    (logging.WARNING, syslog.LOG_WARNING),
+    (logging.INFO, syslog.LOG_INFO),
+)
 
 
 class TextFormatter(logging.Formatter):
@@ -40,13 +49,48 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(fields, ensure_ascii=False)
 
 
+class JournalFormatter(logging.Formatter):
+    """What another one says, each line behind its priority: systemd.exec(5), SyslogLevelPrefix=.
+
+    Args:
+        other: that one.
+    """
+
+    def __init__(self, other: logging.Formatter) -> None:
+        super().__init__()
+        self._other = other
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line, or several if there is a traceback."""
+        prefix = f"<{_priority(record.levelno)}>"
+        return "\n".join(prefix + line for line in self._other.format(record).split("\n"))
+
+
 def set_up(level: str, style: Literal["text", "json"]) -> None:
     """Send every log line from `level` up to standard error."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(TextFormatter() if style == "text" else JsonFormatter())
+    formatter = TextFormatter() if style == "text" else JsonFormatter()
+    handler.setFormatter(JournalFormatter(formatter) if _is_journal(sys.stderr) else formatter)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for noisy in ("asyncio", "aiosqlite"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLogger().level))
+
+
+def _is_journal(stream: TextIO) -> bool:
+    """Say whether a stream goes to systemd's journal, which tells where its own ends."""
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, ValueError):  # it is closed, or none of the system's
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
+
+
+def _priority(level: int) -> int:
+    """Return what syslog(3) calls a level."""
+    for least, priority in PRIORITIES:
+        if level >= least:
+            return priority
+    return syslog.LOG_DEBUG
 
 
 def _time(record: logging.LogRecord) -> str:

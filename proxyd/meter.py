@@ -161,6 +161,11 @@ class LiveSession:
         """What is to be reported of the lease when its connections are closed."""
         return Usage(self.id, self.lease_id, self.used) if self.lease_id is not None else None
 
+    @property
+    def is_used_up(self) -> bool:
+        """See `Payer.is_used_up`."""
+        return self.status is SessionStatus.EXHAUSTED
+
     def certain(self) -> int:
         """Return how many bytes are used whatever happens to this process now.
 
@@ -288,7 +293,10 @@ class Meter:
         if self._bytes_per_second:
             pace = Pace(asyncio.get_running_loop(), self._bytes_per_second)
         session = self._made(grant, pace)
-        session.status = self._cut_unseen.pop(session.id, session.status)
+        cut = self._cut_unseen.pop(session.id, None)
+        if cut is not None:
+            session.status = cut
+            session.cuts = 1  # as `cut` would have noted, so that `restore` takes it back
         self._by_username[session.username] = session
         self._by_id[session.id] = session
         if session.status is not SessionStatus.ACTIVE:
@@ -331,8 +339,10 @@ class Meter:
         session = self._by_id.get(session_id)
         if session is None:
             return
-        session.cuts -= 1
-        if session.cuts == 0 and session.status is not SessionStatus.EXHAUSTED:
+        session.cuts = max(0, session.cuts - 1)
+        if session.cuts or session.lease_id is None:
+            return
+        if session.status is not SessionStatus.EXHAUSTED:
             session.status = SessionStatus.ACTIVE
             self._forget_at.pop(session_id, None)
 

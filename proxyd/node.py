@@ -6,15 +6,19 @@ that what it had leased is never handed out twice.
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from market.ids import Identifiers
 from market.leases import Leases
+from proxyd.clock import Attention
 from proxyd.shared_meter import SharedMeter
 from proxyd.shares import Fence
 from storage.errors import StoreError
 from storage.store import Link
+
+if TYPE_CHECKING:
+    from storage.nodes import SeenRow
 
 RENEW_MOST_SECONDS = 2.0
 RENEWALS_PER_TIMEOUT = 5
@@ -26,8 +30,7 @@ _logger = logging.getLogger("node")
 class Node:
     """Keeps this daemon known to the others.
 
-    `sweeps` says whether this node does what only one of them should; `dead_before` is when the
-    others must have been seen last to be alive, by the database's clock.
+    `sweeps` says whether this node does what only one of them should.
 
     Args:
         link: the connection to the others.
@@ -36,6 +39,7 @@ class Node:
         fence: until when it may.
         identifiers: makes identifiers.
         boottime: a clock that goes on while the machine sleeps, in seconds.
+        attention: for how long this node was there to notice things.
         timeout_seconds: a node that was not seen for so long is dead.
     """
 
@@ -47,6 +51,7 @@ class Node:
         fence: Fence,
         identifiers: Identifiers,
         boottime: Callable[[], float],
+        attention: Attention,
         *,
         timeout_seconds: float,
     ) -> None:
@@ -56,12 +61,14 @@ class Node:
         self._fence = fence
         self._identifiers = identifiers
         self._boottime = boottime
+        self._attention = attention
         self._timeout = timeout_seconds
+        # Since when, by `attention`, a node was not seen again.
+        self._unseen_since: dict[SeenRow, float] = {}
         self._is_linked = False
         self._is_failing = False
         self._lost = asyncio.Event()
         self.sweeps = False
-        self.dead_before = 0
 
     async def start(self) -> None:
         """Become known.
@@ -90,6 +97,23 @@ class Node:
                     _logger.info("this node is back among the others")
                 self._is_failing = False
                 await self._pause()
+
+    async def bury(self) -> int:
+        """Take back what nodes had leased that are silent for too long; return how many were.
+
+        To be called again and again. No clock that somebody may set decides: a node is silent when
+        what the database says of it stays the same for as long as this one looks.
+
+        Raises:
+            StoreError: they may not have been seen either, so that this time does not count.
+        """
+        seen = await self._leases.nodes()
+        self._attention.look()
+        now = self._attention.seconds()
+        self._unseen_since = {row: self._unseen_since.get(row, now) for row in seen}
+        return await self._leases.bury(
+            [row for row, since in self._unseen_since.items() if now - since >= self._timeout]
+        )
 
     async def stop(self) -> None:
         """Leave.
@@ -129,26 +153,24 @@ class Node:
             await self._connect()
             self._meter.catch_up()
         asked_at = self._boottime()
-        seen_at = await self._link.renew(self._leases.node_id or "")
-        if seen_at is None:
+        if not await self._link.renew(self._leases.node_id or ""):
             _logger.error("this node was declared dead; it cuts everything and starts anew")
             self._meter.forget_all()
             await self._register()
         else:
-            self._seen(asked_at, seen_at)
+            self._seen(asked_at)
         self.sweeps = await self._link.try_to_sweep()
 
     async def _register(self) -> None:
         node_id, asked_at = self._identifiers.new(), self._boottime()
-        seen_at = await self._link.register(node_id)
+        await self._link.register(node_id)
         self._leases.node_id = node_id
         _logger.info("this is node %s", node_id)
-        self._seen(asked_at, seen_at)
+        self._seen(asked_at)
 
-    def _seen(self, asked_at: float, seen_at: int) -> None:
+    def _seen(self, asked_at: float) -> None:
         """Note that the others know this node alive since it asked, or later."""
         was_up = self._fence.is_up
         self._fence.until = asked_at + self._timeout * (1 - 1 / RENEWALS_PER_TIMEOUT)
-        self.dead_before = seen_at - math.ceil(self._timeout)
         if was_up:
             self._meter.resume()

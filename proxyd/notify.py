@@ -49,12 +49,12 @@ class ServiceManager:
     def _tell(self, *lines: str) -> None:
         if not self._address:
             return
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-            sock.setblocking(False)
-            try:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+                sock.setblocking(False)
                 sock.sendto("\n".join(lines).encode(), self._address)
-            except OSError:
-                return  # a manager that does not listen must not stop the service
+        except OSError:
+            return  # no manager that listens, or no descriptor left: neither must stop the service
 
 
 def _feed_seconds(environment: Mapping[str, str]) -> float | None:

@@ -149,6 +149,7 @@ class SharedMeter(Meter):
         self._by_id.pop(session.id, None)
         if self._by_username.get(session.username) is session:
             del self._by_username[session.username]
+        self._addresses.forget(session)
         self._forget_at.pop(session.id, None)
 
     # --- the store -------------------------------------------------------------------------------

@@ -51,6 +51,9 @@ def _copy(source: Path, target: Path) -> int:
             closing(sqlite3.connect(f"file:{source.resolve()}?mode=ro", uri=True)) as live,
             closing(sqlite3.connect(partial)) as copy,
         ):
+            # One snapshot for all steps: else each write between two of them begins the copy anew.
+            live.execute("BEGIN")
+            live.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
             live.backup(copy, pages=PAGES_PER_STEP, sleep=PAUSE_SECONDS)
             copy.execute("PRAGMA journal_mode = DELETE")  # one file, with nothing beside it
         os.fsync(descriptor)

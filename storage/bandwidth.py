@@ -337,13 +337,17 @@ async def open_leases(tx: Transaction, session_id: str) -> list[LeaseRow]:
 
 
 async def close_leases(tx: Transaction, leases: Sequence[LeaseRow], now: int) -> None:
-    """Close open leases, as they are: what they did not use is their sessions' again."""
+    """Close open leases, as they are: what they did not use is their sessions' again.
+
+    A session of which less is leased than that was changed by another program; all of it is free.
+    """
     unused: Counter[str] = Counter()
     for lease in leases:
         unused[lease.session_id] += lease.granted_bytes - lease.used_bytes
     await tx.run(
         f"""
-        UPDATE bandwidth_sessions AS s SET bytes_leased = s.bytes_leased - freed.unused
+        UPDATE bandwidth_sessions AS s SET bytes_leased =
+            CASE WHEN s.bytes_leased > freed.unused THEN s.bytes_leased - freed.unused ELSE 0 END
         FROM {tx.table("freed", id="TEXT", unused="BIGINT")}
         WHERE s.id = freed.id
         """,

@@ -1,7 +1,16 @@
 """Queries on the daemons that share a database."""
 
-from storage.bandwidth import IdRow, LeaseRow
+from typing import NamedTuple
+
+from storage.bandwidth import LeaseRow
 from storage.store import Transaction
+
+
+class SeenRow(NamedTuple):
+    """A node, and when it last said that it lives, by whatever the database's clock showed."""
+
+    id: str
+    seen_at: int
 
 
 async def insert(tx: Transaction, node_id: str, now: int) -> None:
@@ -16,12 +25,9 @@ async def lock(tx: Transaction, node_id: str) -> None:
     await tx.lock("nodes", [node_id])
 
 
-async def unseen(tx: Transaction, seen_before: int) -> list[str]:
-    """Return the nodes that were last seen before a moment, in UTC seconds."""
-    rows = await tx.all(
-        IdRow, "SELECT id FROM nodes WHERE seen_at < :seen_before", seen_before=seen_before
-    )
-    return [row.id for row in rows]
+async def seen(tx: Transaction) -> list[SeenRow]:
+    """Return every node."""
+    return await tx.all(SeenRow, "SELECT id, seen_at FROM nodes")
 
 
 async def leases(tx: Transaction, node_id: str | None) -> list[LeaseRow]:

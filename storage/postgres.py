@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_SECONDS = 10.0
 STATEMENT_TIMEOUT_SECONDS = 10.0
 IDLE_TRANSACTION_SECONDS = 5.0
+MIGRATION_SECONDS = 600.0
+MIGRATION_LOCK_SECONDS = 5.0
 ATTEMPTS = 5
 MIGRATION_LOCK = 0x70726F78
 
@@ -199,18 +201,25 @@ def _translating() -> Iterator[None]:
 
 def _translated(error: BaseException) -> StoreError:
     if isinstance(error, asyncpg.IntegrityConstraintViolationError):
-        return ConstraintError(error.constraint_name or "", str(error))
-    return UnavailableError(str(error) or type(error).__name__)
+        return ConstraintError(error.constraint_name or "", _message(error))
+    return UnavailableError(_message(error))
 
 
 async def _prepare(connection: "_Connection") -> None:
-    """Bring the schema up to date: all missing steps in one transaction, one program at a time."""
-    await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
+    """Bring the schema up to date: all missing steps in one transaction, one program at a time.
+
+    A step has minutes, as whoever waits for another program's has. For a table that others use it
+    waits for moments only: whoever comes after it would have to wait, too.
+    """
+    timeout = MIGRATION_SECONDS
+    await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK, timeout=timeout)
+    milliseconds = int(MIGRATION_LOCK_SECONDS * 1000)
+    await connection.execute(f"SET LOCAL lock_timeout = {milliseconds}")
     await connection.execute(migrate.VERSION_TABLE)
     version: Any = await connection.fetchval(migrate.SELECT_VERSION)
     for step in migrate.pending("postgres", version):
         for script in step.scripts:
-            await connection.execute(script)
+            await connection.execute(script, timeout=timeout)
         await _Transaction(connection).run(
             migrate.INSERT_VERSION, version=step.version, name=step.name
         )
@@ -232,4 +241,11 @@ def _reason(error: BaseException) -> str:
     """Return why a database cannot be opened; a URL that cannot be read is not repeated."""
     if isinstance(error, ValueError):
         return "storage.url is not a URL of a PostgreSQL database"
+    return _message(error)
+
+
+def _message(error: BaseException) -> str:
+    """Return what happened, without the server's details: they may repeat a whole row."""
+    if isinstance(error, asyncpg.PostgresError) and error.args:
+        return str(error.args[0])
     return str(error) or type(error).__name__

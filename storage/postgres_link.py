@@ -17,9 +17,7 @@ ANSWERS_PER_TIMEOUT = 3
 
 # The server's clock, in whole seconds: daemons need not agree on the time.
 _NOW = "CAST(FLOOR(EXTRACT(EPOCH FROM clock_timestamp())) AS BIGINT)"
-_REGISTER = f"""
-    INSERT INTO nodes (id, started_at, seen_at) VALUES ($1, {_NOW}, {_NOW}) RETURNING seen_at
-"""
+_REGISTER = f"INSERT INTO nodes (id, started_at, seen_at) VALUES ($1, {_NOW}, {_NOW})"
 _RENEW = f"UPDATE nodes SET seen_at = {_NOW} WHERE id = $1 RETURNING seen_at"
 
 
@@ -63,16 +61,15 @@ class PostgresLink:
         async with self._answering():
             await connection.add_listener(CHANNEL, heard)
 
-    async def register(self, node_id: str) -> int:
+    async def register(self, node_id: str) -> None:
         """See `Link.register`."""
         async with self._answering():
-            return int(await self._connected().fetchval(_REGISTER, node_id))
+            await self._connected().execute(_REGISTER, node_id)
 
-    async def renew(self, node_id: str) -> int | None:
+    async def renew(self, node_id: str) -> bool:
         """See `Link.renew`."""
         async with self._answering():
-            seen_at = await self._connected().fetchval(_RENEW, node_id)
-        return int(seen_at) if seen_at is not None else None
+            return await self._connected().fetchval(_RENEW, node_id) is not None
 
     async def try_to_sweep(self) -> bool:
         """See `Link.try_to_sweep`."""

@@ -62,11 +62,11 @@ class Link(Protocol):
             on_lost: called when the connection is lost.
         """
 
-    async def register(self, node_id: str) -> int:
-        """Make a node known; return the database's time, in UTC seconds."""
+    async def register(self, node_id: str) -> None:
+        """Make a node known."""
 
-    async def renew(self, node_id: str) -> int | None:
-        """Say that a node lives; return the database's time, None when it was declared dead."""
+    async def renew(self, node_id: str) -> bool:
+        """Say that a node lives; False when it was declared dead."""
 
     async def try_to_sweep(self) -> bool:
         """Take the sweepers' lock if nobody holds it; say whether it is held here."""

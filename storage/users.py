@@ -4,6 +4,9 @@ from typing import NamedTuple
 
 from storage.store import Transaction
 
+# What is over is kept for a while, in which a clock that was ahead may be set back.
+KEPT_SECONDS = 30 * 86_400
+
 
 class UserRow(NamedTuple):
     """A user; times in UTC seconds."""
@@ -69,7 +72,12 @@ async def find_by_email(tx: Transaction, email_key: str) -> UserRow | None:
 async def insert_login(
     tx: Transaction, *, session_id: str, user_id: str, created_at: int, expires_at: int
 ) -> None:
-    """Record that a user logged in."""
+    """Record that a user logged in; their logins that ran out long ago go."""
+    await tx.run(
+        "DELETE FROM login_sessions WHERE user_id = :user_id AND expires_at <= :moment",
+        user_id=user_id,
+        moment=created_at - KEPT_SECONDS,
+    )
     await tx.run(
         """
         INSERT INTO login_sessions (id, user_id, created_at, expires_at)
@@ -160,7 +168,15 @@ async def set_email_verified(tx: Transaction, user_id: str, now: int) -> None:
 async def insert_mail_token(
     tx: Transaction, *, token_hash: str, user_id: str, purpose: str, now: int, expires_at: int
 ) -> None:
-    """Note a secret that goes out by mail; earlier ones of the same purpose are void."""
+    """Note a secret that goes out by mail; earlier ones of the same purpose are void.
+
+    Those of the user that ran out long ago go.
+    """
+    await tx.run(
+        "DELETE FROM mail_tokens WHERE user_id = :user_id AND expires_at <= :moment",
+        user_id=user_id,
+        moment=now - KEPT_SECONDS,
+    )
     await void_mail_tokens(tx, user_id, purpose=purpose, now=now)
     await tx.run(
         """

@@ -18,6 +18,7 @@ from typing import Protocol
 from proxyd.poller import Poller
 
 PATIENCE_SECONDS = 5.0
+USED_UP_PATIENCE_SECONDS = 300.0
 FIRST_LOOK_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 0.5
 DISCARD_MAX_BYTES = 256 * 1024
@@ -82,6 +83,10 @@ class Payer(Protocol):
     """Whoever paid for the bytes on their way, and gets back those that are lost."""
 
     in_transit: set[InTransit]
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether it is to be settled as soon as nothing is on its way."""
 
     def refund(self, size: int) -> None:
         """Take back bytes that were counted as delivered."""
@@ -189,6 +194,7 @@ class _Closing:
         "_deadline",
         "_discarded",
         "_ended",
+        "_latest",
         "_loop",
         "_pause",
         "_payer",
@@ -230,6 +236,7 @@ class _Closing:
         self._waiting = 0
         self._pause = FIRST_LOOK_SECONDS
         self._deadline = loop.time() + PATIENCE_SECONDS
+        self._latest = loop.time() + USED_UP_PATIENCE_SECONDS
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -279,11 +286,15 @@ class _Closing:
             self._waiting = waiting
             self._deadline = now + PATIENCE_SECONDS
         everything = waiting == 0 and (self._peer_ended or self._with_reset or not self._reading)
-        if everything or now >= self._deadline or is_dead(self._sock):
+        if everything or now >= self._deadline or self._holds_up(now) or is_dead(self._sock):
             self.finish()
         else:
             self._timer = self._loop.call_later(self._pause, self._look)
             self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
+
+    def _holds_up(self, now: float) -> bool:
+        """Say whether a peer that takes a little again and again has kept a bill open for long."""
+        return now >= self._latest and self._payer is not None and self._payer.is_used_up
 
     def ready(self, _events: int) -> None:
         """See `Watcher.ready`."""

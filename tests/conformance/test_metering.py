@@ -721,6 +721,28 @@ async def test_a_used_up_session_is_settled_when_its_last_byte_has_left(service:
     assert await micro_balance(service, buyer) == 10 * 10**6 - micro_price(quota, 1.0)
 
 
+async def test_a_trickling_reader_cannot_keep_a_used_up_session_open(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxyd.relay.closing.USED_UP_PATIENCE_SECONDS", 0.5)
+    quota, loop = 200_000, asyncio.get_running_loop()
+    async with running_out(service, quota) as (sock, buyer, bought):
+        received = 0
+
+        async def trickle() -> None:
+            nonlocal received
+            while data := await loop.sock_recv(sock, 1_000):
+                received += len(data)
+                await asyncio.sleep(0.05)  # some 20 KB a second: ten seconds for all of it
+
+        with pytest.raises(ConnectionResetError):
+            await trickle()
+        await status_is(service, buyer, bought, "exhausted")
+        billed = await used(service, buyer, bought)
+        assert received <= billed < quota
+    assert await micro_balance(service, buyer) == 10 * 10**6 - micro_price(billed, 1.0)
+
+
 @pytest.mark.parametrize("ends", [True, False])
 async def test_bytes_that_a_used_up_session_never_delivered_are_not_billed(
     service: Service, ends: bool

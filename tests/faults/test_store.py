@@ -18,6 +18,7 @@ from support.targets import Target
 from support.waiting import until
 
 from market.audit import audit_ledger
+from market.bandwidth import Bandwidth
 from storage.bandwidth import find
 from storage.errors import UnavailableError
 from storage.open import open_store
@@ -308,6 +309,24 @@ async def terminate_all(url: str) -> None:
 
 
 # --- a daemon that ends without its store ---------------------------------------------------------
+
+
+async def test_a_store_that_is_away_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("proxyd.daemon.EXPIRY_CHECK_SECONDS", 0.01)
+    tries = 0
+
+    async def fail(_: Bandwidth) -> int:
+        nonlocal tries
+        tries += 1
+        raise UnavailableError("database or disk is full")
+
+    monkeypatch.setattr(Bandwidth, "expire", fail)
+    async with running_in(tmp_path):
+        await until(lambda: tries > 5)
+    told = [each for each in caplog.messages if each.startswith("expired sessions wait")]
+    assert told == ["expired sessions wait for the store to return: database or disk is full"]
 
 
 async def test_a_daemon_that_ends_without_its_store_ends(

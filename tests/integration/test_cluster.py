@@ -5,6 +5,7 @@ import select
 import signal
 import socket
 import threading
+import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from support.waiting import until_true
 
 MB = 1_000_000
 GB = 1_000 * MB
+HOUR = 3_600
 # A node that goes so slow does not run dry while it is cut off: only its fence stops it. What it
 # takes in one go is a fraction of what it may in a second.
 SLOW = {"PROXYD_LIMITS__SESSION_BYTES_PER_SECOND": "50000"}
@@ -408,3 +410,47 @@ def arriving(connection: socket.socket, enough: int = GB) -> int:
     while size < enough and select.select([connection], [], [], 1.0)[0]:
         size += len(connection.recv(262_144))
     return size
+
+
+async def test_a_database_whose_clock_jumps_ahead_declares_nobody_dead(url: str) -> None:
+    email, password = process.funded(url)
+    set_ahead(url, 0)
+    with threads.endless() as target, cluster(url, 1) as [sweeper], serving(url, **SLOW) as other:
+        names = {sweeper.node_id, other.node_id}
+        bought = other.buy(other.log_in(email, password), gb=100)
+        with process.proxied(other, bought["proxy"], target.port) as connection:
+            assert arriving(connection, enough=20_000) >= 20_000
+            # For a moment the other cannot say that it lives by the new time, too.
+            other.process.send_signal(signal.SIGSTOP)
+            set_ahead(url, HOUR)
+            until_true(lambda: seen(url, sweeper) > HOUR // 2 + time.time())
+            later = seen(url, sweeper)
+            until_true(lambda: seen(url, sweeper) > later + 1, "it has looked for dead nodes")
+            assert {row["id"] for row in rows(url, "SELECT id FROM nodes")} == names
+            other.process.send_signal(signal.SIGCONT)
+            assert arriving(connection, enough=20_000) >= 20_000
+    assert_audit(url)
+
+
+async def test_a_node_that_dies_before_the_databases_clock_is_set_back_is_buried(url: str) -> None:
+    set_ahead(url, HOUR)
+    with cluster(url, 1), serving(url) as victim:
+        victim.stop(signal.SIGKILL)
+        set_ahead(url, 0)
+        until_true(lambda: len(rows(url, "SELECT id FROM nodes")) == 1, "it is buried")
+
+
+def set_ahead(url: str, seconds: int) -> None:
+    """Have the server's clock be ahead, as everybody reads it who connects from now on."""
+    [row] = rows(url, "SELECT current_database() AS name")
+    rows(url, f'ALTER DATABASE "{row["name"]}" SET search_path = public, pg_catalog')
+    rows(
+        url,
+        "CREATE OR REPLACE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS "
+        f"'SELECT pg_catalog.clock_timestamp() + make_interval(secs => {seconds})'",
+    )
+
+
+def seen(url: str, node: Process) -> int:
+    [row] = rows(url, "SELECT seen_at FROM nodes WHERE id = $1", node.node_id)
+    return int(row["seen_at"])

@@ -8,6 +8,7 @@ from support.market import Market
 from market.accounts import spendable
 from market.errors import Code, MarketError
 from market.money import Currency
+from storage.store import Transaction
 
 
 async def register(market: Market, **changes: str) -> str:
@@ -26,6 +27,27 @@ async def test_whoever_registers_is_logged_in_with_empty_wallets(market: Market)
     assert (profile.username, profile.email) == ("ada", "Ada@Example.com")
     assert (profile.usd_available, profile.credit_available) == (0, 0)
     assert profile.email_verified_at is None
+
+
+async def test_logins_that_ran_out_long_ago_are_forgotten(market: Market) -> None:
+    async def kept(tx: Transaction) -> list[int]:
+        return await tx.all(int, "SELECT created_at FROM login_sessions ORDER BY created_at")
+
+    who = {"email": "ada@example.com", "password": "long enough"}
+
+    async def log_in() -> str:
+        return (await market.accounts.login(**who)).token
+
+    await register(market)
+    first = market.clock.now
+    market.clock.now += 60 * 86_400 - 1
+    await log_in()
+    assert len(await market.store.read(kept)) == 2
+    market.clock.now += 1
+    newest = await log_in()
+    assert first not in await market.store.read(kept)
+    assert len(await market.store.read(kept)) == 2
+    assert (await market.accounts.authenticate(newest)).profile.username == "ada"
 
 
 async def test_an_address_is_taken_whatever_its_case(market: Market) -> None:

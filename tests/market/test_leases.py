@@ -8,14 +8,15 @@ from support.statements import counted
 
 from market import ledger
 from market.bandwidth import Purchase
-from market.leases import Ask, Grant, Refused, Share, Usage
+from market.leases import Ask, Grant, Leases, Refused, Share, Usage
 from market.money import GB, Currency
 from market.states import SessionStatus
+from proxyd.timed_store import TimedStore
 from storage import bandwidth as queries
 from storage import ledger as ledger_queries
 from storage.bandwidth import SessionRow
-from storage.errors import StoreError
-from storage.store import Transaction
+from storage.errors import StoreError, UnavailableError
+from storage.store import Arguments, Result, Store, Transaction, Unit
 
 
 async def buy(market: Market, quota: int = GB) -> tuple[str, Purchase]:
@@ -33,6 +34,29 @@ async def stored(market: Market, bought: Purchase) -> SessionRow:
     row = await market.store.read(queries.find, bought.session_id)
     assert row is not None
     return row
+
+
+class Interrupted(TimedStore):
+    """A store whose first write is committed and not confirmed; those behind it fail, too.
+
+    Args:
+        store: the one behind it.
+        failures: how many writes fail in all.
+    """
+
+    def __init__(self, store: Store, failures: int) -> None:
+        super().__init__(store)
+        self._failures = range(failures)
+
+    async def write(
+        self, unit: Unit[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        failures, self._failures = self._failures, self._failures[1:]
+        if not failures or failures[0] == 0:
+            result = await super().write(unit, *args, **kwargs)
+            if not failures:
+                return result
+        raise UnavailableError("connection lost")
 
 
 async def test_a_lease_grants_the_whole_remainder(market: Market) -> None:
@@ -122,6 +146,35 @@ async def test_a_session_that_another_program_changed_is_refused_alone(market: M
     await market.store.write(set_leased, GB)
 
 
+async def test_a_session_that_another_program_changed_holds_up_no_other(market: Market) -> None:
+    async def set_leased(tx: Transaction, size: int) -> None:
+        await tx.run(
+            "UPDATE bandwidth_sessions SET bytes_leased = :size WHERE id = :id",
+            size=size,
+            id=changed.session_id,
+        )
+
+    _, changed = await buy(market)
+    _, other = await buy(market)
+    usages = [
+        Usage(bought.session_id, (await lease(market, bought)).lease_id or "", 7)
+        for bought in (changed, other)
+    ]
+    await market.store.write(set_leased, 5)
+    await market.leases.release(usages)
+    rows = [await stored(market, bought) for bought in (changed, other)]
+    assert [(row.bytes_used, row.bytes_leased) for row in rows] == [(0, 0), (7, 0)]
+    for bought in (changed, other):
+        await lease(market, bought)
+    await market.store.write(set_leased, 5)
+    assert await market.leases.recover() == 2
+    await lease(market, changed)
+    await market.store.write(set_leased, 5)
+    market.clock.now += 31 * 86_400
+    assert await market.bandwidth.expire() == 2
+    assert [(await stored(market, bought)).status for bought in (changed, other)] == ["expired"] * 2
+
+
 async def test_a_report_costs_as_many_statements_for_many_sessions_as_for_one(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +193,22 @@ async def test_a_report_costs_as_many_statements_for_many_sessions_as_for_one(
     for bought, _ in held:
         row = await stored(market, bought)
         assert (row.bytes_used, row.bytes_leased) == (20, 0)
+
+
+@pytest.mark.parametrize("failures", [1, 3])
+async def test_a_lease_whose_opening_was_not_confirmed_keeps_nobody_out(
+    market: Market, failures: int
+) -> None:
+    """The store commits and goes away before it says so, and is not back at once."""
+    _, bought = await buy(market)
+    store = Interrupted(market.store, failures)
+    leases = Leases(store, market.identifiers, market.clock.seconds)
+    for _ in range(failures):
+        with pytest.raises(UnavailableError):
+            await leases.open(bought.session_id)
+    grant = await leases.open(bought.session_id)
+    assert grant is not None
+    assert grant.granted_bytes == GB
 
 
 async def test_a_released_lease_gives_the_rest_back(market: Market) -> None:

@@ -83,6 +83,22 @@ async def forgotten(recovery: Recovery, letters: Letters, email: str = EMAIL) ->
     return letters.secret()
 
 
+async def test_secrets_that_ran_out_long_ago_are_forgotten(
+    market: Market, recovery: Recovery, letters: Letters, token: str
+) -> None:
+    async def kept(tx: Transaction) -> list[int]:
+        return await tx.all(int, "SELECT created_at FROM mail_tokens ORDER BY created_at")
+
+    assert token
+    await forgotten(recovery, letters)
+    market.clock.now += 20 * 86_400
+    await forgotten(recovery, letters)
+    assert len(await market.store.read(kept)) == 2
+    market.clock.now += 20 * 86_400
+    await forgotten(recovery, letters)
+    assert await market.store.read(kept) == [market.clock.now - 20 * 86_400, market.clock.now]
+
+
 def after(
     market: Market,
     monkeypatch: pytest.MonkeyPatch,

@@ -141,11 +141,12 @@ class Slices(RuleBasedStateMachine):
     async def _kill(self, number: int) -> None:
         holder = self.holders.pop(number)
         self.counted += holder.reported
+        before = await self.market.leases.nodes()
         self.clock.now += 1
         others = [each.leases.node_id for each in self.holders.values()]
         for other in others:
             await self.store.write(seen, other or "", self.clock.seconds())
-        assert await self.market.leases.bury(self.clock.seconds()) == 1
+        assert await self.market.leases.bury(before) == 1
 
     @precondition(lambda self: len(self.holders) < NODES)
     @rule(number=node)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -140,6 +141,33 @@ def test_json_is_written_where_it_is_asked_for(capsys: pytest.CaptureFixture[str
         logging.getLogger("somewhere").info("hello")
     fields = json.loads(capsys.readouterr().err)
     assert (fields["logger"], fields["message"]) == ("somewhere", "hello")
+
+
+def test_the_journal_is_told_the_priority_of_each_line(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = os.fstat(2)
+    monkeypatch.setenv("JOURNAL_STREAM", f"{status.st_dev}:{status.st_ino}")
+    every = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
+    with logging_to_stderr("debug", "text"):
+        for level in every:
+            logging.getLogger("somewhere").log(getattr(logging, level.upper()), "said")
+        logging.getLogger("somewhere").handle(failed())
+    lines = capfd.readouterr().err.splitlines()
+    assert [line[:3] for line in lines[:5]] == [f"<{number}>" for number in every.values()]
+    assert lines[4].endswith("CRITICAL somewhere: said")
+    assert len(lines) > 7
+    assert all(line.startswith("<6>") for line in lines[5:])
+
+
+def test_what_goes_elsewhere_than_to_the_journal_has_no_priority(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when systemd starts a shell that sends the daemon's lines to a file."""
+    monkeypatch.setenv("JOURNAL_STREAM", "1:1")
+    with logging_to_stderr("info", "json"):
+        logging.getLogger("somewhere").info("hello")
+    assert json.loads(capfd.readouterr().err)["message"] == "hello"
 
 
 def test_setting_up_again_writes_each_line_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.descriptors import none_left
 
 from proxyd.notify import ServiceManager
 
@@ -41,6 +42,21 @@ def test_an_abstract_address_is_reached() -> None:
         sock.settimeout(10)
         ServiceManager({"NOTIFY_SOCKET": "@" + sock.getsockname()[1:].decode()}).ready("x")
         assert told(sock)[0] == "READY=1"
+
+
+async def test_the_watchdog_is_fed_again_when_there_are_descriptors_again(
+    manager: socket.socket,
+) -> None:
+    service = ServiceManager(
+        {"NOTIFY_SOCKET": manager.getsockname(), "WATCHDOG_USEC": "30000"},
+    )
+    with none_left():
+        service.ready("serving")
+        feeding = asyncio.get_running_loop().create_task(service.feed())
+        await asyncio.sleep(0)
+    assert await asyncio.to_thread(told, manager) == ["WATCHDOG=1"]
+    feeding.cancel()
+    await asyncio.wait([feeding])
 
 
 @pytest.mark.parametrize("address", ["", "/nowhere/at/all"])

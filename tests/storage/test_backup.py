@@ -1,16 +1,22 @@
 """A backup of a live database is whole, private, and never takes the place of another file."""
 
 import asyncio
+import sqlite3
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from support.service import running_in
 
 from market.audit import audit_ledger
-from storage.backup import BackupError, back_up
+from storage.backup import PAGES_PER_STEP, BackupError, back_up
 from storage.errors import CannotOpenError
 from storage.open import open_store
+
+STEP_BYTES = PAGES_PER_STEP * 4096
 
 
 async def test_a_copy_made_under_load_agrees_with_itself(tmp_path: Path) -> None:
@@ -40,6 +46,33 @@ async def test_a_copy_made_under_load_agrees_with_itself(tmp_path: Path) -> None
         await store.close()
         assert report.passed
     assert not [each for each in tmp_path.iterdir() if each.name.startswith(".copy")]
+
+
+def test_a_copy_of_many_steps_ends_while_somebody_writes(tmp_path: Path) -> None:
+    path = tmp_path / "large.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as made:
+        made.execute("PRAGMA journal_mode = WAL")
+        made.execute("PRAGMA synchronous = OFF")
+        made.execute("CREATE TABLE pages (bytes BLOB)")
+        made.execute("CREATE TABLE writes (number INTEGER)")
+        for _ in range(8):
+            made.execute("INSERT INTO pages VALUES (zeroblob(:size))", {"size": STEP_BYTES})
+    done = threading.Event()
+
+    def write() -> None:
+        with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+            writer.execute("PRAGMA synchronous = OFF")
+            while not done.is_set():
+                writer.execute("INSERT INTO writes VALUES (1)")
+
+    with ThreadPoolExecutor(2) as pool:
+        writing = pool.submit(write)
+        copying = pool.submit(back_up, f"sqlite:///{path}", tmp_path / "copy.db")
+        try:
+            assert copying.result(timeout=20) > 8 * STEP_BYTES
+        finally:
+            done.set()
+            writing.result()
 
 
 async def test_no_file_is_overwritten(tmp_path: Path) -> None:

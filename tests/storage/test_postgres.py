@@ -7,7 +7,8 @@ import asyncpg
 import pytest
 from support import postgres
 
-from storage.errors import CannotOpenError, UnavailableError
+from storage import migrate
+from storage.errors import CannotOpenError, ConstraintError, UnavailableError
 from storage.open import open_store
 from storage.store import Transaction, probe
 
@@ -30,6 +31,62 @@ async def test_a_server_out_of_reach_is_named_without_its_password() -> None:
         await open_store("postgresql://proxyd:secret@127.0.0.1:1/proxyd")
     assert "127.0.0.1:1" in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+async def test_a_migration_takes_longer_than_any_other_statement_may(
+    postgres_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = migrate.migrations("postgres")
+    slow = migrate.Migration(steps[-1].version + 1, "slow", ("SELECT pg_sleep(1.5)",))
+    monkeypatch.setattr(migrate, "migrations", lambda _: [*steps, slow])
+    monkeypatch.setattr("storage.postgres.STATEMENT_TIMEOUT_SECONDS", 1.0)
+    async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
+        for store in await asyncio.gather(open_store(url), open_store(url)):
+            await store.close()
+
+
+async def test_a_migration_waits_for_a_table_no_longer_than_others_can(
+    postgres_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever uses the table after it would wait for as long as it does."""
+    steps = migrate.migrations("postgres")
+    added = migrate.Migration(steps[-1].version + 1, "more", ("ALTER TABLE users ADD more TEXT",))
+    async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
+        await (await open_store(url)).close()
+        monkeypatch.setattr(migrate, "migrations", lambda _: [*steps, added])
+        monkeypatch.setattr("storage.postgres.MIGRATION_LOCK_SECONDS", 0.1)
+        reader = await asyncpg.connect(url)
+        async with reader.transaction():
+            await reader.fetch("SELECT 1 FROM users")
+            with pytest.raises(CannotOpenError, match="lock timeout"):
+                await open_store(url)
+        await reader.close()
+        await (await open_store(url)).close()
+
+
+async def test_what_went_wrong_is_told_without_the_row(postgres_server: str) -> None:
+    """An error goes to the log; a row may hold the hash of a password, or somebody's address."""
+    person = {"id": "1", "username_key": "ada", "email_key": "ada@example.com"}
+
+    async def register(tx: Transaction, created_at: int | None) -> None:
+        await tx.run(
+            """
+            INSERT INTO users (id, username, username_key, email, email_key, password_hash,
+                created_at)
+            VALUES (:id, :username_key, :username_key, :email_key, :email_key, 's3cr3t', :created)
+            """,
+            created=created_at,
+            **person,
+        )
+
+    async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
+        store = await open_store(url)
+        await store.write(register, 1)
+        for created_at, rule in ((None, "not-null"), (1, "users_pkey")):
+            with pytest.raises(ConstraintError, match=rule) as caught:
+                await store.write(register, created_at)
+            assert not [text for text in ("s3cr3t", "ada") if text in str(caught.value)]
+        await store.close()
 
 
 async def test_connections_that_the_server_ended_are_replaced(postgres_server: str) -> None:
