@@ -126,50 +126,49 @@ async def test_counts_that_cannot_be_are_refused_alone(market: Market, used: int
     assert [(row.bytes_used, row.bytes_leased) for row in rows] == [(700, 0), (0, 0), (800, 0)]
 
 
-async def test_a_session_that_another_program_changed_is_refused_alone(market: Market) -> None:
-    async def set_leased(tx: Transaction, size: int) -> None:
+async def set_leased(market: Market, bought: Purchase, size: int) -> None:
+    """Change a session's counter as another program would."""
+
+    async def change(tx: Transaction) -> None:
         await tx.run(
             "UPDATE bandwidth_sessions SET bytes_leased = :size WHERE id = :id",
             size=size,
-            id=changed.session_id,
+            id=bought.session_id,
         )
 
+    await market.store.write(change)
+
+
+async def test_a_session_that_another_program_changed_is_refused_alone(market: Market) -> None:
     _, changed = await buy(market)
     _, other = await buy(market)
     asks = [
         Ask(Usage(bought.session_id, (await lease(market, bought)).lease_id or "", 7), keep_bytes=9)
         for bought in (changed, other)
     ]
-    await market.store.write(set_leased, 5)
+    await set_leased(market, changed, 5)
     assert await market.leases.exchange(asks) == [Refused(), Share(9, is_used_up=False)]
     assert (await stored(market, other)).bytes_used == 7
-    await market.store.write(set_leased, GB)
+    await set_leased(market, changed, GB)
 
 
 async def test_a_session_that_another_program_changed_holds_up_no_other(market: Market) -> None:
-    async def set_leased(tx: Transaction, size: int) -> None:
-        await tx.run(
-            "UPDATE bandwidth_sessions SET bytes_leased = :size WHERE id = :id",
-            size=size,
-            id=changed.session_id,
-        )
-
     _, changed = await buy(market)
     _, other = await buy(market)
     usages = [
         Usage(bought.session_id, (await lease(market, bought)).lease_id or "", 7)
         for bought in (changed, other)
     ]
-    await market.store.write(set_leased, 5)
+    await set_leased(market, changed, 5)
     await market.leases.release(usages)
     rows = [await stored(market, bought) for bought in (changed, other)]
     assert [(row.bytes_used, row.bytes_leased) for row in rows] == [(0, 0), (7, 0)]
     for bought in (changed, other):
         await lease(market, bought)
-    await market.store.write(set_leased, 5)
+    await set_leased(market, changed, 5)
     assert await market.leases.recover() == 2
     await lease(market, changed)
-    await market.store.write(set_leased, 5)
+    await set_leased(market, changed, 5)
     market.clock.now += 31 * 86_400
     assert await market.bandwidth.expire() == 2
     assert [(await stored(market, bought)).status for bought in (changed, other)] == ["expired"] * 2
