@@ -53,14 +53,20 @@ class PipePool:
         """Return an empty pipe; None when there are too many, or a new one is refused.
 
         Args:
-            wide: whether it should be one of the few that hold more.
+            wide: whether it should be one of the few that hold more; it may be another.
         """
         wide = wide and self._lent_wide < WIDE_MAX_PIPES
-        idle = self._idle_wide if wide else self._idle
-        pipe = idle.pop() if idle else self._make(wide=wide)
+        wanted, others = self._idle, self._idle_wide
+        if wide:
+            wanted, others = others, wanted
+        pipe = wanted.pop() if wanted else None
+        if pipe is None and self.lent + len(others) < self._limit:
+            pipe = self._make(wide=wide)
+        if pipe is None and others:
+            pipe = others.pop()
         if pipe is not None:
             self.lent += 1
-            self._lent_wide += wide
+            self._lent_wide += pipe.is_wide
         return pipe
 
     def give(self, pipe: Pipe) -> None:
@@ -75,8 +81,6 @@ class PipePool:
 
     def _make(self, *, wide: bool) -> Pipe | None:
         """Make a pipe; None where it is refused, or has only two pages (pipe-user-pages-soft)."""
-        if self.lent >= self._limit:
-            return None
         try:
             pipe = Pipe(is_wide=wide)
         except OSError:

@@ -117,3 +117,22 @@ def test_one_of_two_pages_is_not_lent(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pool.take() is None
     assert pool.lent == 0
     assert open_descriptors() == before
+
+
+def test_one_of_the_other_kind_is_better_than_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = PipePool(2)
+    wide, narrow = pool.take(wide=True), pool.take()
+    assert wide is not None
+    assert narrow is not None
+    pool.give(wide)
+    assert pool.take() is wide
+    assert pool.take() is None
+    pool.give(wide)
+    pool.give(narrow)
+    monkeypatch.setattr(Pipe, "capacity", 8192)
+    assert pool.take() is narrow
+    assert pool.take() is wide
+    for pipe in (narrow, wide):
+        pool.give(pipe)
+    assert pool.lent == 0
+    pool.close()
