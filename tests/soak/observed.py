@@ -9,6 +9,7 @@ import uvloop
 
 from config.load import load
 from proxyd import daemon, logs
+from proxyd.notify import ServiceManager
 
 
 async def _serve() -> None:
@@ -20,7 +21,7 @@ async def _serve() -> None:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGUSR1, tell)
 
-    await daemon.serve(built, observe)
+    await daemon.serve(built, observe, lambda: None, ServiceManager(os.environ))
 
 
 def tell() -> None:
