@@ -130,6 +130,7 @@ class ClientConnection:
         "_transfer",
         "_unread",
         "address",
+        "network",
         "number",
         "slot",
     )
@@ -159,6 +160,7 @@ class ClientConnection:
         self._place: Places | None = None
         self._reason = ""
         self.address = address
+        self.network = counted_network(address)
         self.number = number
         self.slot = slot
 
@@ -348,9 +350,8 @@ class ClientConnection:
         target_unread: bool,
     ) -> None:
         shared = self._shared
-        network = counted_network(self.address)
         relay = Relay(
-            shared.way, self._sock, target, session, shared.closer, self._relayed, network
+            shared.way, self._sock, target, session, shared.closer, self._relayed, self.network
         )
         shared.relays += 1
         shared.tally.relays["tcp"] += 1
@@ -422,7 +423,7 @@ class ClientConnection:
         sent = self._send()
         self._over()
         if sent:
-            self._shared.closer.close(self._sock, network=counted_network(self.address))
+            self._shared.closer.close(self._sock, network=self.network)
         else:
             self._shared.poller.forget(self._sock.fileno())
             reset(self._sock)

@@ -194,7 +194,7 @@ class Gateway:
     def _forget(self, connection: ClientConnection) -> None:
         """A connection is over."""
         self._connections.discard(connection)
-        network = counted_network(connection.address)
+        network = connection.network
         self._per_network[network] -= 1
         if self._per_network[network] <= 0:
             del self._per_network[network]
