@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from support.targets import PATTERN
+from support.threads import served
 from support.waiting import until_true
 
 CHUNK_BYTES = 65_536
@@ -130,15 +131,7 @@ class _Conversation(socketserver.BaseRequestHandler):
 @contextmanager
 def keyed(tally: Tally) -> Iterator[KeyedTarget]:
     """Run a target that counts by key."""
-    server = KeyedTarget(tally)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    yield from served(KeyedTarget(tally))
 
 
 def converse(

@@ -126,7 +126,7 @@ class _Counting:
 def web(context: ssl.SSLContext | None = None) -> Iterator[WebTarget]:
     """Run an HTTP server, by TLS if there is a context for it."""
     server = WebTarget(context)
-    yield from _run(server)
+    yield from served(server)
 
 
 class EndlessTarget(socketserver.ThreadingTCPServer):
@@ -155,7 +155,7 @@ class _Endless(socketserver.BaseRequestHandler):
 def endless() -> Iterator[EndlessTarget]:
     """Run a server that never stops sending."""
     server = EndlessTarget()
-    yield from _run(server)
+    yield from served(server)
 
 
 class StuckTarget(socketserver.ThreadingTCPServer):
@@ -214,10 +214,11 @@ class _Stuck(socketserver.BaseRequestHandler):
 @contextmanager
 def stuck() -> Iterator[StuckTarget]:
     """Run a server that gets stuck."""
-    yield from _run(StuckTarget())
+    yield from served(StuckTarget())
 
 
-def _run(server: socketserver.BaseServer) -> Iterator[socketserver.BaseServer]:
+def served(server: socketserver.BaseServer) -> Iterator[socketserver.BaseServer]:
+    """Run a server in a thread until whoever asked for it is done."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
