@@ -15,6 +15,8 @@ from market.audit import audit_ledger
 from storage.open import open_store
 from storage.store import Store
 
+pytest_plugins = ["support.time_limit"]
+
 
 def pytest_asyncio_loop_factories(config: object, item: object) -> dict[str, Callable]:
     """Run every test on the loop that the daemon runs on."""
