@@ -97,17 +97,28 @@ class SmtpOutbox:
         _logger.error("a letter is given up after %d attempts", ATTEMPTS)
 
     async def _try(self, message: Message) -> None:
+        """Hand a letter to the server.
+
+        The time limit is ours. aiosmtplib would keep its own by `asyncio.wait_for`, which on Python
+        3.11 loses a cancellation that arrives with the server's answer, and its context manager
+        waits for the answer to QUIT after a cancellation too.
+        """
         server = self._server
-        await aiosmtplib.send(
-            _letter(message, server.sender),
+        client = aiosmtplib.SMTP(
             hostname=server.host,
             port=server.port,
             username=server.username or None,
             password=server.password or None,
             use_tls=server.tls == "tls",
             start_tls=server.tls == "starttls",
-            timeout=TIMEOUT_SECONDS,
+            timeout=None,
         )
+        try:
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                await client.connect()
+                await client.send_message(_letter(message, server.sender))
+        finally:
+            client.close()
 
 
 def _one_address(text: str) -> Address:

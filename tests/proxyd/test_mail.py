@@ -10,7 +10,7 @@ from support.mailbox import Mailbox, smtp
 from support.waiting import until
 
 from market.mail import Message, password_reset, verification
-from proxyd import mail
+from proxyd import mail, tasks
 from proxyd.mail import LogOutbox, SmtpOutbox, SmtpServer
 
 LETTER = verification("ada@example.com", "https://app.example.com", "a-secret")
@@ -22,8 +22,7 @@ async def outbox(port: int, username: str = "", password: str = "") -> AsyncIter
     made = SmtpOutbox(server)
     running = asyncio.create_task(made.run())
     yield made
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    assert not await tasks.end([running])
 
 
 async def test_a_letter_arrives_whole() -> None:
@@ -86,6 +85,39 @@ async def test_a_letter_is_tried_again_and_the_next_follows(
             await until(lambda: len(mailbox.letters) == 2)
     assert [letter["To"] for letter in mailbox.letters] == ["ada@example.com", "bob@example.com"]
     assert "a-secret" not in caplog.text
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_cancellation_that_comes_with_the_answer_is_not_lost(turns: int) -> None:
+    mailbox = Mailbox()
+    async with smtp(mailbox) as port:
+        made = SmtpOutbox(SmtpServer("127.0.0.1", port, "", "", "none", "proxyd@example.com"))
+        running = asyncio.create_task(made.run())
+        made.put(LETTER)
+        while not mailbox.letters:
+            await asyncio.sleep(0)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        running.cancel()
+        ended, _ = await asyncio.wait([running], timeout=tasks.ATTEMPT_SECONDS)
+        await tasks.end([running])  # so that a failure is one, and no hang
+    assert ended
+
+
+async def test_a_server_that_falls_silent_is_left(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(mail, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(mail, "TIMEOUT_SECONDS", 0.2)
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    async with server, outbox(server.sockets[0].getsockname()[1]) as made:
+        made.put(LETTER)
+        await until(lambda: "given up" in caplog.text)
 
 
 async def test_a_letter_is_given_up_in_the_end(
