@@ -340,7 +340,6 @@ class Daemon:
             recovered = await self.leases.recover()
             if recovered:
                 _logger.info("leases that a dead daemon had left open, taken back: %d", recovered)
-        await self.passwords.prepare()
         self.own_addresses.open()
         loop = asyncio.get_running_loop()
         self._tasks = [
