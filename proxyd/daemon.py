@@ -8,7 +8,6 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib.metadata import version
 from ipaddress import ip_address
 from itertools import count
 from pathlib import Path
@@ -49,7 +48,7 @@ from market.referrals import Referrals, Rewards
 from market.throttle import Throttle
 from market.tokens import Tokens
 from market.wallet import Wallet
-from proxyd import clock
+from proxyd import __version__, clock
 from proxyd.access_log import AccessLog
 from proxyd.egress.own import OwnAddresses
 from proxyd.egress.policy import Policy
@@ -85,7 +84,8 @@ from proxyd.timed_store import TimedStore
 from proxyd.upstream import OpenAiModel
 from proxyd.wire.events import Address
 from storage.errors import StoreError
-from storage.open import open_store, place
+from storage.open import open_store
+from storage.place import place
 from storage.store import Store, probe
 
 DAY_SECONDS = 86_400
@@ -235,7 +235,7 @@ class Daemon:
                 store,
                 lambda: self.outbox.waiting,
                 self.access_log,
-                version("proxyd"),
+                __version__,
             )
         )
         self.http = HttpServer(
@@ -253,7 +253,7 @@ class Daemon:
             authenticate=self.accounts.authenticate,
             authenticate_worker=self.devices.authenticate,
             body_max_bytes=settings.api.body_max_bytes,
-            version=version("proxyd"),
+            version=__version__,
             base_url=settings.api.base_url,
             seal=Seal(key),
             now=clock.seconds,

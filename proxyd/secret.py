@@ -7,12 +7,13 @@ from pathlib import Path
 
 from config.check import SIGNING_KEY_MIN_BYTES
 from config.settings import Settings
+from proxyd.errors import CannotServeError
 
 FILE_NAME = "signing.key"
 MADE_BYTES = 48
 
 
-class SigningKeyError(Exception):
+class SigningKeyError(CannotServeError):
     """There is no usable signing key; the message says why, for the operator."""
 
 
