@@ -18,6 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "setting up $(VENV): this fetches packages and takes a moment"
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	$(VENV)/bin/python -m compileall -q api config market proxyd storage
 	touch $(STAMP)
 
 run: setup

@@ -54,3 +54,35 @@ def test_what_works_on_the_books_loads_the_driver_of_its_database_alone(tmp_path
     assert loaded(database, "wallet", "deposit", EMAIL, "--usd", "1") & HEAVY == books
     assert loaded(database, "ledger", "audit") & HEAVY == books
     assert loaded(database, "backup", str(tmp_path / "copy.db")) & HEAVY == {"sqlite3"}
+
+
+def test_nobody_looks_for_garbage_in_what_serves() -> None:
+    """Not while it is imported, which would take a tenth of a start, and never again."""
+    script = """
+import gc
+from argparse import Namespace
+from unittest.mock import patch
+
+from proxyd import commands
+
+collections = []
+gc.callbacks.append(lambda phase, about: collections.append(phase))
+freeze = gc.freeze
+
+def freeze_and_tell():
+    gc.callbacks.clear()
+    freeze()
+
+with patch("gc.freeze", freeze_and_tell), patch("asyncio.Runner.run", lambda _, work: work.close()):
+    commands.COMMANDS["serve"](None, Namespace(config=None, demo=False))
+print(collections, gc.isenabled(), gc.get_freeze_count() > 30_000)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=process.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("[] True True\n", "")
