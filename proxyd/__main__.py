@@ -76,6 +76,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     check = config.add_parser("check", help="check the settings, and start nothing")
     check.set_defaults(command="config check")
+    check.add_argument(
+        "--unit",
+        type=Path,
+        metavar="FILE",
+        help="the unit of the proxy's socket, where systemd holds it: must buyers be told more?",
+    )
     either = check.add_mutually_exclusive_group()
     _add_config(either)
     either.add_argument(

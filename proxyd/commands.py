@@ -10,6 +10,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from config.load import Check, SettingsError, load
@@ -63,10 +64,11 @@ def _checks(options: Namespace) -> Sequence[Check]:
     """Return what else may be wrong with the settings of a command that only looks at them."""
     if options.command != "config check":
         return ()
+    from proxyd.dialled import held_problems
     from proxyd.listening import tls_problems
     from proxyd.secret import key_problems
 
-    return tls_problems, key_problems
+    return tls_problems, key_problems, partial(held_problems, options.unit, os.environ)
 
 
 def _serve(settings: Settings, options: Namespace) -> int:

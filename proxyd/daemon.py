@@ -5,7 +5,7 @@ import logging
 import signal
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -27,6 +27,7 @@ from api.referrals import ReferralRoutes
 from api.server import HttpServer
 from api.wallet import WalletRoutes
 from api.workers import WorkerRoutes
+from config.load import SettingsError
 from config.settings import Settings
 from market.accounts import Accounts, LoginLimits
 from market.assistant.asking import Asking, Slots
@@ -48,8 +49,9 @@ from market.referrals import Referrals, Rewards
 from market.throttle import Throttle
 from market.tokens import Tokens
 from market.wallet import Wallet
-from proxyd import __version__, clock
+from proxyd import __version__, clock, dialled
 from proxyd.access_log import AccessLog
+from proxyd.activation import Held
 from proxyd.egress.own import OwnAddresses
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import DnsResolver
@@ -95,8 +97,6 @@ EXPIRY_CHECK_SECONDS = 2.0
 TAKE_BACK_CHECK_SECONDS = 15.0
 BURY_CHECK_SECONDS = 1.0
 
-Held = Mapping[str, list[socket.socket]]
-
 _logger = logging.getLogger("daemon")
 
 
@@ -120,12 +120,15 @@ class Listeners:
 
         Raises:
             CannotListenError: an address or the certificate cannot be used.
+            SettingsError: buyers would be told an address that leads nowhere.
         """
-        tls = tls_context(settings.api.tls_cert, settings.api.tls_key)
         host = settings.proxy.host
         with ExitStack() as opened:
             for sock in (sock for socks in held.values() for sock in socks):
                 opened.enter_context(sock)
+            if problems := list(dialled.problems(settings, held)):
+                raise SettingsError(problems)
+            tls = tls_context(settings.api.tls_cert, settings.api.tls_key)
             api, proxy = held.get("api", []), held.get("proxy", [])
             if not api:
                 api = [opened.enter_context(listen(settings.api.host, settings.api.port, "API"))]
@@ -574,7 +577,8 @@ async def build(settings: Settings, held: Held = MappingProxyType({})) -> Daemon
         held: sockets that the service manager has bound, by what they are for.
 
     Raises:
-        CannotListenError, CannotOpenError, SigningKeyError, CannotRecordError: why, in its message.
+        CannotListenError, CannotOpenError, SigningKeyError, CannotRecordError, SettingsError: why,
+            in its message.
     """
     listeners = Listeners.open(settings, held)
     try:
