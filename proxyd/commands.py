@@ -143,8 +143,12 @@ def _backup(settings: Settings, options: Namespace) -> int:
     return 0
 
 
-def _config_check(_settings: Settings, options: Namespace) -> int:
+def _config_check(settings: Settings, options: Namespace) -> int:
     """Say that the settings are right; whoever gets here has read them without a mistake."""
+    from proxyd.secret import exposed_files
+
+    for warning in exposed_files(settings):
+        complain(f"warning: {warning}")
     say(f"{options.config or 'the defaults and the environment'}: the settings are right")
     return 0
 

@@ -79,7 +79,7 @@ from proxyd.meter import Meter
 from proxyd.metrics import Metrics, Sources
 from proxyd.node import Node
 from proxyd.notify import ServiceManager
-from proxyd.secret import signing_key
+from proxyd.secret import exposed_files, signing_key
 from proxyd.shared_meter import SharedMeter
 from proxyd.shares import Fence
 from proxyd.timed_store import TimedStore
@@ -589,6 +589,8 @@ async def build(settings: Settings, held: Held = MappingProxyType({})) -> Daemon
     access_log = None
     try:
         key = signing_key(settings)
+        for warning in exposed_files(settings):
+            _logger.warning("%s", warning)
         access_log = _access_log(settings, key)
         daemon = Daemon(settings, listeners, store, key, access_log)
         await store.claim(lambda: daemon.stop_failed("the claim on the database is lost"))
