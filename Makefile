@@ -1,5 +1,5 @@
-# make setup | make run | make test | make lint | make clients | make fuzz-api | make fuzz-wire | make bench | make bench-api |
-# make crash | make soak | make systemd | make audit | make clean
+# make setup | make install | make run | make test | make lint | make clients | make fuzz-api | make fuzz-wire | make bench | make bench-api |
+# make bench-start | make crash | make soak | make systemd | make audit | make clean
 
 SHELL := /bin/bash
 VENV := .venv
@@ -9,16 +9,34 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
 
-.PHONY: setup run test lint clients fuzz-api fuzz-wire bench bench-api crash soak systemd audit clean
+.PHONY: setup install run test lint clients fuzz-api fuzz-wire bench bench-api bench-start crash soak systemd audit clean
 
 setup: $(STAMP)
 
+NEEDS_PYTHON = test -n "$(PYTHON)" || { echo "proxyd needs Python 3.11 or later with venv: apt-get install python3 python3-venv" >&2; exit 1; }
+
 $(STAMP): pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" || { echo "proxyd needs Python 3.11 or later with venv: apt-get install python3 python3-venv" >&2; exit 1; }
+	@$(NEEDS_PYTHON)
 	@echo "setting up $(VENV): this fetches packages and takes a moment"
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	$(VENV)/bin/python -m compileall -q api config market proxyd storage
 	touch $(STAMP)
+
+# What serving needs and nothing else, at the pinned versions, into $(PREFIX)/.venv: a copy, so that
+# this folder may go or change. What was set up for development there is made anew, without its tools.
+PREFIX ?= /opt/proxyd
+INSTALLED := $(PREFIX)/.venv
+
+install:
+	@$(NEEDS_PYTHON)
+	@echo "installing into $(INSTALLED): this fetches packages and takes a moment"
+	rm -rf build/lib build/bdist.*
+	$(PYTHON) -m venv $$(test ! -e $(INSTALLED)/.complete || echo --clear) $(INSTALLED)
+	PIP_CONSTRAINT="$(CURDIR)/constraints.txt" $(INSTALLED)/bin/python -m pip install --quiet \
+		--disable-pip-version-check --compile .
+	rm -rf build/lib build/bdist.*
+	@$(INSTALLED)/bin/proxyd --version
 
 run: setup
 	@$(VENV)/bin/proxyd serve --demo
@@ -64,6 +82,10 @@ bench: setup
 bench-api: setup
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	PYTHONPATH=.:tests $(VENV)/bin/python -m bench.api
+
+# From the start of a process: each command, and the daemon until it is ready. START_ROUNDS=15.
+bench-start: setup
+	PYTHONPATH=.:tests $(VENV)/bin/python -m bench.start
 
 # kill -9 under load, a hundred times on each engine, at other moments each time: five minutes.
 KILLS ?= 100

@@ -1,7 +1,7 @@
 """What the API shows that is no route: its description, and a page to try it on, offline too."""
 
 import importlib.util
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 DESCRIPTION_PATH = "/openapi.json"
@@ -44,24 +44,40 @@ _START = """SwaggerUIBundle({
 """
 
 
-@dataclass(frozen=True, slots=True)
 class Page:
-    """Something to show: what it is, and its bytes."""
+    """Something to show.
 
-    content_type: str
-    body: bytes
-    headers: dict[str, str]
+    Args:
+        content_type: what it is.
+        body: its bytes, or what makes them when somebody asks for the first time.
+        headers: what is told beside it.
+    """
+
+    def __init__(
+        self, content_type: str, body: bytes | Callable[[], bytes], headers: dict[str, str]
+    ) -> None:
+        self.content_type = content_type
+        self.headers = headers
+        self._body = body
+
+    @property
+    def body(self) -> bytes:
+        """Its bytes."""
+        if not isinstance(self._body, bytes):
+            self._body = self._body()
+        return self._body
 
 
-def pages(description: bytes) -> dict[str, Page]:
+def pages(describe: Callable[[], bytes]) -> dict[str, Page]:
     """Return everything to show, by path.
 
     Args:
-        description: the OpenAPI document, as JSON.
+        describe: makes the OpenAPI document, as JSON, once it is asked for: that takes 20 ms, which
+            a start need not wait for.
     """
     headers = {"Content-Security-Policy": POLICY}
     shown = {
-        DESCRIPTION_PATH: Page("application/json", description, {}),
+        DESCRIPTION_PATH: Page("application/json", describe, {}),
         PAGE_PATH: Page("text/html; charset=utf-8", _HTML.encode(), headers),
         f"{PAGE_PATH}/start.js": Page("text/javascript", _START.encode(), headers),
     }

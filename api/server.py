@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import cached_property, partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
@@ -99,8 +100,10 @@ class HttpServer:
         exposition: Exposition | None = None,
     ) -> None:
         self.routes = table = tuple(routes)
-        self.openapi = openapi.document(table, version=version, base_url=base_url)
-        self._pages = pages(msgspec.json.encode(self.openapi) + b"\n") | dict(more_pages or {})
+        self._describe = partial(openapi.document, table, version=version, base_url=base_url)
+        self._pages = pages(lambda: msgspec.json.encode(self.openapi) + b"\n") | dict(
+            more_pages or {}
+        )
         self._router = Router(table)
         self._decoders = {
             route.body: Decoder(route.body) for route in table if not route.form_max_bytes
@@ -117,6 +120,11 @@ class HttpServer:
         self._exposition = exposition
         self._draining = False
         self._runner: web.ServerRunner | None = None
+
+    @cached_property
+    def openapi(self) -> dict[str, Any]:
+        """The document that describes the API."""
+        return self._describe()
 
     async def start(self, listener: "socket.socket", tls: "ssl.SSLContext | None") -> None:
         """Begin to serve on a socket that listens already."""

@@ -9,10 +9,6 @@ import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cryptography.fernet import Fernet, InvalidToken
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
 from market.errors import Code, MarketError
 from storage import idempotency as queries
 from storage.idempotency import AnswerRow
@@ -38,6 +34,10 @@ class Seal:
     """
 
     def __init__(self, secret: bytes) -> None:
+        # Here, so that commands that seal nothing do not wait for it.
+        from cryptography.fernet import Fernet, InvalidToken  # noqa: PLC0415
+
+        self._not_ours = InvalidToken
         self._fernet = Fernet(base64.urlsafe_b64encode(_derived(secret, b"idempotency")))
         self._fingerprint_key = _derived(secret, b"fingerprint")
 
@@ -53,11 +53,14 @@ class Seal:
         """Return what was sealed; None when it was sealed with another key."""
         try:
             return self._fernet.decrypt(sealed)
-        except InvalidToken:
+        except self._not_ours:
             return None
 
 
 def _derived(secret: bytes, purpose: bytes) -> bytes:
+    from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415 - as above
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415
+
     return HKDF(algorithm=SHA256(), length=32, salt=None, info=purpose).derive(secret)
 
 

@@ -1,6 +1,8 @@
 """Passwords of people: argon2id, hashed in threads of their own so that the loop goes on."""
 
 import asyncio
+import base64
+import secrets
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +16,9 @@ from market.errors import Code, MarketError
 THREADS = 2
 WAITING_MAX = 200
 WAITING_MAX_PER_CLIENT = 20
+# What argon2-cffi makes by default: 16 bytes of salt, 32 of hash.
+SALT_BYTES = 16
+HASH_BYTES = 32
 
 _Answer = TypeVar("_Answer")
 
@@ -28,11 +33,16 @@ class Passwords:
 
     def __init__(self, *, time_cost: int, memory_kib: int) -> None:
         self._hasher = PasswordHasher(
-            time_cost=time_cost, memory_cost=memory_kib, parallelism=1, type=Type.ID
+            time_cost=time_cost,
+            memory_cost=memory_kib,
+            parallelism=1,
+            hash_len=HASH_BYTES,
+            salt_len=SALT_BYTES,
+            type=Type.ID,
         )
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="argon2")
         self._waiting: Counter[str] = Counter()
-        self._decoy: str | None = None
+        self._decoy = _decoy(time_cost, memory_kib)
 
     async def hash(self, password: str, *, client: str = "") -> str:
         """Return the encoded hash of a password, with a salt of its own.
@@ -58,15 +68,9 @@ class Passwords:
             MarketError: `too_busy`.
         """
         if encoded is None:
-            if self._decoy is None:
-                self._decoy = await self.hash("a password that nobody has")
-            await self._in_thread(client, lambda: self._matches(password, self._decoy or ""))
+            await self._in_thread(client, lambda: self._matches(password, self._decoy))
             return False
         return await self._in_thread(client, lambda: self._matches(password, encoded))
-
-    async def prepare(self) -> None:
-        """Make what `verify` compares with when there is no user, so that no call is slower."""
-        self._decoy = await self.hash("a password that nobody has")
 
     def close(self) -> None:
         """Let the threads end."""
@@ -89,3 +93,17 @@ class Passwords:
             self._waiting[client] -= 1
             if not self._waiting[client]:
                 del self._waiting[client]
+
+
+def _decoy(time_cost: int, memory_kib: int) -> str:
+    """Return what `verify` compares with when there is no user: it costs as much as a user's hash.
+
+    No password was hashed for it: verifying works a hash out from the parameters and the salt, and
+    only then compares. So a start costs none, and no call is slower than another.
+    """
+    salt, hashed = (_unpadded(secrets.token_bytes(size)) for size in (SALT_BYTES, HASH_BYTES))
+    return f"$argon2id$v=19$m={memory_kib},t={time_cost},p=1${salt}${hashed}"
+
+
+def _unpadded(data: bytes) -> str:
+    return base64.b64encode(data).decode().rstrip("=")

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-import jwt
-
 from market.errors import Code, MarketError
 
 ALGORITHM = "HS256"
@@ -32,6 +30,11 @@ class Tokens:
     def __init__(self, signing_key: bytes, *, lifetime_seconds: int) -> None:
         if len(signing_key) < SIGNING_KEY_MIN_BYTES:
             raise ValueError(f"the signing key has fewer than {SIGNING_KEY_MIN_BYTES} bytes")
+        # Here, so that commands that sign nothing do not wait for it: it loads all of cryptography.
+        import jwt  # noqa: PLC0415
+
+        self._jwt = jwt.PyJWT()
+        self._invalid = (jwt.InvalidTokenError, ValueError, TypeError)
         self._signing_key = signing_key
         self.lifetime_seconds = lifetime_seconds
 
@@ -44,7 +47,7 @@ class Tokens:
             "exp": claims.issued_at + self.lifetime_seconds,
             "jti": token_id,
         }
-        return jwt.encode(payload, self._signing_key, algorithm=ALGORITHM)
+        return self._jwt.encode(payload, self._signing_key, algorithm=ALGORITHM)
 
     def verify(self, token: str, *, now: int) -> Claims:
         """Return what a token says.
@@ -55,7 +58,7 @@ class Tokens:
         if len(token) > TOKEN_MAX_CHARACTERS:
             raise MarketError(Code.UNAUTHORIZED, INVALID)
         try:
-            payload = jwt.decode(
+            payload = self._jwt.decode(
                 token,
                 self._signing_key,
                 algorithms=[ALGORITHM],
@@ -67,7 +70,7 @@ class Tokens:
             )
             claims = Claims(str(payload["sub"]), str(payload["sid"]), int(payload["iat"]))
             expired = int(payload["exp"]) <= now
-        except (jwt.InvalidTokenError, ValueError, TypeError) as error:
+        except self._invalid as error:
             raise MarketError(Code.UNAUTHORIZED, INVALID) from error
         if expired:
             raise MarketError(Code.UNAUTHORIZED, "The session token has expired; log in again.")

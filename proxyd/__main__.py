@@ -1,92 +1,30 @@
-"""The command line: serve, and what an operator does beside a running daemon."""
+"""The command line: what can be asked for. How it is done stands in `commands`.
+
+Whoever wants the version or some help waits for neither a server nor a database driver: what a
+command needs is imported once it is known which one it is.
+"""
 
 import argparse
-import asyncio
-import getpass
-import os
 import sys
-from collections.abc import Coroutine, Sequence
-from decimal import Decimal, InvalidOperation
-from importlib.metadata import version
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import uvloop
-
-from config.load import SettingsError, load
-from config.settings import Settings
-from market.errors import Code, MarketError
-from market.money import MICRO, Currency, micro
-from proxyd import commands, logs, tasks
-from proxyd.access_log import CannotRecordError
-from proxyd.listening import CannotListenError, tls_problems
-from proxyd.secret import SigningKeyError, key_problems
-from storage.errors import AlreadyClaimedError, StoreError
-
-FAILED = 1
-MISUSED = 2
-
-_EXPECTED = (
-    MarketError,
-    StoreError,
-    SigningKeyError,
-    CannotListenError,
-    CannotRecordError,
-)
+from proxyd import __version__
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0 done, 1 failed, 2 called wrongly."""
     options = _parser().parse_args(arguments)
-    try:
-        settings = load(options.config, os.environ, options.checks)
-        logs.set_up(settings.log.level, settings.log.format)
-        return _run(options.run(settings, options))
-    except SettingsError as error:
-        for problem in error.problems:
-            complain(f"wrong in the settings: {problem}")
-        return MISUSED
-    except AlreadyClaimedError as error:
-        complain(
-            f"{error}; stop it, or give this one a database of its own with PROXYD_STORAGE__URL "
-            "(the setting storage.url)"
-        )
-        return FAILED
-    except _EXPECTED as error:
-        complain(str(error))
-        return FAILED
-    except KeyboardInterrupt:
-        return FAILED
+    from proxyd import commands
 
-
-def complain(text: str) -> None:
-    """Say what is wrong, on standard error."""
-    print(f"proxyd: {text}", file=sys.stderr)  # noqa: T201 - the answer of a command
-
-
-def _run(command: Coroutine[Any, Any, int]) -> int:
-    """Run a command on a loop of its own, and return its exit status.
-
-    Closing a loop waits for every task without a bound: where one ignores its cancellation the loop
-    stays open, and the process ends all the same.
-    """
-    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
-    try:
-        return runner.run(command)
-    finally:
-        if not runner.run(_end_others()):
-            runner.close()
-
-
-async def _end_others() -> set[asyncio.Task[Any]]:
-    return await tasks.end(asyncio.all_tasks() - {asyncio.current_task()})
+    return commands.carry_out(options)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="proxyd", description="A proxy that sells bandwidth by the byte, and its marketplace."
     )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {version('proxyd')}")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     topics = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     serve = topics.add_parser("serve", help="run the daemon in the foreground")
@@ -95,10 +33,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="with a funded demonstration account, reachable from this machine alone",
     )
-    _finish(
-        serve,
-        lambda settings, options: commands.serve(settings, options.config, with_demo=options.demo),
-    )
+    _finish(serve, "serve")
 
     user = topics.add_parser("user", help="accounts of people").add_subparsers(
         metavar="COMMAND", required=True
@@ -110,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
         "--password-stdin", action="store_true", help="read the password from standard input"
     )
     _add_amounts(create)
-    _finish(create, _create_user)
+    _finish(create, "user create")
 
     wallet = topics.add_parser("wallet", help="money of people").add_subparsers(
         metavar="COMMAND", required=True
@@ -124,30 +59,33 @@ def _parser() -> argparse.ArgumentParser:
         help="names this deposit; repeating the command with the same one changes nothing",
     )
     _add_amounts(deposit)
-    _finish(deposit, _deposit)
+    _finish(deposit, "wallet deposit")
 
     ledger = topics.add_parser("ledger", help="the double-entry ledger").add_subparsers(
         metavar="COMMAND", required=True
     )
     audit = ledger.add_parser("audit", help="recompute everything and compare")
-    _finish(audit, lambda settings, _: commands.audit(settings))
+    _finish(audit, "ledger audit")
 
     backup = topics.add_parser("backup", help="copy the live database into a new file")
     backup.add_argument("file", type=Path, metavar="FILE")
-    _finish(backup, lambda settings, options: commands.backup(settings, options.file))
+    _finish(backup, "backup")
 
     config = topics.add_parser("config", help="settings").add_subparsers(
         metavar="COMMAND", required=True
     )
     check = config.add_parser("check", help="check the settings, and start nothing")
-    named = check.add_mutually_exclusive_group()
-    _add_config(named)
-    named.add_argument(
-        "config", nargs="?", type=Path, metavar="FILE", action=_StoreIfGiven, help="the same"
+    check.set_defaults(command="config check")
+    check.add_argument(
+        "--unit",
+        type=Path,
+        metavar="FILE",
+        help="the unit of the proxy's socket, where systemd holds it: must buyers be told more?",
     )
-    check.set_defaults(
-        run=lambda _, options: commands.config_check(options.config),
-        checks=(tls_problems, key_problems),
+    either = check.add_mutually_exclusive_group()
+    _add_config(either)
+    either.add_argument(
+        "config", nargs="?", type=Path, metavar="FILE", action=_StoreIfGiven, help="the same"
     )
     return parser
 
@@ -166,9 +104,10 @@ class _StoreIfGiven(argparse.Action):
             setattr(namespace, self.dest, values)
 
 
-def _finish(parser: argparse.ArgumentParser, run: commands.Run) -> None:
+def _finish(parser: argparse.ArgumentParser, command: str) -> None:
+    """Have a parser say which of `commands.COMMANDS` is meant."""
     _add_config(parser)
-    parser.set_defaults(run=run, checks=())
+    parser.set_defaults(command=command)
 
 
 def _add_config(parser: argparse._ActionsContainer) -> None:
@@ -181,6 +120,10 @@ def _add_amounts(parser: argparse.ArgumentParser) -> None:
 
 
 def _amount(text: str) -> int:
+    from decimal import Decimal, InvalidOperation
+
+    from market.money import MICRO, micro
+
     try:
         amount = Decimal(text)
         exact = micro(amount)
@@ -191,56 +134,12 @@ def _amount(text: str) -> int:
     return exact
 
 
-def _amounts(options: argparse.Namespace) -> commands.Amounts:
-    return {Currency.USD: options.usd, Currency.CREDIT: options.credits}
-
-
-def _create_user(settings: Settings, options: argparse.Namespace) -> Coroutine[Any, Any, int]:
-    password = _password(from_stdin=options.password_stdin)
-    return commands.create_user(
-        settings,
-        email=options.email,
-        username=options.username,
-        password=password,
-        amounts=_amounts(options),
-    )
-
-
-def _password(*, from_stdin: bool) -> str:
-    if from_stdin:
-        try:
-            return sys.stdin.buffer.readline().decode().rstrip("\r\n")
-        except UnicodeDecodeError:
-            raise MarketError(Code.INVALID_FIELD, "The password is not UTF-8 text.") from None
-    if not sys.stdin.isatty():
-        raise MarketError(
-            Code.INVALID_FIELD, "There is no terminal to ask for a password: use --password-stdin."
-        )
-    try:
-        password = getpass.getpass("Password: ")
-        again = getpass.getpass("The same again: ")
-    except EOFError:
-        raise MarketError(Code.INVALID_FIELD, "No password was given.") from None
-    if password != again:
-        raise MarketError(Code.INVALID_FIELD, "The two passwords differ.")
-    return password
-
-
 def _text(argument: str) -> str:
     try:
         argument.encode()
     except UnicodeEncodeError:
         raise argparse.ArgumentTypeError("not UTF-8 text") from None
     return argument
-
-
-def _deposit(settings: Settings, options: argparse.Namespace) -> Coroutine[Any, Any, int]:
-    return commands.deposit(
-        settings,
-        email=options.email,
-        amounts=_amounts(options),
-        reference=options.reference,
-    )
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import IO, Literal, NamedTuple
 
+from proxyd.errors import CannotServeError
+
 WAITING_MAX = 10_000
 STOP_SECONDS = 5.0
 IDLE_SECONDS = 600.0
@@ -43,7 +45,7 @@ class Access(NamedTuple):
     reason: str
 
 
-class CannotRecordError(Exception):
+class CannotRecordError(CannotServeError):
     """Records cannot be written; the message says why, for the operator."""
 
 

@@ -6,13 +6,15 @@ is refused.
 
 import os
 import socket
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 
 from proxyd.listening import CannotListenError
 
 FIRST_DESCRIPTOR = 3
 SINGLE = ("api", "proxy")
 SEVERAL = "passwordless"
+
+Held = Mapping[str, list[socket.socket]]
 
 
 def inherited(environment: MutableMapping[str, str]) -> dict[str, list[socket.socket]]:

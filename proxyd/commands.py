@@ -1,109 +1,58 @@
-"""What each command of the command line does."""
+"""What each command of the command line does, and how it is told.
 
-import asyncio
+Each imports what it works with, so that none waits for what only another one needs: settings are
+checked without a database driver, and only `serve` loads the servers.
+"""
+
+import gc
+import getpass
 import os
-import secrets
+import sys
 from argparse import Namespace
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
+from config.load import Check, SettingsError, load
 from config.settings import Settings
-from market import accounts
-from market.audit import Report, audit_ledger
 from market.errors import Code, MarketError
-from market.ids import Identifiers
-from market.money import Currency, shown
-from market.passwords import Passwords
-from proxyd import clock, daemon, demo
-from proxyd.activation import inherited
-from proxyd.notify import ServiceManager
-from proxyd.reload import reload
-from storage.backup import back_up
-from storage.open import open_store, place
-from storage.store import Store, Transaction
-from storage.users import UserRow
+from proxyd import logs
+from proxyd.errors import CannotServeError
+from storage.errors import AlreadyClaimedError, StoreError
 
-Run = Callable[[Settings, Namespace], Coroutine[Any, Any, int]]
-Amounts = dict[Currency, int]
+if TYPE_CHECKING:
+    from proxyd.bookkeeping import Amounts
 
-DIFFERENCES_FOUND = 1
 FAILED = 1
+MISUSED = 2
 
 
-async def serve(settings: Settings, path: Path | None, *, with_demo: bool) -> int:
-    """Run the daemon until it is told to stop; `path` is where its settings are read again."""
-    if with_demo:
-        settings = demo.settings_for(settings)
-    built = await daemon.build(settings, inherited(os.environ))
-
-    async def introduce() -> None:
-        if with_demo:
-            print(await demo.prepare(built), flush=True)  # noqa: T201 - what a person came for
-
-    await daemon.serve(built, introduce, lambda: reload(built, path), ServiceManager(os.environ))
-    return FAILED if built.has_failed else 0
-
-
-async def create_user(
-    settings: Settings, *, email: str, username: str, password: str, amounts: Amounts
-) -> int:
-    """Open an account, with money in it if any is given; makes the database if there is none."""
-    identifiers = Identifiers(clock.milliseconds)
-    passwords = Passwords(
-        time_cost=settings.auth.argon2_time_cost, memory_kib=settings.auth.argon2_memory_kib
-    )
+def carry_out(options: Namespace) -> int:
+    """Do what the command line asks for; return the exit status: 0 done, 1 failed, 2 misused."""
     try:
-        user = await accounts.prepared_user(
-            passwords,
-            user_id=identifiers.new(),
-            username=username,
-            email=email,
-            password=password,
-            now=clock.seconds(),
+        settings = load(options.config, os.environ, _checks(options))
+        logs.set_up(settings.log.level, settings.log.format)
+        return COMMANDS[options.command](settings, options)
+    except SettingsError as error:
+        for problem in error.problems:
+            complain(f"wrong in the settings: {problem}")
+        return MISUSED
+    except AlreadyClaimedError as error:
+        complain(
+            f"{error}; stop it, or give this one a database of its own with PROXYD_STORAGE__URL "
+            "(the setting storage.url)"
         )
-    finally:
-        passwords.close()
-    async with _store(settings, create=True) as store:
-        balance = await store.write(_add_funded, user, amounts, identifiers)
-    say(f"created {email} ({user.id}) in {place(settings.storage.url)}: {_in_words(balance)}")
-    return 0
+        return FAILED
+    except (MarketError, StoreError, CannotServeError) as error:
+        complain(str(error))
+        return FAILED
+    except KeyboardInterrupt:
+        return FAILED
 
 
-async def deposit(
-    settings: Settings, *, email: str, amounts: Amounts, reference: str | None
-) -> int:
-    """Pay money into an account."""
-    if not any(amounts.values()):
-        raise MarketError(Code.INVALID_FIELD, "Nothing to deposit: give --usd or --credits.")
-    identifiers = Identifiers(clock.milliseconds)
-    named = reference or secrets.token_hex(16)
-    async with _store(settings) as store:
-        new, balance = await store.write(_deposit_all, email, amounts, named, identifiers)
-    say(f"{'deposited' if new else 'was deposited before'}; {email} has {_in_words(balance)}")
-    return 0
-
-
-async def audit(settings: Settings) -> int:
-    """Recompute the ledger and compare; 0 when everything agrees."""
-    async with _store(settings) as store:
-        report = await audit_ledger(store)
-    say(_report_in_words(report))
-    return 0 if report.passed else DIFFERENCES_FOUND
-
-
-async def backup(settings: Settings, target: Path) -> int:
-    """Copy the database while it is served."""
-    size = await asyncio.to_thread(back_up, settings.storage.url, target)
-    say(f"{target}: {size} bytes, a copy of {place(settings.storage.url)}")
-    return 0
-
-
-async def config_check(path: Path | None) -> int:
-    """Say that the settings are right; whoever gets here has read them without a mistake."""
-    say(f"{path or 'the defaults and the environment'}: the settings are right")
-    return 0
+def complain(text: str) -> None:
+    """Say what is wrong, on standard error."""
+    print(f"proxyd: {text}", file=sys.stderr)  # noqa: T201 - the answer of a command
 
 
 def say(text: str) -> None:
@@ -111,49 +60,110 @@ def say(text: str) -> None:
     print(text, flush=True)  # noqa: T201 - the answer of a command
 
 
-@asynccontextmanager
-async def _store(settings: Settings, *, create: bool = False) -> AsyncIterator[Store]:
-    store = await open_store(settings.storage.url, pool_size=1, create=create)
+def _checks(options: Namespace) -> Sequence[Check]:
+    """Return what else may be wrong with the settings of a command that only looks at them."""
+    if options.command != "config check":
+        return ()
+    from proxyd.dialled import held_problems
+    from proxyd.listening import tls_problems
+    from proxyd.secret import key_problems
+
+    return tls_problems, key_problems, partial(held_problems, options.unit, os.environ)
+
+
+def _serve(settings: Settings, options: Namespace) -> int:
+    # What is imported stays for good. Looking for garbage in it takes a tenth of a start, and later
+    # every full collection would hold the loop up to look through it again.
+    gc.disable()
+    from proxyd import serving
+
+    gc.freeze()
+    gc.enable()
+    return serving.run(settings, options.config, with_demo=options.demo)
+
+
+def _create_user(settings: Settings, options: Namespace) -> int:
+    from proxyd import bookkeeping, loop
+
+    said = bookkeeping.create_user(
+        settings,
+        email=options.email,
+        username=options.username,
+        password=_password(from_stdin=options.password_stdin),
+        amounts=_amounts(options),
+    )
+    say(loop.run(said))
+    return 0
+
+
+def _password(*, from_stdin: bool) -> str:
+    if from_stdin:
+        try:
+            return sys.stdin.buffer.readline().decode().rstrip("\r\n")
+        except UnicodeDecodeError:
+            raise MarketError(Code.INVALID_FIELD, "The password is not UTF-8 text.") from None
+    if not sys.stdin.isatty():
+        raise MarketError(
+            Code.INVALID_FIELD, "There is no terminal to ask for a password: use --password-stdin."
+        )
     try:
-        yield store
-    finally:
-        await store.close()
+        password = getpass.getpass("Password: ")
+        again = getpass.getpass("The same again: ")
+    except EOFError:
+        raise MarketError(Code.INVALID_FIELD, "No password was given.") from None
+    if password != again:
+        raise MarketError(Code.INVALID_FIELD, "The two passwords differ.")
+    return password
 
 
-async def _add_funded(
-    tx: Transaction, user: UserRow, amounts: Amounts, identifiers: Identifiers
-) -> Amounts:
-    await accounts.add_user(tx, user)
-    _, balance = await _deposit_all(tx, user.email, amounts, f"opening:{user.id}", identifiers)
-    return balance
+def _deposit(settings: Settings, options: Namespace) -> int:
+    from proxyd import bookkeeping, loop
+
+    said = bookkeeping.deposit(
+        settings, email=options.email, amounts=_amounts(options), reference=options.reference
+    )
+    say(loop.run(said))
+    return 0
 
 
-async def _deposit_all(
-    tx: Transaction, email: str, amounts: Amounts, reference: str, identifiers: Identifiers
-) -> tuple[bool, Amounts]:
-    new = False
-    for currency, amount in amounts.items():
-        if amount:
-            new |= await accounts.deposit(
-                tx,
-                email=email,
-                currency=currency,
-                amount=amount,
-                reference=reference,
-                transfer_id=identifiers.new(),
-                now=clock.seconds(),
-            )
-    return new, await accounts.spendable(tx, email)
+def _audit(settings: Settings, _options: Namespace) -> int:
+    from proxyd import bookkeeping, loop
+
+    agrees, said = loop.run(bookkeeping.audit(settings))
+    say(said)
+    return 0 if agrees else FAILED
 
 
-def _in_words(amounts: Amounts) -> str:
-    return ", ".join(f"{shown(amount)} {currency}" for currency, amount in amounts.items())
+def _backup(settings: Settings, options: Namespace) -> int:
+    from storage.backup import back_up
+    from storage.place import place
+
+    size = back_up(settings.storage.url, options.file)
+    say(f"{options.file}: {size} bytes, a copy of {place(settings.storage.url)}")
+    return 0
 
 
-def _report_in_words(report: Report) -> str:
-    lines = [f"{report.transfers} transfers over {report.accounts} accounts"]
-    for check in report.checks:
-        lines.append(f"{'ok  ' if not check.differences else 'FAIL'} {check.promise}")
-        lines.extend(f"       {difference}" for difference in check.differences)
-    lines.append("the ledger agrees" if report.passed else "the ledger does not agree")
-    return "\n".join(lines)
+def _config_check(settings: Settings, options: Namespace) -> int:
+    """Say that the settings are right; whoever gets here has read them without a mistake."""
+    from proxyd.secret import exposed_files
+
+    for warning in exposed_files(settings):
+        complain(f"warning: {warning}")
+    say(f"{options.config or 'the defaults and the environment'}: the settings are right")
+    return 0
+
+
+def _amounts(options: Namespace) -> "Amounts":
+    from market.money import Currency
+
+    return {Currency.USD: options.usd, Currency.CREDIT: options.credits}
+
+
+COMMANDS: dict[str, Callable[[Settings, Namespace], int]] = {
+    "serve": _serve,
+    "user create": _create_user,
+    "wallet deposit": _deposit,
+    "ledger audit": _audit,
+    "backup": _backup,
+    "config check": _config_check,
+}

@@ -5,10 +5,9 @@ import logging
 import signal
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib.metadata import version
 from ipaddress import ip_address
 from itertools import count
 from pathlib import Path
@@ -28,6 +27,7 @@ from api.referrals import ReferralRoutes
 from api.server import HttpServer
 from api.wallet import WalletRoutes
 from api.workers import WorkerRoutes
+from config.load import SettingsError
 from config.settings import Settings
 from market.accounts import Accounts, LoginLimits
 from market.assistant.asking import Asking, Slots
@@ -49,8 +49,9 @@ from market.referrals import Referrals, Rewards
 from market.throttle import Throttle
 from market.tokens import Tokens
 from market.wallet import Wallet
-from proxyd import clock, tasks
+from proxyd import __version__, clock, dialled, tasks
 from proxyd.access_log import AccessLog
+from proxyd.activation import Held
 from proxyd.egress.own import OwnAddresses
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import DnsResolver
@@ -78,14 +79,15 @@ from proxyd.meter import Meter
 from proxyd.metrics import Metrics, Sources
 from proxyd.node import Node
 from proxyd.notify import ServiceManager
-from proxyd.secret import signing_key
+from proxyd.secret import exposed_files, signing_key
 from proxyd.shared_meter import SharedMeter
 from proxyd.shares import Fence
 from proxyd.timed_store import TimedStore
 from proxyd.upstream import OpenAiModel
 from proxyd.wire.events import Address
 from storage.errors import StoreError
-from storage.open import open_store, place
+from storage.open import open_store
+from storage.place import place
 from storage.store import Store, probe
 
 DAY_SECONDS = 86_400
@@ -95,8 +97,6 @@ EXPIRY_CHECK_SECONDS = 2.0
 TAKE_BACK_CHECK_SECONDS = 15.0
 BURY_CHECK_SECONDS = 1.0
 CLOSE_SECONDS = 8.0  # the API's requests in progress have 5 s of them (`api.server`)
-
-Held = Mapping[str, list[socket.socket]]
 
 _logger = logging.getLogger("daemon")
 
@@ -121,12 +121,15 @@ class Listeners:
 
         Raises:
             CannotListenError: an address or the certificate cannot be used.
+            SettingsError: buyers would be told an address that leads nowhere.
         """
-        tls = tls_context(settings.api.tls_cert, settings.api.tls_key)
         host = settings.proxy.host
         with ExitStack() as opened:
             for sock in (sock for socks in held.values() for sock in socks):
                 opened.enter_context(sock)
+            if problems := list(dialled.problems(settings, held)):
+                raise SettingsError(problems)
+            tls = tls_context(settings.api.tls_cert, settings.api.tls_key)
             api, proxy = held.get("api", []), held.get("proxy", [])
             if not api:
                 api = [opened.enter_context(listen(settings.api.host, settings.api.port, "API"))]
@@ -236,7 +239,7 @@ class Daemon:
                 store,
                 lambda: self.outbox.waiting,
                 self.access_log,
-                version("proxyd"),
+                __version__,
             )
         )
         self.http = HttpServer(
@@ -254,7 +257,7 @@ class Daemon:
             authenticate=self.accounts.authenticate,
             authenticate_worker=self.devices.authenticate,
             body_max_bytes=settings.api.body_max_bytes,
-            version=version("proxyd"),
+            version=__version__,
             base_url=settings.api.base_url,
             seal=Seal(key),
             now=clock.seconds,
@@ -342,7 +345,6 @@ class Daemon:
             recovered = await self.leases.recover()
             if recovered:
                 _logger.info("leases that a dead daemon had left open, taken back: %d", recovered)
-        await self.passwords.prepare()
         self.own_addresses.open()
         loop = asyncio.get_running_loop()
         self._writers = [
@@ -579,7 +581,8 @@ async def build(settings: Settings, held: Held = MappingProxyType({})) -> Daemon
         held: sockets that the service manager has bound, by what they are for.
 
     Raises:
-        CannotListenError, CannotOpenError, SigningKeyError, CannotRecordError: why, in its message.
+        CannotListenError, CannotOpenError, SigningKeyError, CannotRecordError, SettingsError: why,
+            in its message.
     """
     listeners = Listeners.open(settings, held)
     try:
@@ -590,6 +593,8 @@ async def build(settings: Settings, held: Held = MappingProxyType({})) -> Daemon
     access_log = None
     try:
         key = signing_key(settings)
+        for warning in exposed_files(settings):
+            _logger.warning("%s", warning)
         access_log = _access_log(settings, key)
         daemon = Daemon(settings, listeners, store, key, access_log)
         await store.claim(lambda: daemon.stop_failed("the claim on the database is lost"))

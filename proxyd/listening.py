@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from config.settings import Settings
+from proxyd.errors import CannotServeError
 
 BACKLOG = 1024
 PORT_MAX = 65_535
@@ -19,7 +20,7 @@ _SETTINGS = {
 }
 
 
-class CannotListenError(Exception):
+class CannotListenError(CannotServeError):
     """An address cannot be listened on; the message says which and why, for the operator."""
 
 

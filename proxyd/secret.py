@@ -7,25 +7,37 @@ from pathlib import Path
 
 from config.check import SIGNING_KEY_MIN_BYTES
 from config.settings import Settings
+from proxyd import privacy
+from proxyd.errors import CannotServeError
+from proxyd.privacy import Readers, readers
 
 FILE_NAME = "signing.key"
 MADE_BYTES = 48
 
 
-class SigningKeyError(Exception):
+class SigningKeyError(CannotServeError):
     """There is no usable signing key; the message says why, for the operator."""
 
 
 def signing_key(settings: Settings) -> bytes:
     """Return the key that signs session tokens, making it if this is the first start.
 
+    One that every user of the machine may read is refused, as ssh does: each of them could log in
+    as anybody. A group may be meant, so that is a warning (`privacy.warnings`).
+
     Raises:
-        SigningKeyError: the file cannot be read or written, or holds too little.
+        SigningKeyError: the file cannot be read or written, is everybody's, or holds too little.
     """
     if settings.auth.signing_key:
         return settings.auth.signing_key.encode()
     path = key_file(settings)
     try:
+        if path.exists() and readers(path) is Readers.EVERYBODY:
+            raise SigningKeyError(
+                f"the signing key {path} may be read or changed by {Readers.EVERYBODY}, who could "
+                f"log in as anybody: chmod go-rwx {path}, and delete it if that may have happened: "
+                "a new one is made, and ends every login"
+            )
         key = _made(path) if not path.exists() else path.read_bytes().strip()
     except OSError as error:
         raise SigningKeyError(f"the signing key {path}: {error.strerror}") from error
@@ -46,6 +58,12 @@ def key_problems(settings: Settings) -> Iterator[str]:
         yield f"auth.signing_key_file: {path}: {error.strerror}"
     except SigningKeyError as error:
         yield f"auth.signing_key_file: {error}"
+
+
+def exposed_files(settings: Settings) -> list[str]:
+    """Return a warning for each file of the daemon's that others may read."""
+    key = None if settings.auth.signing_key else key_file(settings)
+    return privacy.warnings(settings.storage.url, key)
 
 
 def key_file(settings: Settings) -> Path:

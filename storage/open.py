@@ -1,15 +1,13 @@
 """From a URL to a store that is ready to use, its schema up to date."""
 
-from pathlib import Path
-
-from storage import postgres
-from storage.postgres import PostgresStore
-from storage.sqlite import SqliteStore
+from storage.place import SQLITE
 from storage.store import Store
 
 
 async def open_store(url: str, *, pool_size: int = 10, create: bool = True) -> Store:
     """Open the database that `url` names, and bring its schema up to date.
+
+    Only the driver of that engine is imported.
 
     Args:
         url: `sqlite:///relative.db`, `sqlite:////absolute.db` or `postgresql://…`.
@@ -19,13 +17,10 @@ async def open_store(url: str, *, pool_size: int = 10, create: bool = True) -> S
     Raises:
         CannotOpenError: unreadable, locked, read-only, unreachable, or made by a newer program.
     """
-    if url.startswith("sqlite:///"):
-        return await SqliteStore.open(url.removeprefix("sqlite:///"), create=create)
+    if url.startswith(SQLITE):
+        from storage.sqlite import SqliteStore  # noqa: PLC0415 - see above
+
+        return await SqliteStore.open(url.removeprefix(SQLITE), create=create)
+    from storage.postgres import PostgresStore  # noqa: PLC0415 - see above
+
     return await PostgresStore.open(url, pool_size=pool_size)
-
-
-def place(url: str) -> str:
-    """Return where the database of a URL is, and nothing that could be a secret."""
-    if url.startswith("sqlite:///"):
-        return str(Path(url.removeprefix("sqlite:///")).resolve())
-    return postgres.place(url)

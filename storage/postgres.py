@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Self
-from urllib.parse import urlsplit
 
 import asyncpg
 
 from storage import migrate
 from storage.errors import CannotOpenError, ConstraintError, StoreError, UnavailableError
+from storage.place import place
 from storage.postgres_link import CHANNEL, PostgresLink
 from storage.store import Arguments, Result, Row, Unit, Value
 
@@ -223,18 +223,6 @@ async def _prepare(connection: "_Connection") -> None:
         await _Transaction(connection).run(
             migrate.INSERT_VERSION, version=step.version, name=step.name
         )
-
-
-def place(url: str) -> str:
-    """Return where a database is, and nothing that could be a secret."""
-    try:
-        parts = urlsplit(url)
-        port = f":{parts.port}" if parts.port else ""
-    except ValueError:
-        return "the PostgreSQL database"
-    if "@" in parts.path or "@" in (parts.hostname or ""):
-        return "the PostgreSQL database"
-    return f"postgresql://{parts.hostname or ''}{port}{parts.path}"
 
 
 def _reason(error: BaseException) -> str:

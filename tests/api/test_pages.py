@@ -3,9 +3,15 @@
 import asyncio
 import re
 from pathlib import Path
+from typing import Any
 
+import pytest
 from support.browser import CHROMIUM, FLAGS, needs_chromium
 from support.service import Service
+
+from api import openapi
+from api.server import HttpServer
+from market.once import Seal
 
 
 async def get(service: Service, path: str) -> tuple[int, str, str]:
@@ -29,6 +35,32 @@ async def test_the_page_takes_nothing_from_elsewhere(service: Service) -> None:
     async with service.http.get(service.url + "/docs") as response:
         assert response.headers["Content-Security-Policy"].startswith("default-src 'self'")
         assert response.headers["Server"] == "proxyd"
+
+
+async def nobody(token: str) -> Any:
+    raise AssertionError(token)
+
+
+def test_the_api_is_described_when_somebody_asks_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def document(routes: Any, *, version: str, base_url: str) -> dict[str, Any]:
+        made.append(version)
+        return {"openapi": "3.1.0"}
+
+    monkeypatch.setattr(openapi, "document", document)
+    server = HttpServer(
+        [],
+        authenticate=nobody,
+        authenticate_worker=nobody,
+        body_max_bytes=1024,
+        seal=Seal(b"k" * 40),
+        now=lambda: 0,
+        version="1",
+    )
+    assert made == []
+    assert [server._pages["/openapi.json"].body for _ in range(2)] == [b'{"openapi":"3.1.0"}\n'] * 2
+    assert made == ["1"]
 
 
 async def test_pages_are_only_looked_at(service: Service) -> None:

@@ -4,8 +4,11 @@ import asyncio
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
+from argon2 import PasswordHasher, extract_parameters
+from argon2.exceptions import VerifyMismatchError
 
 from market.errors import Code, MarketError
 from market.passwords import THREADS, WAITING_MAX, WAITING_MAX_PER_CLIENT, Passwords
@@ -66,30 +69,43 @@ async def test_nothing_belongs_to_what_is_no_hash(encoded: str, passwords: Passw
     assert not await passwords.verify("correct horse", encoded)
 
 
-@pytest.mark.parametrize("prepared", [False, True])
-async def test_nothing_belongs_to_nobody(prepared: bool, passwords: Passwords) -> None:
-    if prepared:
-        await passwords.prepare()
+async def test_nothing_belongs_to_nobody(passwords: Passwords) -> None:
     assert not await passwords.verify("correct horse", None)
     assert not await passwords.verify("a password that nobody has", None)
     assert not await passwords.verify("", None)
 
 
-async def test_nobody_costs_as_much_work_as_somebody(
-    passwords: Passwords, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worked: list[str] = []
-    matches = Passwords._matches
+async def test_nobody_costs_as_much_work_as_somebody(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[str] = []
+    verify = PasswordHasher.verify
 
-    def counted(self: Passwords, password: str, encoded: str) -> bool:
-        worked.append(encoded)
-        return matches(self, password, encoded)
+    def counted(self: PasswordHasher, encoded: str, password: str) -> bool:
+        computed.append(encoded)
+        return verify(self, encoded, password)
 
-    monkeypatch.setattr(Passwords, "_matches", counted)
-    await passwords.prepare()
-    await passwords.verify("correct horse", None)
-    assert len(worked) == 1
-    assert worked[0].startswith("$argon2id$v=19$m=64,t=1,p=1$")
+    monkeypatch.setattr(PasswordHasher, "verify", counted)
+    with closing(Passwords(time_cost=2, memory_kib=128)) as passwords:
+        somebody = await passwords.hash("correct horse")
+        await passwords.verify("wrong horse", somebody)
+        await passwords.verify("wrong horse", None)
+    assert len(computed) == 2
+    assert extract_parameters(computed[0]) == extract_parameters(computed[1])
+
+
+async def test_what_is_compared_for_nobody_is_a_hash_that_is_worked_out() -> None:
+    """It says that they differ, which argon2 knows in the end, and not that it is no hash."""
+    with closing(Passwords(time_cost=TIME_COST, memory_kib=MEMORY_KIB)) as passwords:
+        with pytest.raises(VerifyMismatchError):
+            PasswordHasher().verify(passwords._decoy, "correct horse")
+
+
+async def test_making_what_hashes_hashes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hashed(self: PasswordHasher, password: str) -> str:
+        raise AssertionError("hashed")
+
+    monkeypatch.setattr(PasswordHasher, "hash", hashed)
+    with closing(Passwords(time_cost=TIME_COST, memory_kib=MEMORY_KIB)) as passwords:
+        assert not await passwords.verify("correct horse", None)
 
 
 async def test_hashing_leaves_the_loop_free(

@@ -78,7 +78,7 @@ def test_a_command_ends_the_process_though_a_task_ignores_its_cancellation() -> 
     program = """
         import asyncio, sys
         from contextlib import suppress
-        from proxyd import __main__, tasks
+        from proxyd import loop, tasks
 
         tasks.ATTEMPT_SECONDS = 0.05
 
@@ -93,7 +93,7 @@ def test_a_command_ends_the_process_though_a_task_ignores_its_cancellation() -> 
             return 7
 
         running = []
-        sys.exit(__main__._run(command()))
+        sys.exit(loop.run(command()))
     """
     run = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],

@@ -202,7 +202,7 @@ def make(root: Path) -> None:
     _copy_this_version(root / INSTALLED)
     first = page_blocks()[0].splitlines()
     setup = next(index for index, line in enumerate(first) if line.startswith("make "))
-    is_set_up = (root / INSTALLED / ".venv" / ".complete").exists()
+    is_set_up = (root / INSTALLED / ".venv" / "bin" / "proxyd").exists()
     _inside(root, "\n".join(first[setup if is_set_up else 0 : setup + 1]))
 
 

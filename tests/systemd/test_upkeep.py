@@ -11,7 +11,9 @@ def test_an_upgrade_serves_the_new_version(running: Service, token: str) -> None
     look = metrics.format("http://127.0.0.1:8080/metrics")
     assert f'{version}"0.1.0"' in machine.says(look)
     before = running.main_pid
-    machine.run('sed -i \'s/^version = "0.1.0"/version = "0.1.1"/\' /opt/proxyd/pyproject.toml')
+    machine.run(
+        'sed -i \'s/^__version__ = "0.1.0"/__version__ = "0.1.1"/\' /opt/proxyd/proxyd/__init__.py'
+    )
     machine.run(block("before-upgrade.db"), **AS_SERVICE, **FROM_WHEELS)
     assert running.main_pid != before
     assert f'{version}"0.1.1"' in machine.says(look)

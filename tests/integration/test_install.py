@@ -1,0 +1,159 @@
+"""`make install`: a program of its own, from a clean checkout, with what serving needs and no more.
+
+No index is asked: what it depends on comes from where the tests have it.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.process import READY, ROOT, environment
+from support.waiting import until_true
+
+PACKAGES = ("api", "config", "market", "proxyd", "storage")
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clean checkout, which lies somewhere else than the program will."""
+    target = tmp_path_factory.mktemp("source") / "proxyd"
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True).stdout.decode()
+    for name in filter(None, names.split("\0")):
+        if (ROOT / name).exists():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name)
+    return target
+
+
+@pytest.fixture(scope="module")
+def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment without an index, where what the tests have can be imported, but proxyd."""
+    others = tmp_path_factory.mktemp("others")
+    for path in Path(sysconfig.get_paths()["purelib"]).iterdir():
+        if "proxyd" not in path.name:
+            (others / path.name).symlink_to(path)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PROXYD_")}
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)
+    return {
+        **kept,
+        "PIP_NO_INDEX": "1",
+        "PIP_NO_DEPS": "1",
+        "PIP_NO_BUILD_ISOLATION": "0",  # pip's way of saying that it is switched off
+        "PYTHONPATH": str(others),
+    }
+
+
+def install(checkout: Path, prefix: Path, variables: dict[str, str]) -> str:
+    """Run `make install`; return what it prints."""
+    done = subprocess.run(
+        ["make", "install", f"PREFIX={prefix}", f"PYTHON={sys.executable}"],
+        cwd=checkout,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def prefix(
+    checkout: Path, variables: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Where it is installed, in the place of an older one; the checkout is gone by then.
+
+    That one stands where `make setup` had left something.
+    """
+    target = tmp_path_factory.mktemp("opt") / "proxyd"
+    (target / ".venv").mkdir(parents=True)
+    for name in (".complete", "tool"):
+        (target / ".venv" / name).touch()
+    version = checkout / "proxyd" / "__init__.py"
+    of_today = version.read_text()
+    version.write_text(of_today.replace("0.1.0", "0.0.9"))
+    assert install(checkout, target, variables).endswith("proxyd 0.0.9\n")
+    assert not (target / ".venv" / "tool").exists()
+    version.write_text(of_today)
+    assert install(checkout, target, variables).endswith("proxyd 0.1.0\n")
+    tracked = {path.name for path in ROOT.iterdir()} | {"build", "proxyd.egg-info"}
+    assert {path.name for path in checkout.iterdir()} <= tracked
+    assert not list(checkout.glob("build/lib*"))
+    shutil.rmtree(checkout)
+    return target
+
+
+def site_packages(prefix: Path) -> Path:
+    (found,) = (prefix / ".venv" / "lib").glob("python*/site-packages")
+    return found
+
+
+def test_it_asks_for_what_serving_needs_and_nothing_else(prefix: Path) -> None:
+    (metadata,) = site_packages(prefix).glob("proxyd-*.dist-info/METADATA")
+    asked = re.findall(r"^Requires-Dist: ([\w.-]+)$", metadata.read_text(), re.MULTILINE)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert asked == project["dependencies"]
+    found = {path.name.partition("-")[0] for path in site_packages(prefix).glob("*.dist-info")}
+    assert found <= {"proxyd", "pip", "setuptools"}  # the last two came with the environment
+
+
+def test_everything_of_it_is_installed_and_compiled(prefix: Path) -> None:
+    for package in PACKAGES:
+        for source in (ROOT / package).rglob("*"):
+            installed = site_packages(prefix) / source.relative_to(ROOT)
+            if source.suffix in (".py", ".sql", ".toml"):
+                assert installed.read_bytes() == source.read_bytes()
+            if source.suffix == ".py":
+                compiled = installed.parent / "__pycache__"
+                assert list(compiled.glob(f"{source.stem}.cpython-*.pyc")), source
+
+
+@pytest.fixture
+def serving(
+    prefix: Path, variables: dict[str, str], tmp_path: Path
+) -> Iterator[subprocess.Popen[str]]:
+    """The installed program, serving from a folder that has nothing to do with it."""
+    log = tmp_path / "log"
+    with log.open("w") as err:
+        process = subprocess.Popen(
+            [prefix / ".venv" / "bin" / "proxyd", "serve"],
+            cwd=tmp_path,
+            env=variables | environment(f"sqlite:///{tmp_path}/proxyd.db", **variables),
+            stderr=err,
+            text=True,
+        )
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_it_serves_without_its_source(serving: subprocess.Popen[str], tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    until_true(
+        lambda: READY.search(log.read_text()) is not None or serving.poll() is not None, "ready"
+    )
+    assert READY.search(log.read_text()), log.read_text()
+    serving.terminate()
+    assert serving.wait(timeout=60) == 0
+
+
+def test_no_index_may_have_it(prefix: Path) -> None:
+    (metadata,) = site_packages(prefix).glob("proxyd-*.dist-info/METADATA")
+    assert "\nClassifier: Private :: Do Not Upload\n" in metadata.read_text()
+
+
+def test_the_unit_starts_what_is_installed_where_the_page_says() -> None:
+    default = re.search(r"^PREFIX \?= (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert default is not None
+    unit = (ROOT / "systemd" / "proxyd.service").read_text()
+    assert f"\nExecStart={default[1]}/.venv/bin/proxyd serve" in unit
+    assert "\nmake -C /opt/proxyd install " in (ROOT / "docs" / "operations.md").read_text()

@@ -1,0 +1,88 @@
+"""A command loads what it works with, and does not wait for what only another one needs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import process
+
+SERVERS = {"aiohttp", "prometheus_client", "pycares", "aiodns", "swagger_ui"}
+DRIVERS = {"aiosqlite", "asyncpg", "sqlite3"}
+CRYPTOGRAPHY = {"cryptography", "jwt", "argon2"}
+OTHERS = {"PIL", "aiosmtplib", "multipart", "uvloop"}
+HEAVY = SERVERS | DRIVERS | CRYPTOGRAPHY | OTHERS
+SQLITE = {"aiosqlite", "sqlite3"}
+
+EMAIL = "ada@example.com"
+CREATE = ("user", "create", EMAIL, "--username", "ada", "--password-stdin")
+
+
+def loaded(database: Path, *arguments: str, stdin: str = "") -> set[str]:
+    """Run a command to its good end; return the packages that it has imported, of all there are."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "proxyd", *arguments],
+        env=process.environment(f"sqlite:///{database}"),
+        cwd=process.ROOT,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    found = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
+    assert "argparse" in found
+    return found
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["serve", "--help"]])
+def test_the_version_and_help_wait_for_nothing(tmp_path: Path, arguments: list[str]) -> None:
+    found = loaded(tmp_path / "unused.db", *arguments)
+    assert found & (HEAVY | {"asyncio", "msgspec", "config", "market", "storage", "api"}) == set()
+
+
+def test_settings_are_checked_without_a_server_or_a_database(tmp_path: Path) -> None:
+    assert loaded(tmp_path / "unused.db", "config", "check") & HEAVY == set()
+
+
+def test_what_works_on_the_books_loads_the_driver_of_its_database_alone(tmp_path: Path) -> None:
+    database = tmp_path / "proxyd.db"
+    books = SQLITE | {"argon2", "uvloop"}
+    assert loaded(database, *CREATE, stdin="long enough\n") & HEAVY == books
+    assert loaded(database, "wallet", "deposit", EMAIL, "--usd", "1") & HEAVY == books
+    assert loaded(database, "ledger", "audit") & HEAVY == books
+    assert loaded(database, "backup", str(tmp_path / "copy.db")) & HEAVY == {"sqlite3"}
+
+
+def test_nobody_looks_for_garbage_in_what_serves() -> None:
+    """Not while it is imported, which would take a tenth of a start, and never again."""
+    script = """
+import gc
+from argparse import Namespace
+from unittest.mock import patch
+
+from proxyd import commands
+
+collections = []
+gc.callbacks.append(lambda phase, about: collections.append(phase))
+freeze = gc.freeze
+
+def freeze_and_tell():
+    gc.callbacks.clear()
+    freeze()
+
+with patch("gc.freeze", freeze_and_tell), patch("asyncio.Runner.run", lambda _, work: work.close()):
+    commands.COMMANDS["serve"](None, Namespace(config=None, demo=False))
+print(collections, gc.isenabled(), gc.get_freeze_count() > 30_000)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=process.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("[] True True\n", "")
