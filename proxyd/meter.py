@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from market.credentials import matches
@@ -21,9 +22,13 @@ from proxyd.wire.events import Refusal
 from storage.errors import StoreError, UnavailableError
 
 if TYPE_CHECKING:
-    from proxyd.relay.closing import InTransit
+    from proxyd.relay.closing import Closing, InTransit
 
 FLUSH_SECONDS = 0.5
+# Sinks of a session that have taken nothing since they were asked last are asked again in turn, so
+# many at a time: a thousand clients that never read cost what a few do. That one of them takes more
+# is noticed all the same, since more is written to it then.
+STALLED_ASKED = 32
 REMEMBER_SECONDS = 60.0
 
 REFUSAL_OF_STATUS = {
@@ -49,20 +54,29 @@ class LiveSession:
     """A session in memory: its budget, its counters, its connections.
 
     `available` bytes may be taken; `used` bytes were delivered; `granted` bytes are both and those
-    on their way.
+    that were read and not yet written.
+
+    What is `used` was given to the kernel; some of it may not have left this machine. The session
+    keeps, for each sink where that may be so, at most how many bytes it is: what was written there
+    adds to it, asking the kernel lowers it, and a sink with nothing left is dropped. So a count
+    costs a question for each sink that has moved, and none for those that are idle. What always
+    holds, and `certain` asserts: `reported <= certain <= used <= granted`. What is certain never
+    falls: a refund takes at most what was not certain.
     """
 
     __slots__ = (
+        "_in_transit",
+        "_moved",
         "_on_exhausted",
         "_pace",
         "_waiting",
         "available",
+        "closings",
         "connections",
         "cuts",
         "expires_at",
         "granted",
         "id",
-        "in_transit",
         "lease_id",
         "names",
         "password_hash",
@@ -91,7 +105,9 @@ class LiveSession:
         self.reported = 0
         self.cuts = 0
         self.connections: set[MeteredConnection] = set()
-        self.in_transit: set[InTransit] = set()
+        self.closings: set[Closing] = set()
+        self._in_transit: dict[InTransit, int] = {}
+        self._moved: set[InTransit] = set()
         self._waiting: set[Callable[[], None]] = set()
         self._on_exhausted = on_exhausted
         self._pace = pace
@@ -126,11 +142,28 @@ class LiveSession:
         for resume in waiting:
             resume()
 
-    def deliver(self, size: int) -> None:
-        """Count bytes that were delivered; the last one of the budget exhausts the session."""
+    def deliver(self, size: int, sink: "InTransit | None" = None) -> None:
+        """Count bytes that were delivered; the last one of the budget exhausts the session.
+
+        Args:
+            size: how many.
+            sink: where some of them may still wait to leave this machine; None if none do.
+        """
+        if sink is not None:
+            self.may_wait(sink, size)
         self.used += size
         if self.used == self.granted:
             self._on_exhausted(self)
+
+    def may_wait(self, sink: "InTransit", size: int) -> None:
+        """Note that of the bytes used at most so many more may not have left through a sink."""
+        self._in_transit[sink] = self._in_transit.get(sink, 0) + size
+        self._moved.add(sink)
+
+    def forget(self, sink: "InTransit") -> None:
+        """Ask a sink nothing any more: what waits there is refunded, or has become another's."""
+        self._in_transit.pop(sink, None)
+        self._moved.discard(sink)
 
     def refund(self, size: int) -> None:
         """Count bytes as not delivered after all; nothing once the session has left `active`.
@@ -169,9 +202,20 @@ class LiveSession:
     def certain(self) -> int:
         """Return how many bytes are used whatever happens to this process now.
 
-        What waits in the kernel's queues would be lost with it, and is written down later.
+        What waits in the kernel's queues would be lost with it, and is written down later. Asked
+        are the sinks that moved since the last time, and a few of those that stand still.
         """
-        return self.used - sum(each.unsent() for each in self.in_transit)
+        in_transit = self._in_transit
+        moved, self._moved = self._moved, set()
+        stalled = (each for each in in_transit if each not in moved)
+        for sink in (*islice(stalled, STALLED_ASKED), *moved):
+            most = in_transit.pop(sink)
+            if waiting := min(most, sink.unsent()):
+                in_transit[sink] = waiting  # behind all others, whose turn comes first then
+        certain = self.used - sum(in_transit.values())
+        # Better no daemon than one that bills what was not delivered.
+        assert self.reported <= certain <= self.used <= self.granted  # noqa: S101
+        return certain
 
 
 class Meter:
@@ -326,7 +370,7 @@ class Meter:
             return None
         for connection in tuple(session.connections):
             connection.abort()
-        for closing in tuple(session.in_transit):  # so that what is settled is what was delivered
+        for closing in tuple(session.closings):  # so that what is settled is what was delivered
             closing.abort()
         session.cuts += 1
         if session.status is SessionStatus.ACTIVE:

@@ -6,10 +6,11 @@ import gc
 from support.market import Market
 
 from market.bandwidth import Purchase
+from market.leases import Grant
 from market.money import GB
 from market.notices import Notice, Topic
 from market.states import SessionStatus
-from proxyd.meter import LiveSession, Meter
+from proxyd.meter import STALLED_ASKED, LiveSession, Meter
 from proxyd.shared_meter import SharedMeter
 from proxyd.shares import Fence
 from proxyd.wire.events import Refusal
@@ -74,3 +75,66 @@ async def test_a_session_that_ended_elsewhere_leaves_nothing_behind(market: Mark
     kept = [each for each in gc.get_objects() if isinstance(each, LiveSession)]
     assert [each for each in kept if each.id == bought.session_id] == []
     await meter.stop()
+
+
+class Stalled:
+    """A sink that holds bytes until a test lets them go, and counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.waiting = 10
+        self.asked = 0
+
+    def unsent(self) -> int:
+        self.asked += 1
+        return self.waiting
+
+
+def session_of(granted_bytes: int) -> LiveSession:
+    """Return a session that nobody else knows."""
+    grant = Grant(
+        session_id="session",
+        username="somebody",
+        password_hash="",
+        status=SessionStatus.ACTIVE,
+        expires_at=2**40,
+        lease_id="lease",
+        granted_bytes=granted_bytes,
+        names=(),
+    )
+    return LiveSession(grant, lambda _: None)
+
+
+def test_sinks_that_stand_still_are_asked_a_few_at_a_time_and_each_in_its_turn() -> None:
+    session = session_of(GB)
+    sinks = [Stalled() for _ in range(3 * STALLED_ASKED)]
+    for sink in sinks:
+        session.deliver(10, sink)
+    assert session.certain() == 0
+    assert {each.asked for each in sinks} == {1}
+    for sink in sinks:
+        sink.waiting = 0
+    for turn in (1, 2, 3):
+        assert session.certain() == 10 * STALLED_ASKED * turn
+        assert sum(each.asked for each in sinks) == len(sinks) + STALLED_ASKED * turn
+    assert session.certain() == session.used
+
+
+def test_a_sink_that_takes_more_is_asked_at_once_however_many_stand_still() -> None:
+    session = session_of(GB)
+    sinks = [Stalled() for _ in range(3 * STALLED_ASKED)]
+    for sink in sinks:
+        session.deliver(10, sink)
+    session.certain()
+    sinks[-1].waiting = 0
+    session.deliver(5, sinks[-1])
+    assert session.certain() == 15
+
+
+def test_a_sink_that_claims_more_than_it_was_given_makes_nothing_uncertain_again() -> None:
+    session = session_of(GB)
+    sink = Stalled()
+    sink.waiting = 4
+    session.deliver(10, sink)
+    assert session.certain() == 6
+    sink.waiting = 9
+    assert session.certain() == 6
