@@ -191,7 +191,8 @@ class Daemon:
             self.accounts,
             _login_limits(settings),
         )
-        self.leases = Leases(store, self.identifiers, clock.seconds)
+        # Whoever comes with a session must not wait for what the API asks.
+        self.leases = Leases(store.set_aside(), self.identifiers, clock.seconds)
         self.meter, self.node = self._metering()
         self.bandwidth = Bandwidth(
             store,

@@ -12,11 +12,11 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
-from market.credentials import matches
+from market.credentials import is_username, matches
 from market.leases import Grant, Leases, Share, Usage
 from market.states import SessionStatus
 from proxyd.addresses import Addresses
-from proxyd.lookups import Lookups
+from proxyd.lookups import Lookups, Strangers
 from proxyd.pace import Pace
 from proxyd.wire.events import Refusal
 from storage.errors import StoreError, UnavailableError
@@ -243,6 +243,7 @@ class Meter:
         self._by_username: dict[str, LiveSession] = {}
         self._by_id: dict[str, LiveSession] = {}
         self._lookups: Lookups[tuple[str, bytes], LiveSession] = Lookups(self._find)
+        self._strangers: Strangers[tuple[str, bytes]] = Strangers()
         self._addresses = Addresses(self._find_by_address)
         self._opening: dict[str, asyncio.Event] = {}
         self._cut_unseen: dict[str, SessionStatus] = {}
@@ -259,37 +260,48 @@ class Meter:
     # --- what the gateway asks -----------------------------------------------------------------
 
     def admit(
-        self, username: bytes, password: bytes, decide: Callable[[LiveSession | Refusal], None]
+        self,
+        username: bytes,
+        password: bytes,
+        asker: str,
+        decide: Callable[[LiveSession | Refusal], None],
     ) -> None:
         """Decide whether credentials open a session, from memory if it is known there.
 
-        `decide` is called once, perhaps before this returns. A wrong password is told before
-        anything about the session.
+        A wrong password is told before anything about the session.
+
+        Args:
+            username: as the client has shown it; one that was never made is wrong at once.
+            password: the same.
+            asker: the client's network, for which a question to the store counts.
+            decide: is called once, perhaps before this returns.
         """
-        try:
-            name = username.decode("ascii")
-        except UnicodeDecodeError:
-            decide(Refusal.WRONG)
-            return
+        name = username.decode("latin-1")
         session = self._by_username.get(name)
-        if session is None:
-            self._lookups.ask((name, password), lambda found: decide(self._admitted(found)))
-        elif matches(password, session.password_hash):
-            decide(self._admitted(session))
-        else:
+        if session is not None:
+            right = matches(password, session.password_hash)
+            decide(self._admitted(session) if right else Refusal.WRONG)
+        elif not is_username(name) or (name, password) in self._strangers:
             decide(Refusal.WRONG)
+        else:
+            self._lookups.ask((name, password), asker, lambda found: decide(self._admitted(found)))
 
     def admit_address(
-        self, slot: int, address: str, decide: Callable[[LiveSession | Refusal], None]
+        self,
+        slot: int,
+        address: str,
+        asker: str,
+        decide: Callable[[LiveSession | Refusal], None],
     ) -> None:
         """Decide whether a client's address opens a session on a port without passwords.
 
         Args:
             slot: which of those ports.
             address: the client's.
+            asker: its network, as in `admit`.
             decide: as in `admit`.
         """
-        self._addresses.ask((slot, address), lambda found: decide(self._admitted(found)))
+        self._addresses.ask((slot, address), asker, lambda found: decide(self._admitted(found)))
 
     def _admitted(self, session: LiveSession | Refusal) -> LiveSession | Refusal:
         if isinstance(session, Refusal):
@@ -305,7 +317,10 @@ class Meter:
     async def _find(self, shown: tuple[str, bytes]) -> LiveSession | Refusal:
         session_id = await self._leases.find(*shown)
         session = await self._live(session_id) if session_id is not None else None
-        return session if session is not None else Refusal.WRONG
+        if session is None:
+            self._strangers.add(shown)
+            return Refusal.WRONG
+        return session
 
     async def _find_by_address(self, name: tuple[int, str]) -> LiveSession | None:
         session_id = await self._leases.find_by_address(*name)

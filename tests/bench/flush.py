@@ -19,6 +19,7 @@ import uvloop
 from bench.metering import BUDGET_BYTES, Joint, grant
 from bench.report import Bound, Part, progress
 from bench.servers import LOOPBACK, ServerError
+from market.credentials import new_credentials
 from market.leases import Grant, Leases, Share, Usage
 from proxyd.limits import raise_descriptors
 from proxyd.meter import LiveSession, Meter
@@ -62,8 +63,8 @@ async def _flushes(relays: int, count: int) -> list[float]:
     meter = Meter(leases, lambda: 0, connections_per_session=relays + 1)
     with ExitStack() as stack:
         sessions, clients = [], []
-        for number in range(SESSIONS):
-            session = await _admitted(meter, f"session-{number}")
+        for _ in range(SESSIONS):
+            session = await _admitted(meter)
             port = stack.enter_context(_silent())
             for _ in range(relays):
                 joint.join(session, _connected(port), _connected(port), early=BYTE)
@@ -90,9 +91,9 @@ async def _flush(
     return taken
 
 
-async def _admitted(meter: Meter, name: str) -> LiveSession:
+async def _admitted(meter: Meter) -> LiveSession:
     answer: asyncio.Future[LiveSession | Refusal] = asyncio.get_running_loop().create_future()
-    meter.admit(name.encode(), b"", answer.set_result)
+    meter.admit(new_credentials().username.encode(), b"", LOOPBACK, answer.set_result)
     session = await answer
     if isinstance(session, Refusal):
         raise ServerError(f"no session: {session.name}")
