@@ -733,6 +733,7 @@ def _limits(settings: Settings) -> Limits:
         racers=racers_total(descriptors),
         pipes=pipes_total(descriptors),
         associations=associations_total(total),
+        datagrams_per_second=limits.session_datagrams_per_second,
     )
 
 

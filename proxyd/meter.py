@@ -123,9 +123,9 @@ class LiveSession:
 
         The budget must have them all. The pace need not, or a datagram larger than its burst would
         never go: whoever may take a part may take the rest in advance, and waits longer for more.
+        One without a payload costs nothing, and goes only where a byte would.
         """
-        allowance = self.allowance(taker)
-        return size <= allowance or (0 < allowance < size <= self.available)
+        return self.allowance(taker) > 0 and size <= self.available
 
     def take(self, size: int, taker: object) -> None:
         """Take bytes out of the budget; at most the `allowance`, or what it `affords`."""
