@@ -453,7 +453,8 @@ class Daemon:
         Args:
             seconds: how long to wait before each time.
             sweep: does it.
-            what: waits while the store fails, which is told once.
+            what: waits while the store fails, which is told once, as is any other failure until
+                it has gone well again: nobody else is to stop working for it.
         """
         is_failing = False
         while True:
@@ -464,6 +465,10 @@ class Daemon:
             except StoreError as error:
                 if not is_failing:
                     _logger.warning("%s wait for the store to return: %s", what, error)
+                is_failing = True
+            except Exception:
+                if not is_failing:
+                    _logger.exception("%s wait: looking after them failed", what)
                 is_failing = True
             else:
                 is_failing = False

@@ -507,7 +507,7 @@ class Meter:
             if session.certain() != session.used:
                 continue
             try:
-                await self._leases.settle(session.id, SessionStatus.EXHAUSTED, session.usage)
+                await self._settle_one(session)
             except StoreError as error:
                 failed = error
                 continue
@@ -515,6 +515,19 @@ class Meter:
             self._forget_later(session.id)
         if failed is not None:
             raise failed
+
+    async def _settle_one(self, session: LiveSession) -> None:
+        """Settle a session; of one that cannot be, what is used is written down all the same.
+
+        To try again soon would change nothing: the next start does, and tells again.
+        """
+        try:
+            await self._leases.settle(session.id, SessionStatus.EXHAUSTED, session.usage)
+        except StoreError:
+            raise
+        except Exception:
+            _logger.exception("session %s is used up and cannot be settled", session.id)
+            await self._leases.release([session.usage] if session.usage is not None else [])
 
     def _exhausted(self, session: LiveSession) -> None:
         if session.status is not SessionStatus.ACTIVE:

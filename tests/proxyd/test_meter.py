@@ -22,6 +22,7 @@ from proxyd.shared_meter import SharedMeter
 from proxyd.shares import Fence
 from proxyd.wire.events import Refusal
 from storage import nodes
+from storage.bandwidth import find
 
 HERE, THERE = "198.51.100.1", "198.51.100.2"
 
@@ -89,6 +90,37 @@ async def test_a_session_that_ended_elsewhere_leaves_nothing_behind(market: Mark
     kept = [each for each in gc.get_objects() if isinstance(each, LiveSession)]
     assert [each for each in kept if each.id == bought.session_id] == []
     await meter.stop()
+
+
+async def test_a_session_that_cannot_be_settled_holds_up_no_other(
+    market: Market, caplog: pytest.LogCaptureFixture
+) -> None:
+    user = await market.person("10")
+    sold = [await market.bandwidth.buy(user, quota_bytes=10, price_per_gb=None) for _ in range(3)]
+    meter = Meter(market.leases, market.clock.seconds, connections_per_session=10)
+    running = asyncio.create_task(meter.run())
+    async with market.without_hold(sold[0]):
+        for bought in sold:
+            session = await admitted(meter, bought)
+            assert isinstance(session, LiveSession)
+            session.take(10, None)
+            session.deliver(10)
+
+        async def settled() -> bool:
+            sessions = await market.bandwidth.page(user, status=None, before="", limit=10)
+            over = {each.id for each in sessions if each.status is SessionStatus.EXHAUSTED}
+            return over == {each.session_id for each in sold[1:]}
+
+        await until(settled, "the others are settled")
+        assert f"session {sold[0].session_id} is used up and cannot be settled" in caplog.text
+        assert await admitted(meter, sold[0]) is Refusal.EXHAUSTED
+        left = await market.store.read(find, sold[0].session_id)
+        assert (left.status, left.bytes_used, left.bytes_leased) == ("active", 10, 0)
+        assert not running.done()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await meter.stop()
+    await market.leases.recover()
 
 
 class Stalled:
