@@ -133,6 +133,7 @@ class LimitSettings(Struct, frozen=True):
     drain_seconds: Seconds = 30.0
     connections_per_session: PositiveInt = 1000
     session_bytes_per_second: NonNegativeInt = 0
+    session_datagrams_per_second: NonNegativeInt = 20_000
     connections_per_address: PositiveInt = 2000
     connections_total: NonNegativeInt = 0
     dials_waiting: PositiveInt = 4096

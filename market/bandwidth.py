@@ -1,5 +1,6 @@
 """Bandwidth, sold by the byte: buying a session, looking at it, ending it."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -17,11 +18,18 @@ from storage import addresses as address_queries
 from storage import bandwidth as queries
 from storage.addresses import AddressRow
 from storage.bandwidth import ListedRow, SessionRow
+from storage.errors import UnavailableError
 from storage.ledger import HoldRow
 from storage.store import Store, Transaction
 
 QUOTA_MAX_BYTES = 10_000 * GB
 PRICE_MAX_PER_GB = 1_000_000 * MICRO
+EXPIRE_MAX_SESSIONS = 100
+# What cannot be ended needs a person, who does not come at once: often enough to see that it is
+# mended, and seldom enough to be a few lines in the log.
+PUT_OFF_SECONDS = 300
+
+_logger = logging.getLogger("bandwidth")
 
 
 class Traffic(Protocol):
@@ -125,6 +133,8 @@ class Bandwidth:
         self._terms = terms
         self._identifiers = identifiers
         self._now = now
+        # Sessions that could not be ended, and until when they are left alone.
+        self._put_off: dict[str, int] = {}
 
     async def buy(
         self,
@@ -245,11 +255,29 @@ class Bandwidth:
             await self._leave_active(session_id, SessionStatus.ENDED)
 
     async def expire(self) -> int:
-        """End sessions whose time is over; return how many were found."""
-        due = await self._leases.due_to_expire()
+        """End some of the sessions whose time is over; return how many have ended.
+
+        One that cannot be ended is told, and left alone for a while: it holds up no other.
+
+        Raises:
+            UnavailableError: the store did not answer; the others wait for it.
+        """
+        now = self._now()
+        self._put_off = {each: until for each, until in self._put_off.items() if until > now}
+        found = await self._leases.due_to_expire(EXPIRE_MAX_SESSIONS + len(self._put_off))
+        due = [each for each in found if each not in self._put_off][:EXPIRE_MAX_SESSIONS]
+        ended = 0
         for session_id in due:
-            await self._leave_active(session_id, SessionStatus.EXPIRED)
-        return len(due)
+            try:
+                await self._leave_active(session_id, SessionStatus.EXPIRED)
+            except UnavailableError:
+                raise
+            except Exception:
+                _logger.exception("session %s cannot be ended", session_id)
+                self._put_off[session_id] = now + PUT_OFF_SECONDS
+            else:
+                ended += 1
+        return ended
 
     async def _leave_active(self, session_id: str, status: SessionStatus) -> None:
         usage = self._traffic.cut(session_id, status)

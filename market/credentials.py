@@ -2,12 +2,14 @@
 
 import hashlib
 import hmac
+import re
 import secrets
 from typing import NamedTuple
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 _USERNAME_CHARACTERS = 16
 _PASSWORD_BYTES = 16
+_USERNAME = re.compile(f"[{_ALPHABET}]{{{_USERNAME_CHARACTERS}}}")
 
 
 class Credentials(NamedTuple):
@@ -23,6 +25,11 @@ def new_credentials() -> Credentials:
     username = "".join(secrets.choice(_ALPHABET) for _ in range(_USERNAME_CHARACTERS))
     password = secrets.token_urlsafe(_PASSWORD_BYTES)
     return Credentials(username, password, hash_password(password.encode()))
+
+
+def is_username(text: str) -> bool:
+    """Say whether a text could be a user name that was made here."""
+    return _USERNAME.fullmatch(text) is not None
 
 
 def hash_password(password: bytes) -> str:

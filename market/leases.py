@@ -27,7 +27,6 @@ from storage.errors import UnavailableError
 from storage.nodes import SeenRow
 from storage.store import Store, Transaction
 
-EXPIRE_MAX_SESSIONS = 100
 SLICE_FIRST_BYTES = 1024 * 1024
 SLICE_LEAST_BYTES = 64 * 1024
 SHARE_OF_REMAINDER = 4
@@ -264,14 +263,18 @@ class Leases:
             await self._store.write(_leave, self.node_id, now=self._now())
 
     async def _settle_used_up(self) -> None:
+        """Settle every session that is used up; one that cannot be is told and left as it is."""
         for session_id in await self._store.read(queries.used_up):
-            await self.settle(session_id, SessionStatus.EXHAUSTED, None)
+            try:
+                await self.settle(session_id, SessionStatus.EXHAUSTED, None)
+            except UnavailableError:
+                raise
+            except Exception:
+                _logger.exception("session %s is used up and cannot be settled", session_id)
 
-    async def due_to_expire(self) -> list[str]:
-        """Return some active sessions whose time is over."""
-        return await self._store.read(
-            queries.due_to_expire, now=self._now(), limit=EXPIRE_MAX_SESSIONS
-        )
+    async def due_to_expire(self, limit: int) -> list[str]:
+        """Return active sessions whose time is over, at most `limit`, the oldest first."""
+        return await self._store.read(queries.due_to_expire, now=self._now(), limit=limit)
 
 
 async def _forgo(tx: Transaction, session_id: str, lease_id: str, *, now: int) -> None:

@@ -5,19 +5,15 @@ else can have been given the address. Who opens none is kept for a moment, so th
 knocks and knocks costs the store one look-up a second.
 """
 
-import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from market.states import SessionStatus
-from proxyd.lookups import Lookups
+from proxyd.lookups import Lookups, Strangers
 from proxyd.wire.events import Refusal
 
 if TYPE_CHECKING:
     from proxyd.meter import LiveSession
-
-STRANGER_SECONDS = 1.0
-STRANGERS_MAX = 4096
 
 Name = tuple[int, str]
 
@@ -32,19 +28,25 @@ class Addresses:
     def __init__(self, find: Callable[[Name], Coroutine[Any, Any, "LiveSession | None"]]) -> None:
         self._find = find
         self._sessions: dict[Name, LiveSession] = {}
-        self._strangers: dict[Name, float] = {}
+        self._strangers: Strangers[Name] = Strangers()
         self._lookups: Lookups[Name, LiveSession] = Lookups(self._look_up)
         self._named_since: set[Name] = set()
 
-    def ask(self, name: Name, told: "Callable[[LiveSession | Refusal], None]") -> None:
-        """Have `told` called with the session that an address opens, perhaps one that is over."""
+    def ask(self, name: Name, asker: str, told: "Callable[[LiveSession | Refusal], None]") -> None:
+        """Have `told` called with the session that an address opens, perhaps one that is over.
+
+        Args:
+            name: the address, behind the slot of the port that it came to.
+            asker: the network that it counts for.
+            told: is called with the answer.
+        """
         session = self._sessions.get(name)
         if session is not None and session.status is SessionStatus.ACTIVE:
             told(session)
-        elif self._is_stranger(name):
+        elif name in self._strangers:
             told(session or Refusal.WRONG)
         else:
-            self._lookups.ask(name, told)
+            self._lookups.ask(name, asker, told)
 
     def opens(self, session: "LiveSession") -> None:
         """Remember the addresses that open an active session."""
@@ -59,7 +61,7 @@ class Addresses:
     def named(self, slot: int, addresses: Sequence[str]) -> None:
         """Forget that addresses open no session: they do from now on."""
         for address in addresses:
-            self._strangers.pop((slot, address), None)
+            self._strangers.discard((slot, address))
             if (slot, address) in self._lookups:
                 self._named_since.add((slot, address))
 
@@ -76,17 +78,5 @@ class Addresses:
         self._named_since.discard(name)
         if found is not None:
             return found
-        self._remember_stranger(name)
+        self._strangers.add(name)
         return self._sessions.get(name) or Refusal.WRONG
-
-    def _remember_stranger(self, name: Name) -> None:
-        if len(self._strangers) >= STRANGERS_MAX:
-            del self._strangers[next(iter(self._strangers))]  # the one remembered for longest
-        self._strangers[name] = asyncio.get_running_loop().time() + STRANGER_SECONDS
-
-    def _is_stranger(self, name: Name) -> bool:
-        until = self._strangers.get(name)
-        if until is not None and until <= asyncio.get_running_loop().time():
-            del self._strangers[name]
-            until = None
-        return until is not None

@@ -266,10 +266,12 @@ class ClientConnection:
         match event:
             case Authenticate(username, password):
                 self._state = State.ADMISSION
-                self._shared.meter.admit(username, password, self._decided)
+                self._shared.meter.admit(username, password, self.network, self._decided)
             case Identify():
                 self._state = State.ADMISSION
-                self._shared.meter.admit_address(self.slot, self.address, self._decided)
+                self._shared.meter.admit_address(
+                    self.slot, self.address, self.network, self._decided
+                )
             case Connect(host, port):
                 self._state = State.DIALING
                 self._start_dial(host, port)

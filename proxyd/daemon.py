@@ -195,7 +195,8 @@ class Daemon:
             self.accounts,
             _login_limits(settings),
         )
-        self.leases = Leases(store, self.identifiers, clock.seconds)
+        # Whoever comes with a session must not wait for what the API asks.
+        self.leases = Leases(store.set_aside(), self.identifiers, clock.seconds)
         self.meter, self.node = self._metering()
         self.bandwidth = Bandwidth(
             store,
@@ -458,7 +459,8 @@ class Daemon:
         Args:
             seconds: how long to wait before each time.
             sweep: does it.
-            what: waits while the store fails, which is told once.
+            what: waits while the store fails, which is told once, as is any other failure until
+                it has gone well again: nobody else is to stop working for it.
         """
         is_failing = False
         while True:
@@ -469,6 +471,10 @@ class Daemon:
             except StoreError as error:
                 if not is_failing:
                     _logger.warning("%s wait for the store to return: %s", what, error)
+                is_failing = True
+            except Exception:
+                if not is_failing:
+                    _logger.exception("%s wait: looking after them failed", what)
                 is_failing = True
             else:
                 is_failing = False
@@ -741,6 +747,7 @@ def _limits(settings: Settings) -> Limits:
         racers=racers_total(descriptors),
         pipes=pipes_total(descriptors),
         associations=associations_total(total),
+        datagrams_per_second=limits.session_datagrams_per_second,
     )
 
 

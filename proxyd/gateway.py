@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
+from api.rate import RateLimit
 from market.networks import counted_network
 from proxyd.access_log import Access
 from proxyd.connection import PASSWORD_SLOT, ClientConnection, Shared
@@ -78,7 +79,14 @@ class Gateway:
             handshakes=self._handshakes,
             meter=meter,
             dialer=self._dialer,
-            datagrams=Datagrams(self.loop, self._poller, self.closer, resolver, policy),
+            datagrams=Datagrams(
+                self.loop,
+                self._poller,
+                self.closer,
+                resolver,
+                policy,
+                RateLimit(limits.datagrams_per_second, self.loop.time).allows,
+            ),
             public_address=public_address,
             forget=self._forget,
             tally=self.tally,
@@ -141,6 +149,9 @@ class Gateway:
 
     def change_limits(self, limits: Limits) -> None:
         """Hold clients to other limits from now on; nobody who is connected is cut."""
+        if limits.datagrams_per_second != self.limits.datagrams_per_second:
+            rate = RateLimit(limits.datagrams_per_second, self.loop.time)
+            self._shared.datagrams.allows = rate.allows
         self.limits = limits
         self._shared.dials.most = limits.dials_waiting
         self._shared.associations.most = limits.associations

@@ -19,7 +19,10 @@ ASSOCIATIONS_MAX = 7_000  # at two ports each, half of what Linux hands out unle
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on connections: times in seconds, numbers of what is open at once."""
+    """Bounds on connections: times in seconds, numbers of what is open at once.
+
+    `datagrams_per_second` is for each session; 0 for no limit.
+    """
 
     handshake_seconds: float
     dial_seconds: float
@@ -30,6 +33,7 @@ class Limits:
     racers: int
     pipes: int
     associations: int
+    datagrams_per_second: int
 
 
 class Places:

@@ -9,21 +9,26 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
-from market.credentials import matches
+from market.credentials import is_username, matches
 from market.leases import Grant, Leases, Share, Usage
 from market.states import SessionStatus
 from proxyd.addresses import Addresses
-from proxyd.lookups import Lookups
+from proxyd.lookups import Lookups, Strangers
 from proxyd.pace import Pace
 from proxyd.wire.events import Refusal
 from storage.errors import StoreError, UnavailableError
 
 if TYPE_CHECKING:
-    from proxyd.relay.closing import InTransit
+    from proxyd.relay.closing import Closing, InTransit
 
 FLUSH_SECONDS = 0.5
+# Sinks of a session that have taken nothing since they were asked last are asked again in turn, so
+# many at a time: a thousand clients that never read cost what a few do. That one of them takes more
+# is noticed all the same, since more is written to it then.
+STALLED_ASKED = 32
 REMEMBER_SECONDS = 60.0
 
 REFUSAL_OF_STATUS = {
@@ -49,20 +54,29 @@ class LiveSession:
     """A session in memory: its budget, its counters, its connections.
 
     `available` bytes may be taken; `used` bytes were delivered; `granted` bytes are both and those
-    on their way.
+    that were read and not yet written.
+
+    What is `used` was given to the kernel; some of it may not have left this machine. The session
+    keeps, for each sink where that may be so, at most how many bytes it is: what was written there
+    adds to it, asking the kernel lowers it, and a sink with nothing left is dropped. So a count
+    costs a question for each sink that has moved, and none for those that are idle. What always
+    holds, and `certain` asserts: `reported <= certain <= used <= granted`. What is certain never
+    falls: a refund takes at most what was not certain.
     """
 
     __slots__ = (
+        "_in_transit",
+        "_moved",
         "_on_exhausted",
         "_pace",
         "_waiting",
         "available",
+        "closings",
         "connections",
         "cuts",
         "expires_at",
         "granted",
         "id",
-        "in_transit",
         "lease_id",
         "names",
         "password_hash",
@@ -91,7 +105,9 @@ class LiveSession:
         self.reported = 0
         self.cuts = 0
         self.connections: set[MeteredConnection] = set()
-        self.in_transit: set[InTransit] = set()
+        self.closings: set[Closing] = set()
+        self._in_transit: dict[InTransit, int] = {}
+        self._moved: set[InTransit] = set()
         self._waiting: set[Callable[[], None]] = set()
         self._on_exhausted = on_exhausted
         self._pace = pace
@@ -107,9 +123,9 @@ class LiveSession:
 
         The budget must have them all. The pace need not, or a datagram larger than its burst would
         never go: whoever may take a part may take the rest in advance, and waits longer for more.
+        One without a payload costs nothing, and goes only where a byte would.
         """
-        allowance = self.allowance(taker)
-        return size <= allowance or (0 < allowance < size <= self.available)
+        return self.allowance(taker) > 0 and size <= self.available
 
     def take(self, size: int, taker: object) -> None:
         """Take bytes out of the budget; at most the `allowance`, or what it `affords`."""
@@ -126,11 +142,28 @@ class LiveSession:
         for resume in waiting:
             resume()
 
-    def deliver(self, size: int) -> None:
-        """Count bytes that were delivered; the last one of the budget exhausts the session."""
+    def deliver(self, size: int, sink: "InTransit | None" = None) -> None:
+        """Count bytes that were delivered; the last one of the budget exhausts the session.
+
+        Args:
+            size: how many.
+            sink: where some of them may still wait to leave this machine; None if none do.
+        """
+        if sink is not None:
+            self.may_wait(sink, size)
         self.used += size
         if self.used == self.granted:
             self._on_exhausted(self)
+
+    def may_wait(self, sink: "InTransit", size: int) -> None:
+        """Note that of the bytes used at most so many more may not have left through a sink."""
+        self._in_transit[sink] = self._in_transit.get(sink, 0) + size
+        self._moved.add(sink)
+
+    def forget(self, sink: "InTransit") -> None:
+        """Ask a sink nothing any more: what waits there is refunded, or has become another's."""
+        self._in_transit.pop(sink, None)
+        self._moved.discard(sink)
 
     def refund(self, size: int) -> None:
         """Count bytes as not delivered after all; nothing once the session has left `active`.
@@ -169,9 +202,20 @@ class LiveSession:
     def certain(self) -> int:
         """Return how many bytes are used whatever happens to this process now.
 
-        What waits in the kernel's queues would be lost with it, and is written down later.
+        What waits in the kernel's queues would be lost with it, and is written down later. Asked
+        are the sinks that moved since the last time, and a few of those that stand still.
         """
-        return self.used - sum(each.unsent() for each in self.in_transit)
+        in_transit = self._in_transit
+        moved, self._moved = self._moved, set()
+        stalled = (each for each in in_transit if each not in moved)
+        for sink in (*islice(stalled, STALLED_ASKED), *moved):
+            most = in_transit.pop(sink)
+            if waiting := min(most, sink.unsent()):
+                in_transit[sink] = waiting  # behind all others, whose turn comes first then
+        certain = self.used - sum(in_transit.values())
+        # Better no daemon than one that bills what was not delivered.
+        assert self.reported <= certain <= self.used <= self.granted  # noqa: S101
+        return certain
 
 
 class Meter:
@@ -199,6 +243,7 @@ class Meter:
         self._by_username: dict[str, LiveSession] = {}
         self._by_id: dict[str, LiveSession] = {}
         self._lookups: Lookups[tuple[str, bytes], LiveSession] = Lookups(self._find)
+        self._strangers: Strangers[tuple[str, bytes]] = Strangers()
         self._addresses = Addresses(self._find_by_address)
         self._opening: dict[str, asyncio.Event] = {}
         self._cut_unseen: dict[str, SessionStatus] = {}
@@ -215,37 +260,48 @@ class Meter:
     # --- what the gateway asks -----------------------------------------------------------------
 
     def admit(
-        self, username: bytes, password: bytes, decide: Callable[[LiveSession | Refusal], None]
+        self,
+        username: bytes,
+        password: bytes,
+        asker: str,
+        decide: Callable[[LiveSession | Refusal], None],
     ) -> None:
         """Decide whether credentials open a session, from memory if it is known there.
 
-        `decide` is called once, perhaps before this returns. A wrong password is told before
-        anything about the session.
+        A wrong password is told before anything about the session.
+
+        Args:
+            username: as the client has shown it; one that was never made is wrong at once.
+            password: the same.
+            asker: the client's network, for which a question to the store counts.
+            decide: is called once, perhaps before this returns.
         """
-        try:
-            name = username.decode("ascii")
-        except UnicodeDecodeError:
-            decide(Refusal.WRONG)
-            return
+        name = username.decode("latin-1")
         session = self._by_username.get(name)
-        if session is None:
-            self._lookups.ask((name, password), lambda found: decide(self._admitted(found)))
-        elif matches(password, session.password_hash):
-            decide(self._admitted(session))
-        else:
+        if session is not None:
+            right = matches(password, session.password_hash)
+            decide(self._admitted(session) if right else Refusal.WRONG)
+        elif not is_username(name) or (name, password) in self._strangers:
             decide(Refusal.WRONG)
+        else:
+            self._lookups.ask((name, password), asker, lambda found: decide(self._admitted(found)))
 
     def admit_address(
-        self, slot: int, address: str, decide: Callable[[LiveSession | Refusal], None]
+        self,
+        slot: int,
+        address: str,
+        asker: str,
+        decide: Callable[[LiveSession | Refusal], None],
     ) -> None:
         """Decide whether a client's address opens a session on a port without passwords.
 
         Args:
             slot: which of those ports.
             address: the client's.
+            asker: its network, as in `admit`.
             decide: as in `admit`.
         """
-        self._addresses.ask((slot, address), lambda found: decide(self._admitted(found)))
+        self._addresses.ask((slot, address), asker, lambda found: decide(self._admitted(found)))
 
     def _admitted(self, session: LiveSession | Refusal) -> LiveSession | Refusal:
         if isinstance(session, Refusal):
@@ -261,7 +317,10 @@ class Meter:
     async def _find(self, shown: tuple[str, bytes]) -> LiveSession | Refusal:
         session_id = await self._leases.find(*shown)
         session = await self._live(session_id) if session_id is not None else None
-        return session if session is not None else Refusal.WRONG
+        if session is None:
+            self._strangers.add(shown)
+            return Refusal.WRONG
+        return session
 
     async def _find_by_address(self, name: tuple[int, str]) -> LiveSession | None:
         session_id = await self._leases.find_by_address(*name)
@@ -326,7 +385,7 @@ class Meter:
             return None
         for connection in tuple(session.connections):
             connection.abort()
-        for closing in tuple(session.in_transit):  # so that what is settled is what was delivered
+        for closing in tuple(session.closings):  # so that what is settled is what was delivered
             closing.abort()
         session.cuts += 1
         if session.status is SessionStatus.ACTIVE:
@@ -448,7 +507,7 @@ class Meter:
             if session.certain() != session.used:
                 continue
             try:
-                await self._leases.settle(session.id, SessionStatus.EXHAUSTED, session.usage)
+                await self._settle_one(session)
             except StoreError as error:
                 failed = error
                 continue
@@ -456,6 +515,19 @@ class Meter:
             self._forget_later(session.id)
         if failed is not None:
             raise failed
+
+    async def _settle_one(self, session: LiveSession) -> None:
+        """Settle a session; of one that cannot be, what is used is written down all the same.
+
+        To try again soon would change nothing: the next start does, and tells again.
+        """
+        try:
+            await self._leases.settle(session.id, SessionStatus.EXHAUSTED, session.usage)
+        except StoreError:
+            raise
+        except Exception:
+            _logger.exception("session %s is used up and cannot be settled", session.id)
+            await self._leases.release([session.usage] if session.usage is not None else [])
 
     def _exhausted(self, session: LiveSession) -> None:
         if session.status is not SessionStatus.ACTIVE:

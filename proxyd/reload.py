@@ -22,6 +22,7 @@ RELOADABLE = frozenset(
         "limits.idle_seconds",
         "limits.drain_seconds",
         "limits.connections_per_session",
+        "limits.session_datagrams_per_second",
         "limits.connections_per_address",
         "limits.connections_total",
         "limits.dials_waiting",

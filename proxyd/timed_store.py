@@ -43,6 +43,15 @@ class TimedStore:
         """See `Store.version`."""
         return self._store.version()
 
+    def set_aside(self) -> "TimedStore":
+        """See `Store.set_aside`; what it takes is counted here."""
+        aside = self._store.set_aside()
+        if aside is self._store:
+            return self
+        timed = TimedStore(aside)
+        timed.writes, timed.reads = self.writes, self.reads
+        return timed
+
     async def claim(self, on_lost: Callable[[], None]) -> None:
         """See `Store.claim`."""
         await self._store.claim(on_lost)

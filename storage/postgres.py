@@ -26,6 +26,9 @@ IDLE_TRANSACTION_SECONDS = 5.0
 MIGRATION_SECONDS = 600.0
 MIGRATION_LOCK_SECONDS = 5.0
 ATTEMPTS = 5
+# A quarter of the connections are for whoever must not wait behind all the others: enough to lease
+# and to write counts down, which is little work. Where there is only one, all share it.
+SET_ASIDE_DIVISOR = 4
 MIGRATION_LOCK = 0x70726F78
 
 # A daemon that hangs in the middle of a transaction must not keep its locks from the others.
@@ -44,35 +47,43 @@ _UNREACHABLE = (
 
 
 class PostgresStore:
-    """A `Store` in a PostgreSQL database."""
+    """A `Store` in a PostgreSQL database.
 
-    def __init__(self, url: str, pool: asyncpg.Pool) -> None:
+    Args:
+        url: the database.
+        pool: connections to it.
+        aside: others, for whoever must not wait for those; None if there are none.
+    """
+
+    def __init__(self, url: str, pool: asyncpg.Pool, aside: asyncpg.Pool | None = None) -> None:
         self._url = url
         self._pool = pool
+        self._aside = PostgresStore(url, aside) if aside is not None else None
 
     @classmethod
     async def open(cls, url: str, *, pool_size: int) -> Self:
         """Connect to the database at `url` and bring its schema up to date.
 
+        Args:
+            url: the database.
+            pool_size: how many connections there may be, those set aside among them.
+
         Raises:
             CannotOpenError: it is out of reach, refuses the login, or is newer than this program.
         """
-        pool = asyncpg.create_pool(
-            url,
-            min_size=1,
-            max_size=pool_size,
-            timeout=CONNECT_TIMEOUT_SECONDS,
-            command_timeout=STATEMENT_TIMEOUT_SECONDS,
-            server_settings=_SERVER_SETTINGS,
-        )
+        set_aside = max(1, pool_size // SET_ASIDE_DIVISOR) if pool_size > 1 else 0
+        pool = _pool(url, pool_size - set_aside)
+        aside = _pool(url, set_aside, ready=0) if set_aside else None
         try:
             await pool
+            if aside is not None:
+                await aside
             async with pool.acquire() as connection, connection.transaction():
                 await _prepare(connection)
         except (*_UNREACHABLE, ValueError, CannotOpenError) as error:
             pool.terminate()
             raise CannotOpenError(f"{place(url)}: {_reason(error)}") from error
-        return cls(url, pool)
+        return cls(url, pool, aside)
 
     async def write(
         self, unit: Unit[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
@@ -98,6 +109,10 @@ class PostgresStore:
         """See `Store.version`: the server would have to be asked."""
         return None
 
+    def set_aside(self) -> "PostgresStore":
+        """See `Store.set_aside`."""
+        return self._aside or self
+
     async def claim(self, on_lost: Callable[[], None]) -> None:
         """See `Store.claim`; any number of daemons may serve."""
 
@@ -112,6 +127,8 @@ class PostgresStore:
                 await self._pool.close()
         except TimeoutError:
             self._pool.terminate()
+        if self._aside is not None:
+            await self._aside.close()
 
     @asynccontextmanager
     async def _transaction(
@@ -166,6 +183,18 @@ class _Transaction:
             await self._connection.execute(
                 "SELECT pg_notify($1, each) FROM unnest($2::text[]) AS each", CHANNEL, list(texts)
             )
+
+
+def _pool(url: str, size: int, *, ready: int = 1) -> asyncpg.Pool:
+    """Return a pool of connections; `ready` of them are made when it is opened."""
+    return asyncpg.create_pool(
+        url,
+        min_size=ready,
+        max_size=size,
+        timeout=CONNECT_TIMEOUT_SECONDS,
+        command_timeout=STATEMENT_TIMEOUT_SECONDS,
+        server_settings=_SERVER_SETTINGS,
+    )
 
 
 def _positional(sql: str, values: Mapping[str, Value]) -> tuple[str, list[Value]]:

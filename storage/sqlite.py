@@ -115,6 +115,10 @@ class SqliteStore:
                 return None
         return self._index.header()
 
+    def set_aside(self) -> Self:
+        """See `Store.set_aside`: units take turns in threads, and none holds up the others."""
+        return self
+
     async def claim(self, on_lost: Callable[[], None]) -> None:  # noqa: ARG002 - a lock is not lost
         """See `Store.claim`."""
         path = f"{self._path}.lock"

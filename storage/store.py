@@ -106,6 +106,12 @@ class Store(Protocol):
         read now, as long as the version is the same.
         """
 
+    def set_aside(self) -> "Store":
+        """Return the same database, for units that must not wait behind those of this store.
+
+        It is this store where there is nothing to wait for, and is closed with it.
+        """
+
     async def claim(self, on_lost: Callable[[], None]) -> None:
         """Become the one daemon on this database, until `close`; `on_lost` is called if that ends.
 

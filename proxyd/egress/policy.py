@@ -11,8 +11,8 @@ Network = IPv4Network | IPv6Network
 VERDICTS_KEPT = 4096
 
 # What the standard library calls global and a proxy must not reach all the same: multicast, the
-# forms that carry an IPv4 address inside, and ranges that no version of its tables has (RFC 6890
-# and the IANA special-purpose registries).
+# forms that carry an IPv4 address inside, ranges that no version of its tables has (RFC 6890 and
+# the IANA special-purpose registries), and what clouds have taken for themselves.
 _NEVER = tuple(
     ip_network(text)
     for text in (
@@ -34,6 +34,11 @@ _NEVER = tuple(
         "203.0.113.0/24",
         "224.0.0.0/4",
         "240.0.0.0/4",
+        # Looks global, and is answered by the host beneath a cloud's machine: Azure's WireServer,
+        # which has the certificates of the machine; IBM Cloud's service network.
+        "168.63.129.16/32",
+        "161.26.0.0/16",
+        "166.8.0.0/14",
     )
 )
 _GLOBAL_UNICAST_V6 = IPv6Network("2000::/3")

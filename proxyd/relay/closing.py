@@ -70,10 +70,17 @@ def reset(sock: socket.socket) -> None:
 
 
 class InTransit(Protocol):
-    """Something that holds bytes which are counted and may still be lost."""
+    """A sink that may hold bytes which are counted and may still be lost."""
 
     def unsent(self) -> int:
-        """Return how many counted bytes have not left this machine."""
+        """Return how many counted bytes have not left this machine.
+
+        It grows by what is written to the sink, and by nothing else.
+        """
+
+
+class Closing(InTransit, Protocol):
+    """A sink that is being closed."""
 
     def abort(self) -> None:
         """Cut it at once; what has not left this machine is given back."""
@@ -82,11 +89,17 @@ class InTransit(Protocol):
 class Payer(Protocol):
     """Whoever paid for the bytes on their way, and gets back those that are lost."""
 
-    in_transit: set[InTransit]
+    closings: set[Closing]
 
     @property
     def is_used_up(self) -> bool:
         """Whether it is to be settled as soon as nothing is on its way."""
+
+    def may_wait(self, sink: InTransit, size: int) -> None:
+        """Note that at most so many of the bytes paid for may not have left through a sink."""
+
+    def forget(self, sink: InTransit) -> None:
+        """Ask a sink nothing any more."""
 
     def refund(self, size: int) -> None:
         """Take back bytes that were counted as delivered."""
@@ -120,6 +133,7 @@ class Closer:
         *,
         payer: Payer | None = None,
         size: int = 0,
+        ended: bool = False,
         with_reset: bool = False,
         network: str = "",
     ) -> None:
@@ -129,6 +143,7 @@ class Closer:
             sock: the socket, owned from here on.
             payer: whoever paid for what is on its way.
             size: at most how many bytes of it were paid for.
+            ended: whether its end of stream was announced already.
             with_reset: end with a reset instead of the end of stream.
             network: for whom it counts, if it is a client's.
         """
@@ -139,6 +154,7 @@ class Closer:
             sock,
             payer,
             size,
+            ended=ended,
             with_reset=with_reset,
             network=network,
         )
@@ -218,6 +234,7 @@ class _Closing:
         payer: Payer | None,
         size: int,
         *,
+        ended: bool,
         with_reset: bool,
         network: str,
     ) -> None:
@@ -229,7 +246,7 @@ class _Closing:
         self._size = size
         self._with_reset = with_reset
         self.network = network
-        self._ended = False
+        self._ended = ended
         self._peer_ended = False
         self._reading = False
         self._discarded = 0
@@ -242,7 +259,9 @@ class _Closing:
     def start(self) -> None:
         """Announce the end, and watch what the peer makes of it."""
         if self._payer is not None:
-            self._payer.in_transit.add(self)
+            self._payer.closings.add(self)
+            if waiting := self.unsent():
+                self._payer.may_wait(self, waiting)
         if not self._with_reset:
             with suppress(OSError):  # the peer may be gone
                 self._sock.shutdown(socket.SHUT_WR)
@@ -267,14 +286,15 @@ class _Closing:
         if cut:
             close_with_reset(self._sock)
         if self._payer is not None:
-            self._payer.in_transit.discard(self)
+            self._payer.closings.discard(self)
+            self._payer.forget(self)
             if cut:
                 self._payer.refund(self.unsent())
         self._sock.close()
         self._closer.closed(self)
 
     def abort(self) -> None:
-        """See `InTransit.abort`."""
+        """See `Closing.abort`."""
         self.finish()
 
     def _look(self) -> None:

@@ -72,12 +72,11 @@ class HalfPipe:
     """From a source to a sink.
 
     `ended` says that nothing more will come this way: the source's stream has ended and the sink
-    knows, or (`gave_up`) the sink takes no more, perhaps because it `was_reset`. `delivered` counts
-    bytes.
+    knows (it was `announced`, or is when it is closed), or (`gave_up`) the sink takes no more,
+    perhaps because it `was_reset`. `delivered` counts bytes.
     """
 
     __slots__ = (
-        "_announced",
         "_bulk",
         "_early",
         "_fit_at",
@@ -97,6 +96,7 @@ class HalfPipe:
         "_urgent",
         "_watches_writes",
         "_way",
+        "announced",
         "delivered",
         "ended",
         "gave_up",
@@ -130,7 +130,7 @@ class HalfPipe:
         self._short_source = False
         self._short_sink = False
         self._watches_writes = False
-        self._announced = False
+        self.announced = False
         self.delivered = 0
         self.ended = False
         self.gave_up = False
@@ -199,7 +199,12 @@ class HalfPipe:
             self._owner.fail(error)
 
     def stop(self) -> None:
-        """Move nothing any more; bytes that were taken and not written go back."""
+        """Move nothing any more; bytes that were taken and not written go back.
+
+        What was written and has not left is no longer asked for here: it is to be refunded, handed
+        over to whoever closes the sink, or left to the kernel.
+        """
+        self._session.forget(self)
         self._session.stop_waiting(self._resume)
         self._unread = False
         self._early = b""
@@ -213,7 +218,7 @@ class HalfPipe:
 
     def unsent(self) -> int:
         """Return how many delivered bytes have not left this machine."""
-        return min(unsent(self._sink, ended=self._announced), self.refundable)
+        return min(unsent(self._sink, ended=self.announced), self.refundable)
 
     def refund(self) -> None:
         """Give back what has not left this machine; the sink must still be open."""
@@ -399,7 +404,7 @@ class HalfPipe:
         if sent:
             self.delivered += sent
             self._owner.active_at = self._way.loop.time()
-            self._session.deliver(sent)
+            self._session.deliver(sent, self)
 
     # --- ending --------------------------------------------------------------------------------
 
@@ -412,7 +417,7 @@ class HalfPipe:
         if not self._owner.is_last(self):
             with suppress(OSError):  # the sink may be gone; its own half finds out
                 self._sink.shutdown(socket.SHUT_WR)
-                self._announced = True
+                self.announced = True
         self._owner.half_ended()
 
     def _give_up(self, error: OSError) -> None:

@@ -71,7 +71,6 @@ class Relay:
         self.active_at = way.loop.time()
         self.is_broken = False
         self.is_closed = False
-        session.in_transit.add(self)
 
     @property
     def bytes_up(self) -> int:
@@ -109,10 +108,6 @@ class Relay:
         self._up.start(early, limit, unread=client_unread)
         if not self.is_closed and (not target_unread or side.may_be_read(READS)):
             self._down.start(b"", None, unread=target_unread)
-
-    def unsent(self) -> int:
-        """Return how many counted bytes have not left this machine."""
-        return self._up.unsent() + self._down.unsent()
 
     def finish(self) -> None:
         """Close both sides so that everything already counted still arrives."""
@@ -181,6 +176,7 @@ class Relay:
             sock,
             payer=self._session,
             size=half.refundable,
+            ended=half.announced,
             with_reset=with_reset,
             network=self._network if sock is self._client else "",
         )
@@ -190,7 +186,6 @@ class Relay:
         if self.is_closed:
             return False
         self.is_closed = True
-        self._session.in_transit.discard(self)
         self._up.stop()
         self._down.stop()
         return True

@@ -17,7 +17,7 @@ class Mover(Protocol):
     """Whoever has bulk to move."""
 
     def turn(self) -> None:
-        """Move some of it; an error is the mover's own to handle."""
+        """Move some of it; an error is the mover's own to handle, or costs its turn."""
 
 
 class Turns:
@@ -30,20 +30,28 @@ class Turns:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: deque[Mover] = deque()
+        self._is_scheduled = False
 
     def add(self, mover: Mover) -> None:
         """Give a mover a turn soon; it must not be waiting for one already."""
-        if not self._waiting:
-            self._loop.call_soon(self._slice)
         self._waiting.append(mover)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._slice)
 
     def _slice(self) -> None:
+        """Give turns for a while; whatever one of them raises, the others still get theirs."""
         waiting = self._waiting
         until = time.monotonic() + SLICE_SECONDS
-        for _ in range(len(waiting)):
-            waiting[0].turn()
-            waiting.popleft()
-            if time.monotonic() > until:
-                break
-        if waiting:
-            self._loop.call_soon(self._slice)
+        try:
+            for _ in range(len(waiting)):
+                waiting.popleft().turn()
+                if time.monotonic() > until:
+                    break
+        finally:
+            self._is_scheduled = False
+            if waiting:
+                self._schedule()

@@ -1,6 +1,7 @@
 """UDP ASSOCIATE: relays a client's datagrams, each metered, while its TCP connection lasts.
 
-A datagram is sent on whole or not at all; what is dropped is not counted (RFC 1928, section 7).
+A datagram is sent on whole or not at all; what is dropped is not counted (RFC 1928, section 7). One
+without a payload is free, so a session has only so many datagrams a second, whatever they hold.
 Answers are let through only from where the client has sent something, because whoever else could
 reach the socket would spend the client's bytes.
 """
@@ -75,9 +76,10 @@ class Datagrams:
         closer: takes over the TCP connections of those that end in order.
         resolver: looks targets up that are given as names.
         policy: says which targets may be sent to.
+        allows: says whether the session of this identifier may have one more datagram relayed now.
     """
 
-    __slots__ = ("buffer", "closer", "loop", "policy", "poller", "resolver", "view")
+    __slots__ = ("allows", "buffer", "closer", "loop", "policy", "poller", "resolver", "view")
 
     def __init__(
         self,
@@ -86,7 +88,9 @@ class Datagrams:
         closer: Closer,
         resolver: Resolver,
         policy: Policy,
+        allows: Callable[[str], bool],
     ) -> None:
+        self.allows = allows
         self.loop = loop
         self.poller = poller
         self.closer = closer
@@ -321,7 +325,7 @@ class Association:
         size = len(payload)
         if target not in self._targets and not self._shared.policy.permits(host, port):
             return False
-        if not self._session.affords(size, self):
+        if not self._may_relay(size):
             return True
         outer = self._outer_to(host)
         if outer is None:
@@ -358,7 +362,7 @@ class Association:
 
     def _send_down(self, source: tuple[Address, int], size: int) -> None:
         """Send an answer to the client, if the budget pays for all of it."""
-        if self._client_address is None or not self._session.affords(size, self):
+        if self._client_address is None or not self._may_relay(size):
             return
         parts = (header(*source), self._shared.view[:size])
         try:
@@ -367,6 +371,10 @@ class Association:
             return  # lost, as in any full queue
         self.bytes_down += size
         self._count(size)
+
+    def _may_relay(self, size: int) -> bool:
+        """Say whether the session pays for a datagram, and has not had too many of late."""
+        return self._session.affords(size, self) and self._shared.allows(self._session.id)
 
     def _count(self, size: int) -> None:
         """Count what the kernel has just taken; the last byte of the budget ends the association.

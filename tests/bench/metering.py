@@ -102,25 +102,36 @@ class Joint:
         self._closer = Closer(loop, poller)
         self._way = Way(loop, poller, PipePool(PIPES))
 
-    def join(self, session: LiveSession, client: socket.socket, target: socket.socket) -> None:
-        """Relay between two sockets."""
+    def join(
+        self,
+        session: LiveSession,
+        client: socket.socket,
+        target: socket.socket,
+        early: bytes = b"",
+    ) -> None:
+        """Relay between two sockets; `early` is what the client has sent already."""
         relay = Relay(self._way, client, target, session, self._closer, lambda: None)
-        relay.start(b"", None, client_unread=True, target_unread=True)
+        relay.start(early, None, client_unread=True, target_unread=True)
 
 
-async def serve(name: str, host: str, port: int, target: tuple[str, int]) -> None:
-    """Join every client to the target, for ever."""
-    grant = Grant(
-        session_id="session",
-        username="bench",
+def grant(session_id: str) -> Grant:
+    """Return a session that may relay without end; its name and its lease are called as it is."""
+    return Grant(
+        session_id=session_id,
+        username=session_id,
         password_hash="",
-        lease_id="lease",
+        lease_id=session_id,
         granted_bytes=BUDGET_BYTES,
         status=SessionStatus.ACTIVE,
         expires_at=2**62,
         names=(),
     )
-    session = {"counted": LiveSession, "uncounted": Uncounted}[name](grant, lambda _: None)
+
+
+async def serve(name: str, host: str, port: int, target: tuple[str, int]) -> None:
+    """Join every client to the target, for ever."""
+    kind = {"counted": LiveSession, "uncounted": Uncounted}[name]
+    session = kind(grant("bench"), lambda _: None)
     loop = asyncio.get_running_loop()
     joint = Joint(loop)
     with socket.create_server((host, port)) as listener:

@@ -16,6 +16,7 @@ from bench import (
     bought,
     bulk,
     connections,
+    flush,
     latency,
     longpath,
     memory,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ROUNDS = 5
-PARTS = ("bulk", "connections", "echo", "memory", "startup", "metering", "longpath")
+PARTS = ("bulk", "connections", "echo", "memory", "startup", "metering", "flush", "longpath")
 
 
 def main() -> None:
@@ -60,6 +61,7 @@ def main() -> None:
             "memory": lambda: memory.measure(kinds, ours, folder),
             "startup": lambda: startup.measure(kinds, rounds, ours),
             "metering": lambda: metering.measure(rounds),
+            "flush": lambda: flush.measure(rounds),
             "longpath": lambda: longpath.measure(kinds, rounds, folder),
         }
         report.rewrite("bench-proxy-machine", report.machine())

@@ -1,13 +1,15 @@
 """UDP ASSOCIATE over real sockets: RFC 1928, section 7, and every byte of it counted."""
 
 import asyncio
+import dataclasses
 import fcntl
 import logging
+import math
 import socket
 import struct
 import termios
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address, ip_network
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import uvloop
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from support.clock import Clock
 from support.datagrams import (
     Associated,
     Peer,
@@ -28,7 +31,7 @@ from support.datagrams import (
 )
 from support.descriptors import all_gone, at_rest, none_left
 from support.ports import closed_port
-from support.service import Bought, Person, Service, running_in
+from support.service import Bought, Person, Service, running, running_in, settings_for
 from support.socks import GREETING, Client, credentials, request
 from support.targets import pattern
 from support.waiting import PATIENCE_SECONDS, until
@@ -784,6 +787,84 @@ async def test_a_datagram_that_the_rest_cannot_pay_is_dropped_whole(service: Ser
         assert await used(service, person, bought) == 1_000
 
 
+async def test_a_datagram_without_payload_goes_only_while_a_byte_would(service: Service) -> None:
+    async with bought_association(service, quota=1_000) as (client, _, _):
+        with peer() as target:
+            outer = await client.reaches(target, b"up")
+            [session] = service.daemon.meter._by_id.values()
+            left, taker = session.available, object()
+            session.take(left, taker)  # as a tunnel does that has read bytes and not yet written
+            for _ in range(100):
+                client.send(target.address, b"")
+                target.send(b"", outer)
+            await until(lambda: all_read(service), "the proxy has read them")
+            session.give_back(left)
+            await client.exchange(target, b"the next to arrive", b"either way")
+            await client.exchange(target, b"", b"")
+
+
+@pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
+async def test_a_datagram_without_payload_goes_nowhere_from_a_node_that_is_cut_off(
+    store_url: str,
+) -> None:
+    async with running(settings_for(store_url)) as service:
+        async with bought_association(service) as (client, _, _):
+            with peer() as target:
+                outer = await client.reaches(target, b"up")
+                fence = service.daemon.node._fence
+                clock, fence._boottime = fence._boottime, lambda: math.inf
+                for _ in range(100):
+                    client.send(target.address, b"")
+                    target.send(b"", outer)
+                await until(lambda: all_read(service), "the proxy has read them")
+                fence._boottime = clock
+                await client.exchange(target, b"the next to arrive", b"either way")
+
+
+async def test_a_session_has_so_many_datagrams_a_second_whatever_they_hold(
+    tmp_path: Path, clock: Clock
+) -> None:
+    limits = {"session_datagrams_per_second": 5}
+    async with running_in(tmp_path, limits=limits) as service:
+        _, bought = await buy(service)
+        async with associated(service, bought) as first, associated(service, bought) as second:
+            with peer() as target:
+                datagrams = service.daemon.gateway._shared.datagrams
+                datagrams.allows.__self__._now = clock.steady
+                outer = await first.reaches(target, b"one of ten at once")
+                for _ in range(30):
+                    first.send(target.address, b"")
+                    second.send(target.address, b"with payload")
+                    target.send(b"down", outer)
+                await until(lambda: all_read(service), "the proxy has read them")
+                assert waiting_at(target, first.own, second.own) == 9
+                clock.now += 1
+                for _ in range(30):
+                    second.send(target.address, b"")
+                await until(lambda: all_read(service), "the proxy has read them")
+                assert waiting_at(target) == 5
+        _, another = await buy(service)
+        async with associated(service, another) as client:
+            with peer() as target:
+                await client.exchange(target, b"", b"what another session does is its own")
+
+
+async def test_the_number_of_datagrams_a_second_may_change_while_they_are_relayed(
+    service: Service, clock: Clock
+) -> None:
+    async with bought_association(service) as (client, _, _):
+        with peer() as target:
+            gateway = service.daemon.gateway
+            gateway.change_limits(dataclasses.replace(gateway.limits, datagrams_per_second=1))
+            gateway._shared.datagrams.allows.__self__._now = clock.steady
+            for _ in range(30):
+                client.send(target.address, b"")
+            await until(lambda: all_read(service), "the proxy has read them")
+            assert waiting_at(target) == 2
+            gateway.change_limits(dataclasses.replace(gateway.limits, datagrams_per_second=0))
+            await client.exchange(target, b"", b"")
+
+
 async def test_a_datagram_goes_that_is_larger_than_what_a_slow_session_may_take_at_once(
     tmp_path: Path,
 ) -> None:
@@ -913,6 +994,33 @@ async def test_without_a_descriptor_a_datagram_is_dropped(service: Service) -> N
                 await client.exchange(target, b"up", b"down")
             await client.exchange(other, b"up", b"down")
         assert await used(service, person, bought) == 18
+
+
+def all_read(service: Service) -> bool:
+    """Say whether nothing waits in any socket that datagrams are relayed from."""
+    associations = [each._transfer for each in service.daemon.gateway._connections]
+    sockets = [sock for each in associations for sock in (each._inner, *each._outer.values())]
+    return all(is_empty(sock) for sock in sockets)
+
+
+def is_empty(sock: socket.socket) -> bool:
+    """Say whether no datagram waits in a socket, not even one without payload."""
+    try:
+        sock.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return True
+    return False
+
+
+def waiting_at(*peers: Peer) -> int:
+    """Return how many datagrams have arrived, and take them."""
+    count = 0
+    for each in peers:
+        with suppress(BlockingIOError):
+            while True:
+                each.sock.recv(65_535)
+                count += 1
+    return count
 
 
 def has_read_all(service: Service) -> bool:

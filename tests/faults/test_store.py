@@ -22,6 +22,7 @@ from market.bandwidth import Bandwidth
 from storage.bandwidth import find
 from storage.errors import UnavailableError
 from storage.open import open_store
+from storage.store import Transaction
 
 UNAVAILABLE = 5  # RFC 1929 status: the session cannot be looked up right now
 BLOCK = bytes(10_000)
@@ -351,3 +352,23 @@ async def test_a_daemon_that_ends_without_its_store_ends(
             assert (await audit_ledger(store)).passed
         finally:
             await store.close()
+
+
+@pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
+async def test_an_api_that_takes_every_connection_it_may_keeps_nobody_from_the_proxy(
+    store_url: str,
+) -> None:
+    go = asyncio.Event()
+
+    async def stay(tx: Transaction) -> None:
+        await tx.run("SELECT 1")
+        await go.wait()
+
+    async with running(settings_for(store_url)) as service:
+        bought = await service.buy(await service.person("10"))
+        staying = [asyncio.create_task(service.daemon.store.read(stay)) for _ in range(20)]
+        try:
+            assert await admitted(service, bought) == 0
+        finally:
+            go.set()
+            await asyncio.gather(*staying)

@@ -6,6 +6,7 @@ import pytest
 from support.market import Market
 
 from market import ledger
+from market.bandwidth import PUT_OFF_SECONDS
 from market.errors import Code, MarketError
 from market.leases import Usage
 from market.money import GB, Currency
@@ -108,6 +109,45 @@ async def test_an_ending_that_cannot_be_written_is_taken_back(market: Market) ->
     assert market.traffic.restored == [bought.session_id]
     market.leases.settle = settle  # type: ignore[method-assign]
     await market.bandwidth.end(user, bought.session_id)
+
+
+async def test_a_session_that_cannot_be_ended_holds_up_no_other(
+    market: Market, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("market.bandwidth.EXPIRE_MAX_SESSIONS", 2)
+    user = await market.person("10")
+    bought = [await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None) for _ in range(5)]
+    oldest = [each.session_id for each in bought[:2]]
+    market.clock.now += 31 * 86_400
+    async with market.without_hold(bought[0]), market.without_hold(bought[1]):
+        assert await market.bandwidth.expire() == 0
+        assert [await market.bandwidth.expire() for _ in range(3)] == [2, 1, 0]
+        told = [each for each in caplog.records if "cannot be ended" in each.getMessage()]
+        assert [each.args for each in told] == [(each,) for each in oldest]
+        assert market.traffic.restored == oldest
+        market.clock.now += PUT_OFF_SECONDS
+        assert await market.bandwidth.expire() == 0
+        assert market.traffic.restored == oldest * 2
+    market.clock.now += PUT_OFF_SECONDS
+    assert await market.bandwidth.expire() == 2
+    assert await available(market, user) == 10_000_000
+
+
+async def test_a_store_that_does_not_answer_puts_no_session_off(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = await market.person("10")
+    await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
+    market.clock.now += 31 * 86_400
+
+    async def fail(*_: object) -> bool:
+        raise UnavailableError("gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(market.leases, "settle", fail)
+        with pytest.raises(UnavailableError):
+            await market.bandwidth.expire()
+    assert await market.bandwidth.expire() == 1
 
 
 async def test_a_session_expires_when_its_time_is_over_and_not_before(market: Market) -> None:

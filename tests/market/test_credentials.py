@@ -7,7 +7,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from market.credentials import hash_password, matches, new_credentials
+from market.credentials import hash_password, is_username, matches, new_credentials
 
 MANY = [new_credentials() for _ in range(200)]
 
@@ -15,6 +15,7 @@ MANY = [new_credentials() for _ in range(200)]
 def test_a_user_name_has_eighty_random_bits_and_no_look_alikes() -> None:
     for made in MANY:
         assert re.fullmatch(r"[a-z2-7]{16}", made.username)
+        assert is_username(made.username)
     assert len({made.username for made in MANY}) == len(MANY)
 
 

@@ -280,3 +280,20 @@ async def test_recovery_settles_what_was_used_up(market: Market) -> None:
     await market.leases.report([Usage(bought.session_id, grant.lease_id or "", 1_000)])
     await market.leases.recover()
     assert (await stored(market, bought)).status == "exhausted"
+
+
+async def test_recovery_goes_on_behind_a_session_that_cannot_be_settled(
+    market: Market, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would keep every daemon from starting otherwise."""
+    sold = [(await buy(market, quota=1_000))[1] for _ in range(3)]
+    for bought in sold:
+        grant = await lease(market, bought)
+        await market.leases.report([Usage(bought.session_id, grant.lease_id or "", 1_000)])
+    async with market.without_hold(sold[1]):
+        assert await market.leases.recover() == 3
+        statuses = [(await stored(market, bought)).status for bought in sold]
+        assert statuses == ["exhausted", "active", "exhausted"]
+        assert f"session {sold[1].session_id} is used up and cannot be settled" in caplog.text
+    await market.leases.recover()
+    assert (await stored(market, sold[1])).status == "exhausted"

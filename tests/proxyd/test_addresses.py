@@ -45,7 +45,7 @@ def test_a_session_that_is_forgotten_leaves_the_next_one_its_addresses(asked: As
     first.status = SessionStatus.ENDED
     known.opens(second)
     known.forget(first)
-    known.ask(HERE, outcomes.append)
+    known.ask(HERE, HERE[1], outcomes.append)
     assert outcomes == [second]
     known.forget(second)
     known.forget(second)
@@ -58,7 +58,7 @@ async def test_what_is_forgotten_is_asked_for_again(asked: Asked) -> None:
     known.forget(first)
     asked.go.set()
     for name in (HERE, THERE):
-        known.ask(name, outcomes.append)
+        known.ask(name, name[1], outcomes.append)
     await until(lambda: len(outcomes) == 2)
     assert asked.names == [HERE, THERE]
     assert outcomes == [Refusal.WRONG] * 2
@@ -67,7 +67,7 @@ async def test_what_is_forgotten_is_asked_for_again(asked: Asked) -> None:
 async def test_many_who_ask_the_same_are_one_question(asked: Asked) -> None:
     known, outcomes = Addresses(asked), []
     for _ in range(100):
-        known.ask(HERE, outcomes.append)
+        known.ask(HERE, HERE[1], outcomes.append)
     await until(lambda: bool(asked.names))
     asked.go.set()
     await until(lambda: bool(outcomes))
@@ -78,12 +78,12 @@ async def test_many_who_ask_the_same_are_one_question(asked: Asked) -> None:
 async def test_no_more_is_asked_at_once_than_there_is_room_for(asked: Asked) -> None:
     known, outcomes = Addresses(asked), []
     for each in range(LOOKUPS_MAX):
-        known.ask((0, str(each)), outcomes.append)
+        known.ask((0, str(each)), str(each), outcomes.append)
     assert outcomes == []
-    known.ask(HERE, outcomes.append)
+    known.ask(HERE, HERE[1], outcomes.append)
     assert outcomes == [Refusal.UNAVAILABLE]
-    known.ask((0, "0"), outcomes.append)
+    known.ask((0, "0"), "0", outcomes.append)
     assert outcomes == [Refusal.UNAVAILABLE]
     await known.stop()
-    known.ask((0, "0"), outcomes.append)
+    known.ask((0, "0"), "0", outcomes.append)
     assert outcomes == [Refusal.UNAVAILABLE] * 2

@@ -2,24 +2,40 @@
 
 import asyncio
 import gc
+from collections.abc import AsyncIterator
 
+import pytest
 from support.market import Market
+from support.statements import counted
+from support.waiting import until
 
 from market.bandwidth import Purchase
+from market.credentials import new_credentials
+from market.leases import Grant
 from market.money import GB
 from market.notices import Notice, Topic
 from market.states import SessionStatus
-from proxyd.meter import LiveSession, Meter
+from proxyd import lookups
+from proxyd.lookups import LOOKUPS_MAX, RUNNING_MAX
+from proxyd.meter import STALLED_ASKED, LiveSession, Meter
 from proxyd.shared_meter import SharedMeter
 from proxyd.shares import Fence
 from proxyd.wire.events import Refusal
 from storage import nodes
+from storage.bandwidth import find
+
+HERE, THERE = "198.51.100.1", "198.51.100.2"
 
 
-async def admitted(meter: Meter, bought: Purchase) -> LiveSession | Refusal:
+async def admitted(meter: Meter, bought: Purchase, network: str = HERE) -> LiveSession | Refusal:
     """Show a session's credentials."""
+    return await shown(meter, bought.username, bought.password, network)
+
+
+async def shown(meter: Meter, username: str, password: str, network: str) -> LiveSession | Refusal:
+    """Show any credentials."""
     answer: asyncio.Future[LiveSession | Refusal] = asyncio.get_running_loop().create_future()
-    meter.admit(bought.username.encode(), bought.password.encode(), answer.set_result)
+    meter.admit(username.encode(), password.encode(), network, answer.set_result)
     return await answer
 
 
@@ -65,7 +81,7 @@ async def test_a_session_that_ended_elsewhere_leaves_nothing_behind(market: Mark
     fence = Fence(lambda: 0.0)
     meter = SharedMeter(market.leases, market.clock.seconds, fence, connections_per_session=10)
     answer: asyncio.Future[LiveSession | Refusal] = asyncio.get_running_loop().create_future()
-    meter.admit_address(0, "203.0.113.7", answer.set_result)
+    meter.admit_address(0, "203.0.113.7", HERE, answer.set_result)
     assert isinstance(await answer, LiveSession)
     meter.hear(Notice(Topic.CUT, bought.session_id, SessionStatus.ENDED, "elsewhere").text)
     await meter.flush()
@@ -74,3 +90,182 @@ async def test_a_session_that_ended_elsewhere_leaves_nothing_behind(market: Mark
     kept = [each for each in gc.get_objects() if isinstance(each, LiveSession)]
     assert [each for each in kept if each.id == bought.session_id] == []
     await meter.stop()
+
+
+async def test_a_session_that_cannot_be_settled_holds_up_no_other(
+    market: Market, caplog: pytest.LogCaptureFixture
+) -> None:
+    user = await market.person("10")
+    sold = [await market.bandwidth.buy(user, quota_bytes=10, price_per_gb=None) for _ in range(3)]
+    meter = Meter(market.leases, market.clock.seconds, connections_per_session=10)
+    running = asyncio.create_task(meter.run())
+    async with market.without_hold(sold[0]):
+        for bought in sold:
+            session = await admitted(meter, bought)
+            assert isinstance(session, LiveSession)
+            session.take(10, None)
+            session.deliver(10)
+
+        async def settled() -> bool:
+            sessions = await market.bandwidth.page(user, status=None, before="", limit=10)
+            over = {each.id for each in sessions if each.status is SessionStatus.EXHAUSTED}
+            return over == {each.session_id for each in sold[1:]}
+
+        await until(settled, "the others are settled")
+        assert f"session {sold[0].session_id} is used up and cannot be settled" in caplog.text
+        assert await admitted(meter, sold[0]) is Refusal.EXHAUSTED
+        left = await market.store.read(find, sold[0].session_id)
+        assert (left.status, left.bytes_used, left.bytes_leased) == ("active", 10, 0)
+        assert not running.done()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await meter.stop()
+    await market.leases.recover()
+
+
+class Stalled:
+    """A sink that holds bytes until a test lets them go, and counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.waiting = 10
+        self.asked = 0
+
+    def unsent(self) -> int:
+        self.asked += 1
+        return self.waiting
+
+
+def session_of(granted_bytes: int) -> LiveSession:
+    """Return a session that nobody else knows."""
+    grant = Grant(
+        session_id="session",
+        username="somebody",
+        password_hash="",
+        status=SessionStatus.ACTIVE,
+        expires_at=2**40,
+        lease_id="lease",
+        granted_bytes=granted_bytes,
+        names=(),
+    )
+    return LiveSession(grant, lambda _: None)
+
+
+def test_sinks_that_stand_still_are_asked_a_few_at_a_time_and_each_in_its_turn() -> None:
+    session = session_of(GB)
+    sinks = [Stalled() for _ in range(3 * STALLED_ASKED)]
+    for sink in sinks:
+        session.deliver(10, sink)
+    assert session.certain() == 0
+    assert {each.asked for each in sinks} == {1}
+    for sink in sinks:
+        sink.waiting = 0
+    for turn in (1, 2, 3):
+        assert session.certain() == 10 * STALLED_ASKED * turn
+        assert sum(each.asked for each in sinks) == len(sinks) + STALLED_ASKED * turn
+    assert session.certain() == session.used
+
+
+def test_a_sink_that_takes_more_is_asked_at_once_however_many_stand_still() -> None:
+    session = session_of(GB)
+    sinks = [Stalled() for _ in range(3 * STALLED_ASKED)]
+    for sink in sinks:
+        session.deliver(10, sink)
+    session.certain()
+    sinks[-1].waiting = 0
+    session.deliver(5, sinks[-1])
+    assert session.certain() == 15
+
+
+def test_a_sink_that_claims_more_than_it_was_given_makes_nothing_uncertain_again() -> None:
+    session = session_of(GB)
+    sink = Stalled()
+    sink.waiting = 4
+    session.deliver(10, sink)
+    assert session.certain() == 6
+    sink.waiting = 9
+    assert session.certain() == 6
+
+
+# --- wrong credentials ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def meter(market: Market) -> AsyncIterator[Meter]:
+    """A meter over the market's store."""
+    made = Meter(market.leases, market.clock.seconds, connections_per_session=10)
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+def reads(market: Market, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list as long as the number of times that the store was read."""
+    return counted(market.store, "read", monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "username",
+    ["", "admin", "a" * 15, "a" * 17, "A" * 16, "0" * 16, "a" * 15 + "\n", "ü" * 8, "é" * 16],
+)
+async def test_a_user_name_that_was_never_made_is_wrong_without_a_question_to_the_store(
+    meter: Meter, reads: list[int], username: str
+) -> None:
+    assert await shown(meter, username, "secret", HERE) is Refusal.WRONG
+    assert reads == []
+
+
+async def test_credentials_that_open_nothing_are_asked_about_once_in_a_while(
+    meter: Meter, market: Market, reads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookups, "STRANGER_SECONDS", 1000.0)
+    bought = await market.bandwidth.buy(
+        await market.person("10"), quota_bytes=GB, price_per_gb=None
+    )
+    del reads[:]
+    unknown = new_credentials()
+    for _ in range(20):
+        assert await shown(meter, unknown.username, unknown.password, HERE) is Refusal.WRONG
+        assert await shown(meter, bought.username, "wrong", THERE) is Refusal.WRONG
+    assert len(reads) == 2
+    assert isinstance(await admitted(meter, bought), LiveSession)
+
+
+async def test_what_is_remembered_of_wrong_credentials_is_bounded_and_forgotten(
+    meter: Meter, reads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookups, "STRANGER_SECONDS", 1000.0)
+    monkeypatch.setattr(lookups, "STRANGERS_MAX", 2)
+    one, two, three = (new_credentials() for _ in range(3))
+    for each in (one, two, three, three, two, one):  # the third drives the first out
+        assert await shown(meter, each.username, "secret", HERE) is Refusal.WRONG
+    assert len(reads) == 4
+    monkeypatch.setattr(lookups, "STRANGER_SECONDS", 0.0)
+    for _ in range(2):
+        assert await shown(meter, new_credentials().username, "secret", HERE) is Refusal.WRONG
+    other = new_credentials()
+    for _ in range(2):
+        assert await shown(meter, other.username, "secret", HERE) is Refusal.WRONG
+    assert len(reads) == 8
+
+
+async def test_a_network_that_floods_with_made_up_credentials_holds_up_itself_alone(
+    meter: Meter, market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bought = await market.bandwidth.buy(
+        await market.person("10"), quota_bytes=GB, price_per_gb=None
+    )
+    find, asked = market.leases.find, []
+
+    async def noting(username: str, password: bytes) -> str | None:
+        asked.append(username)
+        return await find(username, password)
+
+    monkeypatch.setattr(market.leases, "find", noting)
+    outcomes: list[LiveSession | Refusal] = []
+    for _ in range(LOOKUPS_MAX):
+        meter.admit(new_credentials().username.encode(), b"secret", HERE, outcomes.append)
+    assert outcomes == [Refusal.UNAVAILABLE] * (LOOKUPS_MAX // 2)
+    assert isinstance(await admitted(meter, bought, THERE), LiveSession)
+    assert asked.index(bought.username) <= RUNNING_MAX + 1, "it has waited for the flood"
+    await until(lambda: len(outcomes) == LOOKUPS_MAX, "the flood is answered, too")
+    assert outcomes.count(Refusal.WRONG) == LOOKUPS_MAX // 2

@@ -6,6 +6,7 @@ import uuid
 import asyncpg
 import pytest
 from support import postgres
+from support.waiting import until
 
 from storage import migrate
 from storage.errors import CannotOpenError, ConstraintError, UnavailableError
@@ -135,4 +136,44 @@ async def test_a_unit_that_lost_against_another_is_run_again(postgres_server: st
             return await tx.all(int, "SELECT balance FROM accounts WHERE balance <> 0")
 
         assert await store.read(balances) == [2, 2]
+        await store.close()
+
+
+async def waiting_for(tx: Transaction, go: asyncio.Event, begun: list[None]) -> None:
+    """Keep a connection until a test lets go."""
+    await tx.run("SELECT 1")
+    begun.append(None)
+    await go.wait()
+
+
+async def connections(tx: Transaction) -> int:
+    """Return how many connections this database has."""
+    sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    return await tx.one(int, sql) or 0
+
+
+@pytest.mark.parametrize(("pool_size", "left"), [(2, 1), (10, 8)])
+async def test_what_is_set_aside_answers_while_every_other_connection_is_taken(
+    postgres_server: str, pool_size: int, left: int
+) -> None:
+    async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
+        store = await open_store(url, pool_size=pool_size)
+        go, begun = asyncio.Event(), []
+        many = [
+            asyncio.create_task(store.read(waiting_for, go, begun)) for _ in range(pool_size + 1)
+        ]
+        await until(lambda: len(begun) == left, "no more get a connection")
+        answers = await asyncio.gather(*(store.set_aside().read(connections) for _ in range(20)))
+        assert max(answers) <= pool_size
+        assert len(begun) == left
+        go.set()
+        await asyncio.gather(*many)
+        await store.close()
+
+
+async def test_one_connection_is_shared_by_all(postgres_server: str) -> None:
+    async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
+        store = await open_store(url, pool_size=1)
+        assert store.set_aside() is store
+        assert await store.read(connections) == 1
         await store.close()

@@ -1,6 +1,7 @@
 """A marketplace without a network: the rules over a store, with a clock that tests set."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from decimal import Decimal
 
 from market import accounts
@@ -10,13 +11,14 @@ from market.deploys import Deploys, Rates
 from market.devices import Devices
 from market.ids import Identifiers
 from market.jobs import Jobs
-from market.leases import Grant, Leases, Usage
+from market.leases import Grant, Leases, Usage, hold_of
 from market.money import Currency, micro
 from market.passwords import Passwords
 from market.referrals import Referrals, Rewards
 from market.states import SessionStatus
 from market.tokens import Tokens
-from storage.store import Store
+from storage.ledger import find_hold, insert_hold
+from storage.store import Store, Transaction
 from support.clock import Clock
 
 TERMS = Terms(
@@ -97,6 +99,21 @@ class Market:
         """Lease a session as its meter does when a client shows its credentials."""
         session_id = await self.leases.find(bought.username, bought.password.encode())
         return None if session_id is None else await self.leases.open(session_id)
+
+    @asynccontextmanager
+    async def without_hold(self, bought: Purchase) -> AsyncIterator[None]:
+        """Take the hold of a session away, so that it cannot be settled; then put it back."""
+        hold = await self.store.read(find_hold, hold_of(bought.session_id))
+        assert hold is not None
+
+        async def delete(tx: Transaction) -> None:
+            assert await tx.run("DELETE FROM holds WHERE id = :id", id=hold.id) == 1
+
+        await self.store.write(delete)
+        try:
+            yield
+        finally:
+            await self.store.write(insert_hold, hold, self.clock.seconds())
 
     async def person(self, usd: str = "0", credit: str = "0") -> str:
         """Register somebody with money, and return their identifier."""

@@ -12,13 +12,16 @@ from proxyd.egress.policy import Policy, embedded_ipv4, is_global
 Address = IPv4Address | IPv6Address
 DEFAULT = Policy()
 
-# RFC 6890 and the IANA special-purpose address registries, IPv4.
+# RFC 6890 and the IANA special-purpose address registries, IPv4; and what clouds answer themselves.
 SPECIAL_V4 = {
     "0.0.0.0/8": "this network",
     "0.0.0.0/32": "this host",
     "10.0.0.0/8": "private use",
     "100.64.0.0/10": "shared by carriers",
     "127.0.0.0/8": "loopback",
+    "161.26.0.0/16": "IBM Cloud's services",
+    "166.8.0.0/14": "IBM Cloud's services",
+    "168.63.129.16/32": "Azure's WireServer",
     "169.254.0.0/16": "link local",
     "169.254.169.254/32": "the metadata of clouds",
     "172.16.0.0/12": "private use",
@@ -88,6 +91,12 @@ PUBLIC = (
     "100.128.0.0",
     "126.255.255.255",
     "128.0.0.0",
+    "161.25.255.255",
+    "161.27.0.0",
+    "166.7.255.255",
+    "166.12.0.0",
+    "168.63.129.15",
+    "168.63.129.17",
     "169.253.255.255",
     "169.255.0.0",
     "172.15.255.255",
@@ -211,6 +220,15 @@ def test_an_allowed_network_is_reachable_although_it_is_special() -> None:
     assert policy.permits(ip_address("fd00::1"), 443)
     assert not policy.permits(ip_address("10.2.0.1"), 443)
     assert not policy.permits(ip_address("fc00::1"), 443)
+
+
+@pytest.mark.parametrize("network", ["168.63.129.16/32", "161.26.0.0/16", "166.8.0.0/14"])
+def test_what_a_cloud_answers_itself_is_reachable_where_it_is_allowed(network: str) -> None:
+    first, _, last = inside(network)
+    for address in (first, last):
+        assert not DEFAULT.permits(address, 80)
+        assert not DEFAULT.permits(IPv6Address(f"::ffff:{address}"), 80)
+        assert Policy(allow=[network]).permits(address, 80)
 
 
 def test_deny_wins_over_allow_whichever_is_the_narrower() -> None:

@@ -2,10 +2,12 @@
 
 import asyncio
 import errno
+import fcntl
 import os
+import random
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import pytest
 from support.targets import pattern
@@ -13,9 +15,10 @@ from support.waiting import until
 
 from market.leases import Grant
 from market.states import SessionStatus
+from proxyd.limits import raise_descriptors
 from proxyd.meter import LiveSession
 from proxyd.poller import Poller
-from proxyd.relay import halfpipe
+from proxyd.relay import closing, halfpipe
 from proxyd.relay.closing import Closer
 from proxyd.relay.halfpipe import SWALLOW_MAX_BYTES, Way
 from proxyd.relay.pipes import PipePool
@@ -59,8 +62,9 @@ class Scene:
         self.exhausted = False
         self.session = LiveSession(grant, self._exhausted)
         self.closed = 0
-        way = Way(self.loop, self.poller, self.pipes)
-        self.relay = Relay(way, near, far, self.session, self.closer, self._closed)
+        self.way = Way(self.loop, self.poller, self.pipes)
+        self.relay = Relay(self.way, near, far, self.session, self.closer, self._closed)
+        self.others: list[tuple[Relay, socket.socket, socket.socket]] = []
 
     def _exhausted(self, _: LiveSession) -> None:
         self.exhausted = True
@@ -71,6 +75,21 @@ class Scene:
 
     def start(self, early: bytes = b"", limit: int | None = None) -> None:
         self.relay.start(early, limit, client_unread=True, target_unread=True)
+
+    def another(self, early: bytes = b"") -> tuple[socket.socket, socket.socket]:
+        """Relay for the same session once more; return the client's socket and the target's."""
+        client, near = connected()
+        target, far = connected()
+        relay = Relay(self.way, near, far, self.session, self.closer, lambda: None)
+        self.others.append((relay, client, target))
+        relay.start(early, None, client_unread=True, target_unread=True)
+        return client, target
+
+    def left(self) -> int:
+        """Return how many counted bytes have left, by asking the kernel about every socket."""
+        relays = [self.relay, *(relay for relay, _, _ in self.others)]
+        halves = [half for each in relays if not each.is_closed for half in (each._up, each._down)]
+        return self.session.used - sum(each.unsent() for each in (*halves, *self.session.closings))
 
     async def rest(self, sock: socket.socket) -> bytes:
         """Return everything until the end of a stream."""
@@ -93,7 +112,12 @@ async def scene(quota: int = QUOTA, pipes: int = 4) -> AsyncIterator[Scene]:
         yield made
     finally:
         made.relay.abort()
+        for relay, client, target in made.others:
+            relay.abort()
+            client.close()
+            target.close()
         made.closer.close_now()
+        assert not made.session._in_transit
         made.client.close()
         made.target.close()
         made.pipes.close()
@@ -244,6 +268,84 @@ async def test_a_reset_after_a_half_has_ended_is_passed_on() -> None:
         made.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         made.client.close()
         await until(lambda: made.closed == 1, "it is noticed although nothing is written")
+
+
+@contextmanager
+def questions() -> Iterator[list[int]]:
+    """Give a list that gets each descriptor the kernel is asked about, of what is on its way."""
+    asked: list[int] = []
+    ioctl = fcntl.ioctl
+
+    def ask(fd: int, *question: object) -> object:
+        asked.append(fd)
+        return ioctl(fd, *question)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(closing.fcntl, "ioctl", ask)
+        yield asked
+
+
+async def test_a_count_costs_a_question_for_each_way_that_moved_and_none_for_what_is_open() -> None:
+    raise_descriptors()
+    async with scene() as made:
+        pairs = [made.another(b"early") for _ in range(1000)]
+        assert made.session.used == 5 * 1000
+        with questions() as asked:
+            assert made.session.certain() == 5 * 1000
+            assert len(asked) == 1000
+        for client, _ in pairs[::100]:
+            await made.loop.sock_sendall(client, b"more")
+        await until(lambda: made.session.used == 5 * 1000 + 4 * 10, "ten have moved")
+        with questions() as asked:
+            assert made.session.certain() == made.session.used
+            assert len(asked) == 10
+        with questions() as asked:
+            assert made.session.certain() == made.session.used
+            assert asked == []
+
+
+async def test_what_is_certain_is_what_the_kernel_says_has_left_and_never_falls() -> None:
+    async with scene() as made:
+        made.start()
+        chance = random.Random(7)
+        ends = [(made.client, made.target), *(made.another() for _ in range(5))]
+        seen = 0
+        for _ in range(300):
+            client, target = chance.choice(ends)
+            source, sink = chance.choice([(client, target), (target, client)])
+            with suppress(OSError):
+                if chance.random() < 0.7:
+                    source.send(pattern(chance.choice([1, 1000, 300_000])))
+                elif chance.random() < 0.8:
+                    sink.recv(chance.choice([1, 100_000, 1_000_000]))
+                elif chance.random() < 0.1:
+                    source.shutdown(socket.SHUT_WR)
+                elif chance.random() < 0.1:
+                    source.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                    source.close()
+            await asyncio.sleep(0)
+            before, certain = made.left(), made.session.certain()
+            assert max(seen, before) <= certain <= made.left()  # the kernel goes on meanwhile
+            seen = certain
+        assert seen > 1_000_000
+        assert made.session.used > seen, "nothing had to wait, so nothing was shown"
+
+
+async def test_an_end_behind_what_a_reset_throws_away_is_no_byte_to_give_back() -> None:
+    async with scene() as made:
+        made.start()
+        made.target.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        await made.loop.sock_sendall(made.client, pattern(500_000))
+        made.client.shutdown(socket.SHUT_WR)
+        await until(lambda: made.relay._up.announced, "the end waits behind what is unsent")
+        assert made.session.certain() < made.session.used == 500_000
+        left = made.left()
+        made.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        made.client.close()
+        await until(lambda: made.closed == 1, "the reset is passed on")
+        assert made.session.certain() == made.left() == left
+        made.closer.close_now()
+        assert made.session.used == left
 
 
 async def test_a_mistake_cuts_the_relay_alone(

@@ -42,6 +42,32 @@ async def test_the_loop_goes_on_between_slices(monkeypatch: pytest.MonkeyPatch) 
     assert seen[-6:] == [1, 2, 3, 4, 5, 6]
 
 
+class Failing:
+    """A mover whose turn goes wrong."""
+
+    def turn(self) -> None:
+        raise RuntimeError("nobody has handled this")
+
+
+async def test_one_whose_turn_goes_wrong_costs_nobody_else_theirs() -> None:
+    loop, told = asyncio.get_running_loop(), []
+    loop.set_exception_handler(lambda _, context: told.append(str(context["exception"])))
+    queue, log = Turns(loop), []
+    queue.add(Moving("a", queue, log, 2))
+    queue.add(Failing())
+    queue.add(Moving("b", queue, log, 2))
+    while len(log) < 4:
+        await asyncio.sleep(0)
+    queue.add(Failing())
+    while len(told) < 2:
+        await asyncio.sleep(0)
+    queue.add(Moving("c", queue, log, 1))
+    while len(log) < 5:
+        await asyncio.sleep(0)
+    assert "".join(log) == "ababc"
+    assert told == ["nobody has handled this"] * 2
+
+
 async def test_one_that_comes_when_nobody_waits_is_served_too() -> None:
     queue, log = Turns(asyncio.get_running_loop()), []
     for count in (1, 2):
