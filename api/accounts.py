@@ -181,7 +181,7 @@ class AccountRoutes:
                 self.forgot,
                 Reply,
                 body=ForgotRequest,
-                errors=(Code.TOO_BUSY, Code.TOO_MANY_ATTEMPTS),
+                errors=(Code.TOO_MANY_ATTEMPTS,),
             ),
             Route(
                 "POST",
@@ -224,7 +224,6 @@ class AccountRoutes:
             client=call.client,
             asked=asked,
         )
-        await self._recovery.send_verification(login.profile.user_id, login.profile.email)
         return reply(login, referred)
 
     async def login(self, call: Call[LoginRequest, Any]) -> LoginReply:
@@ -270,7 +269,7 @@ class AccountRoutes:
 
     async def forgot(self, call: Call[ForgotRequest, Any]) -> Reply:
         """Answer the same whether or not the address is known."""
-        self._recovery.forgot(call.body.email)
+        await self._recovery.forgot(call.body.email)
         return Reply()
 
     async def reset(self, call: Call[ResetRequest, Any]) -> Reply:

@@ -114,7 +114,7 @@ class AssistantSettings(Struct, frozen=True):
 
 
 class MailSettings(Struct, frozen=True):
-    """How letters go out; without a host they are written to the log."""
+    """How e-mails go out; without a host they are written to the log."""
 
     host: str = ""
     port: Annotated[int, Meta(ge=1, le=65535)] = 587

@@ -18,6 +18,7 @@ from market.people import (
     email_key,
     username_key,
 )
+from market.proofs import Proof, Proofs, keep
 from market.referrals import Rewards, parse_code, refer
 from market.throttle import Throttle
 from market.tokens import Claims, Tokens
@@ -88,6 +89,7 @@ class Accounts:
         now: the wall clock, in UTC seconds.
         limits: how often somebody may try.
         rewards: what somebody earns who comes by another's code, and that other.
+        proofs: makes the e-mail that asks a newcomer to confirm their address.
     """
 
     def __init__(
@@ -99,8 +101,10 @@ class Accounts:
         now: Callable[[], int],
         limits: LoginLimits,
         rewards: Rewards,
+        proofs: Proofs,
     ) -> None:
         self._rewards = rewards
+        self._proofs = proofs
         self._store = store
         self._passwords = passwords
         self._tokens = tokens
@@ -126,6 +130,8 @@ class Accounts:
         asked: Asked | None = None,
     ) -> tuple[Login, bool]:
         """Open an account and log its owner in; say too whether the referral code was applied.
+
+        With it goes the e-mail that asks them to confirm their address.
 
         Args:
             username: how others see them.
@@ -258,15 +264,21 @@ class Accounts:
         """Store a user who is logged in, and say whether the referral code was applied."""
         claims = Claims(user.id, self._identifiers.new(), user.created_at)
         token = self._tokens.sign(claims, token_id=self._identifiers.new())
-        new = _Registration(user, claims, token, ref, self._rewards, self._identifiers.new(), asked)
+        proof = self._proofs.of_address(user.id, user.email)
+        new = _Registration(
+            user, claims, token, ref, self._rewards, self._identifiers.new(), proof, asked
+        )
         try:
-            return await self._store.write(_register, new)
-        except _NotReferredError:
-            return await self._store.write(_register, replace(new, ref=""))
+            try:
+                added = await self._store.write(_register, new)
+            except _NotReferredError:
+                added = await self._store.write(_register, replace(new, ref=""))
         except MarketError as error:
             if error.code in TAKEN:  # by somebody who was faster, perhaps with the same request
                 await self._refuse_taken(user.username, user.email, asked)
             raise
+        self._proofs.wake()
+        return added
 
     async def _logged_in(self, user: UserRow) -> Login:
         """Begin a login session of a user whose password was verified, as long as it is theirs."""
@@ -426,6 +438,7 @@ class _Registration:
     ref: str
     rewards: Rewards
     transfer_id: str
+    proof: Proof
     asked: Asked | None
 
 
@@ -445,6 +458,7 @@ async def _register(tx: Transaction, new: _Registration) -> tuple[Login, bool]:
         except MarketError as error:
             raise _NotReferredError from error
     login = Login(new.token, await _begin_login(tx, new.claims, user.password_hash))
+    await keep(tx, new.proof)
     if new.asked is not None:
         answer = new.asked.answer(login, bool(new.ref))
         await idempotency_queries.insert(tx, sealed(new.asked.once, user.id, answer))

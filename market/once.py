@@ -4,12 +4,12 @@ The first answer is stored in the transaction that does what was asked, so that 
 there or neither is. It is sealed with a key of its own, because it may hold a secret.
 """
 
-import base64
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from market.errors import Code, MarketError
+from market.sealing import Sealing, derived
 from storage import idempotency as queries
 from storage.idempotency import AnswerRow
 from storage.store import Arguments, Result, Store, Transaction, Unit
@@ -26,42 +26,20 @@ class Replayed(Exception):  # noqa: N818 - it is no error, the request was answe
         self.answer = answer
 
 
-class Seal:
-    """Seals answers so that only this service can read them.
+class Seal(Sealing):
+    """Seals answers, and tells requests apart.
 
     Args:
-        secret: what the sealing key is derived from.
+        secret: what the keys are derived from.
     """
 
     def __init__(self, secret: bytes) -> None:
-        # Here, so that commands that seal nothing do not wait for it.
-        from cryptography.fernet import Fernet, InvalidToken  # noqa: PLC0415
-
-        self._not_ours = InvalidToken
-        self._fernet = Fernet(base64.urlsafe_b64encode(_derived(secret, b"idempotency")))
-        self._fingerprint_key = _derived(secret, b"fingerprint")
+        super().__init__(secret, b"idempotency")
+        self._fingerprint_key = derived(secret, b"fingerprint")
 
     def fingerprint(self, request: bytes) -> str:
         """Return what tells requests apart, and from which nobody can try what was in one."""
         return hmac.digest(self._fingerprint_key, request, "sha256").hex()
-
-    def close(self, answer: bytes) -> str:
-        """Return an answer sealed."""
-        return self._fernet.encrypt(answer).decode()
-
-    def open(self, sealed: str) -> bytes | None:
-        """Return what was sealed; None when it was sealed with another key."""
-        try:
-            return self._fernet.decrypt(sealed)
-        except self._not_ours:
-            return None
-
-
-def _derived(secret: bytes, purpose: bytes) -> bytes:
-    from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415 - as above
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415
-
-    return HKDF(algorithm=SHA256(), length=32, salt=None, info=purpose).derive(secret)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,12 @@
 """Proofs by mail: that an address is read by its owner, and that a forgotten password was theirs.
 
-A secret goes out by mail, only its hash is kept, it works once and for a while. Asking for a letter
-is answered at once, and the same whether or not the address is known: the letter is written later,
-by `run`.
+A secret goes out by mail, only its hash is kept, it works once and for a while. Who has forgotten a
+password is answered at once, and the same whether or not the address is known: all that is done
+before is to write the request down. `run` looks later whose address it is.
 """
 
-import asyncio
 import hashlib
 import logging
-import secrets
 from collections.abc import Callable
 
 from market.accounts import (
@@ -19,20 +17,22 @@ from market.accounts import (
     replace_password,
 )
 from market.errors import Code, MarketError
-from market.mail import Outbox, password_reset, verification
+from market.mail import mail_share
+from market.outbox import Outbox
 from market.passwords import Passwords
 from market.people import check_password, email_key
+from market.proofs import RESET_SECONDS, Proof, Proofs, hashed, keep
 from market.throttle import Throttle
+from storage import outbox as outbox_queries
 from storage import users
 from storage.errors import StoreError
+from storage.outbox import OutboxRow
 from storage.store import Store, Transaction
 
-SECRET_BYTES = 32
-VERIFY_SECONDS = 2 * 86_400
-RESET_SECONDS = 3_600
-REQUESTS_MAX = 1_000
-LETTERS_PER_WINDOW = 5
-WINDOW_SECONDS = 15 * 60
+# Requests are answered at once by the daemon that took them; others look for what it left behind.
+LOOK_SECONDS = 5.0
+# Few enough that one look costs the store little.
+LOOK_MAX_REQUESTS = 100
 
 _logger = logging.getLogger("recovery")
 
@@ -43,8 +43,8 @@ class Recovery:
     Args:
         store: where accounts are kept.
         passwords: hashes new ones.
-        outbox: takes the letters.
-        app_url: where the links in them lead.
+        proofs: makes the secrets, and their e-mails.
+        requests: where requests wait whose address is still to be looked up.
         now: the wall clock, in UTC seconds.
         accounts: is told whose failed logins are forgotten.
         limits: how often somebody may fail.
@@ -54,8 +54,8 @@ class Recovery:
         self,
         store: Store,
         passwords: Passwords,
-        outbox: Outbox,
-        app_url: str,
+        proofs: Proofs,
+        requests: Outbox,
         now: Callable[[], int],
         accounts: Accounts,
         limits: LoginLimits,
@@ -64,30 +64,21 @@ class Recovery:
         self._failures = Throttle(limits.failures_per_client, LOGIN_WINDOW_SECONDS, now)
         self._store = store
         self._passwords = passwords
-        self._outbox = outbox
-        self._app_url = app_url
+        self._proofs = proofs
+        self._requests = requests
         self._now = now
-        self._requests: asyncio.Queue[str] = asyncio.Queue(REQUESTS_MAX)
-        self._letters = Throttle(LETTERS_PER_WINDOW, WINDOW_SECONDS, now)
-
-    async def send_verification(self, user_id: str, email: str) -> None:
-        """Send the letter with which a user confirms their address.
-
-        Raises:
-            MarketError: `too_many_attempts`.
-        """
-        self._letters.take(user_id)
-        secret = await self._new_secret(user_id, "verify", VERIFY_SECONDS)
-        self._outbox.put(verification(email, self._app_url, secret))
 
     async def resend_verification(self, caller: Caller) -> None:
-        """Send that letter again, unless the address is confirmed.
+        """Send the e-mail that confirms an address again, unless it is confirmed.
 
         Raises:
             MarketError: `too_many_attempts`.
         """
-        if caller.profile.email_verified_at is None:
-            await self.send_verification(caller.profile.user_id, caller.profile.email)
+        profile = caller.profile
+        if profile.email_verified_at is None:
+            proof = self._proofs.of_address(profile.user_id, profile.email)
+            await self._store.write(_renew, proof)
+            self._proofs.wake()
 
     async def verify(self, secret: str) -> None:
         """Confirm the address that a secret was sent to.
@@ -95,20 +86,24 @@ class Recovery:
         Raises:
             MarketError: `invalid_mail_token`.
         """
-        await self._store.write(_verify, _hashed(secret), self._now())
+        await self._store.write(_verify, hashed(secret), self._now())
 
-    def forgot(self, email: str) -> None:
-        """Have a letter sent to an address, if anybody has it; answers before that is known.
+    async def forgot(self, email: str) -> None:
+        """Have an e-mail sent to an address, if anybody has it; answers before that is known.
 
         Raises:
-            MarketError: `too_many_attempts`, `too_busy`.
+            MarketError: `too_many_attempts`.
         """
         key = email_key(email)
-        self._letters.take(key)
-        try:
-            self._requests.put_nowait(email)
-        except asyncio.QueueFull:
-            raise MarketError(Code.TOO_BUSY) from None
+        self._proofs.count(key)
+        request = self._requests.item(
+            hashlib.sha256(key.encode()).hexdigest(),
+            share=mail_share(email),
+            payload=key.encode(),
+            lifetime_seconds=RESET_SECONDS,
+        )
+        await self._store.write(outbox_queries.put, request)
+        self._requests.wake()
 
     async def reset(self, secret: str, password: str, *, client: str = "") -> None:
         """Replace the password of whoever the secret was sent to; all their login sessions end.
@@ -124,52 +119,51 @@ class Recovery:
         check_password(password)
         with self._failures.attempt(client, (Code.INVALID_MAIL_TOKEN,)):
             # Looked up before anything is hashed: hashing is dear, and asking is free.
-            await self._store.read(_owner, _hashed(secret), "reset", self._now())
+            await self._store.read(_owner, hashed(secret), "reset", self._now())
             encoded = await self._passwords.hash(password, client=client)
-            email = await self._store.write(_reset, _hashed(secret), encoded, self._now())
+            email = await self._store.write(_reset, hashed(secret), encoded, self._now())
         self._accounts.forgive(email)
 
     async def run(self) -> None:
-        """Write the letters that `forgot` was asked for, until cancelled."""
+        """Answer what `forgot` was asked, until cancelled."""
         while True:
-            email = await self._requests.get()
             try:
-                await self._answer(email)
+                await self._requests.tidy()
+                while await self._answer_some():
+                    pass
             except StoreError as error:
-                _logger.warning("a letter was not written, the store failed: %s", error)
+                _logger.warning("forgotten passwords wait for the store to return: %s", error)
+            await self._requests.wait(LOOK_SECONDS)
 
-    async def _answer(self, email: str) -> None:
-        user = await self._store.read(users.find_by_email, email_key(email))
-        if user is not None:
-            secret = await self._new_secret(user.id, "reset", RESET_SECONDS)
-            self._outbox.put(password_reset(user.email, self._app_url, secret))
+    async def _answer_some(self) -> int:
+        """Answer the requests that have waited longest; return how many."""
+        rows = await self._requests.due(again=False, limit=LOOK_MAX_REQUESTS)
+        for row in rows:
+            await self._answer(row)
+        return len(rows)
 
-    async def _new_secret(self, user_id: str, purpose: str, lifetime_seconds: int) -> str:
-        secret = secrets.token_urlsafe(SECRET_BYTES)
-        now = self._now()
-        await self._store.write(
-            _keep_secret,
-            token_hash=_hashed(secret),
-            user_id=user_id,
-            purpose=purpose,
-            now=now,
-            expires_at=now + lifetime_seconds,
-        )
-        return secret
+    async def _answer(self, request: OutboxRow) -> None:
+        proof, key = None, self._requests.opened(request)
+        if key is None:
+            _logger.error("a forgotten password is given up: it was asked for under another key")
+        else:
+            user = await self._store.read(users.find_by_email, key.decode())
+            if user is not None:
+                proof = self._proofs.of_ownership(user.id, user.email)
+        await self._store.write(_answer, request, proof)
+        if proof is not None:
+            self._proofs.wake()
 
 
-async def _keep_secret(
-    tx: Transaction, *, token_hash: str, user_id: str, purpose: str, now: int, expires_at: int
-) -> None:
-    await users.lock(tx, user_id)
-    await users.insert_mail_token(
-        tx,
-        token_hash=token_hash,
-        user_id=user_id,
-        purpose=purpose,
-        now=now,
-        expires_at=expires_at,
-    )
+async def _renew(tx: Transaction, proof: Proof) -> None:
+    await users.lock(tx, proof.user_id)
+    await keep(tx, proof)
+
+
+async def _answer(tx: Transaction, request: OutboxRow, proof: Proof | None) -> None:
+    """Keep the proof that was asked for, unless another daemon was faster."""
+    if await outbox_queries.delete(tx, request.id) and proof is not None:
+        await _renew(tx, proof)
 
 
 async def _owner(tx: Transaction, token_hash: str, purpose: str, now: int) -> str:
@@ -201,7 +195,3 @@ async def _reset(tx: Transaction, token_hash: str, password_hash: str, now: int)
     if user is None:
         raise LookupError(f"the user {user_id} does not exist")
     return user.email
-
-
-def _hashed(secret: str) -> str:
-    return hashlib.sha256(secret.encode()).hexdigest()

@@ -43,9 +43,12 @@ from market.jobs import Jobs
 from market.leases import Leases
 from market.money import micro
 from market.once import Seal
+from market.outbox import Outbox
 from market.passwords import Passwords
+from market.proofs import Proofs
 from market.recovery import Recovery
 from market.referrals import Referrals, Rewards
+from market.sealing import Sealing
 from market.throttle import Throttle
 from market.tokens import Tokens
 from market.wallet import Wallet
@@ -74,7 +77,7 @@ from proxyd.listening import (
     load_certificate,
     tls_context,
 )
-from proxyd.mail import LogOutbox, SmtpOutbox, SmtpServer
+from proxyd.mail import LogTransport, Mailer
 from proxyd.meter import Meter
 from proxyd.metrics import Metrics, Sources
 from proxyd.node import Node
@@ -82,6 +85,7 @@ from proxyd.notify import ServiceManager
 from proxyd.secret import exposed_files, signing_key
 from proxyd.shared_meter import SharedMeter
 from proxyd.shares import Fence
+from proxyd.smtp import SmtpServer, SmtpTransport
 from proxyd.timed_store import TimedStore
 from proxyd.upstream import OpenAiModel
 from proxyd.wire.events import Address
@@ -175,6 +179,9 @@ class Daemon:
         )
         tokens = Tokens(key, lifetime_seconds=settings.auth.token_hours * HOUR_SECONDS)
         self.referrals = Referrals(store, self.identifiers, clock.seconds, _rewards(settings))
+        app_url = _app_url(settings, bound_port(listeners.api))
+        self.outbox = self._outbox("mail", key)
+        proofs = Proofs(self.outbox, app_url, clock.seconds)
         self.accounts = Accounts(
             store,
             self.passwords,
@@ -183,14 +190,13 @@ class Daemon:
             clock.seconds,
             _login_limits(settings),
             self.referrals.rewards,
+            proofs,
         )
-        app_url = _app_url(settings, bound_port(listeners.api))
-        self.outbox = _outbox(settings)
         self.recovery = Recovery(
             store,
             self.passwords,
-            self.outbox,
-            app_url,
+            proofs,
+            self._outbox("forgotten password", key),
             clock.seconds,
             self.accounts,
             _login_limits(settings),
@@ -198,6 +204,7 @@ class Daemon:
         # Whoever comes with a session must not wait for what the API asks.
         self.leases = Leases(store.set_aside(), self.identifiers, clock.seconds)
         self.meter, self.node = self._metering()
+        self.mailer = Mailer(self.outbox, _transport(settings), is_alone=self.node is None)
         self.bandwidth = Bandwidth(
             store,
             self.leases,
@@ -272,6 +279,11 @@ class Daemon:
         self._writers: list[asyncio.Task[None]] = []  # of those, the ones that write counts down
         self._draining = False
         self.has_failed = False
+
+    def _outbox(self, channel: str, key: bytes) -> Outbox:
+        """Return what waits to leave by one way."""
+        sealing = Sealing(key, b"outbox")
+        return Outbox(self.store, sealing, self.identifiers, clock.seconds, channel)
 
     def _assistant(self) -> AssistantRoutes:
         """Return the routes of the assistant, with a model where one is configured."""
@@ -363,7 +375,7 @@ class Daemon:
                 name="abandoned jobs",
             ),
             loop.create_task(self.recovery.run(), name="recovery"),
-            loop.create_task(self.outbox.run(), name="mail"),
+            loop.create_task(self.mailer.run(), name="mail"),
             loop.create_task(self.metrics.watch_loop(), name="loop lag"),
             loop.create_task(self.metrics.watch_ledger(), name="ledger totals"),
             loop.create_task(self.metrics.process.watch_descriptors(), name="descriptors"),
@@ -692,11 +704,11 @@ def _reward_terms(settings: Settings) -> RewardTerms:
     )
 
 
-def _outbox(settings: Settings) -> LogOutbox | SmtpOutbox:
+def _transport(settings: Settings) -> LogTransport | SmtpTransport:
     mail = settings.mail
     if not mail.host:
-        return LogOutbox()
-    return SmtpOutbox(
+        return LogTransport()
+    return SmtpTransport(
         SmtpServer(mail.host, mail.port, mail.username, mail.password, mail.tls, mail.sender)
     )
 

@@ -53,11 +53,15 @@ class Places:
 
     def take(self, holder: Hashable) -> bool:
         """Take one; False when there is none for this holder."""
-        if self._theirs[holder] >= self.most - self.taken:
+        if not self.has_room(holder):
             return False
         self._theirs[holder] += 1
         self.taken += 1
         return True
+
+    def has_room(self, holder: Hashable) -> bool:
+        """Say whether this holder may take one."""
+        return self._theirs[holder] < self.most - self.taken
 
     def give(self, holder: Hashable) -> None:
         """Give one back."""

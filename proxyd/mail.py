@@ -1,147 +1,256 @@
-"""Letters: by SMTP when that is configured, into the log otherwise."""
+"""Sends the e-mails that wait in the outbox: by SMTP, or into the log.
+
+Several are sent at once, and none waits for another: one that fails is put off, and those that are
+tried again leave half of the senders to those that were not tried yet. While the server itself
+cannot be used one e-mail is tried from time to time, and none is blamed for it.
+"""
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from email.errors import MessageError
-from email.headerregistry import Address
-from email.message import EmailMessage
-from email.utils import formatdate, make_msgid
+from functools import partial
+from typing import Protocol
 
-import aiosmtplib
+import msgspec
 
-from market.mail import Message
+from market.mail import Message, decoded
+from market.outbox import Item, Outbox
+from proxyd.limits import Places
+from storage.errors import StoreError
+from storage.outbox import OutboxRow
 
-WAITING_MAX = 1_000
-ATTEMPTS = 4
-FIRST_PAUSE_SECONDS = 2.0
-TIMEOUT_SECONDS = 20.0
+SENDERS = 8  # mail servers let one client have ten connections or more
+AGAIN_MAX = SENDERS // 2
+# How late an e-mail may be that another daemon wrote down, or that is tried again.
+LOOK_SECONDS = 2.0
+# While the server cannot be used: for how long nothing is tried, doubled each time.
+FIRST_PAUSE_SECONDS = 5.0
+LONGEST_PAUSE_SECONDS = 60.0
+STORE_PAUSE_SECONDS = 1.0
+# What is being sent when the daemon stops mostly takes less; cut off, it may be sent twice. Whoever
+# ends `run` waits a little longer than this before it cancels again.
+GRACE_SECONDS = 0.8
+
+_Settle = Callable[[Item], Awaitable[object]]
 
 _logger = logging.getLogger("mail")
 
 
-@dataclass(frozen=True, slots=True)
-class SmtpServer:
-    """Where letters go: `tls` is how the connection is encrypted, `sender` who they are from."""
-
-    host: str
-    port: int
-    username: str
-    password: str
-    tls: str
-    sender: str
+class RefusedError(Exception):
+    """This e-mail will never be taken."""
 
 
-class LogOutbox:
-    """Writes letters to the log, so that an installation without mail works."""
+class PutOffError(Exception):
+    """This e-mail is not taken now."""
 
-    def put(self, message: Message) -> None:
-        """See `Outbox.put`."""
+
+class ServerError(Exception):
+    """No e-mail is taken now: the server cannot be reached, or does not let us in."""
+
+
+class Transport(Protocol):
+    """By which way e-mails leave."""
+
+    async def send(self, message: Message) -> None:
+        """Send one.
+
+        Raises:
+            RefusedError, PutOffError, ServerError: it was not; the message says why.
+        """
+
+
+class LogTransport:
+    """Writes e-mails to the log, so that an installation without mail works."""
+
+    async def send(self, message: Message) -> None:
+        """See `Transport.send`."""
         _logger.info(
             "no mail server is configured; to %s: %s: %s",
             message.to,
             message.subject,
-            " ".join(word for word in message.text.split() if "://" in word),
+            " ".join(message.links),
         )
 
-    @property
-    def waiting(self) -> int:
-        """How many letters wait."""
-        return 0
 
-    async def run(self) -> None:
-        """There is nothing to do later."""
-        await asyncio.Event().wait()
-
-
-class SmtpOutbox:
-    """Sends letters by SMTP, one after the other, each tried a few times.
+class Mailer:
+    """Sends what waits in the outbox.
 
     Args:
-        server: where they go.
+        outbox: where e-mails wait.
+        transport: by which way they leave.
+        is_alone: whether no other daemon sends from this outbox.
     """
 
-    def __init__(self, server: SmtpServer) -> None:
-        self._server = server
-        self._waiting: asyncio.Queue[Message] = asyncio.Queue(WAITING_MAX)
-
-    def put(self, message: Message) -> None:
-        """See `Outbox.put`."""
-        try:
-            self._waiting.put_nowait(message)
-        except asyncio.QueueFull:
-            _logger.error("a letter is dropped, %d wait already", WAITING_MAX)
-
-    @property
-    def waiting(self) -> int:
-        """How many letters wait."""
-        return self._waiting.qsize()
+    def __init__(self, outbox: Outbox, transport: Transport, *, is_alone: bool) -> None:
+        self._outbox = outbox
+        self._transport = transport
+        self._is_alone = is_alone
+        self._sending: dict[str, _Sending] = {}
+        # E-mails to one domain, whose server may be slow by intent, leave room for others.
+        self._places = Places(SENDERS)
+        self._tidy_at = 0.0
+        self._store_is_failing = False
+        # How often in a row the server could not be used, and until when it is left alone.
+        self._failures = 0
+        self._resume_at = 0.0
 
     async def run(self) -> None:
-        """Send what is put, until cancelled."""
-        while True:
-            await self._send(await self._waiting.get())
-
-    async def _send(self, message: Message) -> None:
-        pause = FIRST_PAUSE_SECONDS
-        for attempt in range(1, ATTEMPTS + 1):
+        """Send what waits, until cancelled; then what is being sent has a moment to finish."""
+        async with asyncio.TaskGroup() as group:
             try:
-                await self._try(message)
-            except (aiosmtplib.SMTPException, OSError, ValueError) as error:
-                _logger.warning("attempt %d to send a letter failed: %s", attempt, error)
+                while True:
+                    await self._look(group)
+                    await self._outbox.wait(LOOK_SECONDS)
+            except asyncio.CancelledError:
+                tasks = [each.task for each in self._sending.values()]
+                if tasks:
+                    await asyncio.wait(tasks, timeout=GRACE_SECONDS)
+                raise
+
+    async def _look(self, group: asyncio.TaskGroup) -> None:
+        """Begin to send what there is room for."""
+        try:
+            if self._is_alone:
+                await self._outbox.free_all()
+                self._is_alone = False
+            now = asyncio.get_running_loop().time()
+            if now >= self._tidy_at:
+                await self._outbox.tidy()
+                self._tidy_at = now + LOOK_SECONDS
+            for again in (False, True):
+                while await self._begin_some(group, again=again):
+                    pass
+        except StoreError as error:
+            if not self._store_is_failing:
+                _logger.warning("e-mails wait for the store to return: %s", error)
+            self._store_is_failing = True
+        else:
+            self._store_is_failing = False
+
+    async def _begin_some(self, group: asyncio.TaskGroup, *, again: bool) -> bool:
+        """Begin to send some that were, or were not, tried before; say whether there were any.
+
+        Those of a domain that has no place left are passed over the next time.
+        """
+        room = self._room(again=again)
+        if room <= 0:
+            return False
+        shares = {each.row.share for each in self._sending.values()}
+        full = [share for share in shares if not self._places.has_room(share)]
+        limit = room + len(self._sending)  # those that were just begun may still look due
+        begun = 0
+        for row in await self._outbox.due(again=again, limit=limit, but=full):
+            if begun < room and row.id not in self._sending and self._places.take(row.share):
+                self._begin(group, row)
+                begun += 1
+        return begun > 0
+
+    def _room(self, *, again: bool) -> int:
+        """Return how many more may be sent at once."""
+        sending = len(self._sending)
+        if self._failures:
+            is_due = asyncio.get_running_loop().time() >= self._resume_at
+            return 1 - sending if is_due else 0
+        free = SENDERS - sending
+        if not again:
+            return free
+        tried = sum(each.row.attempts > 0 for each in self._sending.values())
+        return min(free, AGAIN_MAX - tried)
+
+    def _begin(self, group: asyncio.TaskGroup, row: OutboxRow) -> None:
+        def over(_: "asyncio.Task[None]") -> None:
+            del self._sending[row.id]
+            self._places.give(row.share)
+            self._outbox.wake()
+
+        task = group.create_task(self._send(row), name=f"mail {row.item_key}")
+        task.add_done_callback(over)
+        self._sending[row.id] = _Sending(row, task)
+
+    async def _send(self, row: OutboxRow) -> None:
+        try:
+            item = await self._outbox.claim(row)
+        except StoreError as error:
+            _logger.warning("e-mail %s waits for the store to return: %s", row.item_key, error)
+            await asyncio.sleep(STORE_PAUSE_SECONDS)
+            return
+        if item is not None:
+            await self._settle(item, await self._try(item))
+
+    async def _try(self, item: Item) -> _Settle:
+        """Try to send an e-mail; return what becomes of it."""
+        try:
+            await self._transport.send(decoded(item.payload))
+        except ServerError as error:
+            self._leave_alone(error)
+            return self._outbox.put_back
+        except (RefusedError, msgspec.DecodeError) as error:
+            _logger.error("e-mail %s is given up: %s", item.key, error)
+            outcome: _Settle = self._outbox.done
+        except PutOffError as error:
+            outcome = partial(self._put_off, reason=str(error))
+        except Exception:  # whatever one e-mail does to a library, the others are still sent
+            _logger.exception("e-mail %s met a mistake in the program", item.key)
+            outcome = partial(self._put_off, reason="a mistake in the program")
+        else:
+            outcome = self._outbox.done
+        if self._failures:
+            _logger.info("the mail server can be used again")
+            self._failures = 0
+        return outcome
+
+    async def _settle(self, item: Item, settle: _Settle) -> None:
+        """Note what became of an e-mail, as soon as the store takes it."""
+        is_failing = False
+        while True:
+            try:
+                await settle(item)
+            except StoreError as error:
+                if not is_failing:
+                    _logger.warning(
+                        "what became of e-mail %s waits for the store to return: %s",
+                        item.key,
+                        error,
+                    )
+                is_failing = True
+                await asyncio.sleep(STORE_PAUSE_SECONDS)
             else:
                 return
-            if attempt < ATTEMPTS:
-                await asyncio.sleep(pause)
-                pause *= 2
-        _logger.error("a letter is given up after %d attempts", ATTEMPTS)
 
-    async def _try(self, message: Message) -> None:
-        """Hand a letter to the server.
+    async def _put_off(self, item: Item, *, reason: str) -> None:
+        pause = await self._outbox.put_off(item)
+        attempts = item.row.attempts
+        if pause is None:
+            _logger.error("e-mail %s is given up after %d attempts: %s", item.key, attempts, reason)
+        else:
+            _logger.warning(
+                "e-mail %s: attempt %d failed, the next is in %d s: %s",
+                item.key,
+                attempts,
+                pause,
+                reason,
+            )
 
-        The time limit is ours. aiosmtplib would keep its own by `asyncio.wait_for`, which on Python
-        3.11 loses a cancellation that arrives with the server's answer, and its context manager
-        waits for the answer to QUIT after a cancellation too.
-        """
-        server = self._server
-        client = aiosmtplib.SMTP(
-            hostname=server.host,
-            port=server.port,
-            username=server.username or None,
-            password=server.password or None,
-            use_tls=server.tls == "tls",
-            start_tls=server.tls == "starttls",
-            timeout=None,
+    def _leave_alone(self, error: ServerError) -> None:
+        """Try nothing for a while; who fails at the same time as another says nothing new."""
+        now = asyncio.get_running_loop().time()
+        if now < self._resume_at:
+            return
+        pause = min(FIRST_PAUSE_SECONDS * 2 ** min(self._failures, 16), LONGEST_PAUSE_SECONDS)
+        self._failures += 1
+        self._resume_at = now + pause
+        _logger.warning(
+            "the mail server cannot be used, %d e-mails wait, the next attempt is in %.0f s: %s",
+            self._outbox.waiting,
+            pause,
+            error,
         )
-        try:
-            async with asyncio.timeout(TIMEOUT_SECONDS):
-                await client.connect()
-                await client.send_message(_letter(message, server.sender))
-        finally:
-            client.close()
 
 
-def _one_address(text: str) -> Address:
-    """Return an address as what it is; a header of text would be read as a list of them.
+@dataclass(frozen=True, slots=True)
+class _Sending:
+    """An e-mail that is being sent."""
 
-    Raises:
-        ValueError: it is none, or more than one.
-    """
-    if not text.isascii():  # for SMTPUTF8 (RFC 6531); addr_spec wants ASCII
-        local, _, domain = text.rpartition("@")
-        return Address(username=local, domain=domain)
-    try:
-        return Address(addr_spec=text)
-    except (IndexError, MessageError) as error:
-        raise ValueError("this is not one e-mail address") from error
-
-
-def _letter(message: Message, sender: str) -> EmailMessage:
-    letter = EmailMessage()
-    letter["From"] = sender
-    letter["To"] = _one_address(message.to)
-    letter["Subject"] = message.subject
-    letter["Date"] = formatdate()
-    letter["Message-ID"] = make_msgid(domain=sender.rpartition("@")[2] or None)
-    letter.set_content(message.text)
-    return letter
+    row: OutboxRow
+    task: "asyncio.Task[None]"

@@ -34,12 +34,12 @@ _logger = logging.getLogger("metrics")
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where the numbers come from; `letters` says how many wait."""
+    """Where the numbers come from; `emails` says how many wait."""
 
     gateway: Gateway
     meter: Meter
     store: TimedStore
-    letters: Callable[[], int]
+    emails: Callable[[], int]
     access_log: AccessLog | None
     version: str
 
@@ -137,7 +137,7 @@ class Metrics(Collector):
             {"read": sources.store.reads, "write": sources.store.writes},
             label="operation",
         )
-        yield _gauge("proxyd_mail_waiting", "Letters that wait", sources.letters())
+        yield _gauge("proxyd_mail_waiting", "E-mails that wait", sources.emails())
         log = sources.access_log
         yield _count("proxyd_access_records", "Records written", log.written if log else 0)
         yield _count("proxyd_access_dropped", "Records dropped", log.dropped if log else 0)

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.mailbox import until_no_email_waits
 from support.service import Answer, Person, Service
 
 from market.money import Currency
@@ -158,6 +159,26 @@ async def test_registering_again_with_the_same_key_is_answered_as_the_first_time
     assert (again.status, again.body) == (200, first.body)
     assert again.headers["Idempotency-Replayed"] == "true"
     assert (await service.call("GET", "/auth/me", token=again.body["token"])).status == 200
+    await until_no_email_waits(service.daemon.store)
+    assert caplog.text.count("/verify?token=") == 1
+
+
+async def test_a_registration_that_failed_is_done_when_it_is_asked_again(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def rename(tx: Transaction, old: str, new: str) -> None:
+        await tx.run(f"ALTER TABLE {old} RENAME TO {new}")
+
+    caplog.set_level(logging.INFO)
+    store = service.daemon.store
+    await store.write(rename, "mail_tokens", "mail_tokens_away")
+    failed = await register(service, "a")
+    assert (failed.status, failed.code) == (500, "store_unavailable")
+    await store.write(rename, "mail_tokens_away", "mail_tokens")
+    again = await register(service, "a")
+    assert again.status == 200
+    assert "Idempotency-Replayed" not in again.headers
+    await until_no_email_waits(store)
     assert caplog.text.count("/verify?token=") == 1
 
 

@@ -19,9 +19,10 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
-def link(log: pytest.LogCaptureFixture, kind: str) -> str:
-    """Return the last link of a kind that a letter held."""
-    return re.findall(rf"http\S+/{kind}\?token=\S+", log.text)[-1]
+async def link(log: pytest.LogCaptureFixture, kind: str) -> str:
+    """Return the last link of a kind that an e-mail held."""
+    await until(lambda: f"/{kind}?token=" in log.text)
+    return str(re.findall(rf"http\S+/{kind}\?token=\S+", log.text)[-1])
 
 
 async def look(service: Service, url: str) -> str:
@@ -74,7 +75,7 @@ async def test_looking_at_a_link_does_not_use_it_up(
     service: Service, log: pytest.LogCaptureFixture
 ) -> None:
     await service.person()
-    url = link(log, "verify")
+    url = await link(log, "verify")
     for _ in range(3):
         await look(service, url)
     body = {"token": url.partition("token=")[2]}
@@ -92,7 +93,7 @@ async def test_a_person_confirms_and_replaces_in_a_browser(
     service: Service, log: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     person = await service.person()
-    async with browsing(link(log, "verify"), service.http, tmp_path) as tab:
+    async with browsing(await link(log, "verify"), service.http, tmp_path) as tab:
         assert await tab.run("document.querySelector('output').textContent") == ""
         me = await service.call("GET", "/auth/me", token=person.token)
         assert me.body["email_verified"] is False
@@ -102,8 +103,7 @@ async def test_a_person_confirms_and_replaces_in_a_browser(
         assert me.body["email_verified"] is True
 
         await service.call("POST", "/auth/password/forgot", {"email": person.email})
-        await until(lambda: "/reset?token=" in log.text)
-        await tab.run(f"location.href = {link(log, 'reset')!r}")
+        await tab.run(f"location.href = {await link(log, 'reset')!r}")
         await tab.until("document.querySelector('input')?.name === 'password'")
         await tab.run("document.querySelector('input').value = 'another password'")
         await tab.run("document.querySelector('button').click()")

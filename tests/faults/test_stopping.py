@@ -10,7 +10,7 @@ from support.service import running_in
 from support.waiting import until
 
 from proxyd import tasks
-from proxyd.mail import LogOutbox
+from proxyd.mail import Mailer
 
 
 async def test_a_daemon_stops_while_a_letter_is_being_sent(tmp_path: Path) -> None:
@@ -35,12 +35,12 @@ async def test_a_daemon_stops_though_a_task_ignores_every_cancellation(
     monkeypatch.setattr(tasks, "ATTEMPT_SECONDS", 0.05)
     let_go = asyncio.Event()
 
-    async def deaf(_outbox: LogOutbox) -> None:
+    async def deaf(_mailer: Mailer) -> None:
         while not let_go.is_set():
             with suppress(asyncio.CancelledError):
                 await let_go.wait()
 
-    monkeypatch.setattr(LogOutbox, "run", deaf)
+    monkeypatch.setattr(Mailer, "run", deaf)
     async with running_in(tmp_path) as service:
         stopped: list[str] = []
         stop = service.daemon.meter.stop

@@ -12,8 +12,9 @@ from support.waiting import until
 from market import passwords
 from market.accounts import Caller, LoginLimits
 from market.errors import Code, MarketError
-from market.mail import Message
+from market.mail import Message, decoded
 from market.recovery import Recovery
+from storage.errors import StoreError
 from storage.store import Transaction
 
 EMAIL = "ada@example.com"
@@ -21,33 +22,43 @@ LINK = re.compile(r"https://app\.example\.com/(verify|reset)\?token=(\S+)")
 
 
 class Letters:
-    """An outbox that keeps what is put."""
+    """Whoever reads the e-mails that wait, as their recipients will."""
 
-    def __init__(self) -> None:
+    def __init__(self, market: Market) -> None:
+        self._market = market
+        self._seen: set[str] = set()
         self.sent: list[Message] = []
 
-    def put(self, message: Message) -> None:
-        self.sent.append(message)
+    async def look(self) -> int:
+        """Read what was put since the last look; return how many there have been."""
+        waiting = await self._market.emails.due(again=False, limit=1_000)
+        for row in sorted(waiting, key=lambda row: row.id):
+            if row.id not in self._seen:
+                self._seen.add(row.id)
+                payload = self._market.emails.opened(row)
+                assert payload is not None
+                self.sent.append(decoded(payload))
+        return len(self.sent)
 
-    def secret(self) -> str:
-        """Return the secret in the last letter."""
-        found = LINK.search(self.sent[-1].text)
-        assert found is not None
-        return found[2]
+    async def secret(self, purpose: str = "") -> str:
+        """Return the secret in the last e-mail, or in the last for a purpose."""
+        await self.look()
+        found = [LINK.search(message.text) for message in self.sent]
+        return next(link[2] for link in reversed(found) if link and purpose in link[1])
 
 
 @pytest.fixture
-def letters() -> Letters:
-    return Letters()
+def letters(market: Market) -> Letters:
+    return Letters(market)
 
 
 @pytest.fixture
-async def recovery(market: Market, letters: Letters) -> AsyncIterator[Recovery]:
+async def recovery(market: Market) -> AsyncIterator[Recovery]:
     made = Recovery(
         market.store,
         market.passwords,
-        letters,
-        "https://app.example.com",
+        market.proofs,
+        market.outbox("forgotten password"),
         market.clock.seconds,
         market.accounts,
         LoginLimits(),
@@ -77,17 +88,23 @@ async def refused(market: Market, token: str) -> bool:
 
 
 async def forgotten(recovery: Recovery, letters: Letters, email: str = EMAIL) -> str:
-    before = len(letters.sent)
-    recovery.forgot(email)
-    await until(lambda: len(letters.sent) > before)
-    return letters.secret()
+    before = await letters.look()
+    await recovery.forgot(email)
+
+    async def has_come() -> bool:
+        return await letters.look() > before
+
+    await until(has_come)
+    return await letters.secret("reset")
 
 
 async def test_secrets_that_ran_out_long_ago_are_forgotten(
     market: Market, recovery: Recovery, letters: Letters, token: str
 ) -> None:
     async def kept(tx: Transaction) -> list[int]:
-        return await tx.all(int, "SELECT created_at FROM mail_tokens ORDER BY created_at")
+        return await tx.all(
+            int, "SELECT created_at FROM mail_tokens WHERE purpose = 'reset' ORDER BY created_at"
+        )
 
     assert token
     await forgotten(recovery, letters)
@@ -132,23 +149,66 @@ async def test_a_letter_confirms_an_address_once(
     market: Market, recovery: Recovery, letters: Letters, token: str
 ) -> None:
     await recovery.resend_verification(await caller(market, token))
-    assert letters.sent[0].to == EMAIL
-    secret = letters.secret()
+    secret = await letters.secret()
+    assert [message.to for message in letters.sent] == [EMAIL]
     await recovery.verify(secret)
     assert (await caller(market, token)).profile.email_verified_at == market.clock.now
     await fails(recovery.verify(secret), Code.INVALID_MAIL_TOKEN)
     await recovery.resend_verification(await caller(market, token))
-    assert len(letters.sent) == 1
+    assert await letters.look() == 1
+
+
+async def test_a_registration_that_fails_leaves_neither_an_account_nor_an_email(
+    market: Market, letters: Letters
+) -> None:
+    async def rename(tx: Transaction, old: str, new: str) -> None:
+        await tx.run(f"ALTER TABLE {old} RENAME TO {new}")
+
+    async def count(tx: Transaction) -> list[int]:
+        tables = ("users", "accounts", "mail_tokens", "outbox", "login_sessions")
+        return [await tx.one(int, f"SELECT COUNT(*) FROM {each}") or 0 for each in tables]
+
+    ada = {"username": "ada", "email": EMAIL, "password": "long enough"}
+    before = await market.store.read(count)
+    await market.store.write(rename, "outbox", "outbox_away")
+    with pytest.raises(StoreError):
+        await market.accounts.register(**ada)
+    await market.store.write(rename, "outbox_away", "outbox")
+    assert await market.store.read(count) == before
+    await market.accounts.register(**ada)
+    assert await letters.look() == 1
+    assert letters.sent[0].to == EMAIL
+
+
+async def test_what_waits_holds_no_secret_in_the_open(
+    market: Market, recovery: Recovery, letters: Letters, token: str
+) -> None:
+    async def kept(tx: Transaction) -> list[str]:
+        return await tx.all(str, "SELECT item_key || share || sealed_payload FROM outbox")
+
+    secrets = [await forgotten(recovery, letters), await letters.secret("verify")]
+    waiting = "".join(await market.store.read(kept))
+    assert waiting
+    assert not any(secret in waiting for secret in (*secrets, EMAIL))
+
+
+async def test_an_email_whose_secret_is_void_by_a_later_one_is_not_sent_any_more(
+    market: Market, recovery: Recovery, letters: Letters, token: str
+) -> None:
+    first = await letters.secret("verify")
+    await recovery.resend_verification(await caller(market, token))
+    [row] = await market.emails.due(again=False, limit=100)
+    assert first.encode() not in (market.emails.opened(row) or b"")
 
 
 async def test_a_later_letter_voids_the_one_before(
     market: Market, recovery: Recovery, letters: Letters, token: str
 ) -> None:
     await recovery.resend_verification(await caller(market, token))
-    first = letters.secret()
+    first = await letters.secret()
     await recovery.resend_verification(await caller(market, token))
     await fails(recovery.verify(first), Code.INVALID_MAIL_TOKEN)
-    await recovery.verify(letters.secret())
+    await recovery.verify(await letters.secret())
 
 
 async def test_a_secret_is_good_for_its_time_and_its_purpose(
@@ -160,7 +220,7 @@ async def test_a_secret_is_good_for_its_time_and_its_purpose(
     await fails(recovery.reset(secret, "another password"), Code.INVALID_MAIL_TOKEN)
     await recovery.resend_verification(await caller(market, token))
     market.clock.now += 2 * 86_400
-    await fails(recovery.verify(letters.secret()), Code.INVALID_MAIL_TOKEN)
+    await fails(recovery.verify(await letters.secret()), Code.INVALID_MAIL_TOKEN)
     await fails(recovery.verify("nonsense"), Code.INVALID_MAIL_TOKEN)
 
 
@@ -237,7 +297,7 @@ async def test_a_letter_to_replace_a_password_leaves_the_other_letter_good(
     market: Market, recovery: Recovery, letters: Letters, token: str
 ) -> None:
     await recovery.resend_verification(await caller(market, token))
-    to_verify = letters.secret()
+    to_verify = await letters.secret()
     to_reset = await forgotten(recovery, letters)
     await recovery.verify(to_verify)
     await recovery.reset(to_reset, "another password")
@@ -285,9 +345,9 @@ async def test_of_ten_who_use_a_secret_at_once_one_succeeds(
 async def test_nobody_learns_whether_an_address_is_known(
     recovery: Recovery, letters: Letters, token: str
 ) -> None:
-    recovery.forgot("nobody@example.com")
+    await recovery.forgot("nobody@example.com")
     await forgotten(recovery, letters)
-    assert [message.to for message in letters.sent] == [EMAIL]
+    assert {message.to for message in letters.sent} == {EMAIL}
 
 
 async def test_a_password_that_is_too_short_uses_no_secret_up(
@@ -301,11 +361,11 @@ async def test_a_password_that_is_too_short_uses_no_secret_up(
 
 async def test_an_address_is_not_flooded_with_letters(recovery: Recovery, token: str) -> None:
     for _ in range(5):
-        recovery.forgot(EMAIL)
+        await recovery.forgot(EMAIL)
     with pytest.raises(MarketError) as caught:
-        recovery.forgot(EMAIL.upper())
+        await recovery.forgot(EMAIL.upper())
     assert caught.value.code is Code.TOO_MANY_ATTEMPTS
-    recovery.forgot("other@example.com")
+    await recovery.forgot("other@example.com")
 
 
 async def test_a_logout_bites_at_once_and_here_alone(market: Market, token: str) -> None:

@@ -1,21 +1,61 @@
-"""A real SMTP server for tests, that keeps what it is sent."""
+"""A real SMTP server for tests, that keeps what it is sent; and the outbox that waits for it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
+from storage.store import Store, Transaction
+from support.waiting import until
+
+NOTHING: Mapping[str, str] = {}
+
 
 class Mailbox:
-    """A handler that keeps letters, and refuses some first."""
+    """A handler that keeps e-mails, and refuses some first.
 
-    def __init__(self, refusals: int = 0) -> None:
+    Args:
+        refusals: how many are put off, whoever they are to.
+        replies: by recipient, what is answered instead of taking theirs.
+        slow: domains whose mail is taken only when `released` is set.
+    """
+
+    def __init__(
+        self,
+        refusals: int = 0,
+        *,
+        replies: Mapping[str, str] = NOTHING,
+        slow: Collection[str] = (),
+    ) -> None:
         self.refusals = refusals
+        self.replies = replies
+        self.slow = slow
+        self.released = asyncio.Event()
         self.letters: list[EmailMessage] = []
         self.recipients: list[list[str]] = []
+        self.asked: list[str] = []
+        self.held: list[str] = []
+        self.goodbyes = 0
+
+    async def handle_RCPT(  # noqa: N802 - aiosmtpd calls it so
+        self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        self.asked.append(address)
+        if address in self.replies:
+            return self.replies[address]
+        if address.rpartition("@")[2] in self.slow:
+            self.held.append(address)
+            await self.released.wait()
+            self.held.remove(address)
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
+
+    async def handle_QUIT(self, server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: N802
+        self.goodbyes += 1
+        return "221 Bye"
 
     async def handle_DATA(  # noqa: N802 - aiosmtpd calls it so
         self, server: SMTP, session: Session, envelope: Envelope
@@ -23,7 +63,8 @@ class Mailbox:
         if self.refusals:
             self.refusals -= 1
             return "451 try again later"
-        letter = message_from_bytes(bytes(envelope.content or b""), policy=policy.default)
+        content = bytes(envelope.content or b"")
+        letter = message_from_bytes(content, policy=policy.default)
         assert isinstance(letter, EmailMessage)
         self.letters.append(letter)
         self.recipients.append(list(envelope.rcpt_tos))
@@ -33,12 +74,15 @@ class Mailbox:
 def authenticate(
     server: SMTP, session: Session, envelope: Envelope, mechanism: str, data: LoginPassword
 ) -> AuthResult:
-    return AuthResult(success=data == LoginPassword(b"user", b"secret"))
+    is_right = data == LoginPassword(b"user", b"secret")
+    return AuthResult(success=is_right, handled=is_right)
 
 
 @asynccontextmanager
-async def smtp(mailbox: Mailbox, *, auth: bool = False) -> AsyncIterator[int]:
-    """Run a server on a free port."""
+async def smtp(
+    mailbox: Mailbox, *, auth: bool = False, utf8: bool = True, port: int = 0
+) -> AsyncIterator[int]:
+    """Run a server on a port, or a free one; with `utf8` it takes addresses beyond ASCII."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(
         lambda: SMTP(
@@ -47,12 +91,30 @@ async def smtp(mailbox: Mailbox, *, auth: bool = False) -> AsyncIterator[int]:
             auth_required=auth,
             auth_require_tls=False,
             authenticator=authenticate if auth else None,
-            enable_SMTPUTF8=True,
+            enable_SMTPUTF8=utf8,
         ),
         "127.0.0.1",
-        0,
+        port,
     )
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
+
+
+async def emails_waiting(store: Store) -> int:
+    """Return how many e-mails have neither left nor been given up."""
+
+    async def count(tx: Transaction) -> int | None:
+        return await tx.one(int, "SELECT COUNT(*) FROM outbox WHERE channel = 'mail'")
+
+    return await store.read(count) or 0
+
+
+async def until_no_email_waits(store: Store) -> None:
+    """Wait until every e-mail has left or was given up."""
+
+    async def is_empty() -> bool:
+        return not await emails_waiting(store)
+
+    await until(is_empty, "no e-mail waits")

@@ -13,8 +13,11 @@ from market.ids import Identifiers
 from market.jobs import Jobs
 from market.leases import Grant, Leases, Usage, hold_of
 from market.money import Currency, micro
+from market.outbox import Outbox
 from market.passwords import Passwords
+from market.proofs import Proofs
 from market.referrals import Referrals, Rewards
+from market.sealing import Sealing
 from market.states import SessionStatus
 from market.tokens import Tokens
 from storage.ledger import find_hold, insert_hold
@@ -73,6 +76,8 @@ class Market:
         self.identifiers = Identifiers(clock.milliseconds)
         self.passwords = Passwords(time_cost=1, memory_kib=64)
         self.tokens = Tokens(b"k" * 40, lifetime_seconds=86_400)
+        self.emails = self.outbox("mail")
+        self.proofs = Proofs(self.emails, "https://app.example.com", clock.seconds)
         self.accounts = Accounts(
             store,
             self.passwords,
@@ -81,6 +86,7 @@ class Market:
             clock.seconds,
             LoginLimits(),
             REWARDS,
+            self.proofs,
         )
         self.referrals = Referrals(store, self.identifiers, clock.seconds, REWARDS)
         self.devices = Devices(store, self.identifiers, clock.seconds)
@@ -94,6 +100,11 @@ class Market:
             store, self.leases, self.traffic, TERMS, self.identifiers, clock.seconds
         )
         self._people = 0
+
+    def outbox(self, channel: str) -> Outbox:
+        """Return what waits to leave by one way."""
+        sealing = Sealing(b"k" * 40, b"outbox")
+        return Outbox(self.store, sealing, self.identifiers, self.clock.seconds, channel)
 
     async def lease(self, bought: Purchase) -> Grant | None:
         """Lease a session as its meter does when a client shows its credentials."""
