@@ -50,16 +50,10 @@ lint: setup
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-# What the tests of real clients fetch with; without one of them, its tests are skipped.
-PROGRAMS := chromium git proxychains4 wget
-SUDO := $(shell test "$$(id -u)" = 0 || echo sudo)
-
+# What the tests of real clients fetch with; without one of them, its tests are skipped. Quick when all
+# is there.
 clients:
-	@missing=$$(for each in $(PROGRAMS); do command -v $$each >/dev/null || echo $$each; done; \
-		command -v npm >/dev/null || echo nodejs npm); \
-	test -z "$$missing" || { $(SUDO) apt-get update && \
-		$(SUDO) apt-get install --yes --no-install-recommends $$missing; }
-	npm install --prefix tests/clients --no-package-lock --ignore-scripts --no-audit --no-fund
+	@tests/clients/install
 
 # Minutes of examples against the API's own document; bounded in `make test`.
 fuzz-api: setup

@@ -191,3 +191,11 @@ def test_a_port_below_1024_is_taken_by_the_socket_unit(running: Service, token: 
     finally:
         machine.run(f"rm {edited}; systemctl daemon-reload; systemctl restart proxyd.socket")
         until_true(lambda: running.state == "active", "active again")
+
+
+def test_nothing_is_installed_that_only_tests_need(running: Service) -> None:
+    machine = running.machine
+    names = machine.says("ls /opt/proxyd/.venv/lib/python3*/site-packages").split()
+    assert {"aiohttp", "proxyd", "storage"} <= set(names)
+    assert not {name for name in names if name.startswith(("pytest", "mypy", "ruff", "__editable"))}
+    assert "No broken requirements" in machine.says("/opt/proxyd/.venv/bin/pip check")
