@@ -81,6 +81,7 @@ class MarketSettings(Struct, frozen=True):
     gpu_rates_usd: dict[str, Decimal] = {}
     referrer_reward_credits: Annotated[int, Meta(ge=0, le=1_000_000)] = 50
     referred_reward_credits: Annotated[int, Meta(ge=0, le=1_000_000)] = 25
+    session_cost_floor_usd: Decimal = Decimal("0.000001")
     session_days: Annotated[int, Meta(ge=1, le=3650)] = 30
 
 
@@ -140,6 +141,8 @@ class LimitSettings(Struct, frozen=True):
     login_failures_per_client: NonNegativeInt = 100
     registrations_per_hour: NonNegativeInt = 30
     requests_per_second: NonNegativeInt = 100
+    sessions_per_user: NonNegativeInt = 1000
+    addresses_per_user: NonNegativeInt = 256
 
 
 class LogSettings(Struct, frozen=True):

@@ -39,6 +39,26 @@ class Code(Enum):
         Kind.INVALID,
         "On every port without passwords, an active session has one of these addresses.",
     )
+    ADDRESS_NOT_PENDING = (
+        "address_not_pending",
+        Kind.INVALID,
+        "The session was not bought for the address that this request comes from.",
+    )
+    TOO_MANY_SESSIONS = (
+        "too_many_sessions",
+        Kind.INVALID,
+        "The caller has as many active sessions as anybody may have.",
+    )
+    TOO_MANY_ADDRESSES = (
+        "too_many_addresses",
+        Kind.INVALID,
+        "The caller's active sessions name as many client addresses as anybody's may.",
+    )
+    SESSION_TOO_SMALL = (
+        "session_too_small",
+        Kind.INVALID,
+        "The session is worth less than the least that this service sells.",
+    )
     INVALID_CREDENTIALS = (
         "invalid_credentials",
         Kind.UNAUTHENTICATED,

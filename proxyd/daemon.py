@@ -36,6 +36,7 @@ from market.assistant.chat import Chat
 from market.assistant.goodness import Goodness, RewardTerms
 from market.assistant.photos import PhotoLimits, Photos
 from market.bandwidth import Bandwidth, Terms
+from market.bounds import Bounds
 from market.deploys import Deploys, Rates
 from market.devices import Devices
 from market.ids import Identifiers
@@ -200,6 +201,7 @@ class Daemon:
             _terms(settings, listeners),
             self.identifiers,
             clock.seconds,
+            _bounds(settings),
         )
         self.devices = Devices(
             store, self.identifiers, clock.seconds, is_shared=self.node is not None
@@ -386,6 +388,7 @@ class Daemon:
         self.gateway.change_limits(_limits(settings))
         self.meter.connections_per_session = settings.limits.connections_per_session
         self.http.change_rate(settings.limits.requests_per_second)
+        self.bandwidth.bounds = _bounds(settings)
 
     async def drain(self) -> None:
         """Stop in order: no new work, live transfers to their end, the last counts, the store."""
@@ -624,7 +627,13 @@ def _terms(settings: Settings, listeners: Listeners) -> Terms:
         public_host=proxy.public_host or proxy.host,
         public_port=proxy.public_port or bound_port(listeners.proxy),
         passwordless_ports=tuple(named or port for named, port in zip(public, bound, strict=True)),
+        cost_floor=micro(market.session_cost_floor_usd),
     )
+
+
+def _bounds(settings: Settings) -> Bounds:
+    limits = settings.limits
+    return Bounds(sessions=limits.sessions_per_user, addresses=limits.addresses_per_user)
 
 
 def _login_limits(settings: Settings) -> LoginLimits:

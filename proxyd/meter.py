@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 FLUSH_SECONDS = 0.5
 REMEMBER_SECONDS = 60.0
+# Somebody else has the address, for as long as their session lasts: asking is a write each time.
+PROVE_AGAIN_SECONDS = 60.0
 
 REFUSAL_OF_STATUS = {
     SessionStatus.EXHAUSTED: Refusal.EXHAUSTED,
@@ -66,6 +68,7 @@ class LiveSession:
         "lease_id",
         "names",
         "password_hash",
+        "pending",
         "reported",
         "status",
         "used",
@@ -81,6 +84,8 @@ class LiveSession:
         self.id = grant.session_id
         self.username = grant.username
         self.names = grant.names
+        # Addresses that are to be proved, and from when on (loop time) that may be tried.
+        self.pending = dict.fromkeys(grant.pending, 0.0)
         self.password_hash = grant.password_hash
         self.lease_id = grant.lease_id
         self.status = grant.status
@@ -204,6 +209,7 @@ class Meter:
         self._cut_unseen: dict[str, SessionStatus] = {}
         self._forget_at: dict[str, float] = {}
         self._to_settle: dict[str, LiveSession] = {}
+        self._to_prove: set[tuple[str, str]] = set()
         self._wake = asyncio.Event()
         self._store_failing = False
 
@@ -246,6 +252,16 @@ class Meter:
             decide: as in `admit`.
         """
         self._addresses.ask((slot, address), lambda found: decide(self._admitted(found)))
+
+    def prove(self, session: LiveSession, address: str) -> None:
+        """Hear from which address a client has come with a session's password.
+
+        If the session was bought for that address, it needs none from there in a moment.
+        """
+        due = session.pending.get(address)
+        if due is not None and due <= asyncio.get_running_loop().time():
+            self._to_prove.add((session.id, address))
+            self._wake.set()
 
     def _admitted(self, session: LiveSession | Refusal) -> LiveSession | Refusal:
         if isinstance(session, Refusal):
@@ -381,6 +397,7 @@ class Meter:
         try:
             await self._report()
             await self._settle()
+            await self._prove()
         except StoreError as error:
             if not self._store_failing:
                 _logger.error("counts wait for the store to return: %s", error)
@@ -456,6 +473,28 @@ class Meter:
             self._forget_later(session.id)
         if failed is not None:
             raise failed
+
+    async def _prove(self) -> None:
+        """Write down which addresses were proved; what cannot be is tried again after a while."""
+        shown = tuple(self._to_prove)
+        if not shown:
+            return
+        self._to_prove.clear()
+        try:
+            slots = await self._leases.prove(shown)
+        except BaseException:
+            self._to_prove.update(shown)
+            raise
+        for (session_id, address), slot in zip(shown, slots, strict=True):
+            session = self._by_id.get(session_id)
+            if session is None or address not in session.pending:
+                continue
+            if slot is None:
+                session.pending[address] = asyncio.get_running_loop().time() + PROVE_AGAIN_SECONDS
+            else:
+                del session.pending[address]
+                self._addresses.learn((slot, address), session)
+                self._addresses.named(slot, [address])
 
     def _exhausted(self, session: LiveSession) -> None:
         if session.status is not SessionStatus.ACTIVE:

@@ -26,6 +26,8 @@ RELOADABLE = frozenset(
         "limits.connections_total",
         "limits.dials_waiting",
         "limits.requests_per_second",
+        "limits.sessions_per_user",
+        "limits.addresses_per_user",
     }
 )
 

@@ -158,6 +158,16 @@ async def due_to_expire(tx: Transaction, *, now: int, limit: int) -> list[str]:
     return [row.id for row in rows]
 
 
+async def count_active(tx: Transaction, user_id: str) -> int:
+    """Return how many active sessions a user has."""
+    counted = await tx.one(
+        int,
+        "SELECT COUNT(*) FROM bandwidth_sessions WHERE user_id = :user_id AND status = 'active'",
+        user_id=user_id,
+    )
+    return counted or 0
+
+
 async def used_up(tx: Transaction) -> list[str]:
     """Return active sessions of which every byte is used."""
     rows = await tx.all(

@@ -6,6 +6,7 @@ from decimal import Decimal
 from market import accounts
 from market.accounts import Accounts, LoginLimits
 from market.bandwidth import Bandwidth, Purchase, Terms
+from market.bounds import Bounds
 from market.deploys import Deploys, Rates
 from market.devices import Devices
 from market.ids import Identifiers
@@ -89,7 +90,7 @@ class Market:
         self.leases = Leases(store, self.identifiers, clock.seconds)
         self.traffic = NoTraffic()
         self.bandwidth = Bandwidth(
-            store, self.leases, self.traffic, TERMS, self.identifiers, clock.seconds
+            store, self.leases, self.traffic, TERMS, self.identifiers, clock.seconds, Bounds()
         )
         self._people = 0
 
