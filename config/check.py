@@ -170,6 +170,7 @@ def _prices(settings: Settings) -> Iterator[str]:
         ("market.price_per_gb_default_usd", market.price_per_gb_default_usd),
         ("market.price_per_gb_floor_usd", market.price_per_gb_floor_usd),
         ("market.session_cost_floor_usd", market.session_cost_floor_usd),
+        ("market.free_job_below_credits", market.free_job_below_credits),
         ("market.credit_usd", market.credit_usd),
         ("market.gpu_rate_default_usd", market.gpu_rate_default_usd),
         *(("market.gpu_rates_usd", rate) for rate in market.gpu_rates_usd.values()),

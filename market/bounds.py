@@ -12,11 +12,19 @@ from storage.store import Transaction
 class Bounds:
     """What one user may have open at once; 0 switches a bound off.
 
-    `sessions` are active ones, `addresses` all that these let in without a password.
+    `sessions` are active ones, `addresses` all that these let in without a password. `jobs` are
+    waiting or running, with the replicas of deploys among them; those of a price below
+    `free_below`, in micro-credits, are `free_jobs`. `job_bytes` is what jobs take in the database
+    that are open, or were put up within a day. `devices` have a token that was not revoked.
     """
 
     sessions: int = 1_000
     addresses: int = 256
+    jobs: int = 1_000
+    free_jobs: int = 200
+    free_below: int = 10_000
+    job_bytes: int = 4_000_000
+    devices: int = 1_000
 
 
 async def lock_user(tx: Transaction, user_id: str) -> None:

@@ -458,7 +458,10 @@ async def _settle(
     hold = await ledger_queries.find_hold(tx, hold_id)
     if hold is None:
         raise LookupError(f"the session {session_id} has no hold")
-    owed = min(earned(session.bytes_used, session.price_per_gb), hold.amount)
+    owed = earned(session.bytes_used, session.price_per_gb)
+    if session.bytes_used:
+        owed = max(owed, 1)  # what is worth less than a millionth would be free, as often as wanted
+    owed = min(owed, hold.amount)
     payment = (ledger.revenue(Currency.USD), owed)
     await ledger.capture(tx, hold_id, [payment], transfer_ids=transfer_ids, now=now)
     if node_id is not None:

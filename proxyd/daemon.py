@@ -94,6 +94,7 @@ HOUR_SECONDS = 3_600
 MINUTE_SECONDS = 60
 EXPIRY_CHECK_SECONDS = 2.0
 TAKE_BACK_CHECK_SECONDS = 15.0
+JOB_EXPIRY_CHECK_SECONDS = 15.0
 BURY_CHECK_SECONDS = 1.0
 
 Held = Mapping[str, list[socket.socket]]
@@ -204,7 +205,11 @@ class Daemon:
             _bounds(settings),
         )
         self.devices = Devices(
-            store, self.identifiers, clock.seconds, is_shared=self.node is not None
+            store,
+            self.identifiers,
+            clock.seconds,
+            is_shared=self.node is not None,
+            bounds=_bounds(settings),
         )
         self.attention = clock.Attention(clock.boottime, 2 * TAKE_BACK_CHECK_SECONDS)
         self.jobs = Jobs(
@@ -214,6 +219,8 @@ class Daemon:
             clock.seconds,
             self.attention.seconds,
             fee=int(settings.market.fee_percent * 100),
+            waiting_seconds=settings.market.job_waiting_days * DAY_SECONDS,
+            bounds=_bounds(settings),
         )
         self.deploys = Deploys(store, self.jobs, self.identifiers, clock.seconds, _rates(settings))
         self.upstream = _upstream(settings)
@@ -356,6 +363,10 @@ class Daemon:
                 self._sweep(TAKE_BACK_CHECK_SECONDS, self.take_back, "abandoned jobs"),
                 name="abandoned jobs",
             ),
+            loop.create_task(
+                self._sweep(JOB_EXPIRY_CHECK_SECONDS, self.jobs.expire, "jobs that nobody takes"),
+                name="waiting jobs",
+            ),
             loop.create_task(self.recovery.run(), name="recovery"),
             loop.create_task(self.outbox.run(), name="mail"),
             loop.create_task(self.metrics.watch_loop(), name="loop lag"),
@@ -388,7 +399,8 @@ class Daemon:
         self.gateway.change_limits(_limits(settings))
         self.meter.connections_per_session = settings.limits.connections_per_session
         self.http.change_rate(settings.limits.requests_per_second)
-        self.bandwidth.bounds = _bounds(settings)
+        for each in (self.bandwidth, self.devices, self.jobs):
+            each.bounds = _bounds(settings)
 
     async def drain(self) -> None:
         """Stop in order: no new work, live transfers to their end, the last counts, the store."""
@@ -633,7 +645,15 @@ def _terms(settings: Settings, listeners: Listeners) -> Terms:
 
 def _bounds(settings: Settings) -> Bounds:
     limits = settings.limits
-    return Bounds(sessions=limits.sessions_per_user, addresses=limits.addresses_per_user)
+    return Bounds(
+        sessions=limits.sessions_per_user,
+        addresses=limits.addresses_per_user,
+        jobs=limits.jobs_per_user,
+        free_jobs=limits.free_jobs_per_user,
+        free_below=micro(settings.market.free_job_below_credits),
+        job_bytes=limits.job_bytes_per_user,
+        devices=limits.devices_per_user,
+    )
 
 
 def _login_limits(settings: Settings) -> LoginLimits:

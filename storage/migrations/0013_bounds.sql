@@ -13,3 +13,13 @@ CREATE TABLE pending_addresses (
 -- What a user has open is counted whenever they add to it.
 CREATE INDEX bandwidth_sessions_active_by_user ON bandwidth_sessions (user_id)
     WHERE status = 'active';
+
+-- How many bytes of text a job brought: not to be added up from the texts themselves, which are long.
+-- Of earlier jobs it is the number of characters.
+ALTER TABLE jobs ADD COLUMN text_bytes BIGINT NOT NULL DEFAULT 0;
+UPDATE jobs SET text_bytes = LENGTH(title) + LENGTH(description) + LENGTH(requirements);
+CREATE INDEX jobs_open_by_user ON jobs (user_id, created_at, price_credit, text_bytes)
+    WHERE status IN ('waiting', 'running');
+CREATE INDEX jobs_by_user_and_age ON jobs (user_id, created_at, text_bytes);
+CREATE INDEX jobs_waiting ON jobs (created_at) WHERE status = 'waiting';
+CREATE INDEX devices_in_use_by_user ON devices (user_id) WHERE revoked_at IS NULL;
