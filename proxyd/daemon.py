@@ -95,6 +95,7 @@ MINUTE_SECONDS = 60
 EXPIRY_CHECK_SECONDS = 2.0
 TAKE_BACK_CHECK_SECONDS = 15.0
 JOB_EXPIRY_CHECK_SECONDS = 15.0
+REFERRAL_CHECK_SECONDS = 10.0
 BURY_CHECK_SECONDS = 1.0
 
 Held = Mapping[str, list[socket.socket]]
@@ -366,6 +367,10 @@ class Daemon:
             loop.create_task(
                 self._sweep(JOB_EXPIRY_CHECK_SECONDS, self.jobs.expire, "jobs that nobody takes"),
                 name="waiting jobs",
+            ),
+            loop.create_task(
+                self._sweep(REFERRAL_CHECK_SECONDS, self.referrals.pay_due, "pending bonuses"),
+                name="pending bonuses",
             ),
             loop.create_task(self.recovery.run(), name="recovery"),
             loop.create_task(self.outbox.run(), name="mail"),
@@ -667,7 +672,16 @@ def _login_limits(settings: Settings) -> LoginLimits:
 
 def _rewards(settings: Settings) -> Rewards:
     market = settings.market
-    return Rewards(micro(market.referrer_reward_credits), micro(market.referred_reward_credits))
+    verification = market.referral_verification
+    return Rewards(
+        micro(market.referrer_reward_credits),
+        micro(market.referred_reward_credits),
+        needs_verified=(
+            bool(settings.mail.host) if verification == "auto" else verification == "required"
+        ),
+        per_referrer_daily=market.referrals_per_referrer_daily,
+        total_daily=micro(market.referral_total_daily_credits),
+    )
 
 
 def _rates(settings: Settings) -> Rates:

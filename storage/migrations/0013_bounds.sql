@@ -23,3 +23,12 @@ CREATE INDEX jobs_open_by_user ON jobs (user_id, created_at, price_credit, text_
 CREATE INDEX jobs_by_user_and_age ON jobs (user_id, created_at, text_bytes);
 CREATE INDEX jobs_waiting ON jobs (created_at) WHERE status = 'waiting';
 CREATE INDEX devices_in_use_by_user ON devices (user_id) WHERE revoked_at IS NULL;
+
+-- When the bonuses of a referral were paid; those that are not yet wait for an address to be
+-- confirmed, or for a day on which there is room for them.
+ALTER TABLE referrals ADD COLUMN paid_at BIGINT;
+UPDATE referrals SET paid_at = created_at;
+CREATE INDEX referrals_pending ON referrals (created_at) WHERE paid_at IS NULL;
+CREATE INDEX referrals_by_day ON referrals (paid_at, referrer_bonus, referred_bonus);
+DROP INDEX referrals_by_referrer;
+CREATE INDEX referrals_by_referrer ON referrals (referrer_id, paid_at);
