@@ -21,7 +21,9 @@ AllowIps = Annotated[list[str], Meta(min_length=1, max_length=ADDRESSES_MAX)]
 class BuyRequest(Struct):
     """How much, in GB, and at which price, in USD per GB.
 
-    Clients that come from one of `allow_ips` need no password, on a port of their own.
+    Clients that come from one of `allow_ips` need no password, on a port of their own: at once if
+    the request comes from there, else once a client has come from there to `port` with the
+    password, or the buyer to `/api/bandwidth/allow`.
     """
 
     gb: Annotated[Size, Meta(extra_json_schema={"maximum": QUOTA_MAX_BYTES // GB})]
@@ -32,7 +34,8 @@ class BuyRequest(Struct):
 class Proxy(Struct):
     """What to dial, and what to show there.
 
-    With `allow_ips`, those clients dial `passwordless_port`, and show nothing.
+    With `allow_ips`, those clients dial `passwordless_port`, and show nothing; those of them that
+    are `pending_ips` need the password until they have come with it.
     """
 
     host: str
@@ -41,6 +44,7 @@ class Proxy(Struct):
     password: str
     protocol: Literal["socks5"] = "socks5"
     passwordless_port: int | UnsetType = UNSET
+    pending_ips: list[str] | UnsetType = UNSET
 
 
 class BuyReply(Reply, kw_only=True):
@@ -60,7 +64,8 @@ class ListQuery(Page):
 class SessionItem(Struct):
     """A session in the list; sizes in bytes and GB, price in USD per GB, `paid` in USD.
 
-    While it is active, clients from `allow_ips` need no password on `passwordless_port`.
+    While it is active, clients from `allow_ips` need no password on `passwordless_port`, but for
+    those that are `pending_ips`.
     """
 
     id: str
@@ -76,6 +81,7 @@ class SessionItem(Struct):
     ended_at: Timestamp | UnsetType = UNSET
     paid: float | UnsetType = UNSET
     allow_ips: list[str] | UnsetType = UNSET
+    pending_ips: list[str] | UnsetType = UNSET
     passwordless_port: int | UnsetType = UNSET
 
 
@@ -90,6 +96,19 @@ class EndRequest(Struct):
     """Which session to end."""
 
     session_id: RequiredText
+
+
+class AllowRequest(Struct):
+    """Which session the address that this request comes from shall open."""
+
+    session_id: RequiredText
+
+
+class AllowReply(Reply, kw_only=True):
+    """The address that needs no password from now on, on `passwordless_port`."""
+
+    address: str
+    passwordless_port: int | UnsetType = UNSET
 
 
 class BandwidthRoutes:
@@ -114,6 +133,9 @@ class BandwidthRoutes:
                 errors=(
                     Code.INSUFFICIENT_FUNDS,
                     Code.PRICE_BELOW_FLOOR,
+                    Code.SESSION_TOO_SMALL,
+                    Code.TOO_MANY_SESSIONS,
+                    Code.TOO_MANY_ADDRESSES,
                     Code.PASSWORDLESS_NOT_OFFERED,
                     Code.ADDRESSES_TAKEN,
                 ),
@@ -137,6 +159,20 @@ class BandwidthRoutes:
                 body=EndRequest,
                 errors=(Code.SESSION_NOT_FOUND,),
             ),
+            Route(
+                "POST",
+                "/api/bandwidth/allow",
+                "Prove that I come from an address of allow_ips",
+                self.allow,
+                AllowReply,
+                auth=Auth.JWT,
+                body=AllowRequest,
+                errors=(
+                    Code.SESSION_NOT_FOUND,
+                    Code.ADDRESS_NOT_PENDING,
+                    Code.ADDRESSES_TAKEN,
+                ),
+            ),
         ]
 
     async def create(self, call: Call[BuyRequest, Any]) -> BuyReply:
@@ -146,6 +182,7 @@ class BandwidthRoutes:
             quota_bytes=call.body.gb,
             price_per_gb=call.body.price_per_gb,
             allow_ips=call.body.allow_ips or (),
+            client=call.address,
             remember=lambda purchase: call.remember(_bought(purchase)),
         )
         return _bought(bought)
@@ -168,6 +205,12 @@ class BandwidthRoutes:
         await self._bandwidth.end(call.user_id, session_id)
         return Reply()
 
+    async def allow(self, call: Call[AllowRequest, Any]) -> AllowReply:
+        """Have the caller's address open a session of theirs."""
+        session_id = in_body(call.body.session_id, "session_id")
+        door = await self._bandwidth.allow(call.user_id, session_id, call.address)
+        return AllowReply(address=door.address, passwordless_port=_or_unset(door.port))
+
 
 def _bought(purchase: Purchase) -> BuyReply:
     return BuyReply(
@@ -178,6 +221,7 @@ def _bought(purchase: Purchase) -> BuyReply:
             purchase.username,
             purchase.password,
             passwordless_port=_or_unset(purchase.passwordless_port),
+            pending_ips=list(purchase.pending_ips) or UNSET,
         ),
         cost_usd=money(purchase.cost),
     )
@@ -199,6 +243,7 @@ def _item(session: Session) -> SessionItem:
         ended_at=timestamp(session.ended_at) if session.ended_at is not None else UNSET,
         paid=money(session.paid) if session.paid is not None else UNSET,
         allow_ips=list(session.allow_ips) or UNSET,
+        pending_ips=list(session.pending_ips) or UNSET,
         passwordless_port=_or_unset(session.passwordless_port),
     )
 

@@ -133,7 +133,12 @@ class DeployRoutes:
                     "image": "jupyter/scipy-notebook",
                 },
                 idempotent=True,
-                errors=(Code.INSUFFICIENT_FUNDS,),
+                errors=(
+                    Code.INSUFFICIENT_FUNDS,
+                    Code.TOO_MANY_JOBS,
+                    Code.TOO_MANY_FREE_JOBS,
+                    Code.TOO_MUCH_JOB_TEXT,
+                ),
             ),
             Route("GET", "/api/deploy/rates", "What GPUs cost", self.rates, RatesReply),
             Route(

@@ -233,7 +233,12 @@ class JobRoutes:
                     "requirements": "GPU with 24 GB",
                 },
                 idempotent=True,
-                errors=(Code.INSUFFICIENT_FUNDS,),
+                errors=(
+                    Code.INSUFFICIENT_FUNDS,
+                    Code.TOO_MANY_JOBS,
+                    Code.TOO_MANY_FREE_JOBS,
+                    Code.TOO_MUCH_JOB_TEXT,
+                ),
             ),
             Route(
                 "GET",

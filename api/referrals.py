@@ -9,7 +9,18 @@ from api.codec import money
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.errors import Code
 from market.money import MICRO
-from market.referrals import CODE_CHARACTERS, Referrals
+from market.referrals import CODE_CHARACTERS, Applied, Payment, Referrals
+
+WELCOME = {
+    Payment.NOW: "Welcome: {credits} credits are yours.",
+    Payment.ONCE_VERIFIED: (
+        "Welcome: {credits} credits are yours as soon as your e-mail address is confirmed."
+    ),
+    Payment.LATER: (
+        "Welcome: {credits} credits are yours; they are paid on one of the next days, because many "
+        "were today."
+    ),
+}
 
 
 class InfoReply(Reply, kw_only=True):
@@ -30,7 +41,7 @@ class ApplyRequest(Struct):
 
 
 class ApplyReply(Reply, kw_only=True):
-    """What the caller earned, in credits."""
+    """What the caller earned, in credits; the message says when it is paid, if that is not now."""
 
     message: str
     bonus: int
@@ -75,6 +86,7 @@ class ReferralRoutes:
                     Code.REFERRAL_TOO_LATE,
                     Code.REFERRAL_CIRCLE,
                     Code.AMOUNT_TOO_LARGE,
+                    Code.TOO_MANY_ATTEMPTS,
                 ),
             ),
         ]
@@ -94,12 +106,12 @@ class ReferralRoutes:
 
     async def apply(self, call: Call[ApplyRequest, Any]) -> ApplyReply:
         """Apply a code."""
-        bonus = await self._referrals.apply(
-            call.user_id, call.body.referral_code, lambda bonus: call.remember(_applied(bonus))
+        applied = await self._referrals.apply(
+            call.user_id, call.body.referral_code, lambda applied: call.remember(_applied(applied))
         )
-        return _applied(bonus)
+        return _applied(applied)
 
 
-def _applied(bonus: int) -> ApplyReply:
-    credits_ = bonus // MICRO
-    return ApplyReply(message=f"Welcome: {credits_} credits are yours.", bonus=credits_)
+def _applied(applied: Applied) -> ApplyReply:
+    credits_ = applied.bonus // MICRO
+    return ApplyReply(message=WELCOME[applied.payment].format(credits=credits_), bonus=credits_)

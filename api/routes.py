@@ -62,8 +62,8 @@ Query = TypeVar("Query")
 class Call(Generic[Body, Query]):
     """A request that was read and checked.
 
-    `client` is the network that it is counted by, `login` who calls where the route wants to know;
-    `accept_language` is the header of that name.
+    `client` is the network that it is counted by, `address` the very address that it comes from,
+    `login` who calls where the route wants to know; `accept_language` is the header of that name.
     """
 
     body: Body
@@ -74,6 +74,7 @@ class Call(Generic[Body, Query]):
     once: Once | None = None
     worker: DeviceRow | None = None
     accept_language: str = ""
+    address: str = ""
 
     @property
     def device(self) -> DeviceRow:

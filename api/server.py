@@ -234,7 +234,8 @@ class HttpServer:
     async def _call(
         self, request: web.BaseRequest, route: Route, names: dict[str, str]
     ) -> Call[Any, Any]:
-        client = counted_network(self._client(request))
+        address = self._client(request)
+        client = counted_network(address)
         login, worker = await self._identify(request, route, client)
         query: object = None
         if route.query is not Nothing:
@@ -263,7 +264,7 @@ class HttpServer:
             asked = b"\0".join((request.method.encode(), request.path.encode(), sent))
             once = Once(user_id, key, self._seal.fingerprint(asked), self._seal, self._wall_clock())
         accepted = request.headers.get("Accept-Language", "")
-        return Call(body, query, names, client, login, once, worker, accepted)
+        return Call(body, query, names, client, login, once, worker, accepted, address)
 
     async def _identify(
         self, request: web.BaseRequest, route: Route, client: str

@@ -116,6 +116,7 @@ class WorkerRoutes:
                 body=CreateTokenRequest,
                 example={"name": "rig-1", "device_type": "server", "min_price_usd": 0.2},
                 idempotent=True,
+                errors=(Code.TOO_MANY_DEVICES,),
             ),
             Route(
                 "GET",

@@ -29,6 +29,7 @@ def contradictions(settings: Settings) -> Iterator[str]:
     yield from _urls(settings)
     yield from _auth(settings)
     yield from _prices(settings)
+    yield from _referrals(settings)
     yield from _assistant(settings)
 
 
@@ -169,6 +170,8 @@ def _prices(settings: Settings) -> Iterator[str]:
     for name, price in (
         ("market.price_per_gb_default_usd", market.price_per_gb_default_usd),
         ("market.price_per_gb_floor_usd", market.price_per_gb_floor_usd),
+        ("market.session_cost_floor_usd", market.session_cost_floor_usd),
+        ("market.free_job_below_credits", market.free_job_below_credits),
         ("market.credit_usd", market.credit_usd),
         ("market.gpu_rate_default_usd", market.gpu_rate_default_usd),
         *(("market.gpu_rates_usd", rate) for rate in market.gpu_rates_usd.values()),
@@ -188,6 +191,16 @@ def _prices(settings: Settings) -> Iterator[str]:
         yield (
             f"market.price_per_gb_default_usd: {default} is below market.price_per_gb_floor_usd, "
             f"{floor}"
+        )
+
+
+def _referrals(settings: Settings) -> Iterator[str]:
+    market = settings.market
+    bonuses = market.referrer_reward_credits + market.referred_reward_credits
+    if bonuses > market.referral_total_daily_credits > 0:
+        yield (
+            f"market.referral_total_daily_credits: is below {bonuses}, the bonuses of a referral, "
+            "which could never be paid"
         )
 
 

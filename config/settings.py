@@ -81,6 +81,12 @@ class MarketSettings(Struct, frozen=True):
     gpu_rates_usd: dict[str, Decimal] = {}
     referrer_reward_credits: Annotated[int, Meta(ge=0, le=1_000_000)] = 50
     referred_reward_credits: Annotated[int, Meta(ge=0, le=1_000_000)] = 25
+    referral_verification: Literal["auto", "required", "none"] = "auto"
+    referrals_per_referrer_daily: NonNegativeInt = 50
+    referral_total_daily_credits: Annotated[int, Meta(ge=0, le=1_000_000_000)] = 10_000
+    session_cost_floor_usd: Decimal = Decimal("0.000001")
+    free_job_below_credits: Decimal = Decimal("0.01")
+    job_waiting_days: Annotated[int, Meta(ge=1, le=3650)] = 30
     session_days: Annotated[int, Meta(ge=1, le=3650)] = 30
 
 
@@ -141,6 +147,12 @@ class LimitSettings(Struct, frozen=True):
     login_failures_per_client: NonNegativeInt = 100
     registrations_per_hour: NonNegativeInt = 30
     requests_per_second: NonNegativeInt = 100
+    sessions_per_user: NonNegativeInt = 1000
+    addresses_per_user: NonNegativeInt = 256
+    jobs_per_user: NonNegativeInt = 1000
+    free_jobs_per_user: NonNegativeInt = 200
+    job_bytes_per_user: NonNegativeInt = 4_000_000
+    devices_per_user: NonNegativeInt = 1000
 
 
 class LogSettings(Struct, frozen=True):

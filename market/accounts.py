@@ -454,6 +454,7 @@ async def _register(tx: Transaction, new: _Registration) -> tuple[Login, bool]:
                 rewards=new.rewards,
                 transfer_id=new.transfer_id,
                 now=user.created_at,
+                is_new=True,
             )
         except MarketError as error:
             raise _NotReferredError from error

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from market import leases, ledger, once
-from market.addresses import canonical
+from market.addresses import canonical, prove
+from market.bounds import Bounds, lock_user, require
 from market.credentials import Credentials, new_credentials
 from market.errors import Code, MarketError
 from market.ids import Identifiers
@@ -16,7 +17,7 @@ from market.once import Remember, forget
 from market.states import SessionStatus
 from storage import addresses as address_queries
 from storage import bandwidth as queries
-from storage.addresses import AddressRow
+from storage.addresses import AddressRow, ListedAddressRow
 from storage.bandwidth import ListedRow, SessionRow
 from storage.errors import UnavailableError
 from storage.ledger import HoldRow
@@ -55,6 +56,8 @@ class Traffic(Protocol):
 class Terms:
     """What the operator sells at: prices in micro-USD per GB, and what a client should dial.
 
+    No session is sold that costs less than `cost_floor`, in micro-USD.
+
     A client whose address opens a session dials one of `passwordless_ports`; the place of a port
     among them is its slot, which is what is kept of it.
     """
@@ -65,13 +68,15 @@ class Terms:
     public_host: str
     public_port: int
     passwordless_ports: tuple[int, ...] = ()
+    cost_floor: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Purchase:
     """A session that was bought: its credentials, shown this once, and its price in micro-USD.
 
-    `passwordless_port` is where the client addresses that the buyer has named need no credentials.
+    `passwordless_port` is where the client addresses that the buyer has named need no credentials,
+    but for those that are `pending_ips` until somebody who may use the session comes from them.
     """
 
     session_id: str
@@ -81,6 +86,7 @@ class Purchase:
     password: str
     cost: int
     passwordless_port: int | None = None
+    pending_ips: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +94,7 @@ class Session:
     """A session as its buyer sees it; sizes in bytes, price in micro-USD per GB, times in UTC.
 
     While it is active, `allow_ips` need no password on the `passwordless_port`, if there still is
-    such a port.
+    such a port; those of them that are `pending_ips` need it until they are proved.
     `paid` is what it has cost, in micro-USD, once it is over.
     """
 
@@ -103,7 +109,16 @@ class Session:
     ended_at: int | None
     paid: int | None
     allow_ips: tuple[str, ...] = ()
+    pending_ips: tuple[str, ...] = ()
     passwordless_port: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Where an address needs no password: the `port`, unless that is not there any more."""
+
+    address: str
+    port: int | None
 
 
 class Bandwidth:
@@ -116,6 +131,7 @@ class Bandwidth:
         terms: prices and addresses.
         identifiers: makes identifiers.
         now: the wall clock, in UTC seconds.
+        bounds: how much one user may have at once; may be replaced.
     """
 
     def __init__(
@@ -126,7 +142,9 @@ class Bandwidth:
         terms: Terms,
         identifiers: Identifiers,
         now: Callable[[], int],
+        bounds: Bounds,
     ) -> None:
+        self.bounds = bounds
         self._store = store
         self._leases = leases
         self._traffic = traffic
@@ -143,6 +161,7 @@ class Bandwidth:
         quota_bytes: int,
         price_per_gb: int | None,
         allow_ips: Sequence[str] = (),
+        client: str = "",
         remember: Callable[[Purchase], Remember | None] = forget,
     ) -> Purchase:
         """Sell a session and hold its price.
@@ -152,10 +171,12 @@ class Bandwidth:
             quota_bytes: how many bytes, in both directions together.
             price_per_gb: micro-USD per GB; None for the operator's price.
             allow_ips: client addresses that are to need no password, on a port of their own.
+            client: the address that the buyer comes from, which needs no other proof.
             remember: says how to answer when the same is asked again.
 
         Raises:
-            MarketError: `invalid_field`, `price_below_floor`, `insufficient_funds`,
+            MarketError: `invalid_field`, `price_below_floor`, `session_too_small`,
+                `insufficient_funds`, `too_many_sessions`, `too_many_addresses`,
                 `passwordless_not_offered`, `addresses_taken`, `idempotency_key_reused`.
             Replayed: this was answered before.
         """
@@ -164,6 +185,7 @@ class Bandwidth:
         addresses = canonical(allow_ips)
         price = self._terms.price_default if price_per_gb is None else price_per_gb
         self._check(quota_bytes, price)
+        self._check_cost(cost(quota_bytes, price))
         credentials = new_credentials()
         now = self._now()
         session = SessionRow(
@@ -185,14 +207,16 @@ class Bandwidth:
             await self._sell(session, purchase, [], remember)
             return purchase
         for slot, port in enumerate(self._terms.passwordless_ports):
-            named = replace(purchase, passwordless_port=port)
+            pending = tuple(address for address in addresses if address != client)
+            with_port = replace(purchase, passwordless_port=port, pending_ips=pending)
             rows = [AddressRow(address, slot, session.id) for address in addresses]
             try:
-                await self._sell(session, named, rows, remember)
+                await self._sell(session, with_port, rows, remember)
             except _TakenError:
                 continue
-            self._traffic.named(slot, addresses)
-            return named
+            if client in addresses:
+                self._traffic.named(slot, [client])
+            return with_port
         raise MarketError(Code.ADDRESSES_TAKEN, field="allow_ips")
 
     async def _sell(
@@ -207,9 +231,8 @@ class Bandwidth:
                 self._store,
                 remember(purchase),
                 _buy,
-                session,
-                addresses,
-                purchase.cost,
+                _Sale(session, addresses, frozenset(purchase.pending_ips), purchase.cost),
+                self.bounds,
                 transfer_id=self._identifiers.new(),
             )
         except MarketError as error:
@@ -217,6 +240,19 @@ class Bandwidth:
                 raise
             message = f"This costs {shown(purchase.cost)} USD, more than is available."
             raise MarketError(error.code, message, field="gb") from error
+
+    async def allow(self, user_id: str, session_id: str, client: str) -> Door:
+        """Have the address that a buyer comes from open a session that was bought for it.
+
+        Doing it again changes nothing.
+
+        Raises:
+            MarketError: `session_not_found`, when there is none or it is somebody else's;
+                `address_not_pending`; `addresses_taken`, when it opens another session there.
+        """
+        row = await self._store.write(_allow, user_id, session_id, client)
+        self._traffic.named(row.slot, [client])
+        return Door(client, self._port(row.slot))
 
     async def page(
         self, user_id: str, *, status: SessionStatus | None, before: str, limit: int
@@ -308,6 +344,11 @@ class Bandwidth:
                 field="price_per_gb",
             )
 
+    def _check_cost(self, price: int) -> None:
+        if price < self._terms.cost_floor:
+            message = f"The least that is sold is worth {shown(self._terms.cost_floor)} USD."
+            raise MarketError(Code.SESSION_TOO_SMALL, message, field="gb")
+
     def _purchase(self, session: SessionRow, credentials: Credentials, price_held: int) -> Purchase:
         return Purchase(
             session_id=session.id,
@@ -318,9 +359,7 @@ class Bandwidth:
             cost=price_held,
         )
 
-    def _shown(self, row: ListedRow, addresses: Sequence[AddressRow]) -> Session:
-        ports = self._terms.passwordless_ports
-        slot = addresses[0].slot if addresses else len(ports)
+    def _shown(self, row: ListedRow, addresses: Sequence[ListedAddressRow]) -> Session:
         used = row.bytes_used
         if row.lease_id is not None and row.reported is not None:
             live = self._traffic.used_bytes(row.id, row.lease_id)
@@ -337,37 +376,71 @@ class Bandwidth:
             ended_at=row.ended_at,
             paid=row.captured,
             allow_ips=tuple(sorted(each.address for each in addresses)),
-            passwordless_port=ports[slot] if slot < len(ports) else None,
+            pending_ips=tuple(sorted(each.address for each in addresses if each.is_pending)),
+            passwordless_port=self._port(addresses[0].slot) if addresses else None,
         )
+
+    def _port(self, slot: int) -> int | None:
+        """Return the port with a slot, if there still is one."""
+        ports = self._terms.passwordless_ports
+        return ports[slot] if slot < len(ports) else None
 
 
 class _TakenError(Exception):
     """On this port an active session has one of the addresses."""
 
 
-async def _buy(
-    tx: Transaction,
-    session: SessionRow,
-    addresses: Sequence[AddressRow],
-    price: int,
-    *,
-    transfer_id: str,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Sale:
+    """A session to be stored, the addresses that it names, and what it costs, in micro-USD."""
+
+    session: SessionRow
+    addresses: Sequence[AddressRow]
+    pending: frozenset[str]
+    price: int
+
+
+async def _buy(tx: Transaction, sale: _Sale, bounds: Bounds, *, transfer_id: str) -> None:
+    session = sale.session
     await queries.insert(tx, session)
-    for address in addresses:
-        if not await address_queries.insert(tx, address):
-            raise _TakenError
-    hold = HoldRow(leases.hold_of(session.id), session.user_id, Currency.USD, price, None)
+    if sale.addresses:
+        await _take(tx, sale)
+    await lock_user(tx, session.user_id)
+    active = await queries.count_active(tx, session.user_id)
+    require(active, bounds.sessions, Code.TOO_MANY_SESSIONS)
+    if sale.addresses:
+        addresses = await address_queries.count_of_user(tx, session.user_id)
+        require(addresses, bounds.addresses, Code.TOO_MANY_ADDRESSES, field="allow_ips")
+    hold = HoldRow(leases.hold_of(session.id), session.user_id, Currency.USD, sale.price, None)
     await ledger.hold(tx, hold, transfer_id=transfer_id, now=session.created_at)
+
+
+async def _take(tx: Transaction, sale: _Sale) -> None:
+    """Have the buyer's address open the session, and note the others as pending."""
+    if await address_queries.is_any_taken(tx, sale.session.user_id, sale.addresses):
+        raise _TakenError
+    for row in sale.addresses:
+        if row.address not in sale.pending and not await address_queries.insert(tx, row):
+            raise _TakenError
+    await address_queries.insert_pending(
+        tx, [row for row in sale.addresses if row.address in sale.pending]
+    )
+
+
+async def _allow(tx: Transaction, user_id: str, session_id: str, client: str) -> AddressRow:
+    session = await queries.find(tx, session_id)
+    if session is None or session.user_id != user_id:
+        raise MarketError(Code.SESSION_NOT_FOUND, field="session_id")
+    return await prove(tx, session_id, client)
 
 
 async def _page(
     tx: Transaction, *, user_id: str, only: str, before: str, limit: int, node_id: str | None
-) -> tuple[list[ListedRow], dict[str, list[AddressRow]]]:
+) -> tuple[list[ListedRow], dict[str, list[ListedAddressRow]]]:
     rows = await queries.page(
         tx, user_id=user_id, only=only, before=before, limit=limit, node_id=node_id
     )
-    addresses: dict[str, list[AddressRow]] = {}
+    addresses: dict[str, list[ListedAddressRow]] = {}
     if rows:
         for address in await address_queries.of_sessions(
             tx, user_id, oldest=rows[-1].id, newest=rows[0].id

@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from market import once
+from market.bounds import Bounds
 from market.errors import Code, MarketError
 from market.ids import Identifiers
-from market.jobs import DURATION_MAX_HOURS, PRICE_MAX, Jobs, put_up
+from market.jobs import DURATION_MAX_HOURS, PRICE_MAX, Jobs, NewJob, put_up, waiting
 from market.money import Currency, shown
 from market.once import Remember, forget
 from market.states import JobStatus
@@ -141,7 +142,8 @@ class Deploys:
         """Queue a deploy, hold the price of all its replicas, and return it.
 
         Raises:
-            MarketError: `invalid_field`, `insufficient_funds`, `idempotency_key_reused`.
+            MarketError: `invalid_field`, `insufficient_funds`, `too_many_jobs`,
+                `too_many_free_jobs`, `too_much_job_text`, `idempotency_key_reused`.
             Replayed: this was answered before.
         """
         new = replace(new, job_name=new.job_name.strip(), gpu_model=new.gpu_model.strip())
@@ -172,7 +174,9 @@ class Deploys:
             for number in range(1, new.replicas + 1)
         ]
         try:
-            await once.write(self._store, remember(deploy), _create, deploy, replicas)
+            await once.write(
+                self._store, remember(deploy), _create, deploy, replicas, self._jobs.bounds
+            )
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
@@ -202,32 +206,26 @@ class Deploys:
         Raises:
             MarketError: `deploy_not_found`.
         """
-        await self.find(user_id, deploy_id)
-        replicas = await self._store.read(queries.replicas, [deploy_id])
-        await self._jobs.cancel_all(user_id, [replica.job_id for replica in replicas])
+        deploy = await self.find(user_id, deploy_id)
+        await self._jobs.cancel_all(user_id, [replica.job_id for replica in deploy.replicas])
 
     def _replica(self, deploy: DeployRow, number: int, price_credit: int, held: int) -> JobRow:
-        return JobRow(
-            id=self._identifiers.new(),
-            user_id=deploy.user_id,
+        new = NewJob(
             title=f"{deploy.job_name} ({number} of {deploy.replicas})",
             job_type=JOB_TYPES[deploy.job_type],
-            price_credit=price_credit,
+            price=price_credit,
             duration_hrs=deploy.duration_hrs,
             description=_description(deploy, number),
             requirements=f"GPU: {deploy.gpu_count} x {deploy.gpu_model}",
-            status=JobStatus.WAITING,
-            attempts=0,
-            device_id=None,
-            created_at=deploy.created_at,
-            accepted_at=None,
-            finished_at=None,
-            earned=0,
-            result=None,
+        )
+        return waiting(
+            new,
+            job_id=self._identifiers.new(),
+            user_id=deploy.user_id,
+            now=deploy.created_at,
             deploy_id=deploy.id,
-            currency=deploy.currency,
+            currency=Currency(deploy.currency),
             price_held=held,
-            failure_reason=None,
         )
 
 
@@ -269,10 +267,11 @@ def _check(new: NewDeploy) -> None:
             raise MarketError(Code.INVALID_FIELD, message, field=field)
 
 
-async def _create(tx: Transaction, deploy: DeployRow, replicas: list[tuple[JobRow, str]]) -> None:
+async def _create(
+    tx: Transaction, deploy: DeployRow, replicas: Sequence[tuple[JobRow, str]], bounds: Bounds
+) -> None:
     await queries.insert(tx, deploy)
-    for job, transfer_id in replicas:
-        await put_up(tx, job, transfer_id=transfer_id)
+    await put_up(tx, replicas, bounds)
 
 
 async def _find(tx: Transaction, user_id: str, deploy_id: str) -> Deploy:

@@ -13,13 +13,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from market import once
+from market.bounds import Bounds, lock_user, require
 from market.errors import Code, MarketError
 from market.ids import Identifiers
 from market.once import Remember, forget
 from storage import devices as queries
 from storage.devices import DeviceRow
 from storage.errors import StoreError
-from storage.store import Store
+from storage.store import Store, Transaction
 
 TOKEN_BYTES = 32
 TOKEN_MAX_CHARACTERS = 256
@@ -50,6 +51,7 @@ class Devices:
         now: the wall clock, in UTC seconds.
         is_shared: whether other daemons hear of the same devices. Then the store is asked every
             time, and only what is not written down yet is answered from memory.
+        bounds: how much one user may have at once; may be replaced.
     """
 
     def __init__(
@@ -59,7 +61,9 @@ class Devices:
         now: Callable[[], int],
         *,
         is_shared: bool = False,
+        bounds: Bounds,
     ) -> None:
+        self.bounds = bounds
         self._store = store
         self._identifiers = identifiers
         self._now = now
@@ -91,7 +95,7 @@ class Devices:
             remember: says how to answer when the same is asked again.
 
         Raises:
-            MarketError: `invalid_field`, `idempotency_key_reused`.
+            MarketError: `invalid_field`, `too_many_devices`, `idempotency_key_reused`.
             Replayed: this was answered before.
         """
         if not name.isprintable() or len(name) > NAME_MAX_CHARACTERS:
@@ -119,7 +123,7 @@ class Devices:
             revoked_at=None,
         )
         made = WorkerToken(token, device.id)
-        await once.write(self._store, remember(made), queries.insert, device)
+        await once.write(self._store, remember(made), _create, device, self.bounds)
         return made
 
     async def authenticate(self, token: str) -> DeviceRow:
@@ -256,6 +260,13 @@ class Devices:
         self._by_token[token_hash] = latest._replace(**changes)  # type: ignore[arg-type]
         self._by_id[device.id] = token_hash
         self._changed.add(token_hash)
+
+
+async def _create(tx: Transaction, device: DeviceRow, bounds: Bounds) -> None:
+    await lock_user(tx, device.user_id)
+    await queries.insert(tx, device)
+    in_use = await queries.count_in_use(tx, device.user_id)
+    require(in_use, bounds.devices, Code.TOO_MANY_DEVICES)
 
 
 def _hashed(token: str) -> str:

@@ -39,6 +39,46 @@ class Code(Enum):
         Kind.INVALID,
         "On every port without passwords, an active session has one of these addresses.",
     )
+    ADDRESS_NOT_PENDING = (
+        "address_not_pending",
+        Kind.INVALID,
+        "The session was not bought for the address that this request comes from.",
+    )
+    TOO_MANY_SESSIONS = (
+        "too_many_sessions",
+        Kind.INVALID,
+        "The caller has as many active sessions as anybody may have.",
+    )
+    TOO_MANY_ADDRESSES = (
+        "too_many_addresses",
+        Kind.INVALID,
+        "The caller's active sessions name as many client addresses as anybody's may.",
+    )
+    TOO_MANY_DEVICES = (
+        "too_many_devices",
+        Kind.INVALID,
+        "The caller has as many worker tokens as anybody may have; revoke one.",
+    )
+    TOO_MANY_JOBS = (
+        "too_many_jobs",
+        Kind.INVALID,
+        "The caller has as many jobs waiting or running as anybody may have.",
+    )
+    TOO_MANY_FREE_JOBS = (
+        "too_many_free_jobs",
+        Kind.INVALID,
+        "The caller has as many jobs open that pay next to nothing as anybody may have.",
+    )
+    TOO_MUCH_JOB_TEXT = (
+        "too_much_job_text",
+        Kind.INVALID,
+        "The caller's jobs, open ones and those of a day, take as much room as anybody's may.",
+    )
+    SESSION_TOO_SMALL = (
+        "session_too_small",
+        Kind.INVALID,
+        "The session is worth less than the least that this service sells.",
+    )
     INVALID_CREDENTIALS = (
         "invalid_credentials",
         Kind.UNAUTHENTICATED,

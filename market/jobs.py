@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from market import ledger, once
+from market.bounds import Bounds, lock_user, require
 from market.devices import Devices
 from market.errors import Code, MarketError
 from market.ids import Identifiers
@@ -35,11 +36,15 @@ SILENCE_SECONDS = 600
 QUIET_SECONDS = 90
 QUIET_MAX_JOBS = 10_000
 TAKE_BACK_MAX_JOBS = 100
+EXPIRE_MAX_JOBS = 100
+# What the rows of a job, its hold and their transfers take beside its texts, and their indexes.
+JOB_BYTES = 1_024
 HOUR_SECONDS = 3_600
 DAY_SECONDS = 86_400
 FEE_WHOLE = 10_000
 VANISHED = "the device was not heard of any more"
 CANCELLED = "The buyer has cancelled the job; what was done of it is paid."
+UNWANTED = "No worker took the job in time."
 REVOKED = "the token of the device was revoked"
 
 _logger = logging.getLogger("jobs")
@@ -100,6 +105,8 @@ class Jobs:
         listened: for how many seconds this daemon has been there to hear devices, by a clock that
             nobody sets.
         fee: what the house keeps of a payment, in ten-thousandths.
+        waiting_seconds: how long a job may wait for a worker.
+        bounds: how much one user may have open at once; may be replaced.
     """
 
     def __init__(
@@ -111,7 +118,11 @@ class Jobs:
         listened: Callable[[], float],
         *,
         fee: int,
+        waiting_seconds: int,
+        bounds: Bounds,
     ) -> None:
+        self.bounds = bounds
+        self._waiting_seconds = waiting_seconds
         self._store = store
         self._devices = devices
         self._identifiers = identifiers
@@ -130,35 +141,15 @@ class Jobs:
         """Put a job up, hold its price, and return its identifier.
 
         Raises:
-            MarketError: `invalid_field`, `insufficient_funds`, `idempotency_key_reused`.
+            MarketError: `invalid_field`, `insufficient_funds`, `too_many_jobs`,
+                `too_many_free_jobs`, `too_much_job_text`, `idempotency_key_reused`.
             Replayed: this was answered before.
         """
         _check(new)
-        job = JobRow(
-            id=self._identifiers.new(),
-            user_id=user_id,
-            title=new.title,
-            job_type=new.job_type,
-            price_credit=new.price,
-            duration_hrs=new.duration_hrs,
-            description=new.description,
-            requirements=new.requirements,
-            status=JobStatus.WAITING,
-            attempts=0,
-            device_id=None,
-            created_at=self._now(),
-            accepted_at=None,
-            finished_at=None,
-            earned=0,
-            result=None,
-            deploy_id=None,
-            currency=Currency.CREDIT,
-            price_held=new.price,
-            failure_reason=None,
-        )
-        transfer_id = self._identifiers.new()
+        job = waiting(new, job_id=self._identifiers.new(), user_id=user_id, now=self._now())
+        jobs = [(job, self._identifiers.new())]
         try:
-            await once.write(self._store, remember(job.id), put_up, job, transfer_id=transfer_id)
+            await once.write(self._store, remember(job.id), put_up, jobs, self.bounds)
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
@@ -297,6 +288,17 @@ class Jobs:
                 _logger.warning("job %s could not be taken back: %s", row.job_id, error)
         return taken
 
+    async def expire(self) -> int:
+        """Cancel jobs that have waited for a worker for too long; return how many."""
+        due = await self._store.read(
+            queries.due_to_expire,
+            created_before=self._now() - self._waiting_seconds,
+            limit=EXPIRE_MAX_JOBS,
+        )
+        for job_id in due:
+            await self._store.write(self._expire, self._moment(), job_id)
+        return len(due)
+
     async def take_back_from(self, device_id: str) -> None:
         """Take every job back from a device whose token was revoked."""
         while True:
@@ -369,6 +371,13 @@ class Jobs:
             return False
         await self._retry(tx, moment, job, reason, "lost")
         return True
+
+    async def _expire(self, tx: Transaction, moment: Moment, job_id: str) -> None:
+        await tx.lock("jobs", [job_id])
+        job = await queries.find(tx, job_id)
+        if job is not None and job.status == JobStatus.WAITING:
+            outcome = Outcome(JobStatus.CANCELLED, failure_reason=UNWANTED)
+            await self._leave(tx, moment, job, outcome, None)
 
     async def _retry(
         self, tx: Transaction, moment: Moment, job: JobRow, reason: str, attempt: str
@@ -459,15 +468,64 @@ def _check(new: NewJob) -> None:
         raise MarketError(Code.INVALID_FIELD, message, field="price_credit")
 
 
-async def put_up(tx: Transaction, job: JobRow, *, transfer_id: str) -> None:
-    """Add a job and hold its price.
+def waiting(
+    new: NewJob,
+    *,
+    job_id: str,
+    user_id: str,
+    now: int,
+    deploy_id: str | None = None,
+    currency: Currency = Currency.CREDIT,
+    price_held: int | None = None,
+) -> JobRow:
+    """Return a job as it is put up; its price is held in credits where nothing else is said."""
+    return JobRow(
+        id=job_id,
+        user_id=user_id,
+        title=new.title,
+        job_type=new.job_type,
+        price_credit=new.price,
+        duration_hrs=new.duration_hrs,
+        description=new.description,
+        requirements=new.requirements,
+        status=JobStatus.WAITING,
+        attempts=0,
+        device_id=None,
+        created_at=now,
+        accepted_at=None,
+        finished_at=None,
+        earned=0,
+        result=None,
+        deploy_id=deploy_id,
+        currency=currency,
+        price_held=new.price if price_held is None else price_held,
+        failure_reason=None,
+        text_bytes=sum(
+            len(text.encode()) for text in (new.title, new.description, new.requirements)
+        ),
+    )
+
+
+async def put_up(tx: Transaction, jobs: Sequence[tuple[JobRow, str]], bounds: Bounds) -> None:
+    """Add jobs of one user, each with the identifier of its transfer, and hold their prices.
 
     Raises:
-        MarketError: `insufficient_funds`.
+        MarketError: `insufficient_funds`, `too_many_jobs`, `too_many_free_jobs`,
+            `too_much_job_text`.
     """
-    hold = HoldRow(hold_of(job.id), job.user_id, job.currency, job.price_held, None)
-    await ledger.hold(tx, hold, transfer_id=transfer_id, now=job.created_at)
-    await queries.insert(tx, job)
+    user_id, now = jobs[0][0].user_id, jobs[0][0].created_at
+    await lock_user(tx, user_id)
+    for job, transfer_id in jobs:
+        hold = HoldRow(hold_of(job.id), job.user_id, job.currency, job.price_held, None)
+        await ledger.hold(tx, hold, transfer_id=transfer_id, now=now)
+        await queries.insert(tx, job)
+    work = await queries.open_work(
+        tx, user_id, free_below=bounds.free_below, job_bytes=JOB_BYTES, since=now - DAY_SECONDS
+    )
+    require(work.jobs, bounds.jobs, Code.TOO_MANY_JOBS)
+    if any(job.price_credit < bounds.free_below for job, _ in jobs):
+        require(work.free_jobs, bounds.free_jobs, Code.TOO_MANY_FREE_JOBS, field="price_credit")
+    require(work.size_bytes, bounds.job_bytes, Code.TOO_MUCH_JOB_TEXT)
 
 
 async def _find(tx: Transaction, user_id: str, job_id: str) -> Owned:

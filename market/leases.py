@@ -13,7 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from market import ledger
+from market.addresses import prove
 from market.credentials import matches
+from market.errors import MarketError
 from market.ids import Identifiers
 from market.ledger import TransferIds
 from market.money import Currency, earned
@@ -50,7 +52,8 @@ class Grant:
     """A session as its meter sees it; without a lease nothing may be handed out.
 
     Sizes in bytes, `expires_at` in UTC seconds. `names` are the client addresses that open it
-    without a password while it is active, each behind the slot of its port.
+    without a password while it is active, each behind the slot of its port; `pending` are those
+    that will once a client comes from them with the password.
     """
 
     session_id: str
@@ -61,6 +64,7 @@ class Grant:
     lease_id: str | None
     granted_bytes: int
     names: tuple[tuple[int, str], ...]
+    pending: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,20 @@ class Leases:
             UnavailableError: the store did not answer.
         """
         return await self._store.read(addresses.find_session, slot, address)
+
+    async def prove(self, shown: Sequence[tuple[str, str]]) -> list[int | None]:
+        """Have pending addresses open their sessions, because a client with the password came.
+
+        Args:
+            shown: sessions, and an address of each.
+
+        Returns:
+            For each the slot of the port on which it is known from now on; None when it cannot be.
+
+        Raises:
+            UnavailableError: the store did not answer.
+        """
+        return await self._store.write(_prove, shown)
 
     async def open(self, session_id: str) -> Grant | None:
         """Lease bytes of a session; None when there is no such session.
@@ -277,6 +295,17 @@ class Leases:
         return await self._store.read(queries.due_to_expire, now=self._now(), limit=limit)
 
 
+async def _prove(tx: Transaction, shown: Sequence[tuple[str, str]]) -> list[int | None]:
+    await queries.lock(tx, [session_id for session_id, _ in shown])
+    slots: list[int | None] = []
+    for session_id, address in shown:
+        try:
+            slots.append((await prove(tx, session_id, address)).slot)
+        except MarketError:
+            slots.append(None)
+    return slots
+
+
 async def _forgo(tx: Transaction, session_id: str, lease_id: str, *, now: int) -> None:
     """Close a lease that nothing was handed out under, if it was opened at all."""
     await queries.lock(tx, [session_id])
@@ -305,6 +334,7 @@ async def _open(
     if leased and not await queries.lease(tx, session, lease_id, size, node_id):
         raise UnavailableError("the session changed while it was leased")
     named = await addresses.of_session(tx, session_id) if leased else []
+    pending = await addresses.pending_of_session(tx, session_id) if leased else []
     return Grant(
         session_id=session.id,
         username=session.username,
@@ -314,6 +344,7 @@ async def _open(
         lease_id=lease_id if leased else None,
         granted_bytes=size if leased else 0,
         names=tuple((row.slot, row.address) for row in named),
+        pending=tuple(row.address for row in pending),
     )
 
 
@@ -430,7 +461,10 @@ async def _settle(
     hold = await ledger_queries.find_hold(tx, hold_id)
     if hold is None:
         raise LookupError(f"the session {session_id} has no hold")
-    owed = min(earned(session.bytes_used, session.price_per_gb), hold.amount)
+    owed = earned(session.bytes_used, session.price_per_gb)
+    if session.bytes_used:
+        owed = max(owed, 1)  # what is worth less than a millionth would be free, as often as wanted
+    owed = min(owed, hold.amount)
     payment = (ledger.revenue(Currency.USD), owed)
     await ledger.capture(tx, hold_id, [payment], transfer_ids=transfer_ids, now=now)
     if node_id is not None:

@@ -1,8 +1,15 @@
-"""Referrals: a code per user, and a bonus for both when another applies it."""
+"""Referrals: a code per user, and a bonus for both when another applies it.
 
+A bonus is money for an account, and accounts are free. So a referrer is paid for so many a day, and
+all together are; and where mail goes out, whoever came must have confirmed their address. What is
+not paid at once is pending, and `pay_due` pays it when its time has come.
+"""
+
+import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from market import ledger, once
 from market.errors import Code, MarketError
@@ -10,6 +17,7 @@ from market.ids import Identifiers
 from market.ledger import Movement, Transfer
 from market.money import Currency
 from market.once import Remember, forget
+from market.throttle import Throttle
 from storage import referrals as queries
 from storage.errors import ConstraintError
 from storage.referrals import ReferralRow, TotalsRow
@@ -17,18 +25,61 @@ from storage.store import Store, Transaction
 
 CODE_CHARACTERS = 8
 APPLY_SECONDS = 30 * 86_400
+# A bonus that cannot be paid within this lapses: what waits is bounded.
+PENDING_SECONDS = 30 * 86_400
+DAY_SECONDS = 86_400
 ATTEMPTS = 5
-CHAIN_MAX = 10_000
+# A longer circle is not found. It takes as many accounts, and pays no more than a line of them.
+CHAIN_MAX = 100
+# Each payment is a transaction that every other application waits for.
+PAY_MAX_REFERRALS = 20
+# Nobody types so many wrong codes in a quarter of an hour; each is asked about under a lock.
+FAILURES_MAX = 100
+FAILURES_SECONDS = 15 * 60
+FAILURES = frozenset(
+    {
+        Code.REFERRAL_CODE_NOT_FOUND,
+        Code.OWN_REFERRAL_CODE,
+        Code.REFERRAL_ALREADY_APPLIED,
+        Code.REFERRAL_TOO_LATE,
+        Code.REFERRAL_CIRCLE,
+    }
+)
 
 _ALPHABET = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"
+
+_logger = logging.getLogger("referrals")
 
 
 @dataclass(frozen=True, slots=True)
 class Rewards:
-    """What a referral earns, in micro-credits: whoever's code it is, and whoever came by it."""
+    """What a referral earns, in micro-credits: whoever's code it is, and whoever came by it.
+
+    With `needs_verified`, once the latter has confirmed their address. In a UTC day, a referrer is
+    paid for `per_referrer_daily` at most, and all together are paid `total_daily`; 0 for no bound.
+    """
 
     referrer: int
     referred: int
+    needs_verified: bool = False
+    per_referrer_daily: int = 0
+    total_daily: int = 0
+
+
+class Payment(Enum):
+    """When a bonus is paid: now, with the address confirmed, or on a day that has room for it."""
+
+    NOW = auto()
+    ONCE_VERIFIED = auto()
+    LATER = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A code that was applied: the caller's bonus in micro-credits, and when it is paid."""
+
+    bonus: int
+    payment: Payment
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +111,7 @@ class Referrals:
         self._identifiers = identifiers
         self._now = now
         self.rewards = rewards
+        self._failures = Throttle(FAILURES_MAX, FAILURES_SECONDS, now)
 
     async def standing(self, user_id: str) -> Standing:
         """Return a user's code, made when it is first asked for, and what came of it."""
@@ -72,28 +124,47 @@ class Referrals:
         return await self._store.write(_standing, user_id, _new_code())
 
     async def apply(
-        self, user_id: str, text: str, remember: Callable[[int], Remember | None] = forget
-    ) -> int:
-        """Apply another user's code, and return the caller's bonus in micro-credits.
+        self, user_id: str, text: str, remember: Callable[[Applied], Remember | None] = forget
+    ) -> Applied:
+        """Apply another user's code, and return the caller's bonus.
+
+        When it is paid is told as of just before: of many at once, the last may be paid later.
 
         Raises:
             MarketError: `invalid_field`, `referral_code_not_found`, `own_referral_code`,
                 `referral_already_applied`, `referral_too_late`, `referral_circle`,
-                `idempotency_key_reused`.
+                `too_many_attempts`, `idempotency_key_reused`.
             Replayed: this was answered before.
         """
-        code = parse_code(text)
-        await once.write(
-            self._store,
-            remember(self.rewards.referred),
-            refer,
-            user_id,
-            code,
-            rewards=self.rewards,
-            transfer_id=self._identifiers.new(),
-            now=self._now(),
-        )
-        return self.rewards.referred
+        code, now = parse_code(text), self._now()
+        with self._failures.attempt(user_id, FAILURES):
+            payment = await self._store.read(_outlook, user_id, code, self.rewards, now)
+            applied = Applied(self.rewards.referred, payment)
+            await once.write(
+                self._store,
+                remember(applied),
+                refer,
+                user_id,
+                code,
+                rewards=self.rewards,
+                transfer_id=self._identifiers.new(),
+                now=now,
+            )
+        return applied
+
+    async def pay_due(self) -> int:
+        """Pay bonuses that were pending and need not be any more; return how many referrals."""
+        now = self._now()
+        due = await self._store.read(_due, self.rewards, now)
+        paid = 0
+        for referral in due:
+            try:
+                paid += await self._store.write(
+                    _pay_pending, referral, self.rewards, self._identifiers.new(), now
+                )
+            except MarketError as error:
+                _logger.warning("the referral of %s is not paid: %s", referral.user_id, error)
+        return paid
 
 
 def parse_code(text: str) -> str:
@@ -109,17 +180,25 @@ def parse_code(text: str) -> str:
 
 
 async def refer(
-    tx: Transaction, user_id: str, code: str, *, rewards: Rewards, transfer_id: str, now: int
+    tx: Transaction,
+    user_id: str,
+    code: str,
+    *,
+    rewards: Rewards,
+    transfer_id: str,
+    now: int,
+    is_new: bool = False,
 ) -> None:
-    """Note by whose code a user came, and pay both.
+    """Note by whose code a user came, and pay both as soon as they may be.
+
+    Nobody has come yet by the code of a user who `is_new`, so there is no circle to look for.
 
     Raises:
         MarketError: `referral_code_not_found`, `own_referral_code`, `referral_already_applied`,
             `referral_too_late`, `referral_circle`.
     """
     # One at a time: two who apply each other's codes at once must not both succeed.
-    rewards_account = ledger.rewards(Currency.CREDIT)
-    await tx.lock("accounts", [rewards_account])
+    await tx.lock("accounts", [ledger.rewards(Currency.CREDIT)])
     referrer = await queries.owner_of(tx, code)
     if referrer is None:
         raise MarketError(Code.REFERRAL_CODE_NOT_FOUND, field="referral_code")
@@ -130,29 +209,77 @@ async def refer(
     registered_at = await queries.registered_at(tx, user_id)
     if registered_at is None or now - registered_at > APPLY_SECONDS:
         raise MarketError(Code.REFERRAL_TOO_LATE)
-    if await _is_ancestor(tx, user_id, of=referrer):
+    if not is_new and await queries.is_among(tx, user_id, of=referrer, most=CHAIN_MAX):
         raise MarketError(Code.REFERRAL_CIRCLE, field="referral_code")
-    await queries.insert(
-        tx, ReferralRow(user_id, referrer, rewards.referrer, rewards.referred, now)
+    referral = ReferralRow(user_id, referrer, rewards.referrer, rewards.referred, now, None)
+    await queries.insert(tx, referral)
+    if await _payment(tx, referral, rewards, now) is Payment.NOW:
+        await _pay(tx, referral, transfer_id, now)
+
+
+async def _outlook(tx: Transaction, user_id: str, code: str, rewards: Rewards, now: int) -> Payment:
+    """Return when the bonus of an application would be paid, if it is not refused."""
+    referrer = await queries.owner_of(tx, code) or ""
+    referral = ReferralRow(user_id, referrer, rewards.referrer, rewards.referred, now, None)
+    return await _payment(tx, referral, rewards, now)
+
+
+async def _payment(tx: Transaction, referral: ReferralRow, rewards: Rewards, now: int) -> Payment:
+    """Return when a referral may be paid, as far as is known now."""
+    if rewards.needs_verified and not await queries.is_verified(tx, referral.user_id):
+        return Payment.ONCE_VERIFIED
+    today = now - now % DAY_SECONDS
+    if rewards.per_referrer_daily:
+        paid = await queries.count_paid_since(tx, referral.referrer_id, today)
+        if paid >= rewards.per_referrer_daily:
+            return Payment.LATER
+    bonuses = referral.referrer_bonus + referral.referred_bonus
+    return Payment.NOW if await _has_room(tx, rewards, bonuses, today) else Payment.LATER
+
+
+async def _has_room(tx: Transaction, rewards: Rewards, bonuses: int, today: int) -> bool:
+    """Say whether what all are paid in a day has room for some more."""
+    if not rewards.total_daily or not bonuses:
+        return True
+    return await queries.paid_since(tx, today) + bonuses <= rewards.total_daily
+
+
+async def _due(tx: Transaction, rewards: Rewards, now: int) -> list[ReferralRow]:
+    today = now - now % DAY_SECONDS
+    if not await _has_room(tx, rewards, rewards.referrer + rewards.referred, today):
+        return []
+    return await queries.pending(
+        tx,
+        verified=rewards.needs_verified,
+        since=now - PENDING_SECONDS,
+        today=today,
+        daily=rewards.per_referrer_daily,
+        limit=PAY_MAX_REFERRALS,
     )
+
+
+async def _pay_pending(
+    tx: Transaction, referral: ReferralRow, rewards: Rewards, transfer_id: str, now: int
+) -> bool:
+    await tx.lock("accounts", [ledger.rewards(Currency.CREDIT)])
+    if await _payment(tx, referral, rewards, now) is not Payment.NOW:
+        return False
+    return await _pay(tx, referral, transfer_id, now)
+
+
+async def _pay(tx: Transaction, referral: ReferralRow, transfer_id: str, now: int) -> bool:
+    """Pay both, for whoever has locked the account that it comes from; False when they were."""
+    if not await queries.mark_paid(tx, referral.user_id, now):
+        return False
+    house = ledger.rewards(Currency.CREDIT)
+    referrer = ledger.available(referral.referrer_id, Currency.CREDIT)
+    referred = ledger.available(referral.user_id, Currency.CREDIT)
     movements = (
-        Movement(rewards_account, ledger.available(referrer, Currency.CREDIT), rewards.referrer),
-        Movement(rewards_account, ledger.available(user_id, Currency.CREDIT), rewards.referred),
+        Movement(house, referrer, referral.referrer_bonus),
+        Movement(house, referred, referral.referred_bonus),
     )
-    key = f"referral:{user_id}"
-    await ledger.post(tx, Transfer(transfer_id, key, Currency.CREDIT, movements, now))
-
-
-async def _is_ancestor(tx: Transaction, user_id: str, *, of: str) -> bool:
-    """Say whether somebody came, over any number of others, by a user's code."""
-    current: str | None = of
-    for _ in range(CHAIN_MAX):
-        current = await queries.referrer_of(tx, current or "")
-        if current is None:
-            return False
-        if current == user_id:
-            return True
-    return True
+    key = f"referral:{referral.user_id}"
+    return await ledger.post(tx, Transfer(transfer_id, key, Currency.CREDIT, movements, now))
 
 
 async def _standing(tx: Transaction, user_id: str, new_code: str) -> Standing:

@@ -52,6 +52,13 @@ class Addresses:
         """Remember the addresses that open an active session."""
         self._sessions.update(dict.fromkeys(session.names, session))
 
+    def learn(self, name: Name, session: "LiveSession") -> None:
+        """Remember one more address that opens a session, while that is active."""
+        if session.status is SessionStatus.ACTIVE:
+            if name not in session.names:
+                session.names = (*session.names, name)
+            self._sessions[name] = session
+
     def forget(self, session: "LiveSession") -> None:
         """Forget a session, though not one that its addresses were given to since."""
         for name in session.names:
@@ -77,6 +84,7 @@ class Addresses:
             found = await self._find(name)
         self._named_since.discard(name)
         if found is not None:
+            self.learn(name, found)  # it may have been proved since the session was leased
             return found
         self._strangers.add(name)
         return self._sessions.get(name) or Refusal.WRONG

@@ -301,6 +301,8 @@ class ClientConnection:
             return
         self._session = decision
         decision.connections.add(self)
+        if self.slot == PASSWORD_SLOT:
+            self._shared.meter.prove(decision, self.address)
         self._protocol.accept_credentials()
         self._state = State.HANDSHAKE
         self._advance()

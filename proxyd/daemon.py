@@ -36,6 +36,7 @@ from market.assistant.chat import Chat
 from market.assistant.goodness import Goodness, RewardTerms
 from market.assistant.photos import PhotoLimits, Photos
 from market.bandwidth import Bandwidth, Terms
+from market.bounds import Bounds
 from market.deploys import Deploys, Rates
 from market.devices import Devices
 from market.ids import Identifiers
@@ -99,6 +100,8 @@ HOUR_SECONDS = 3_600
 MINUTE_SECONDS = 60
 EXPIRY_CHECK_SECONDS = 2.0
 TAKE_BACK_CHECK_SECONDS = 15.0
+JOB_EXPIRY_CHECK_SECONDS = 15.0
+REFERRAL_CHECK_SECONDS = 10.0
 BURY_CHECK_SECONDS = 1.0
 CLOSE_SECONDS = 8.0  # the API's requests in progress have 5 s of them (`api.server`)
 
@@ -212,9 +215,14 @@ class Daemon:
             _terms(settings, listeners),
             self.identifiers,
             clock.seconds,
+            _bounds(settings),
         )
         self.devices = Devices(
-            store, self.identifiers, clock.seconds, is_shared=self.node is not None
+            store,
+            self.identifiers,
+            clock.seconds,
+            is_shared=self.node is not None,
+            bounds=_bounds(settings),
         )
         self.attention = clock.Attention(clock.boottime, 2 * TAKE_BACK_CHECK_SECONDS)
         self.jobs = Jobs(
@@ -224,6 +232,8 @@ class Daemon:
             clock.seconds,
             self.attention.seconds,
             fee=int(settings.market.fee_percent * 100),
+            waiting_seconds=settings.market.job_waiting_days * DAY_SECONDS,
+            bounds=_bounds(settings),
         )
         self.deploys = Deploys(store, self.jobs, self.identifiers, clock.seconds, _rates(settings))
         self.upstream = _upstream(settings)
@@ -374,6 +384,14 @@ class Daemon:
                 self._sweep(TAKE_BACK_CHECK_SECONDS, self.take_back, "abandoned jobs"),
                 name="abandoned jobs",
             ),
+            loop.create_task(
+                self._sweep(JOB_EXPIRY_CHECK_SECONDS, self.jobs.expire, "jobs that nobody takes"),
+                name="waiting jobs",
+            ),
+            loop.create_task(
+                self._sweep(REFERRAL_CHECK_SECONDS, self.referrals.pay_due, "pending bonuses"),
+                name="pending bonuses",
+            ),
             loop.create_task(self.recovery.run(), name="recovery"),
             loop.create_task(self.mailer.run(), name="mail"),
             loop.create_task(self.metrics.watch_loop(), name="loop lag"),
@@ -406,6 +424,8 @@ class Daemon:
         self.gateway.change_limits(_limits(settings))
         self.meter.connections_per_session = settings.limits.connections_per_session
         self.http.change_rate(settings.limits.requests_per_second)
+        for each in (self.bandwidth, self.devices, self.jobs):
+            each.bounds = _bounds(settings)
 
     async def drain(self) -> None:
         """Stop in order: no new work, live transfers to their end, the last counts, the store."""
@@ -651,6 +671,20 @@ def _terms(settings: Settings, listeners: Listeners) -> Terms:
         public_host=proxy.public_host or proxy.host,
         public_port=proxy.public_port or bound_port(listeners.proxy),
         passwordless_ports=tuple(named or port for named, port in zip(public, bound, strict=True)),
+        cost_floor=micro(market.session_cost_floor_usd),
+    )
+
+
+def _bounds(settings: Settings) -> Bounds:
+    limits = settings.limits
+    return Bounds(
+        sessions=limits.sessions_per_user,
+        addresses=limits.addresses_per_user,
+        jobs=limits.jobs_per_user,
+        free_jobs=limits.free_jobs_per_user,
+        free_below=micro(settings.market.free_job_below_credits),
+        job_bytes=limits.job_bytes_per_user,
+        devices=limits.devices_per_user,
     )
 
 
@@ -665,7 +699,16 @@ def _login_limits(settings: Settings) -> LoginLimits:
 
 def _rewards(settings: Settings) -> Rewards:
     market = settings.market
-    return Rewards(micro(market.referrer_reward_credits), micro(market.referred_reward_credits))
+    verification = market.referral_verification
+    return Rewards(
+        micro(market.referrer_reward_credits),
+        micro(market.referred_reward_credits),
+        needs_verified=(
+            bool(settings.mail.host) if verification == "auto" else verification == "required"
+        ),
+        per_referrer_daily=market.referrals_per_referrer_daily,
+        total_daily=micro(market.referral_total_daily_credits),
+    )
 
 
 def _rates(settings: Settings) -> Rates:

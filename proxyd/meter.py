@@ -30,6 +30,8 @@ FLUSH_SECONDS = 0.5
 # is noticed all the same, since more is written to it then.
 STALLED_ASKED = 32
 REMEMBER_SECONDS = 60.0
+# Somebody else has the address, for as long as their session lasts: asking is a write each time.
+PROVE_AGAIN_SECONDS = 60.0
 
 REFUSAL_OF_STATUS = {
     SessionStatus.EXHAUSTED: Refusal.EXHAUSTED,
@@ -80,6 +82,7 @@ class LiveSession:
         "lease_id",
         "names",
         "password_hash",
+        "pending",
         "reported",
         "status",
         "used",
@@ -95,6 +98,8 @@ class LiveSession:
         self.id = grant.session_id
         self.username = grant.username
         self.names = grant.names
+        # Addresses that are to be proved, and from when on (loop time) that may be tried.
+        self.pending = dict.fromkeys(grant.pending, 0.0)
         self.password_hash = grant.password_hash
         self.lease_id = grant.lease_id
         self.status = grant.status
@@ -249,6 +254,7 @@ class Meter:
         self._cut_unseen: dict[str, SessionStatus] = {}
         self._forget_at: dict[str, float] = {}
         self._to_settle: dict[str, LiveSession] = {}
+        self._to_prove: set[tuple[str, str]] = set()
         self._wake = asyncio.Event()
         self._store_failing = False
 
@@ -302,6 +308,16 @@ class Meter:
             decide: as in `admit`.
         """
         self._addresses.ask((slot, address), asker, lambda found: decide(self._admitted(found)))
+
+    def prove(self, session: LiveSession, address: str) -> None:
+        """Hear from which address a client has come with a session's password.
+
+        If the session was bought for that address, it needs none from there in a moment.
+        """
+        due = session.pending.get(address)
+        if due is not None and due <= asyncio.get_running_loop().time():
+            self._to_prove.add((session.id, address))
+            self._wake.set()
 
     def _admitted(self, session: LiveSession | Refusal) -> LiveSession | Refusal:
         if isinstance(session, Refusal):
@@ -440,6 +456,7 @@ class Meter:
         try:
             await self._report()
             await self._settle()
+            await self._prove()
         except StoreError as error:
             if not self._store_failing:
                 _logger.error("counts wait for the store to return: %s", error)
@@ -528,6 +545,28 @@ class Meter:
         except Exception:
             _logger.exception("session %s is used up and cannot be settled", session.id)
             await self._leases.release([session.usage] if session.usage is not None else [])
+
+    async def _prove(self) -> None:
+        """Write down which addresses were proved; what cannot be is tried again after a while."""
+        shown = tuple(self._to_prove)
+        if not shown:
+            return
+        self._to_prove.clear()
+        try:
+            slots = await self._leases.prove(shown)
+        except BaseException:
+            self._to_prove.update(shown)
+            raise
+        for (session_id, address), slot in zip(shown, slots, strict=True):
+            session = self._by_id.get(session_id)
+            if session is None or address not in session.pending:
+                continue
+            if slot is None:
+                session.pending[address] = asyncio.get_running_loop().time() + PROVE_AGAIN_SECONDS
+            else:
+                del session.pending[address]
+                self._addresses.learn((slot, address), session)
+                self._addresses.named(slot, [address])
 
     def _exhausted(self, session: LiveSession) -> None:
         if session.status is not SessionStatus.ACTIVE:

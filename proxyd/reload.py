@@ -27,6 +27,12 @@ RELOADABLE = frozenset(
         "limits.connections_total",
         "limits.dials_waiting",
         "limits.requests_per_second",
+        "limits.sessions_per_user",
+        "limits.addresses_per_user",
+        "limits.jobs_per_user",
+        "limits.free_jobs_per_user",
+        "limits.job_bytes_per_user",
+        "limits.devices_per_user",
     }
 )
 

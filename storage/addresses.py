@@ -1,5 +1,11 @@
-"""Queries on the client addresses that open a session without a password."""
+"""Queries on the client addresses that open a session without a password.
 
+An address is pending until somebody who may use the session has come from it. Pending ones open
+nothing and exclude nobody.
+"""
+
+import json
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage.bandwidth import IdRow
@@ -14,6 +20,15 @@ class AddressRow(NamedTuple):
     session_id: str
 
 
+class ListedAddressRow(NamedTuple):
+    """An address of a session as its buyer sees it."""
+
+    address: str
+    slot: int
+    session_id: str
+    is_pending: bool
+
+
 async def insert(tx: Transaction, row: AddressRow) -> bool:
     """Have an address open a session; False when it opens another one on that port."""
     added = await tx.run(
@@ -25,6 +40,44 @@ async def insert(tx: Transaction, row: AddressRow) -> bool:
         **row._asdict(),
     )
     return added == 1
+
+
+async def insert_pending(tx: Transaction, rows: Sequence[AddressRow]) -> None:
+    """Note addresses that are to open a session once they are proved."""
+    for row in rows:
+        await tx.run(
+            """
+            INSERT INTO pending_addresses (address, slot, session_id)
+            VALUES (:address, :slot, :session_id)
+            """,
+            **row._asdict(),
+        )
+
+
+async def is_any_taken(tx: Transaction, user_id: str, rows: Sequence[AddressRow]) -> bool:
+    """Say whether one of these is in use on its port, or is pending there for the same user.
+
+    What is pending for somebody else keeps nobody out.
+    """
+    found = await tx.one(
+        int,
+        f"""
+        SELECT 1 FROM {tx.table("asked", address="TEXT", slot="BIGINT")}
+        WHERE EXISTS (
+            SELECT 1 FROM session_addresses AS a
+            WHERE a.address = asked.address AND a.slot = asked.slot
+        ) OR EXISTS (
+            SELECT 1 FROM bandwidth_sessions AS s
+            JOIN pending_addresses AS p ON p.session_id = s.id
+            WHERE s.user_id = :user_id AND s.status = 'active'
+                AND p.address = asked.address AND p.slot = asked.slot
+        )
+        LIMIT 1
+        """,
+        asked=json.dumps([{"address": row.address, "slot": row.slot} for row in rows]),
+        user_id=user_id,
+    )
+    return found is not None
 
 
 async def find_session(tx: Transaction, slot: int, address: str) -> str | None:
@@ -47,15 +100,28 @@ async def of_session(tx: Transaction, session_id: str) -> list[AddressRow]:
     )
 
 
-async def of_sessions(
-    tx: Transaction, user_id: str, *, oldest: str, newest: str
-) -> list[AddressRow]:
-    """Return the addresses that open a user's sessions, from one session to another."""
+async def pending_of_session(tx: Transaction, session_id: str) -> list[AddressRow]:
+    """Return the addresses of a session that are not proved; none when it is not active."""
     return await tx.all(
         AddressRow,
+        "SELECT address, slot, session_id FROM pending_addresses WHERE session_id = :session_id",
+        session_id=session_id,
+    )
+
+
+async def of_sessions(
+    tx: Transaction, user_id: str, *, oldest: str, newest: str
+) -> list[ListedAddressRow]:
+    """Return the addresses of a user's sessions, pending ones too, from one to another."""
+    return await tx.all(
+        _listed,
         """
-        SELECT a.address, a.slot, a.session_id
+        SELECT a.address, a.slot, a.session_id, 0
         FROM bandwidth_sessions AS s JOIN session_addresses AS a ON a.session_id = s.id
+        WHERE s.user_id = :user_id AND s.id >= :oldest AND s.id <= :newest
+        UNION ALL
+        SELECT p.address, p.slot, p.session_id, 1
+        FROM bandwidth_sessions AS s JOIN pending_addresses AS p ON p.session_id = s.id
         WHERE s.user_id = :user_id AND s.id >= :oldest AND s.id <= :newest
         """,
         user_id=user_id,
@@ -64,8 +130,44 @@ async def of_sessions(
     )
 
 
-async def delete(tx: Transaction, session_id: str) -> int:
-    """Have a session opened by no address any more; return how many did."""
-    return await tx.run(
+def _listed(address: str, slot: int, session_id: str, pending: int) -> ListedAddressRow:
+    return ListedAddressRow(address, slot, session_id, bool(pending))
+
+
+async def count_of_user(tx: Transaction, user_id: str) -> int:
+    """Return how many addresses the active sessions of a user have, pending ones too."""
+    counted = await tx.one(
+        int,
+        """
+        SELECT (
+            SELECT COUNT(*) FROM bandwidth_sessions AS s
+            JOIN session_addresses AS a ON a.session_id = s.id
+            WHERE s.user_id = :user_id AND s.status = 'active'
+        ) + (
+            SELECT COUNT(*) FROM bandwidth_sessions AS s
+            JOIN pending_addresses AS p ON p.session_id = s.id
+            WHERE s.user_id = :user_id AND s.status = 'active'
+        )
+        """,
+        user_id=user_id,
+    )
+    return counted or 0
+
+
+async def delete_pending(tx: Transaction, row: AddressRow) -> None:
+    """Forget that an address of a session is not proved."""
+    await tx.run(
+        "DELETE FROM pending_addresses WHERE session_id = :session_id AND address = :address",
+        session_id=row.session_id,
+        address=row.address,
+    )
+
+
+async def delete(tx: Transaction, session_id: str) -> None:
+    """Have a session opened by no address any more, and by none that was pending."""
+    await tx.run(
         "DELETE FROM session_addresses WHERE session_id = :session_id", session_id=session_id
+    )
+    await tx.run(
+        "DELETE FROM pending_addresses WHERE session_id = :session_id", session_id=session_id
     )

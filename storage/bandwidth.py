@@ -68,6 +68,9 @@ class IdRow(NamedTuple):
     id: str
 
 
+# Users take turns among so many of the oldest: whoever has more has been refused long before.
+TURNS_MAX_ROWS = 10_000
+
 _COLUMNS = """id, user_id, username, password_hash, quota_bytes, bytes_used, bytes_leased,
     price_per_gb, status, created_at, expires_at, ended_at"""
 _SESSION = f"SELECT {_COLUMNS} FROM bandwidth_sessions"
@@ -143,19 +146,38 @@ async def page(
 
 
 async def due_to_expire(tx: Transaction, *, now: int, limit: int) -> list[str]:
-    """Return active sessions whose time is over, at most `limit`, the oldest first."""
+    """Return active sessions whose time is over, at most `limit`; their users take turns."""
     rows = await tx.all(
         IdRow,
         """
-        SELECT id FROM bandwidth_sessions
-        WHERE status = 'active' AND expires_at <= :now
-        ORDER BY expires_at
+        SELECT id FROM (
+            SELECT id, expires_at,
+                ROW_NUMBER() OVER (PARTITION BY user_id ORDER BY expires_at) AS turn
+            FROM (
+                SELECT id, user_id, expires_at FROM bandwidth_sessions
+                WHERE status = 'active' AND expires_at <= :now
+                ORDER BY expires_at
+                LIMIT :horizon
+            ) AS due
+        ) AS in_turns
+        ORDER BY turn, expires_at
         LIMIT :limit
         """,
         now=now,
+        horizon=TURNS_MAX_ROWS,
         limit=limit,
     )
     return [row.id for row in rows]
+
+
+async def count_active(tx: Transaction, user_id: str) -> int:
+    """Return how many active sessions a user has."""
+    counted = await tx.one(
+        int,
+        "SELECT COUNT(*) FROM bandwidth_sessions WHERE user_id = :user_id AND status = 'active'",
+        user_id=user_id,
+    )
+    return counted or 0
 
 
 async def used_up(tx: Transaction) -> list[str]:

@@ -38,6 +38,16 @@ async def insert(tx: Transaction, device: DeviceRow) -> None:
     await tx.run(f"INSERT INTO devices ({_COLUMNS}) VALUES ({_VALUES})", **device._asdict())
 
 
+async def count_in_use(tx: Transaction, user_id: str) -> int:
+    """Return how many devices a user has whose token was not revoked."""
+    counted = await tx.one(
+        int,
+        "SELECT COUNT(*) FROM devices WHERE user_id = :user_id AND revoked_at IS NULL",
+        user_id=user_id,
+    )
+    return counted or 0
+
+
 async def find_by_token(tx: Transaction, token_hash: str) -> DeviceRow | None:
     """Return the device that a token belongs to."""
     return await tx.one(

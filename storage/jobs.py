@@ -6,7 +6,10 @@ from storage.store import Transaction
 
 
 class JobRow(NamedTuple):
-    """A job: amounts in micro-credits, but `price_held` in `currency`; times in UTC seconds."""
+    """A job: amounts in micro-credits, but `price_held` in `currency`; times in UTC seconds.
+
+    `text_bytes` is what the texts have that its buyer gave.
+    """
 
     id: str
     user_id: str
@@ -28,6 +31,15 @@ class JobRow(NamedTuple):
     currency: str
     price_held: int
     failure_reason: str | None
+    text_bytes: int
+
+
+class OpenWorkRow(NamedTuple):
+    """How many jobs a user has open, how many of these are as good as free, and their bytes."""
+
+    jobs: int
+    free_jobs: int
+    size_bytes: int
 
 
 class OpenJobRow(NamedTuple):
@@ -75,6 +87,9 @@ class EarnedRow(NamedTuple):
     device_id: str
     earned: int
 
+
+# Users take turns among so many of the oldest: whoever has more has been refused long before.
+TURNS_MAX_ROWS = 10_000
 
 _COLUMNS = ", ".join(JobRow._fields)
 _VALUES = ", ".join(f":{name}" for name in JobRow._fields)
@@ -280,20 +295,85 @@ async def has_failed(tx: Transaction, *, job_id: str, device_id: str) -> bool:
 
 
 async def quiet(tx: Transaction, *, quiet_since: int, limit: int) -> list[QuietRow]:
-    """Return running jobs whose device was last heard of, and began, before a moment."""
+    """Return running jobs whose device was last heard of, and began, before a moment.
+
+    Buyers take turns, so that one who has many such jobs does not hold up the others.
+    """
     return await tx.all(
         QuietRow,
         """
-        SELECT j.id, j.attempts, COALESCE(d.last_heartbeat_at, 0)
-        FROM jobs AS j JOIN devices AS d ON d.id = j.device_id
-        WHERE j.status = 'running' AND j.accepted_at < :quiet_since
-            AND (d.revoked_at IS NOT NULL OR COALESCE(d.last_heartbeat_at, 0) < :quiet_since)
-        ORDER BY j.accepted_at
+        SELECT id, attempts, heard_at FROM (
+            SELECT j.id, j.attempts, COALESCE(d.last_heartbeat_at, 0) AS heard_at, j.accepted_at,
+                ROW_NUMBER() OVER (PARTITION BY j.user_id ORDER BY j.accepted_at) AS turn
+            FROM jobs AS j JOIN devices AS d ON d.id = j.device_id
+            WHERE j.status = 'running' AND j.accepted_at < :quiet_since
+                AND (d.revoked_at IS NOT NULL OR COALESCE(d.last_heartbeat_at, 0) < :quiet_since)
+        ) AS quiet
+        ORDER BY turn, accepted_at
         LIMIT :limit
         """,
         quiet_since=quiet_since,
         limit=limit,
     )
+
+
+async def due_to_expire(tx: Transaction, *, created_before: int, limit: int) -> list[str]:
+    """Return jobs that have waited since before a moment, in turns of their buyers."""
+    return await tx.all(
+        str,
+        """
+        SELECT id FROM (
+            SELECT id, created_at,
+                ROW_NUMBER() OVER (PARTITION BY user_id ORDER BY created_at) AS turn
+            FROM (
+                SELECT id, user_id, created_at FROM jobs
+                WHERE status = 'waiting' AND created_at <= :created_before
+                ORDER BY created_at
+                LIMIT :horizon
+            ) AS due
+        ) AS in_turns
+        ORDER BY turn, created_at
+        LIMIT :limit
+        """,
+        created_before=created_before,
+        horizon=TURNS_MAX_ROWS,
+        limit=limit,
+    )
+
+
+async def open_work(
+    tx: Transaction, user_id: str, *, free_below: int, job_bytes: int, since: int
+) -> OpenWorkRow:
+    """Return what a user has open; the bytes are also those of jobs that were put up lately.
+
+    Args:
+        tx: the transaction.
+        user_id: whose.
+        free_below: a job that is priced lower is as good as free, in micro-credits.
+        job_bytes: what a job takes beside its texts.
+        since: which jobs were put up lately, though they are over, in UTC seconds.
+    """
+    found = await tx.one(
+        OpenWorkRow,
+        """
+        SELECT CAST(COALESCE(SUM(is_open), 0) AS BIGINT),
+            CAST(COALESCE(SUM(is_free), 0) AS BIGINT),
+            CAST(COALESCE(SUM(size_bytes), 0) AS BIGINT)
+        FROM (
+            SELECT 1 AS is_open, CASE WHEN price_credit < :free_below THEN 1 ELSE 0 END AS is_free,
+                CASE WHEN created_at > :since THEN 0 ELSE text_bytes + :job_bytes END AS size_bytes
+            FROM jobs WHERE user_id = :user_id AND status IN ('waiting', 'running')
+            UNION ALL
+            SELECT 0, 0, text_bytes + :job_bytes
+            FROM jobs WHERE user_id = :user_id AND created_at > :since
+        ) AS work
+        """,
+        user_id=user_id,
+        free_below=free_below,
+        job_bytes=job_bytes,
+        since=since,
+    )
+    return found or OpenWorkRow(0, 0, 0)
 
 
 async def earned_since(tx: Transaction, *, user_id: str, since: int) -> list[EarnedRow]:

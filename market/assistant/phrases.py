@@ -30,8 +30,9 @@ PHRASES: Mapping[Language, Mapping[str, str]] = {
         ),
         "passwordless_help": (
             "Name your public addresses as allow_ips in POST /api/bandwidth/create: from them, the "
-            "passwordless_port of the answer needs no password. Each address opens one session on "
-            "such a port."
+            "passwordless_port of the answer needs no password: at once from where you ask, from "
+            "others once a client has come from there to the port with the password. Each address "
+            "opens one session on such a port."
         ),
         "http_help": (
             "The host and port of a session speak HTTP too: enter them as the HTTP proxy of a "
@@ -119,8 +120,9 @@ PHRASES: Mapping[Language, Mapping[str, str]] = {
         ),
         "passwordless_help": (
             "POST /api/bandwidth/create isteğinde genel adreslerinizi allow_ips ile bildirin: "
-            "yanıttaki passwordless_port, bu adreslerden parola istemez. Her adres böyle bir "
-            "portta bir oturum açar."
+            "yanıttaki passwordless_port, bu adreslerden parola istemez: isteği gönderdiğiniz "
+            "adresten hemen, diğerlerinden bir istemci oradan parolayla bağlandıktan sonra. Her "
+            "adres böyle bir portta bir oturum açar."
         ),
         "http_help": (
             "Oturumun sunucusu ve portu HTTP de konuşur: bunları tarayıcının ya da programın HTTP "
@@ -207,8 +209,9 @@ PHRASES: Mapping[Language, Mapping[str, str]] = {
         ),
         "passwordless_help": (
             "Назовите свои внешние адреса в поле allow_ips запроса POST /api/bandwidth/create: с "
-            "них порт passwordless_port из ответа не требует пароля. На таком порту адрес "
-            "открывает одну сессию."
+            "них порт passwordless_port из ответа не требует пароля: с того, откуда вы "
+            "обращаетесь, сразу, с других после подключения оттуда с паролем. На таком порту "
+            "адрес открывает одну сессию."
         ),
         "http_help": (
             "Хост и порт сессии понимают и HTTP: укажите их как HTTP-прокси браузера или "
@@ -289,7 +292,8 @@ PHRASES: Mapping[Language, Mapping[str, str]] = {
         ),
         "passwordless_help": (
             "POST /api/bandwidth/create 에 공인 주소를 allow_ips로 보내면, 그 주소에서는 응답의 "
-            "passwordless_port 에 비밀번호가 필요 없습니다. "
+            "passwordless_port 에 비밀번호가 필요 없습니다. 요청을 보낸 주소는 바로, 다른 주소는 "
+            "그곳에서 비밀번호로 한 번 접속한 뒤부터입니다. "
             "주소마다 그 포트에서 세션 하나를 엽니다."
         ),
         "http_help": (

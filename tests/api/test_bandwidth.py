@@ -77,12 +77,14 @@ async def test_a_purchase_may_name_addresses_that_need_no_password(service: Serv
     answer = await create(service, buyer, body)
     assert answer.status == 200, answer.body
     proxy = answer.body["proxy"]
-    assert proxy.keys() == PROXY_FIELDS | {"passwordless_port"}
+    assert proxy.keys() == PROXY_FIELDS | {"passwordless_port", "pending_ips"}
     (door,) = service.daemon.listeners.passwordless
     assert proxy["passwordless_port"] == bound_port(door) != proxy["port"]
     (session,) = await listed(service, buyer)
-    assert session.keys() == LISTED_FIELDS | ADDED_FIELDS | {"allow_ips", "passwordless_port"}
+    named = {"allow_ips", "pending_ips", "passwordless_port"}
+    assert session.keys() == LISTED_FIELDS | ADDED_FIELDS | named
     assert session["allow_ips"] == ["192.0.2.1", "2001:db8::7"]
+    assert session["pending_ips"] == proxy["pending_ips"] == session["allow_ips"]
     assert session["passwordless_port"] == proxy["passwordless_port"]
     assert session["port"] == proxy["port"]
     await end(service, buyer, session["id"])
@@ -142,12 +144,49 @@ async def test_an_address_is_a_text(service: Service, item: str) -> None:
 
 async def test_an_address_that_another_session_has_is_refused(service: Service) -> None:
     buyer, other = await service.person(usd="10"), await service.person(usd="10")
-    body = '{"gb": 1, "allow_ips": ["192.0.2.1"]}'
+    body = '{"gb": 1, "allow_ips": ["127.0.0.1"]}'
     first = await create(service, buyer, body)
     refused(await create(service, other, body), "addresses_taken", "allow_ips")
     await nothing_was_bought(service, other, 10)
     await end(service, buyer, first.body["session_id"])
     assert (await create(service, other, body)).status == 200
+
+
+async def test_an_address_that_another_session_only_waits_for_is_given(service: Service) -> None:
+    squatter, owner = await service.person(usd="10"), await service.person(usd="10")
+    addresses = "127.0.0.1", "192.0.2.1"
+    waits = await create(service, squatter, '{"gb": 1, "allow_ips": ["192.0.2.1"]}')
+    assert waits.body["proxy"]["pending_ips"] == ["192.0.2.1"]
+    given = await service.buy(owner, allow_ips=addresses)
+    (session,) = await listed(service, owner)
+    assert (session["id"], session["pending_ips"]) == (given.id, ["192.0.2.1"])
+
+
+async def test_a_request_from_an_address_proves_it(tmp_path: Path) -> None:
+    path, home, office = "/api/bandwidth/allow", "192.0.2.1", "192.0.2.2"
+    async with running_in(tmp_path, api={"trusted_proxies": ["127.0.0.1/32"]}) as service:
+        buyer, stranger = await service.person(usd="10"), await service.person()
+        bought = await service.buy(buyer, allow_ips=[home])
+        body = {"session_id": bought.id}
+
+        async def ask(who: Person, client: str, wanted: Any = body) -> Answer:
+            headers = {"X-Forwarded-For": client}
+            return await service.call("POST", path, wanted, token=who.token, headers=headers)
+
+        refused(await ask(buyer, office), "address_not_pending", None)
+        refused(await ask(stranger, home), "session_not_found", "session_id", 404)
+        refused(await ask(buyer, home, {"session_id": "7"}), "invalid_field", "session_id")
+        for _ in range(2):
+            answer = await ask(buyer, home)
+            assert answer.status == 200, answer.body
+            assert (answer.body["address"], answer.body["passwordless_port"]) == (
+                home,
+                bought.passwordless_port,
+            )
+        (session,) = await listed(service, buyer)
+        assert session["allow_ips"] == [home]
+        assert "pending_ips" not in session
+        await service.assert_audit()
 
 
 async def test_addresses_may_be_named_only_where_there_is_a_port_for_them(tmp_path: Path) -> None:

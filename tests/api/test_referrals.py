@@ -1,13 +1,16 @@
 """What the routes of the referral programme promise, and a registration with a code."""
 
+import socket
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from support.service import Answer, Person, Service, running_in
+from support.waiting import until
 
 from storage.store import Transaction
+from storage.users import set_email_verified
 
 INFO = "/api/referral/info"
 APPLY = "/api/referral/apply"
@@ -212,3 +215,40 @@ async def test_registering_without_a_code_answers_exactly_like_a_login(service: 
 async def test_registering_with_a_code_of_another_type_is_refused(service: Service) -> None:
     refused(await register(service, "guest", ref=12345678), "invalid_field", "ref")
     assert (await register(service, "guest")).status == 200
+
+
+async def test_where_mail_goes_out_a_bonus_waits_for_the_address_to_be_confirmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxyd.daemon.REFERRAL_CHECK_SECONDS", 0.01)
+    with socket.socket() as nobody:  # takes no mail, which is not what this is about
+        nobody.bind(("127.0.0.1", 0))
+        mail = {"host": "127.0.0.1", "port": nobody.getsockname()[1], "tls": "none"}
+        async with running_in(tmp_path, mail=mail) as service:
+            referrer, user = await service.person(), await service.person()
+            answer = await apply(service, user, await code_of(service, referrer))
+            assert (answer.status, answer.body["bonus"]) == (200, 25)
+            assert "confirmed" in answer.body["message"]
+            assert await credits_of(service, user) == 0
+            after = await info(service, referrer)
+            assert (after["total_referrals"], after["total_bonus"]) == (1, 0)
+            await service.daemon.store.write(set_email_verified, user.user_id, 1)
+            await until(lambda: _is_paid(service, user), "the bonus is paid")
+            assert await credits_of(service, referrer) == 50
+            await service.assert_audit()
+
+
+async def _is_paid(service: Service, person: Person) -> bool:
+    return await credits_of(service, person) == 25
+
+
+async def test_a_bonus_that_waits_for_another_day_says_so(tmp_path: Path) -> None:
+    market = {"referral_total_daily_credits": 149}
+    async with running_in(tmp_path, market=market) as service:
+        code = await code_of(service, await service.person())
+        first, second = await service.person(), await service.person()
+        assert "next days" not in (await apply(service, first, code)).body["message"]
+        later = await apply(service, second, code)
+        assert (later.status, later.body["bonus"]) == (200, 25)
+        assert "next days" in later.body["message"]
+        assert [await credits_of(service, each) for each in (first, second)] == [25, 0]

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from support.service import Bought, Person, Service, running_in
 from support.socks import Client, request, tunnel
 from support.waiting import until
 
+from market.addresses import canonical
 from market.leases import Grant
 from proxyd import lookups
 from proxyd.listening import bound_port
@@ -38,9 +39,28 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
 
 
 async def buy(service: Service, *allow_ips: str, quota: int = 10**9) -> tuple[Person, Bought]:
-    """Return somebody with a session for these addresses."""
+    """Return somebody with a session for these addresses, which are proved."""
+    person, bought = await order(service, *allow_ips, quota=quota)
+    proved = await service.daemon.leases.prove([(bought.id, each) for each in canonical(allow_ips)])
+    assert None not in proved
+    return person, bought
+
+
+async def order(service: Service, *allow_ips: str, quota: int = 10**9) -> tuple[Person, Bought]:
+    """Return somebody with a session for these addresses; but for `HERE` they are pending."""
     person = await service.person(usd="10")
     return person, await service.buy(person, quota=quota, allow_ips=allow_ips)
+
+
+async def log_in(service: Service, bought: Bought, *, source: str = "") -> None:
+    """Show a session's password on the main port."""
+    client = await Client.open(service.proxy_port, source=source)
+    assert await client.log_in(bought.username, bought.password) == 0
+    await client.close()
+
+
+async def pending(service: Service, person: Person, bought: Bought) -> list[str]:
+    return list((await service.session(person, bought)).get("pending_ips", []))
 
 
 async def end(service: Service, person: Person, bought: Bought) -> None:
@@ -308,6 +328,87 @@ async def test_a_restart_keeps_sessions_although_their_ports_change(tmp_path: Pa
         await service.assert_audit()
     async with running_in(tmp_path, proxy=TWO_PORTS) as service:
         assert await told(bound_port(service.daemon.listeners.passwordless[0])) == (403, NOBODY)
+
+
+# --- whose an address is -------------------------------------------------------------------------
+
+
+async def test_an_address_lets_in_once_the_password_has_come_from_it(service: Service) -> None:
+    buyer, bought = await order(service, HERE, THERE)
+    port = bought.passwordless_port
+    assert await greeted(port) == ACCEPTED
+    assert await greeted(port, source=THERE) == REFUSED
+    assert await pending(service, buyer, bought) == [THERE]
+    await log_in(service, bought)
+    await log_in(service, bought, source="127.0.0.3")
+    assert await pending(service, buyer, bought) == [THERE]
+    await log_in(service, bought, source=THERE)
+    await until(lambda: _is_proved(service, buyer, bought), "the address is proved")
+    assert await greeted(port, source=THERE) == ACCEPTED
+    assert await greeted(port, source="127.0.0.3") == REFUSED
+
+
+async def _is_proved(service: Service, buyer: Person, bought: Bought) -> bool:
+    return not await pending(service, buyer, bought)
+
+
+async def test_a_squatter_neither_keeps_an_address_nor_sees_its_traffic(service: Service) -> None:
+    squatter, theirs = await order(service, THERE)
+    owner, bought = await order(service, THERE)
+    assert bought.passwordless_port == theirs.passwordless_port
+    await log_in(service, bought, source=THERE)
+    await until(lambda: _is_proved(service, owner, bought), "the address is proved")
+    async with targets.echo() as target:
+        client = await Client.open(bought.passwordless_port, source=THERE)
+        await client.send(GREETING + request(HERE, target.port) + b"hello")
+        assert (await client.receive(17))[-5:] == b"hello"
+        await client.close()
+    assert await used(service, owner, bought) == 10
+    assert await used(service, squatter, theirs) == 0
+    assert await pending(service, squatter, theirs) == [THERE]
+
+
+async def test_what_somebody_else_has_proved_is_not_asked_for_with_every_connection(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await order(service, THERE), await order(service, THERE)
+    leases, asked = service.daemon.leases, []
+    prove = leases.prove
+
+    async def noting(shown: Sequence[tuple[str, str]]) -> list[int | None]:
+        answer = await prove(shown)
+        asked.extend(shown)
+        return answer
+
+    monkeypatch.setattr(leases, "prove", noting)
+    expected = [(bought.id, THERE) for _, bought in (first, second)]
+    for _, bought in (first, second):
+        await log_in(service, bought, source=THERE)
+        await until(lambda known=bought.id: (known, THERE) in asked, "the store has answered")
+        for _ in range(3):
+            await log_in(service, bought, source=THERE)
+    await service.daemon.meter.flush()
+    assert asked == expected
+    assert await pending(service, *first) == []
+    assert await pending(service, *second) == [THERE]
+
+
+async def test_a_store_that_fails_while_an_address_is_proved_is_asked_again(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buyer, bought = await order(service, THERE)
+    failures = []
+
+    async def fail(shown: object) -> list[int | None]:
+        failures.append(shown)
+        raise UnavailableError("gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(service.daemon.leases, "prove", fail)
+        await log_in(service, bought, source=THERE)
+        await until(lambda: bool(failures), "the store has failed")
+        assert await pending(service, buyer, bought) == [THERE]
+    await until(lambda: _is_proved(service, buyer, bought), "the address is proved")
 
 
 # --- what the store is asked ---------------------------------------------------------------------

@@ -8,6 +8,7 @@ from support.market import TERMS, Market
 
 from market.addresses import canonical
 from market.bandwidth import Bandwidth, Purchase, Session
+from market.bounds import Bounds
 from market.errors import Code, MarketError
 from market.leases import Usage
 from market.money import GB
@@ -21,11 +22,20 @@ FIRST, SECOND = TERMS.passwordless_ports
 HERE, THERE, ELSEWHERE = "192.0.2.1", "192.0.2.2", "2001:db8::7"
 
 
-async def buy(market: Market, *allow_ips: str, user: str = "") -> Purchase:
+async def order(market: Market, *allow_ips: str, user: str = "", client: str = "") -> Purchase:
+    """Buy a session for addresses, of which `client` is where the buyer comes from."""
     user = user or await market.person("100")
     return await market.bandwidth.buy(
-        user, quota_bytes=GB, price_per_gb=None, allow_ips=list(allow_ips)
+        user, quota_bytes=GB, price_per_gb=None, allow_ips=list(allow_ips), client=client
     )
+
+
+async def buy(market: Market, *allow_ips: str, user: str = "") -> Purchase:
+    """Buy a session for addresses, and prove them all."""
+    bought = await order(market, *allow_ips, user=user)
+    shown = [(bought.session_id, address) for address in canonical(allow_ips)]
+    assert None not in await market.leases.prove(shown)
+    return bought
 
 
 async def listed(market: Market, user: str) -> list[Session]:
@@ -87,12 +97,12 @@ async def test_the_first_port_on_which_none_of_the_addresses_is_taken_is_given(
     assert (await buy(market, ELSEWHERE)).passwordless_port == FIRST
     assert (await buy(market, THERE, "192.0.2.3")).passwordless_port == SECOND
     assert (await buy(market, HERE)).passwordless_port == SECOND
-    assert market.traffic.names == [
-        (0, (HERE, THERE)),
-        (0, (ELSEWHERE,)),
-        (1, (THERE, "192.0.2.3")),
-        (1, (HERE,)),
-    ]
+
+
+async def test_live_traffic_hears_of_the_address_that_is_let_in_at_once(market: Market) -> None:
+    await order(market, HERE, THERE, client=THERE)
+    await order(market, ELSEWHERE, client=HERE)
+    assert market.traffic.names == [(0, (THERE,))]
 
 
 async def test_an_address_that_is_taken_on_every_port_is_refused_and_costs_nothing(
@@ -107,14 +117,12 @@ async def test_an_address_that_is_taken_on_every_port_is_refused_and_costs_nothi
     assert (caught.value.code, caught.value.field) == (Code.ADDRESSES_TAKEN, "allow_ips")
     assert await listed(market, user) == []
     assert len(await kept(market)) == before
-    assert len(market.traffic.names) == 2
 
 
 async def test_of_twenty_purchases_at_once_each_port_goes_to_one(market: Market) -> None:
     users = [await market.person("100") for _ in range(4)]
-    orders = ([HERE, THERE, ELSEWHERE], [ELSEWHERE, THERE, HERE])
     outcomes = await asyncio.gather(
-        *(buy(market, *orders[each % 2], user=users[each % 4]) for each in range(20)),
+        *(order(market, HERE, user=users[each % 4], client=HERE) for each in range(20)),
         return_exceptions=True,
     )
     sold = [each for each in outcomes if isinstance(each, Purchase)]
@@ -122,7 +130,7 @@ async def test_of_twenty_purchases_at_once_each_port_goes_to_one(market: Market)
     assert {each.passwordless_port for each in sold} == {FIRST, SECOND}
     assert (len(sold), len(refused)) == (2, 18)
     assert {each.code for each in refused} == {Code.ADDRESSES_TAKEN}
-    assert len(await kept(market)) == 6
+    assert len(await kept(market)) == 2
     sessions = [await listed(market, user) for user in users]
     assert sum(map(len, sessions)) == 2
 
@@ -159,6 +167,7 @@ async def test_where_there_is_no_such_port_no_address_may_be_named(market: Marke
         terms,
         market.identifiers,
         market.clock.seconds,
+        Bounds(),
     )
     user = await market.person("100")
     with pytest.raises(MarketError) as caught:
@@ -190,6 +199,101 @@ async def test_a_purchase_that_is_repeated_is_answered_although_its_address_is_t
         )
     assert replayed.value.answer == f"port {SECOND}".encode()
     assert len(await listed(market, user)) == 1
+
+
+# --- whose they are -----------------------------------------------------------------------------
+
+
+async def test_an_address_that_somebody_only_named_is_left_to_whoever_comes_from_it(
+    market: Market,
+) -> None:
+    squatters = [await order(market, HERE) for _ in range(5)]
+    owner = await order(market, HERE, client=HERE)
+    assert (owner.passwordless_port, owner.pending_ips) == (FIRST, ())
+    assert [each.pending_ips for each in squatters] == [(HERE,)] * 5
+    assert await market.leases.find_by_address(0, HERE) == owner.session_id
+
+
+async def test_an_address_that_is_pending_opens_nothing_until_it_is_proved(market: Market) -> None:
+    user = await market.person("100")
+    bought = await order(market, HERE, THERE, user=user, client=THERE)
+    assert await market.leases.find_by_address(0, THERE) == bought.session_id
+    assert await market.leases.find_by_address(0, HERE) is None
+    [session] = await listed(market, user)
+    assert (session.allow_ips, session.pending_ips) == ((HERE, THERE), (HERE,))
+    grant = await market.lease(bought)
+    assert grant is not None
+    assert (grant.names, grant.pending) == (((0, THERE),), (HERE,))
+    assert await market.leases.prove([(bought.session_id, HERE)]) == [0]
+    assert await market.leases.find_by_address(0, HERE) == bought.session_id
+    [session] = await listed(market, user)
+    assert (session.allow_ips, session.pending_ips) == ((HERE, THERE), ())
+
+
+async def test_whoever_proves_an_address_first_has_it(market: Market) -> None:
+    first, second = await order(market, HERE), await order(market, HERE)
+    outcomes = await asyncio.gather(
+        *(market.leases.prove([(each.session_id, HERE)]) for each in (first, second) * 5)
+    )
+    assert sorted(outcomes, key=str) == [[0]] * 5 + [[None]] * 5
+    assert await market.leases.find_by_address(0, HERE) in (first.session_id, second.session_id)
+
+
+async def test_a_buyer_proves_an_address_by_a_request_from_it(market: Market) -> None:
+    user = await market.person("100")
+    bought = await order(market, HERE, user=user)
+    for _ in range(2):
+        door = await market.bandwidth.allow(user, bought.session_id, HERE)
+        assert (door.address, door.port) == (HERE, FIRST)
+    assert await market.leases.find_by_address(0, HERE) == bought.session_id
+    assert market.traffic.names == [(0, (HERE,))] * 2
+
+
+async def test_a_request_from_where_it_was_not_bought_for_proves_nothing(market: Market) -> None:
+    user, stranger = await market.person("100"), await market.person()
+    bought = await order(market, HERE, user=user)
+    await order(market, HERE, client=HERE)
+    for who, client, code in (
+        (user, THERE, Code.ADDRESS_NOT_PENDING),
+        (user, HERE, Code.ADDRESSES_TAKEN),
+        (stranger, HERE, Code.SESSION_NOT_FOUND),
+    ):
+        with pytest.raises(MarketError) as caught:
+            await market.bandwidth.allow(who, bought.session_id, client)
+        assert caught.value.code is code
+    assert await market.leases.prove([(bought.session_id, THERE), ("none", HERE)]) == [None] * 2
+
+
+async def test_what_is_pending_for_oneself_is_on_another_port(market: Market) -> None:
+    user = await market.person("100")
+    ports = [(await order(market, HERE, user=user)).passwordless_port for _ in range(2)]
+    assert ports == [FIRST, SECOND]
+    with pytest.raises(MarketError) as caught:
+        await order(market, HERE, user=user)
+    assert caught.value.code is Code.ADDRESSES_TAKEN
+
+
+async def test_a_session_that_is_over_waits_for_no_address(market: Market) -> None:
+    user = await market.person("100")
+    over = await order(market, HERE, user=user)
+    await market.bandwidth.end(user, over.session_id)
+    assert await market.leases.prove([(over.session_id, HERE)]) == [None]
+    assert await kept(market) == []
+    [session] = await listed(market, user)
+    assert (session.allow_ips, session.pending_ips) == ((), ())
+
+
+async def test_the_addresses_of_a_user_are_bounded(market: Market) -> None:
+    market.bandwidth.bounds = Bounds(addresses=3)
+    user, other = await market.person("100"), await market.person("100")
+    bought = await order(market, HERE, THERE, user=user, client=HERE)
+    with pytest.raises(MarketError) as caught:
+        await order(market, ELSEWHERE, "192.0.2.3", user=user)
+    assert (caught.value.code, caught.value.field) == (Code.TOO_MANY_ADDRESSES, "allow_ips")
+    await order(market, ELSEWHERE, user=user)
+    await order(market, ELSEWHERE, "192.0.2.3", user=other)
+    await market.bandwidth.end(user, bought.session_id)
+    await order(market, "192.0.2.3", "192.0.2.4", user=user)
 
 
 # --- what opens what -----------------------------------------------------------------------------
@@ -278,6 +382,7 @@ async def test_a_port_that_was_changed_is_told_and_one_that_is_gone_is_not(marke
         terms,
         market.identifiers,
         market.clock.seconds,
+        Bounds(),
     )
     found = await bandwidth.page(user, status=None, before="", limit=10)
     assert [(each.passwordless_port, each.allow_ips) for each in found] == [

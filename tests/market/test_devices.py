@@ -32,7 +32,9 @@ async def device_of(market: Market, user: str) -> DeviceRow:
 
 def restarted(market: Market) -> Devices:
     """What a new daemon on the same store knows."""
-    return Devices(market.store, market.identifiers, market.clock.seconds)
+    return Devices(
+        market.store, market.identifiers, market.clock.seconds, bounds=market.devices.bounds
+    )
 
 
 async def only(devices: Devices, user: str) -> DeviceRow:

@@ -2,17 +2,22 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from support.market import REWARDS, Market
+from support.statements import counted
 
 from market import ledger
 from market.accounts import Login
 from market.audit import audit_ledger
 from market.errors import Code, MarketError
 from market.money import Currency
+from market.referrals import CHAIN_MAX, FAILURES_MAX, Applied, Payment, Referrals
 from storage import ledger as ledger_queries
+from storage import users as user_queries
 from storage.errors import ConstraintError
 from storage.ledger import EntryRow
 from storage.store import Transaction
@@ -21,6 +26,7 @@ CREDIT = Currency.CREDIT
 DAY = 86_400
 LOOK_ALIKES = set("01ILO")
 MOST = 10**18
+APPLIED = Applied(REWARDS.referred, Payment.NOW)
 
 
 async def credits_of(market: Market, user: str) -> int:
@@ -58,6 +64,19 @@ def generate(patch: pytest.MonkeyPatch, *codes: str) -> Iterator[str]:
     left = iter(codes)
     patch.setattr("market.referrals._new_code", lambda: next(left))
     return left
+
+
+async def verify(market: Market, *users: str) -> None:
+    """Let users confirm their addresses."""
+    for user in users:
+        await market.store.write(user_queries.set_email_verified, user, market.clock.now)
+
+
+def programme(market: Market, **changes: Any) -> Referrals:
+    """Return a programme with other terms, which registrations of the market also go by."""
+    rewards = replace(REWARDS, **changes)
+    market.accounts._rewards = rewards
+    return Referrals(market.store, market.identifiers, market.clock.seconds, rewards)
 
 
 async def count(tx: Transaction, table: str) -> int:
@@ -115,7 +134,7 @@ async def test_applying_pays_both_in_one_transfer(market: Market) -> None:
     referrer, referred = await market.person(), await market.person()
     code = await code_of(market, referrer)
     before = await market.store.read(ledger_queries.count_transfers)
-    assert await market.referrals.apply(referred, code) == REWARDS.referred
+    assert await market.referrals.apply(referred, code) == APPLIED
     assert await market.store.read(ledger_queries.count_transfers) == before + 1
     rewards = ledger.rewards(CREDIT)
     entries = await market.store.read(ledger_queries.find_entries, f"referral:{referred}")
@@ -258,7 +277,7 @@ async def test_of_two_who_apply_each_others_codes_at_once_one_may(market: Market
         return_exceptions=True,
     )
     for first, second in zip(outcomes[::2], outcomes[1::2], strict=True):
-        refused = [each for each in (first, second) if each != REWARDS.referred]
+        refused = [each for each in (first, second) if each != APPLIED]
         assert [getattr(each, "code", each) for each in refused] == [Code.REFERRAL_CIRCLE]
     assert await paid_out(market) == 5 * 75_000_000
 
@@ -270,7 +289,7 @@ async def test_of_three_who_apply_in_a_circle_at_once_two_may(market: Market) ->
         *(market.referrals.apply(people[number], codes[number - 1]) for number in range(3)),
         return_exceptions=True,
     )
-    refused = [getattr(each, "code", each) for each in outcomes if each != REWARDS.referred]
+    refused = [getattr(each, "code", each) for each in outcomes if each != APPLIED]
     assert refused == [Code.REFERRAL_CIRCLE]
     assert await paid_out(market) == 2 * 75_000_000
 
@@ -294,7 +313,7 @@ async def test_registering_with_a_code_that_is_no_good_succeeds_without(market: 
         assert applied is False
         assert login.profile.credit_available == 0
         assert await totals(market, referrer) == (number, number * 50_000_000)
-        assert await market.referrals.apply(login.profile.user_id, code) == REWARDS.referred
+        assert await market.referrals.apply(login.profile.user_id, code) == APPLIED
 
 
 async def test_a_registration_that_is_refused_pays_nobody(market: Market) -> None:
@@ -343,3 +362,183 @@ async def test_the_totals_are_of_ones_own_referrals_alone(market: Market) -> Non
     assert await totals(market, second) == (2, 100_000_000)
     assert await credits_of(market, first) == 175_000_000
     assert (await audit_ledger(market.store)).passed
+
+
+# --- bonuses that wait ---------------------------------------------------------------------------
+
+
+async def test_an_invented_address_earns_nobody_anything(market: Market) -> None:
+    referrals = programme(market, needs_verified=True)
+    referrer, invented, real = [await market.person() for _ in range(3)]
+    code = await code_of(market, referrer)
+    for user in (invented, real):
+        applied = await referrals.apply(user, code)
+        assert applied == Applied(REWARDS.referred, Payment.ONCE_VERIFIED)
+    assert await totals(market, referrer) == (2, 0)
+    assert await referrals.pay_due() == 0
+    await verify(market, real)
+    assert [await referrals.pay_due() for _ in range(2)] == [1, 0]
+    assert await totals(market, referrer) == (2, 50_000_000)
+    balances = [await credits_of(market, each) for each in (referrer, real, invented)]
+    assert balances == [50_000_000, 25_000_000, 0]
+
+
+async def test_a_registration_with_a_code_is_paid_once_its_address_is_confirmed(
+    market: Market,
+) -> None:
+    referrals = programme(market, needs_verified=True)
+    referrer = await market.person()
+    login, applied = await register(market, await code_of(market, referrer))
+    assert (applied, login.profile.credit_available) == (True, 0)
+    assert await paid_out(market) == 0
+    user = login.profile.user_id
+    other = await code_of(market, await market.person())
+    with pytest.raises(MarketError) as caught:
+        await referrals.apply(user, other)
+    assert caught.value.code is Code.REFERRAL_ALREADY_APPLIED
+    await verify(market, user)
+    assert await referrals.pay_due() == 1
+    assert await credits_of(market, user) == 25_000_000
+    assert await credits_of(market, referrer) == 50_000_000
+
+
+async def test_whoever_has_confirmed_their_address_is_paid_at_once(market: Market) -> None:
+    referrals = programme(market, needs_verified=True)
+    referrer, user = await market.person(), await market.person()
+    await verify(market, user)
+    assert await referrals.apply(user, await code_of(market, referrer)) == APPLIED
+    assert await credits_of(market, user) == 25_000_000
+
+
+async def test_a_referrer_is_paid_for_so_many_a_day_and_for_the_rest_on_the_next(
+    market: Market,
+) -> None:
+    referrals = programme(market, per_referrer_daily=2)
+    referrer, other = await market.person(), await market.person()
+    code = await code_of(market, referrer)
+    users = [await market.person() for _ in range(5)]
+    payments = [(await referrals.apply(user, code)).payment for user in users]
+    assert payments == [Payment.NOW] * 2 + [Payment.LATER] * 3
+    assert await referrals.pay_due() == 0
+    fresh = await market.person()
+    assert await referrals.apply(fresh, await code_of(market, other)) == APPLIED
+    assert await totals(market, referrer) == (5, 2 * 50_000_000)
+    market.clock.now += DAY
+    assert [await referrals.pay_due() for _ in range(2)] == [2, 0]
+    market.clock.now += DAY
+    assert [await referrals.pay_due() for _ in range(2)] == [1, 0]
+    assert await totals(market, referrer) == (5, 5 * 50_000_000)
+    assert {await credits_of(market, user) for user in users} == {25_000_000}
+
+
+async def test_what_all_referrals_are_paid_in_a_day_is_bounded(market: Market) -> None:
+    referrals = programme(market, total_daily=3 * 75_000_000 - 1)
+    users = [await market.person() for _ in range(4)]
+    codes = [await code_of(market, await market.person()) for _ in users]
+    await asyncio.gather(*map(referrals.apply, users, codes))
+    assert await paid_out(market) == 2 * 75_000_000
+    assert await referrals.pay_due() == 0
+    market.clock.now += DAY
+    assert await referrals.pay_due() == 2
+    assert await paid_out(market) == 4 * 75_000_000
+
+
+async def test_pending_bonuses_are_paid_in_turns_of_their_referrers(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("market.referrals.PAY_MAX_REFERRALS", 2)
+    referrals = programme(market, needs_verified=True)
+    flood, honest = await market.person(), await market.person()
+    users = [await market.person() for _ in range(4)]
+    for user, referrer in zip(users, (flood, flood, flood, honest), strict=True):
+        await referrals.apply(user, await code_of(market, referrer))
+        market.clock.now += 1
+    await verify(market, *users)
+    assert await referrals.pay_due() == 2
+    assert await credits_of(market, honest) == await credits_of(market, flood) == 50_000_000
+
+
+async def test_a_bonus_that_can_not_be_paid_holds_up_no_other(
+    market: Market, caplog: pytest.LogCaptureFixture
+) -> None:
+    referrals = programme(market, needs_verified=True)
+    rich, poor, first, second = [await market.person() for _ in range(4)]
+    await referrals.apply(first, await code_of(market, rich))
+    await referrals.apply(second, await code_of(market, poor))
+    await market.deposit("person1@example.com", MOST - 1, currency=CREDIT)
+    await verify(market, first, second)
+    assert await referrals.pay_due() == 1
+    assert await credits_of(market, second) == 25_000_000
+    assert await credits_of(market, first) == 0
+    assert f"the referral of {first} is not paid" in caplog.text
+
+
+async def test_of_ten_who_pay_at_once_one_does(market: Market) -> None:
+    referrals = programme(market, needs_verified=True)
+    referrer, user = await market.person(), await market.person()
+    await referrals.apply(user, await code_of(market, referrer))
+    await verify(market, user)
+    paid = await asyncio.gather(*(referrals.pay_due() for _ in range(10)))
+    assert sum(paid) == 1
+    assert await paid_out(market) == 75_000_000
+
+
+async def test_a_bonus_that_waited_for_too_long_lapses(market: Market) -> None:
+    referrals = programme(market, needs_verified=True)
+    referrer, user = await market.person(), await market.person()
+    await referrals.apply(user, await code_of(market, referrer))
+    market.clock.now += 30 * DAY + 1
+    await verify(market, user)
+    assert await referrals.pay_due() == 0
+
+
+# --- what applying costs -------------------------------------------------------------------------
+
+
+async def test_a_long_line_is_looked_through_in_one_statement(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = [await market.person() for _ in range(20)]
+    for referrer, referred in pairwise(line):
+        await market.referrals.apply(referred, await code_of(market, referrer))
+    long, head = await code_of(market, line[-1]), await market.person()
+    short, users = await code_of(market, head), [await market.person() for _ in range(2)]
+    asked = counted(market.store, "write", monkeypatch)
+    await market.referrals.apply(users[0], long)
+    await market.referrals.apply(users[1], short)
+    assert asked[0] == asked[1]
+
+
+async def test_a_registration_looks_for_no_circle(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = await code_of(market, await market.person())
+
+    async def fail(*args: Any, **kwargs: Any) -> bool:
+        raise AssertionError("nobody can have come by the code of a user who is new")
+
+    monkeypatch.setattr("storage.referrals.is_among", fail)
+    assert (await register(market, code))[1] is True
+
+
+async def test_a_line_is_followed_so_far_and_no_farther(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("market.referrals.CHAIN_MAX", 3)
+    line = [await market.person() for _ in range(5)]
+    for referrer, referred in pairwise(line):
+        await market.referrals.apply(referred, await code_of(market, referrer))
+    refused = await refusal(market, line[0], await code_of(market, line[3]))
+    assert refused == (Code.REFERRAL_CIRCLE, "referral_code")
+    await market.referrals.apply(line[0], await code_of(market, line[4]))
+    assert CHAIN_MAX == 100
+
+
+async def test_who_tries_code_after_code_is_told_to_wait(market: Market) -> None:
+    user, other = await market.person(), await market.person()
+    code = await code_of(market, other)
+    for _ in range(FAILURES_MAX):
+        assert (await refusal(market, user, "AAAAAAAA"))[0] is Code.REFERRAL_CODE_NOT_FOUND
+    assert (await refusal(market, user, code))[0] is Code.TOO_MANY_ATTEMPTS
+    market.clock.now += 15 * 60
+    assert await market.referrals.apply(user, code) == APPLIED

@@ -76,7 +76,11 @@ async def test_a_session_that_ended_elsewhere_leaves_nothing_behind(market: Mark
     await market.store.write(nodes.insert, "here", market.clock.seconds())
     user = await market.person("10")
     bought = await market.bandwidth.buy(
-        user, quota_bytes=GB, price_per_gb=None, allow_ips=["203.0.113.7"]
+        user,
+        quota_bytes=GB,
+        price_per_gb=None,
+        allow_ips=["203.0.113.7"],
+        client="203.0.113.7",
     )
     fence = Fence(lambda: 0.0)
     meter = SharedMeter(market.leases, market.clock.seconds, fence, connections_per_session=10)

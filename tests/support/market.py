@@ -7,6 +7,7 @@ from decimal import Decimal
 from market import accounts
 from market.accounts import Accounts, LoginLimits
 from market.bandwidth import Bandwidth, Purchase, Terms
+from market.bounds import Bounds
 from market.deploys import Deploys, Rates
 from market.devices import Devices
 from market.ids import Identifiers
@@ -34,6 +35,7 @@ TERMS = Terms(
 )
 
 SWEEP_SECONDS = 15
+WAITING_SECONDS = 30 * 86_400
 
 REWARDS = Rewards(referrer=50_000_000, referred=25_000_000)
 RATES = Rates(by_model={"a100": 1_500_000}, default=1_000_000, credit=10_000)
@@ -89,15 +91,22 @@ class Market:
             self.proofs,
         )
         self.referrals = Referrals(store, self.identifiers, clock.seconds, REWARDS)
-        self.devices = Devices(store, self.identifiers, clock.seconds)
+        self.devices = Devices(store, self.identifiers, clock.seconds, bounds=Bounds())
         self.jobs = Jobs(
-            store, self.devices, self.identifiers, clock.seconds, clock.steady, fee=1_000
+            store,
+            self.devices,
+            self.identifiers,
+            clock.seconds,
+            clock.steady,
+            fee=1_000,
+            waiting_seconds=WAITING_SECONDS,
+            bounds=Bounds(),
         )
         self.deploys = Deploys(store, self.jobs, self.identifiers, clock.seconds, RATES)
         self.leases = Leases(store, self.identifiers, clock.seconds)
         self.traffic = NoTraffic()
         self.bandwidth = Bandwidth(
-            store, self.leases, self.traffic, TERMS, self.identifiers, clock.seconds
+            store, self.leases, self.traffic, TERMS, self.identifiers, clock.seconds, Bounds()
         )
         self._people = 0
 
