@@ -1,7 +1,6 @@
 """Passwords of people: argon2id, hashed in threads of their own so that the loop goes on."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -10,10 +9,11 @@ from argon2 import PasswordHasher, Type
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from market.errors import Code, MarketError
+from market.networks import NetworkCounts, crowded
 
 THREADS = 2
 WAITING_MAX = 200
-WAITING_MAX_PER_CLIENT = 20
+WAITING_MAX_PER_CLIENT = 10  # a whole IPv6 /48 has 160: never the whole queue
 
 _Answer = TypeVar("_Answer")
 
@@ -31,7 +31,7 @@ class Passwords:
             time_cost=time_cost, memory_cost=memory_kib, parallelism=1, type=Type.ID
         )
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="argon2")
-        self._waiting: Counter[str] = Counter()
+        self._waiting = NetworkCounts()
         self._decoy: str | None = None
 
     async def hash(self, password: str, *, client: str = "") -> str:
@@ -79,13 +79,11 @@ class Passwords:
             return False
 
     async def _in_thread(self, client: str, work: Callable[[], _Answer]) -> _Answer:
-        crowded = client != "" and self._waiting[client] >= WAITING_MAX_PER_CLIENT
-        if crowded or self._waiting.total() >= WAITING_MAX:
+        is_crowded = client != "" and crowded(client, WAITING_MAX_PER_CLIENT, self._waiting)
+        if is_crowded or self._waiting.total >= WAITING_MAX:
             raise MarketError(Code.TOO_BUSY)
-        self._waiting[client] += 1
+        self._waiting.add(client)
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         finally:
-            self._waiting[client] -= 1
-            if not self._waiting[client]:
-                del self._waiting[client]
+            self._waiting.add(client, -1)
