@@ -62,16 +62,13 @@ class RegisterReply(LoginReply, kw_only=True):
 
 
 class ProfileReply(Reply, kw_only=True):
-    """A user as they see themselves; balances in credits and in USD, and what is held of each."""
+    """A user as they see themselves, no more than specification 4.2 has; wallets show the rest."""
 
     id: str
     username: str
     credit_balance: float
     usd_balance: float
     email_verified: bool
-    email: str
-    credit_held: float
-    usd_held: float
 
 
 class TokenReply(Reply, kw_only=True):
@@ -243,9 +240,6 @@ class AccountRoutes:
             credit_balance=money(user.credit_available),
             usd_balance=money(user.usd_available),
             email_verified=user.email_verified_at is not None,
-            email=user.email,
-            credit_held=money(user.credit_held),
-            usd_held=money(user.usd_held),
         )
 
     async def logout(self, call: Call[Nothing, Any]) -> Reply:

@@ -1,7 +1,6 @@
 """Forms with files: multipart/form-data (RFC 7578), bounded while it is read."""
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Generic, TypeVar
@@ -14,6 +13,7 @@ from multipart import MultipartError, MultipartSegment, PushMultipartParser, par
 from api.codec import File, convert_query
 from api.errors import Transport, TransportError
 from market.errors import Code, MarketError
+from market.networks import NetworkCounts, crowded
 
 MULTIPART = "multipart/form-data"
 FIELDS_MAX = 32
@@ -37,7 +37,7 @@ class Uploads:
 
     def __init__(self) -> None:
         self._waiting = 0
-        self._held: Counter[str] = Counter()
+        self._held = NetworkCounts()
         self._held_in_all = 0
         self._held_by_nobody = 0
         self._changed = asyncio.Condition()
@@ -77,7 +77,7 @@ class Uploads:
         return (
             self._held_in_all < READING_MAX
             and (not is_nobody or self._held_by_nobody < READING_NOBODY_MAX)
-            and all(self._held[caller] < READING_PER_CALLER_MAX for caller in callers)
+            and not any(crowded(each, READING_PER_CALLER_MAX, self._held) for each in callers)
         )
 
     def _hold(self, callers: list[str], change: int) -> None:
@@ -85,9 +85,7 @@ class Uploads:
         if len(callers) == 1:
             self._held_by_nobody += change
         for caller in callers:
-            self._held[caller] += change
-            if not self._held[caller]:
-                del self._held[caller]
+            self._held.add(caller, change)
 
 
 class Form(Generic[_Body]):

@@ -1,4 +1,4 @@
-"""Routes of wallets: what moved in mine."""
+"""Routes of wallets: what is in mine, and what moved."""
 
 from typing import Any, Literal
 
@@ -8,6 +8,15 @@ from api.codec import money
 from api.listing import Page, Timestamp, timestamp
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.wallet import Change, Wallet
+
+
+class WalletReply(Reply, kw_only=True):
+    """What the caller can spend, in credits and in USD, and what is held of each for open work."""
+
+    credit_balance: float
+    usd_balance: float
+    credit_held: float
+    usd_held: float
 
 
 class TransactionItem(Struct):
@@ -43,6 +52,14 @@ class WalletRoutes:
         return [
             Route(
                 "GET",
+                "/api/wallet",
+                "What is in my wallet",
+                self.balances,
+                WalletReply,
+                auth=Auth.JWT,
+            ),
+            Route(
+                "GET",
                 "/api/wallet/transactions",
                 "List what moved in my wallet",
                 self.transactions,
@@ -51,6 +68,16 @@ class WalletRoutes:
                 query=Page,
             ),
         ]
+
+    async def balances(self, call: Call[Nothing, Any]) -> WalletReply:
+        """Say what the caller can spend, and what is held."""
+        user = call.caller.profile
+        return WalletReply(
+            credit_balance=money(user.credit_available),
+            usd_balance=money(user.usd_available),
+            credit_held=money(user.credit_held),
+            usd_held=money(user.usd_held),
+        )
 
     async def transactions(self, call: Call[Nothing, Page]) -> TransactionsReply:
         """List what moved in the caller's wallet."""

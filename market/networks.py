@@ -1,9 +1,15 @@
-"""The network that a client is counted by: an IPv4 address, or the /64 around an IPv6 address."""
+"""The networks that a client is counted by: an IPv4 address, or what is around an IPv6 address."""
 
+from collections import Counter
 from functools import lru_cache
 from ipaddress import AddressValueError, IPv6Address, IPv6Network
 
 SUBSCRIBER_BITS = 64
+
+# A site is given a /56 or a /48 (RFC 6177), which are 256 and 65,536 networks of one subscriber.
+# Each is bounded too, by so many times what one of them may have: more than a household or an
+# office needs, and far from what it could have otherwise.
+WIDER = ((56, 4), (48, 16))
 
 
 @lru_cache(maxsize=4096)
@@ -23,3 +29,66 @@ def counted_network(address: str) -> str:
     if parsed.ipv4_mapped is not None:
         return str(parsed.ipv4_mapped)
     return str(IPv6Network((parsed, SUBSCRIBER_BITS), strict=False))
+
+
+@lru_cache(maxsize=4096)
+def enclosing(network: str) -> tuple[tuple[str, int], ...]:
+    """Return a counted network and those around it, each with its share.
+
+    Args:
+        network: what `counted_network` returned; anything else is alone, such as an identifier.
+
+    Returns:
+        The narrowest first. The share says how many times the bound of one network it may have.
+    """
+    alone = ((network, 1),)
+    if ":" not in network:
+        return alone
+    try:
+        parsed = IPv6Network(network)
+    except ValueError:
+        return alone
+    if parsed.prefixlen != SUBSCRIBER_BITS:
+        return alone
+    wider = ((str(parsed.supernet(new_prefix=bits)), share) for bits, share in WIDER)
+    return alone + tuple(wider)
+
+
+class NetworkCounts:
+    """How many of something networks have; `total` is what all have.
+
+    What a network has is counted for those around it, too.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._counts: Counter[str] = Counter()
+
+    def __getitem__(self, network: str) -> int:
+        return self._counts[network]
+
+    def __bool__(self) -> bool:
+        return bool(self._counts)
+
+    def add(self, network: str, amount: int = 1) -> None:
+        """Count more of a network, or fewer, below zero."""
+        self.total += amount
+        for name, _ in enclosing(network):
+            self._counts[name] += amount
+            if not self._counts[name]:
+                del self._counts[name]
+
+
+def crowded(network: str, most: int, *counts: NetworkCounts, more: int = 1) -> str:
+    """Return the network that may not have more: the given one, one around it, or "" for none.
+
+    Args:
+        network: who wants more.
+        most: how many one network may have; those around it have their share.
+        counts: what is added up.
+        more: how many are wanted.
+    """
+    for name, share in enclosing(network):
+        if sum(count[name] for count in counts) + more > most * share:
+            return name
+    return ""

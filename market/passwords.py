@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import secrets
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -12,10 +11,11 @@ from argon2 import PasswordHasher, Type
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from market.errors import Code, MarketError
+from market.networks import NetworkCounts, crowded
 
 THREADS = 2
-WAITING_MAX = 200
-WAITING_MAX_PER_CLIENT = 20
+WAITING_MAX = 400
+WAITING_MAX_PER_CLIENT = 20  # a whole IPv6 /48 has 320: never the whole queue
 # What argon2-cffi makes by default: 16 bytes of salt, 32 of hash.
 SALT_BYTES = 16
 HASH_BYTES = 32
@@ -41,7 +41,7 @@ class Passwords:
             type=Type.ID,
         )
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="argon2")
-        self._waiting: Counter[str] = Counter()
+        self._waiting = NetworkCounts()
         self._decoy = _decoy(time_cost, memory_kib)
 
     async def hash(self, password: str, *, client: str = "") -> str:
@@ -83,16 +83,14 @@ class Passwords:
             return False
 
     async def _in_thread(self, client: str, work: Callable[[], _Answer]) -> _Answer:
-        crowded = client != "" and self._waiting[client] >= WAITING_MAX_PER_CLIENT
-        if crowded or self._waiting.total() >= WAITING_MAX:
+        is_crowded = client != "" and crowded(client, WAITING_MAX_PER_CLIENT, self._waiting)
+        if is_crowded or self._waiting.total >= WAITING_MAX:
             raise MarketError(Code.TOO_BUSY)
-        self._waiting[client] += 1
+        self._waiting.add(client)
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         finally:
-            self._waiting[client] -= 1
-            if not self._waiting[client]:
-                del self._waiting[client]
+            self._waiting.add(client, -1)
 
 
 def _decoy(time_cost: int, memory_kib: int) -> str:

@@ -1,16 +1,19 @@
-"""Counts events by key over a sliding window, in bounded memory."""
+"""Counts events by key, and by the networks around it, over a sliding window in bounded memory."""
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from market.errors import Code, MarketError
+from market.networks import enclosing
 
 KEYS_MAX = 100_000
 
 
 class Throttle:
     """Lets a key do something a limited number of times in any window of time.
+
+    A key that is a network counts for those around it, which may have their share of the limit.
 
     Args:
         limit: how many times; 0 for no limit.
@@ -38,11 +41,12 @@ class Throttle:
 
     def take_back(self, key: str) -> None:
         """Take back one event of a key, the latest."""
-        events = self._events.get(key)
-        if events:
-            events.pop()
-            if not events:
-                del self._events[key]
+        for name, _ in enclosing(key):
+            events = self._events.get(name)
+            if events:
+                events.pop()
+                if not events:
+                    del self._events[name]
 
     @contextmanager
     def attempt(self, key: str, failures: Collection[Code]) -> Iterator[None]:
@@ -69,23 +73,25 @@ class Throttle:
         Raises:
             MarketError: `too_many_attempts`, with the seconds until it may try again.
         """
-        events = self._recent(key)
-        if self._limit and len(events) >= self._limit:
-            wait = max(events[0] + self._window_seconds - self._now(), 1)
-            message = f"Too many attempts; the next is possible in {wait} s."
-            raise MarketError(Code.TOO_MANY_ATTEMPTS, message, retry_after_seconds=wait)
+        for name, share in enclosing(key):
+            events = self._recent(name)
+            if self._limit and len(events) >= self._limit * share:
+                wait = max(events[0] + self._window_seconds - self._now(), 1)
+                message = f"Too many attempts; the next is possible in {wait} s."
+                raise MarketError(Code.TOO_MANY_ATTEMPTS, message, retry_after_seconds=wait)
 
     def count(self, key: str) -> None:
         """Count one event of a key."""
         if not self._limit:
             return
-        self._events.setdefault(key, deque(maxlen=self._limit)).append(self._now())
-        self._events.move_to_end(key)
-        if len(self._events) > KEYS_MAX:
+        for name, share in enclosing(key):
+            self._events.setdefault(name, deque(maxlen=self._limit * share)).append(self._now())
+            self._events.move_to_end(name)
+        while len(self._events) > KEYS_MAX:
             self._events.popitem(last=False)
 
     def forget(self, key: str) -> None:
-        """Forget the events of a key."""
+        """Forget the events of a key; the networks around it keep theirs."""
         self._events.pop(key, None)
 
     def _recent(self, key: str) -> deque[int]:

@@ -4,13 +4,12 @@ import asyncio
 import errno
 import logging
 import socket
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
 from api.rate import RateLimit
-from market.networks import counted_network
+from market.networks import NetworkCounts, counted_network, crowded
 from proxyd.access_log import Access
 from proxyd.connection import PASSWORD_SLOT, ClientConnection, Shared
 from proxyd.deadlines import Deadlines
@@ -95,7 +94,7 @@ class Gateway:
             record=record,
         )
         self._connections: set[ClientConnection] = set()
-        self._per_network: Counter[str] = Counter()
+        self._per_network = NetworkCounts()
         self._listeners: dict[int, socket.socket] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._refused = 0
@@ -205,10 +204,7 @@ class Gateway:
     def _forget(self, connection: ClientConnection) -> None:
         """A connection is over."""
         self._connections.discard(connection)
-        network = connection.network
-        self._per_network[network] -= 1
-        if self._per_network[network] <= 0:
-            del self._per_network[network]
+        self._per_network.add(connection.network, -1)
         if not self._connections:
             self._empty.set()
 
@@ -229,14 +225,16 @@ class Gateway:
     def _welcome(self, sock: socket.socket, address: str, slot: int) -> None:
         total = len(self._connections) + len(self.closer)
         network = counted_network(address)
-        theirs = self._per_network[network] + self.closer.held[network]
-        if theirs >= self.limits.connections_per_address:
-            self._refuse(sock, f"{network} has {theirs} connections")
+        most = self.limits.connections_per_address
+        full = crowded(network, most, self._per_network, self.closer.held)
+        if full:
+            theirs = self._per_network[full] + self.closer.held[full]
+            self._refuse(sock, f"{full} has {theirs} connections")
         elif total >= self.limits.connections_total and not self._shed(1):
             self._refuse(sock, f"{total} connections are open")
         else:
             sock.setblocking(False)
-            self._per_network[network] += 1
+            self._per_network.add(network)
             self.tally.accepted += 1
             protocol = Detecting(password_required=slot == PASSWORD_SLOT)
             connection = ClientConnection(

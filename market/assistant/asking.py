@@ -3,12 +3,12 @@
 import asyncio
 import dataclasses
 import logging
-from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import TypeVar
 
 from market.assistant.model import REPLY_MAX_CHARACTERS, Model, ModelError, Question, Said
+from market.networks import NetworkCounts, crowded
 
 ATTEMPTS = 2
 PAUSE_SECONDS = 0.2
@@ -81,8 +81,8 @@ class Slots:
     def __init__(self, concurrency: int, per_caller: int = 0) -> None:
         self._concurrency = concurrency
         self._per_caller = per_caller or concurrency
-        self._running: Counter[str] = Counter()
-        self._waiting: Counter[str] = Counter()
+        self._running = NetworkCounts()
+        self._waiting = NetworkCounts()
         self._changed = asyncio.Condition()
 
     @asynccontextmanager
@@ -96,34 +96,28 @@ class Slots:
         Raises:
             ModelError: too many wait, or none got free in time.
         """
-        is_crowded = self._waiting[caller] >= WAITING_PER_CALLER_MAX
-        if is_crowded or self._waiting.total() >= WAITING_MAX:
+        is_crowded = crowded(caller, WAITING_PER_CALLER_MAX, self._waiting)
+        if is_crowded or self._waiting.total >= WAITING_MAX:
             raise _busy("too many calls wait for it")
-        self._waiting[caller] += 1
+        self._waiting.add(caller)
         try:
             async with asyncio.timeout_at(deadline), self._changed:
                 await self._changed.wait_for(lambda: self._is_free(caller))
-                self._running[caller] += 1
+                self._running.add(caller)
         except TimeoutError as error:
             raise _busy("no call got free in time") from error
         finally:
-            _take_off(self._waiting, caller)
+            self._waiting.add(caller, -1)
         try:
             yield
         finally:
-            _take_off(self._running, caller)
+            self._running.add(caller, -1)
             async with self._changed:
                 self._changed.notify_all()
 
     def _is_free(self, caller: str) -> bool:
-        is_free = self._running.total() < self._concurrency
-        return is_free and self._running[caller] < self._per_caller
-
-
-def _take_off(counted: Counter[str], caller: str) -> None:
-    counted[caller] -= 1
-    if not counted[caller]:
-        del counted[caller]
+        is_free = self._running.total < self._concurrency
+        return is_free and not crowded(caller, self._per_caller, self._running)
 
 
 def _busy(reason: str) -> ModelError:

@@ -11,10 +11,10 @@ import logging
 import socket
 import struct
 import termios
-from collections import Counter
 from contextlib import suppress
 from typing import Protocol
 
+from market.networks import NetworkCounts
 from proxyd.poller import Poller
 
 PATIENCE_SECONDS = 5.0
@@ -118,7 +118,7 @@ class Closer:
     def __init__(self, loop: asyncio.AbstractEventLoop, poller: Poller) -> None:
         self._loop = loop
         self._poller = poller
-        self.held: Counter[str] = Counter()
+        self.held = NetworkCounts()
         self._closing: set[_Closing] = set()
         self._unpaid: dict[_Closing, float] = {}
         self._empty = asyncio.Event()
@@ -161,7 +161,7 @@ class Closer:
         self._closing.add(closing)
         self._empty.clear()
         if network:
-            self.held[network] += 1
+            self.held.add(network)
         if payer is None:
             self._unpaid[closing] = self._loop.time()
         closing.start()
@@ -197,9 +197,7 @@ class Closer:
         self._closing.discard(closing)
         self._unpaid.pop(closing, None)
         if closing.network:
-            self.held[closing.network] -= 1
-            if not self.held[closing.network]:
-                del self.held[closing.network]
+            self.held.add(closing.network, -1)
         if not self._closing:
             self._empty.set()
 

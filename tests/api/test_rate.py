@@ -35,6 +35,16 @@ def test_no_limit_is_no_limit() -> None:
     assert all(made.allows("a") for _ in range(10_000))
 
 
+def test_who_has_many_ipv6_networks_has_a_share_of_the_rate_and_not_a_multiple() -> None:
+    clock = Seconds()
+    made = RateLimit(10, clock)
+    site = [f"2001:db8:1:{subnet:x}::/64" for subnet in range(0, 65_536, 64)]
+    assert sum(made.allows(network) for network in site * 2) == 20 * 16
+    assert made.allows("2001:db8:2::/64")
+    clock.now += 1
+    assert sum(made.allows(network) for network in site) == 10 * 16
+
+
 def test_the_number_of_callers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rate, "CALLERS_MAX", 2)
     made = RateLimit(1, Seconds())

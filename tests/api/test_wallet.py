@@ -9,6 +9,7 @@ from market import accounts
 from market.money import Currency
 from proxyd import clock
 
+WALLET = "/api/wallet"
 PATH = "/api/wallet/transactions"
 
 
@@ -30,6 +31,21 @@ async def put_up(service: Service, person: Person, price: float) -> str:
     job = {"title": "x", "job_type": "script", "price_credit": price, "duration_hrs": 1}
     answer = await service.call("POST", "/api/jobs", job, token=person.token)
     return str(answer.body["job_id"])
+
+
+async def test_what_is_held_is_shown_beside_what_can_be_spent(service: Service) -> None:
+    buyer = await service.person(usd="10", credit="10")
+    await service.buy(buyer, quota=2 * 10**9)
+    await put_up(service, buyer, 3.5)
+    shown = await service.call("GET", WALLET, token=buyer.token)
+    assert shown.body == {
+        "ok": True,
+        "credit_balance": 6.5,
+        "usd_balance": 8.0,
+        "credit_held": 3.5,
+        "usd_held": 2.0,
+    }
+    assert (await service.call("GET", WALLET)).status == 401
 
 
 async def test_a_wallet_tells_a_life_and_sums_to_the_balance(service: Service) -> None:

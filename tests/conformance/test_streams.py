@@ -614,6 +614,24 @@ async def test_the_addresses_of_an_ipv6_network_are_one_client(
         assert await greeted(service.proxy_port, "127.0.0.3") == b"\x05\x02"
 
 
+async def test_the_networks_of_an_ipv6_site_have_a_share_of_the_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen_as = {f"127.0.0.{n}": f"2001:db8:1:{n:x}::1" for n in range(2, 7)}
+    seen_as["127.0.1.1"] = "2001:db8:1:100::1"
+    monkeypatch.setattr("proxyd.gateway.unmapped", seen_as.__getitem__)
+    async with running_in(tmp_path, limits={"connections_per_address": 1}) as service:
+        gateway = service.daemon.gateway
+        clients = [
+            await Client.open(service.proxy_port, source=f"127.0.0.{n}") for n in range(2, 6)
+        ]
+        await until(lambda: gateway.connections == 4, "they are let in")
+        assert await greeted(service.proxy_port, "127.0.0.6") == b""  # the fifth of its /56
+        assert await greeted(service.proxy_port, "127.0.1.1") == b"\x05\x02"
+        for client in clients:
+            await client.close()
+
+
 async def test_more_connections_than_there_may_be_are_refused_until_one_is_closed(
     tmp_path: Path,
 ) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from market.networks import counted_network
+from market.networks import NetworkCounts, counted_network, crowded, enclosing
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,49 @@ from market.networks import counted_network
 )
 def test_an_address_is_counted_as_its_network(address: str, network: str) -> None:
     assert counted_network(address) == network
+
+
+def test_a_network_counts_for_the_larger_ones_around_it() -> None:
+    assert enclosing("2001:db8:1:2ff::/64") == (
+        ("2001:db8:1:2ff::/64", 1),
+        ("2001:db8:1:200::/56", 4),
+        ("2001:db8:1::/48", 16),
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["192.0.2.1", "", "unix", "ada@example.com", "a:b", "2001:db8::/32", "2001:db8::1"]
+)
+def test_what_is_no_ipv6_network_of_a_subscriber_is_alone(name: str) -> None:
+    assert enclosing(name) == ((name, 1),)
+
+
+def test_who_has_a_site_s_addresses_has_sixteen_times_what_one_subscriber_has() -> None:
+    counts = NetworkCounts()
+    taken = 0
+    for subnet in range(0, 65_536, 16):
+        network = f"2001:db8:1:{subnet:x}::/64"
+        while not crowded(network, 5, counts):
+            counts.add(network)
+            taken += 1
+    assert taken == counts.total == 5 * 16
+    assert crowded("2001:db8:1:ffff::/64", 5, counts) == "2001:db8:1::/48"
+    assert not crowded("2001:db8:2:ffff::/64", 5, counts)
+
+
+def test_who_has_a_household_s_addresses_has_four_times_as_much() -> None:
+    counts = NetworkCounts()
+    for subnet in range(4):
+        counts.add(f"2001:db8:1:{subnet}::/64", 5)
+    assert crowded("2001:db8:1:3::/64", 5, counts) == "2001:db8:1:3::/64"
+    assert crowded("2001:db8:1:4::/64", 5, counts) == "2001:db8:1::/56"
+    assert not crowded("2001:db8:1:100::/64", 5, counts)
+
+
+def test_what_is_given_back_is_forgotten() -> None:
+    counts = NetworkCounts()
+    for network in ("2001:db8:1:2::/64", "192.0.2.1"):
+        counts.add(network, 3)
+        counts.add(network, -3)
+    assert not counts
+    assert counts.total == 0

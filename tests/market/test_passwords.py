@@ -174,3 +174,16 @@ async def test_after_closing_nothing_is_hashed() -> None:
     passwords.close()
     with pytest.raises(RuntimeError):
         await passwords.hash("correct horse")
+
+
+async def test_a_whole_ipv6_site_leaves_room_for_others(passwords: Passwords) -> None:
+    crowd = [
+        asyncio.create_task(passwords.hash("x", client=f"2001:db8:1:{subnet:x}00::/64"))
+        for subnet in range(WAITING_MAX)
+    ]
+    await asyncio.sleep(0)
+    other = asyncio.create_task(passwords.hash("x", client="2001:db8:2:1::/64"))
+    outcomes = await asyncio.gather(*crowd, return_exceptions=True)
+    served = [outcome for outcome in outcomes if isinstance(outcome, str)]
+    assert len(served) == 16 * WAITING_MAX_PER_CLIENT
+    assert await other

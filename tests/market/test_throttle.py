@@ -107,3 +107,24 @@ def test_the_number_of_keys_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyP
     assert [number for number in range(30) if is_throttled(made, str(number))] == list(
         range(20, 30)
     )
+
+
+def test_who_has_many_ipv6_networks_has_a_share_of_the_limit_and_not_a_multiple(
+    clock: Clock,
+) -> None:
+    made = Throttle(3, 60, clock.seconds)
+
+    def allowed(networks: list[str]) -> int:
+        taken = 0
+        for network in networks:
+            with contextlib.suppress(MarketError):
+                made.take(network)
+                taken += 1
+        return taken
+
+    assert allowed(["2001:db8:1:2::/64"] * 10) == 3
+    assert allowed([f"2001:db8:1:{subnet:x}::/64" for subnet in range(256)]) == 3 * 4 - 3
+    assert allowed([f"2001:db8:1:{subnet:x}::/64" for subnet in range(65_536)]) == 3 * 16 - 3 * 4
+    assert allowed(["2001:db8:2:2::/64"]) == 1
+    made.take_back("2001:db8:1:2::/64")
+    assert allowed(["2001:db8:1:2::/64"]) == 1
