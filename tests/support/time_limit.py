@@ -3,8 +3,9 @@
 pytest-timeout raises an ordinary exception in its signal handler. uvloop runs that handler inside a
 callback of its own, and hands what an ordinary callback raises to the loop's exception handler: the
 test goes on sleeping. A `SystemExit` leaves the loop. Where a test fails by it, its teardown may
-hang for the same reason, so the alarm goes off again and again until the test is over, and where
-even that is in vain (a call that never returns to the interpreter) the run ends with a traceback.
+hang for the same reason, so the alarm goes off again and again until the test is over: it raises
+while the test's own code runs, and never while pytest reports what became of it. Where even that is
+in vain (a call that never returns to the interpreter) the run ends with a traceback.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ REPEAT_SECONDS = 5.0
 LAST_RESORT_SECONDS = 120.0
 
 _LIMIT = pytest.StashKey[float]()
+_IN_TEST = pytest.StashKey[bool]()
 _STDERR = pytest.StashKey[int]()
 
 
@@ -58,6 +60,33 @@ def pytest_timeout_cancel_timer(item: pytest.Item) -> bool:
     return True
 
 
+def _in_test(item: pytest.Item) -> Iterator[None]:
+    """Let the alarm raise while the phase of a test runs, innermost of what is wrapped round it."""
+    item.stash[_IN_TEST] = True
+    try:
+        return (yield)
+    finally:
+        item.stash[_IN_TEST] = False
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """See `_in_test`."""
+    return (yield from _in_test(item))
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """See `_in_test`."""
+    return (yield from _in_test(item))
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """See `_in_test`."""
+    return (yield from _in_test(item))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> Iterator[None]:
     """Start the clock again for the teardown of a test that failed: both plugins stop theirs."""
@@ -69,6 +98,8 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> Iterator[
 
 def _arm(item: pytest.Item, seconds: float) -> None:
     def ring(_number: int, _frame: FrameType | None) -> None:
+        if not item.stash.get(_IN_TEST, False):
+            return
         _print_stacks()
         raise TimeLimitExceeded(f"the test took longer than its limit of {seconds:g} s")
 
