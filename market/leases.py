@@ -176,6 +176,17 @@ class Leases:
             raise UnavailableError("the node was declared dead while it leased")
         return grant
 
+    async def forgo_unsure(self) -> None:
+        """Close leases of which nobody knows whether they were opened: their bytes are nobody's.
+
+        Raises:
+            UnavailableError: the store did not answer; they stay unsure.
+        """
+        for session_id, lease_id in tuple(self._unsure.items()):
+            await self._store.write(_forgo, session_id, lease_id, now=self._now())
+            if self._unsure.get(session_id) == lease_id:  # and not a later one
+                del self._unsure[session_id]
+
     async def report(self, usages: Sequence[Usage]) -> list[Answer]:
         """Write down what is used; as `exchange`, but nothing is asked for."""
         return await self.exchange([Ask(usage) for usage in usages])
@@ -225,7 +236,7 @@ class Leases:
         Of counts that cannot be, those that were written before stay.
 
         Raises:
-            UnavailableError: nothing was written; release again.
+            UnavailableError: perhaps written, perhaps not; release again, which is harmless.
         """
         if usages:
             await self._store.write(_release, usages, now=self._now())
@@ -237,7 +248,7 @@ class Leases:
         it had left `active` before; then nothing changes.
 
         Raises:
-            UnavailableError: nothing was written; settle again.
+            UnavailableError: perhaps written, perhaps not; settle again, which is harmless.
         """
         return await self._store.write(
             _settle,

@@ -133,6 +133,11 @@ class Gateway:
         return self._shared.associations.taken
 
     @property
+    def datagrams_over_rate(self) -> int:
+        """How many datagrams were dropped because their session had had too many of late."""
+        return self._shared.datagrams.over_rate
+
+    @property
     def pipes_lent(self) -> int:
         """How many pipes hold bytes that their sinks do not take yet."""
         return self._pipes.lent

@@ -452,11 +452,12 @@ class Meter:
         return FLUSH_SECONDS
 
     async def flush(self) -> None:
-        """Write down every count that changed, and settle what is exhausted."""
+        """Write down every count that changed, settle what is exhausted, let go of what is lost."""
         try:
             await self._report()
             await self._settle()
             await self._prove()
+            await self._leases.forgo_unsure()
         except StoreError as error:
             if not self._store_failing:
                 _logger.error("counts wait for the store to return: %s", error)

@@ -105,6 +105,8 @@ class Metrics(Collector):
         yield _gauge("proxyd_sessions_live", "Sessions in memory", self._sources.meter.live)
         yield _count("proxyd_connections", "Clients accepted", tally.accepted)
         yield _count("proxyd_connections_refused", "Clients over a limit", tally.refused)
+        over_rate = gateway.datagrams_over_rate
+        yield _count("proxyd_udp_datagrams_over_rate", "Datagrams dropped, too many", over_rate)
         relays = CounterMetricFamily("proxyd_relays", "Relays begun", labels=["protocol"])
         for protocol, number in tally.relays.items():
             relays.add_metric([protocol], number)

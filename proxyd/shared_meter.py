@@ -101,6 +101,7 @@ class SharedMeter(Meter):
         session = super()._adopt(grant)
         if session.status is not SessionStatus.ACTIVE and session.lease_id is not None:
             self._letting_go[session.id] = session
+            self._wake.set()
         return session
 
     def _exhausted(self, session: LiveSession) -> None:
@@ -120,12 +121,22 @@ class SharedMeter(Meter):
             self._wake.set()
 
     def _let_go(self, session_id: str, status: SessionStatus) -> None:
-        """Cut a session that is about to leave `active`, and report on it a last time."""
+        """Cut a session that is about to leave `active`, and report on it a last time.
+
+        One that is being leased has nothing to cut yet, and is let go as soon as it has.
+        """
         session = self._by_id.get(session_id)
         if session is not None:
             self.cut(session_id, status)
             self._letting_go[session_id] = session
             self._wake.set()
+        elif session_id in self._opening:
+            self._refuse_for_a_while(session_id, status)
+
+    def _refuse_for_a_while(self, session_id: str, status: SessionStatus) -> None:
+        """Refuse a session until its end is known; if it does not end after all, not for long."""
+        self._cut_unseen[session_id] = status
+        self._forget_at[session_id] = asyncio.get_running_loop().time() + CUT_SECONDS
 
     def _is_over(self, session_id: str, status: SessionStatus) -> None:
         """A session has left `active`: cut it; what was counted of a used-up one still arrives."""
@@ -251,9 +262,7 @@ class SharedMeter(Meter):
             self._letting_go.pop(session.id, None)
             if self._by_id.get(session.id) is session:
                 self._drop(session)
-                # Refuse it until its end is known; if it does not end after all, not for long.
-                self._cut_unseen[session.id] = session.status
-                self._forget_at[session.id] = asyncio.get_running_loop().time() + CUT_SECONDS
+                self._refuse_for_a_while(session.id, session.status)
 
     async def _catch_up(self) -> None:
         known = [each.id for each in self._by_id.values() if self._reports(each)]

@@ -14,7 +14,10 @@ class AlreadyClaimedError(CannotOpenError):
 
 
 class UnavailableError(StoreError):
-    """The database did not do it now; nothing was written, and trying again may succeed."""
+    """The database did not do it now, and trying again may succeed.
+
+    Nothing was written, unless a commit was made whose answer was lost.
+    """
 
 
 class ConstraintError(StoreError):

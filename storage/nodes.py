@@ -7,10 +7,15 @@ from storage.store import Transaction
 
 
 class SeenRow(NamedTuple):
-    """A node, and when it last said that it lives, by whatever the database's clock showed."""
+    """A node, and what changes each time it says that it lives.
+
+    `seen_at` is whatever the database's clock showed then, in whole seconds; `renewals` how often
+    it has said so.
+    """
 
     id: str
     seen_at: int
+    renewals: int
 
 
 async def insert(tx: Transaction, node_id: str, now: int) -> None:
@@ -27,7 +32,7 @@ async def lock(tx: Transaction, node_id: str) -> None:
 
 async def seen(tx: Transaction) -> list[SeenRow]:
     """Return every node."""
-    return await tx.all(SeenRow, "SELECT id, seen_at FROM nodes")
+    return await tx.all(SeenRow, "SELECT id, seen_at, renewals FROM nodes")
 
 
 async def leases(tx: Transaction, node_id: str | None) -> list[LeaseRow]:

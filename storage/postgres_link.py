@@ -18,7 +18,9 @@ ANSWERS_PER_TIMEOUT = 3
 # The server's clock, in whole seconds: daemons need not agree on the time.
 _NOW = "CAST(FLOOR(EXTRACT(EPOCH FROM clock_timestamp())) AS BIGINT)"
 _REGISTER = f"INSERT INTO nodes (id, started_at, seen_at) VALUES ($1, {_NOW}, {_NOW})"
-_RENEW = f"UPDATE nodes SET seen_at = {_NOW} WHERE id = $1 RETURNING seen_at"
+_RENEW = f"""
+    UPDATE nodes SET seen_at = {_NOW}, renewals = renewals + 1 WHERE id = $1 RETURNING seen_at
+"""
 
 
 class PostgresLink:

@@ -87,7 +87,8 @@ class Store(Protocol):
         """Run a unit in a transaction and commit it durably; an exception rolls it back.
 
         Raises:
-            UnavailableError: the database did not take it; nothing was written.
+            UnavailableError: the database did not take it; nothing was written, unless the
+                answer to the commit was lost. Whatever is repeated must bear that.
         """
 
     async def read(

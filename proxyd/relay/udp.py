@@ -70,6 +70,8 @@ def datagram_socket(here: Address, scope: int = 0) -> socket.socket | None:
 class Datagrams:
     """What all associations of a loop share.
 
+    `over_rate` counts datagrams that were dropped because their session had had too many of late.
+
     Args:
         loop: the event loop.
         poller: watches their sockets.
@@ -79,7 +81,17 @@ class Datagrams:
         allows: says whether the session of this identifier may have one more datagram relayed now.
     """
 
-    __slots__ = ("allows", "buffer", "closer", "loop", "policy", "poller", "resolver", "view")
+    __slots__ = (
+        "allows",
+        "buffer",
+        "closer",
+        "loop",
+        "over_rate",
+        "policy",
+        "poller",
+        "resolver",
+        "view",
+    )
 
     def __init__(
         self,
@@ -91,6 +103,7 @@ class Datagrams:
         allows: Callable[[str], bool],
     ) -> None:
         self.allows = allows
+        self.over_rate = 0
         self.loop = loop
         self.poller = poller
         self.closer = closer
@@ -374,7 +387,12 @@ class Association:
 
     def _may_relay(self, size: int) -> bool:
         """Say whether the session pays for a datagram, and has not had too many of late."""
-        return self._session.affords(size, self) and self._shared.allows(self._session.id)
+        if not self._session.affords(size, self):
+            return False
+        if self._shared.allows(self._session.id):
+            return True
+        self._shared.over_rate += 1
+        return False
 
     def _count(self, size: int) -> None:
         """Count what the kernel has just taken; the last byte of the budget ends the association.

@@ -142,6 +142,9 @@ class _Accepting:
     async def open(self, session_id: str) -> Grant:
         return grant(session_id)
 
+    async def forgo_unsure(self) -> None:
+        pass
+
     async def report(self, usages: Sequence[Usage]) -> list[Share]:
         return [Share(BUDGET_BYTES, is_used_up=False) for _ in usages]
 

@@ -838,6 +838,7 @@ async def test_a_session_has_so_many_datagrams_a_second_whatever_they_hold(
                     target.send(b"down", outer)
                 await until(lambda: all_read(service), "the proxy has read them")
                 assert waiting_at(target, first.own, second.own) == 9
+                assert service.daemon.gateway.datagrams_over_rate == 91 - 10
                 clock.now += 1
                 for _ in range(30):
                     second.send(target.address, b"")

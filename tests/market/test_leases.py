@@ -210,6 +210,26 @@ async def test_a_lease_whose_opening_was_not_confirmed_keeps_nobody_out(
     assert grant.granted_bytes == GB
 
 
+@pytest.mark.parametrize("failures", [1, 2])
+async def test_a_lease_that_nobody_is_sure_of_is_given_back_though_nobody_asks_again(
+    market: Market, failures: int
+) -> None:
+    _, bought = await buy(market)
+    leases = Leases(Interrupted(market.store, failures), market.identifiers, market.clock.seconds)
+    with pytest.raises(UnavailableError):
+        await leases.open(bought.session_id)
+    assert (await stored(market, bought)).bytes_leased == GB
+    if failures == 2:
+        with pytest.raises(UnavailableError):
+            await leases.forgo_unsure()
+    await leases.forgo_unsure()
+    assert (await stored(market, bought)).bytes_leased == 0
+    grant = await leases.open(bought.session_id)
+    await leases.forgo_unsure()
+    assert grant is not None
+    assert grant.granted_bytes == (await stored(market, bought)).bytes_leased == GB
+
+
 async def test_a_released_lease_gives_the_rest_back(market: Market) -> None:
     _, bought = await buy(market)
     grant = await lease(market, bought)

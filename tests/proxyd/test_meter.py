@@ -22,7 +22,8 @@ from proxyd.shared_meter import SharedMeter
 from proxyd.shares import Fence
 from proxyd.wire.events import Refusal
 from storage import nodes
-from storage.bandwidth import find
+from storage.bandwidth import find, leased_elsewhere
+from storage.errors import UnavailableError
 
 HERE, THERE = "198.51.100.1", "198.51.100.2"
 
@@ -94,6 +95,83 @@ async def test_a_session_that_ended_elsewhere_leaves_nothing_behind(market: Mark
     kept = [each for each in gc.get_objects() if isinstance(each, LiveSession)]
     assert [each for each in kept if each.id == bought.session_id] == []
     await meter.stop()
+
+
+@pytest.fixture
+async def shared_meter(market: Market) -> AsyncIterator[SharedMeter]:
+    """The meter of a node that others know."""
+    market.leases.node_id = "here"
+    await market.store.write(nodes.insert, "here", market.clock.seconds())
+    fence = Fence(lambda: 0.0)
+    made = SharedMeter(market.leases, market.clock.seconds, fence, connections_per_session=10)
+    yield made
+    await made.stop()
+
+
+@pytest.mark.parametrize("committed", [False, True])
+async def test_a_session_that_is_ended_elsewhere_while_it_is_leased_is_let_go_at_once(
+    market: Market,
+    shared_meter: SharedMeter,
+    monkeypatch: pytest.MonkeyPatch,
+    committed: bool,
+) -> None:
+    user = await market.person("10")
+    bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
+    cut = Notice(Topic.CUT, bought.session_id, SessionStatus.ENDED, "there").text
+    lease = market.leases.open
+
+    async def slow(session_id: str) -> Grant | None:
+        if not committed:
+            shared_meter.hear(cut)
+        grant = await lease(session_id)
+        shared_meter.hear(cut)
+        return grant
+
+    monkeypatch.setattr(market.leases, "open", slow)
+    assert await admitted(shared_meter, bought) is Refusal.OVER
+    await shared_meter.flush()
+    assert not await market.store.read(leased_elsewhere, bought.session_id, "there")
+    assert (await market.store.read(find, bought.session_id)).bytes_leased == 0
+
+
+async def test_a_session_that_is_not_ended_after_all_is_refused_for_a_moment_only(
+    market: Market, shared_meter: SharedMeter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxyd.shared_meter.CUT_SECONDS", 0.0)
+    user = await market.person("10")
+    bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
+    cut = Notice(Topic.CUT, bought.session_id, SessionStatus.ENDED, "there").text
+    lease = market.leases.open
+
+    async def slow(session_id: str) -> Grant | None:
+        shared_meter.hear(cut)
+        return await lease(session_id)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(market.leases, "open", slow)
+        assert await admitted(shared_meter, bought) is Refusal.OVER
+    await shared_meter.flush()
+    shared_meter._forget_old()
+    assert isinstance(await admitted(shared_meter, bought), LiveSession)
+
+
+async def test_the_meter_gives_back_what_it_is_not_sure_to_have(
+    market: Market, shared_meter: SharedMeter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = await market.person("10")
+    bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
+    write = market.store.write
+
+    async def unanswered(*unit: object, **values: object) -> None:
+        await write(*unit, **values)
+        raise UnavailableError("connection lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(market.store, "write", unanswered)
+        assert await admitted(shared_meter, bought) is Refusal.UNAVAILABLE
+    assert (await market.store.read(find, bought.session_id)).bytes_leased > 0
+    await shared_meter.flush()
+    assert (await market.store.read(find, bought.session_id)).bytes_leased == 0
 
 
 async def test_a_session_that_cannot_be_settled_holds_up_no_other(

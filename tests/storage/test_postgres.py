@@ -10,6 +10,7 @@ from support.waiting import until
 
 from storage import migrate
 from storage.errors import CannotOpenError, ConstraintError, UnavailableError
+from storage.nodes import seen
 from storage.open import open_store
 from storage.store import Transaction, probe
 
@@ -136,6 +137,22 @@ async def test_a_unit_that_lost_against_another_is_run_again(postgres_server: st
             return await tx.all(int, "SELECT balance FROM accounts WHERE balance <> 0")
 
         assert await store.read(balances) == [2, 2]
+        await store.close()
+
+
+async def test_two_signs_of_life_within_a_second_are_two(postgres_server: str) -> None:
+    async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
+        store = await open_store(url)
+        link = store.link(15.0)
+        assert link is not None
+        await link.connect(lambda _: None, lambda: None)
+        await link.register("here")
+        known = await store.read(seen)
+        for _ in range(20):
+            assert await link.renew("here")
+            known += await store.read(seen)
+        assert len(set(known)) == 21
+        await link.close()
         await store.close()
 
 
