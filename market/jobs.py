@@ -18,6 +18,7 @@ from market.ledger import Movement, Transfer, TransferIds
 from market.money import MICRO, Currency, shown
 from market.once import Remember, forget
 from market.states import JobStatus
+from storage import deploys as deploy_queries
 from storage import devices as device_queries
 from storage import jobs as queries
 from storage import ledger as ledger_queries
@@ -83,6 +84,15 @@ class Owned:
 
     job: JobRow
     paid: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A job for the device that runs it; of a replica, what its deploy says is to run."""
+
+    job: JobRow
+    image: str | None = None
+    command: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +192,7 @@ class Jobs:
         return await self._store.read(_find, user_id, job_id)
 
     async def find_open(self, job_id: str) -> JobRow:
-        """Return a waiting or running job of anybody, for whoever may want to do it.
+        """Return a waiting or running job of anybody, whole, for whoever may want to do it.
 
         Raises:
             MarketError: `job_not_found`, when there is none, or it is over.
@@ -221,13 +231,13 @@ class Jobs:
         """
         return await self._store.write(_accept, device.id, job_id, now=self._now())
 
-    async def work(self, device: DeviceRow, job_id: str) -> JobRow:
+    async def work(self, device: DeviceRow, job_id: str) -> Work:
         """Return a job for the device that runs it.
 
         Raises:
             MarketError: `job_not_found`, `attempt_not_current`.
         """
-        return await self._store.read(_held_by, device.id, job_id, None)
+        return await self._store.read(_work, device.id, job_id)
 
     async def page_of_device(
         self, device: DeviceRow, *, before: str, limit: int
@@ -571,6 +581,12 @@ async def _held_by(tx: Transaction, device_id: str, job_id: str, attempt: int | 
         raise MarketError(Code.JOB_NOT_FOUND)
     cancelled = job.status == JobStatus.CANCELLED and job.device_id == device_id
     raise MarketError(Code.ATTEMPT_NOT_CURRENT, CANCELLED if cancelled else None)
+
+
+async def _work(tx: Transaction, device_id: str, job_id: str) -> Work:
+    job = await _held_by(tx, device_id, job_id, None)
+    deploy = await deploy_queries.find(tx, job.deploy_id) if job.deploy_id is not None else None
+    return Work(job, deploy.image, deploy.command) if deploy is not None else Work(job)
 
 
 async def _move(tx: Transaction, job: JobRow, outcome: Outcome, earned: int, now: int) -> None:

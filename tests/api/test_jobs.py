@@ -245,23 +245,28 @@ async def test_no_list_shows_what_may_be_long(service: Service) -> None:
     assert len(str(await open_jobs(service))) < 500
 
 
-async def test_an_open_job_is_shown_whole_to_everybody(service: Service) -> None:
+async def test_an_open_job_is_shown_whole_to_its_buyer_and_to_workers(service: Service) -> None:
     buyer, owner = await service.person(credit="20"), await service.person()
     job_id = await put_up(service, buyer, description="run it", requirements="a GPU")
-    shown = {
-        **WANTED,
-        "id": job_id,
-        "status": "waiting",
-        "buyer_id": buyer.user_id,
-        "description": "run it",
-        "requirements": "a GPU",
-    }
-    answer = await service.call("GET", f"{MARKETPLACE}/{job_id}")
-    assert (answer.status, answer.body) == (200, {"ok": True, "job": shown})
+    path = f"{MARKETPLACE}/{job_id}"
+    shown = {**WANTED, "id": job_id, "status": "waiting", "buyer_id": buyer.user_id}
+    texts = {"description": "run it", "requirements": "a GPU"}
     device = await worker(service, owner)
-    await accept(service, device, job_id)
-    answer = await service.call("GET", f"{MARKETPLACE}/{job_id}")
-    assert answer.body["job"] == {**shown, "status": "running"}
+    for _ in range(2):
+        for answer in (
+            await service.call("GET", path),
+            await service.call("GET", path, token=owner.token),
+        ):
+            assert (answer.status, answer.body) == (200, {"ok": True, "job": shown})
+        for answer in (
+            await service.call("GET", path, token=buyer.token),
+            await as_worker(service, device, "GET", path),
+        ):
+            assert (answer.status, answer.body) == (200, {"ok": True, "job": {**shown, **texts}})
+        await accept(service, device, job_id)
+        shown["status"] = "running"
+    refused(await service.call("GET", path, token="nonsense"), "unauthorized", None, 401)
+    refused(await as_worker(service, "none", "GET", path), "worker_unauthorized", None, 401)
     await report(service, device, job_id, "complete")
     for gone in (job_id, UNKNOWN, *MALFORMED):
         refused(await service.call("GET", f"{MARKETPLACE}/{gone}"), "job_not_found", None, 404)

@@ -14,7 +14,7 @@ from market.audit import audit_ledger
 from market.bounds import Bounds
 from market.devices import Devices
 from market.errors import Code, MarketError
-from market.jobs import Jobs, NewJob
+from market.jobs import Jobs, NewJob, Work
 from market.money import MICRO, Currency
 from market.states import JobStatus
 from storage import jobs as queries
@@ -230,7 +230,7 @@ async def test_accepting_lets_the_device_run_the_job(market: Market) -> None:
     assert job == await stored(market, job_id)
     assert (job.status, job.device_id, job.attempts) == (JobStatus.RUNNING, device.id, 1)
     assert job.accepted_at == market.clock.now
-    assert await market.jobs.work(device, job_id) == job
+    assert await market.jobs.work(device, job_id) == Work(job)
     assert await held(market, buyer) == 10 * MICRO
     assert await history(market, job_id) == [(1, device.id, market.clock.now, None, None)]
 
