@@ -32,7 +32,8 @@ TITLE_MAX_CHARACTERS = 200
 TEXT_MAX_CHARACTERS = 20_000
 DURATION_MAX_HOURS = 8_760
 PRICE_MAX = 1_000_000 * MICRO
-ATTEMPTS_MAX = 3
+# Owners of devices, not devices or attempts: anybody may register as many devices as they like.
+OWNERS_MAX = 3
 SILENCE_SECONDS = 600
 QUIET_SECONDS = 90
 QUIET_MAX_JOBS = 10_000
@@ -266,7 +267,7 @@ class Jobs:
     async def fail(
         self, device: DeviceRow, job_id: str, reason: str, *, attempt: int | None = None
     ) -> None:
-        """Take a job back that a device could not do; after the last attempt it has failed.
+        """Take a job back that a device could not do; its owner's others do not get it either.
 
         Raises:
             MarketError: `job_not_found`, `attempt_not_current`.
@@ -392,8 +393,8 @@ class Jobs:
     async def _retry(
         self, tx: Transaction, moment: Moment, job: JobRow, reason: str, attempt: str
     ) -> None:
-        """Put a running job up again; after its last attempt it has failed."""
-        over = job.attempts >= ATTEMPTS_MAX
+        """Put a running job up again; when so many owners' devices did not do it, it has failed."""
+        over = await queries.count_unsuccessful(tx, job.id, job.attempts) >= OWNERS_MAX
         status = JobStatus.FAILED if over else JobStatus.WAITING
         outcome = Outcome(status, failure_reason=reason, attempt=attempt)
         if over:
@@ -560,8 +561,8 @@ async def _accept(tx: Transaction, device_id: str, job_id: str, *, now: int) -> 
         raise MarketError(Code.JOB_NOT_FOUND)
     if job.status == JobStatus.RUNNING and job.device_id == device_id:
         return job
-    failed = await queries.has_failed(tx, job_id=job_id, device_id=device_id)
-    if job.status == JobStatus.WAITING and failed:
+    excluded = await queries.has_no_chance(tx, job_id=job_id, device_id=device_id)
+    if job.status == JobStatus.WAITING and excluded:
         raise MarketError(Code.JOB_FAILED_HERE)
     raise MarketError(Code.JOB_NOT_WAITING)
 

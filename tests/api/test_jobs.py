@@ -183,8 +183,10 @@ async def test_of_many_who_accept_at_once_one_wins(service: Service) -> None:
 
 
 async def test_a_change_of_status_is_read_at_once(service: Service) -> None:
-    buyer, owner = await service.person(credit="100"), await service.person()
-    device = await worker(service, owner)
+    buyer, owner, other = (
+        await service.person(credit="100"),
+        *[await service.person() for _ in range(2)],
+    )
 
     async def statuses(job_id: str) -> tuple[list[str], str]:
         shown = [job["status"] for job in await open_jobs(service) if job["id"] == job_id]
@@ -193,11 +195,12 @@ async def test_a_change_of_status_is_read_at_once(service: Service) -> None:
     for _ in range(5):
         job_id = await put_up(service, buyer, price_credit=1)
         assert await statuses(job_id) == (["waiting"], "waiting")
+        device = await worker(service, owner)
         await accept(service, device, job_id)
         assert await statuses(job_id) == (["running"], "running")
         assert (await report(service, device, job_id, "fail", {"reason": "x"})).status == 200
         assert await statuses(job_id) == (["waiting"], "waiting")
-        device = await worker(service, owner)
+        device = await worker(service, other)
         await accept(service, device, job_id)
         assert (await report(service, device, job_id, "complete")).status == 200
         assert await statuses(job_id) == ([], "completed")
@@ -372,15 +375,17 @@ async def test_a_failed_job_waits_again_and_the_report_comes_too_late_twice(
 
 
 async def test_after_three_failures_the_price_comes_back(service: Service) -> None:
-    buyer, owner = await service.person(credit="10"), await service.person()
+    buyer = await service.person(credit="10")
     job_id = await put_up(service, buyer)
     for attempt in (1, 2, 3):
         assert await credits_of(service, buyer) == 0
+        owner = await service.person()
         device = await worker(service, owner)
         assert (await accept(service, device, job_id)).body["job"]["attempt"] == attempt
         await report(service, device, job_id, "fail", {"reason": "no GPU"})
         if attempt < 3:
-            refused(await accept(service, device, job_id), "job_failed_here", None)
+            for own_one in (device, await worker(service, owner)):
+                refused(await accept(service, own_one, job_id), "job_failed_here", None)
     job = await own(service, buyer, job_id)
     assert (job["status"], job["attempts"], job["failure_reason"]) == ("failed", 3, "no GPU")
     assert "result" not in job

@@ -446,7 +446,7 @@ async def test_a_life_that_succeeds_in_words(market: Market) -> None:
     assert await shape(market, user, deploy_id) == ("running", 1)
     await market.jobs.fail(worker, second.id, "no memory")
     assert await shape(market, user, deploy_id) == ("queued", 0)
-    other = await device(market, owner)
+    other = await device(market, await market.person())
     await market.jobs.accept(other, second.id)
     await market.jobs.complete(other, second.id, "done")
     assert await shape(market, user, deploy_id) == ("completed", 0)
@@ -462,7 +462,7 @@ async def test_a_replica_that_fails_three_times_is_released(market: Market) -> N
     await market.jobs.complete(worker, first.id, "done")
     for _ in range(3):
         assert await shape(market, user, deploy_id) == ("queued", 0)
-        worker = await device(market, owner)
+        worker = await device(market, await market.person())
         await market.jobs.accept(worker, second.id)
         await market.jobs.fail(worker, second.id, "no memory")
     assert await shape(market, user, deploy_id) == ("failed", 0)
