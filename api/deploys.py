@@ -31,7 +31,8 @@ PaymentType = Literal["usd", "credit"]
 class DeployRequest(Struct):
     """What to run, on which GPUs, for how many hours, and what to pay with.
 
-    `image` and `command` are told to the workers that run it.
+    `image` and `command` are told to each worker that has accepted a replica, and anybody may be
+    one: keep secrets out of them.
     """
 
     job_name: RequiredText

@@ -24,7 +24,10 @@ Attempt = Annotated[int, Meta(ge=1, le=1_000)]
 
 
 class CreateRequest(Struct):
-    """What is to be done, for how many credits, and how many hours it may take."""
+    """What is to be done, for how many credits, and how many hours it may take.
+
+    Every worker device may read the texts before it accepts: keep secrets out of them.
+    """
 
     title: Annotated[str, Meta(min_length=1, max_length=200)]
     job_type: JobType
@@ -67,10 +70,10 @@ class MarketplaceReply(Reply, kw_only=True):
 
 
 class OpenJob(JobItem, kw_only=True):
-    """An open job, whole, for whoever may want to do it."""
+    """An open job; its texts are for its buyer, and for worker devices, who may want to do it."""
 
-    description: str
-    requirements: str
+    description: str | UnsetType = UNSET
+    requirements: str | UnsetType = UNSET
 
 
 class OpenJobReply(Reply, kw_only=True):
@@ -135,7 +138,10 @@ class AcceptReply(Reply, kw_only=True):
 
 
 class Work(Struct):
-    """What a device is to run, and until when that is worth its price."""
+    """What a device is to run, and until when that is worth its price.
+
+    `image` and `command` are those of the deploy that the job is a replica of, if it names them.
+    """
 
     id: str
     title: str
@@ -146,6 +152,8 @@ class Work(Struct):
     description: str
     requirements: str
     attempt: int
+    image: str | UnsetType = UNSET
+    command: str | UnsetType = UNSET
 
 
 class WorkReply(Reply, kw_only=True):
@@ -215,6 +223,7 @@ class JobRoutes:
                 "Look at an open job",
                 self.open_job,
                 OpenJobReply,
+                auth=Auth.OPTIONAL_EITHER,
                 errors=(Code.JOB_NOT_FOUND,),
             ),
             Route(
@@ -339,15 +348,13 @@ class JobRoutes:
         return MarketplaceReply(jobs=[_item(job) for job in shown], next_cursor=cursor)
 
     async def open_job(self, call: Call[Nothing, Any]) -> OpenJobReply:
-        """Return an open job of anybody."""
+        """Return an open job of anybody; strangers are not told what is in it."""
         job = await self._jobs.find_open(_job_id(call))
-        return OpenJobReply(
-            job=OpenJob(
-                **msgspec.structs.asdict(_item(job)),
-                description=job.description,
-                requirements=job.requirements,
-            )
-        )
+        shown = OpenJob(**msgspec.structs.asdict(_item(job)))
+        is_buyer = call.login is not None and call.user_id == job.user_id
+        if is_buyer or call.worker is not None:
+            shown.description, shown.requirements = job.description, job.requirements
+        return OpenJobReply(job=shown)
 
     async def create(self, call: Call[CreateRequest, Any]) -> CreateReply:
         """Put a job up."""
@@ -412,8 +419,8 @@ class JobRoutes:
 
     async def work(self, call: Call[Nothing, Any]) -> WorkReply:
         """Return what the device is to run."""
-        job = await self._jobs.work(call.device, _job_id(call))
-        item = _item(job)
+        work = await self._jobs.work(call.device, _job_id(call))
+        job, item = work.job, _item(work.job)
         return WorkReply(
             job=Work(
                 id=item.id,
@@ -425,6 +432,8 @@ class JobRoutes:
                 description=job.description,
                 requirements=job.requirements,
                 attempt=job.attempts,
+                image=UNSET if work.image is None else work.image,
+                command=UNSET if work.command is None else work.command,
             )
         )
 

@@ -38,12 +38,15 @@ SECURITY_OF_AUTH: dict[Auth, list[dict[str, list[str]]]] = {
     Auth.NONE: [],
     Auth.JWT: [{"session": []}],
     Auth.OPTIONAL_JWT: [{}, {"session": []}],
+    Auth.OPTIONAL_EITHER: [{}, {"session": []}, {"worker": []}],
     Auth.WORKER: [{"worker": []}],
 }
-REFUSAL_OF_AUTH = {
-    Auth.JWT: Code.UNAUTHORIZED,
-    Auth.OPTIONAL_JWT: Code.UNAUTHORIZED,
-    Auth.WORKER: Code.WORKER_UNAUTHORIZED,
+REFUSALS_OF_AUTH: dict[Auth, tuple[Code, ...]] = {
+    Auth.NONE: (),
+    Auth.JWT: (Code.UNAUTHORIZED,),
+    Auth.OPTIONAL_JWT: (Code.UNAUTHORIZED,),
+    Auth.OPTIONAL_EITHER: (Code.UNAUTHORIZED, Code.WORKER_UNAUTHORIZED),
+    Auth.WORKER: (Code.WORKER_UNAUTHORIZED,),
 }
 
 REPLAYED = {
@@ -280,8 +283,7 @@ def _market_refusals(route: Route) -> list[Code]:
         codes.insert(0, Code.INVALID_FIELD)
     if route.idempotent:
         codes.append(Code.IDEMPOTENCY_KEY_REUSED)
-    if route.auth in REFUSAL_OF_AUTH:
-        codes.append(REFUSAL_OF_AUTH[route.auth])
+    codes += REFUSALS_OF_AUTH[route.auth]
     return list(dict.fromkeys(codes))
 
 

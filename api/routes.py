@@ -16,11 +16,15 @@ from storage.devices import DeviceRow
 
 
 class Auth(Enum):
-    """What a caller must show; who shows nothing is nobody where that is optional."""
+    """What a caller must show; who shows nothing is nobody where that is optional.
+
+    `OPTIONAL_EITHER` is the token of a person, or of a worker device, or nothing.
+    """
 
     NONE = auto()
     JWT = auto()
     OPTIONAL_JWT = auto()
+    OPTIONAL_EITHER = auto()
     WORKER = auto()
 
 

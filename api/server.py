@@ -273,11 +273,11 @@ class HttpServer:
         login, worker = None, None
         identity = client
         try:
-            is_somebody = route.auth is Auth.OPTIONAL_JWT and "Authorization" in request.headers
-            if route.auth is Auth.JWT or is_somebody:
+            auth = _shown_auth(route.auth, request.headers)
+            if auth is Auth.JWT:
                 login = await self._authenticate(_bearer(request))
                 identity = login.session_id
-            elif route.auth is Auth.WORKER:
+            elif auth is Auth.WORKER:
                 worker = await self._authenticate_worker(_worker_token(request))
                 identity = worker.id
         finally:
@@ -377,6 +377,15 @@ class _Connection(RequestHandler):
         error = kwargs.get("exc_info")
         level = logging.INFO if isinstance(error, web.RequestPayloadError) else logging.ERROR
         _logger.log(level, "%s: %s", args[0] if args else "failed", type(error).__name__)
+
+
+def _shown_auth(auth: Auth, headers: Mapping[str, str]) -> Auth:
+    """Return what a caller must show in the end: what is optional counts once it is shown."""
+    if auth is Auth.OPTIONAL_EITHER and "X-Worker-Token" in headers:
+        return Auth.WORKER
+    if auth in (Auth.OPTIONAL_EITHER, Auth.OPTIONAL_JWT):
+        return Auth.JWT if "Authorization" in headers else Auth.NONE
+    return auth
 
 
 def _bearer(request: web.BaseRequest) -> str:

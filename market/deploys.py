@@ -51,7 +51,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class NewDeploy:
-    """What a buyer wants to run; `image` and `command` are told to whoever runs it."""
+    """What a buyer wants to run; `image` and `command` are told to whoever runs it, in `Work`."""
 
     job_name: str
     job_type: str
@@ -230,16 +230,10 @@ class Deploys:
 
 
 def _description(deploy: DeployRow, number: int) -> str:
-    """Return what whoever runs a replica is told."""
-    lines = [
-        f"Replica {number} of {deploy.replicas} of the deploy {deploy.id}",
-        f"Type: {deploy.job_type}",
-    ]
-    if deploy.image is not None:
-        lines.append(f"Image: {deploy.image}")
-    if deploy.command is not None:
-        lines.append(f"Command: {deploy.command}")
-    return "\n".join(lines)
+    """Return what a worker may know of a replica before it runs it."""
+    return (
+        f"Replica {number} of {deploy.replicas} of the deploy {deploy.id}\nType: {deploy.job_type}"
+    )
 
 
 def _check(new: NewDeploy) -> None:

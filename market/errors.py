@@ -101,7 +101,7 @@ class Code(Enum):
     JOB_FAILED_HERE = (
         "job_failed_here",
         Kind.INVALID,
-        "This device has failed at the job before; another one may take it.",
+        "A device of the same owner has failed at the job, or lost it twice; others may take it.",
     )
     JOB_OVER = "job_over", Kind.INVALID, "The job is over; it can not be cancelled any more."
     ATTEMPT_NOT_CURRENT = (

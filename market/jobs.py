@@ -18,6 +18,7 @@ from market.ledger import Movement, Transfer, TransferIds
 from market.money import MICRO, Currency, shown
 from market.once import Remember, forget
 from market.states import JobStatus
+from storage import deploys as deploy_queries
 from storage import devices as device_queries
 from storage import jobs as queries
 from storage import ledger as ledger_queries
@@ -31,7 +32,8 @@ TITLE_MAX_CHARACTERS = 200
 TEXT_MAX_CHARACTERS = 20_000
 DURATION_MAX_HOURS = 8_760
 PRICE_MAX = 1_000_000 * MICRO
-ATTEMPTS_MAX = 3
+# Owners of devices, not devices or attempts: anybody may register as many devices as they like.
+OWNERS_MAX = 3
 SILENCE_SECONDS = 600
 QUIET_SECONDS = 90
 QUIET_MAX_JOBS = 10_000
@@ -83,6 +85,15 @@ class Owned:
 
     job: JobRow
     paid: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A job for the device that runs it; of a replica, what its deploy says is to run."""
+
+    job: JobRow
+    image: str | None = None
+    command: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +193,7 @@ class Jobs:
         return await self._store.read(_find, user_id, job_id)
 
     async def find_open(self, job_id: str) -> JobRow:
-        """Return a waiting or running job of anybody, for whoever may want to do it.
+        """Return a waiting or running job of anybody, whole, for whoever may want to do it.
 
         Raises:
             MarketError: `job_not_found`, when there is none, or it is over.
@@ -221,13 +232,13 @@ class Jobs:
         """
         return await self._store.write(_accept, device.id, job_id, now=self._now())
 
-    async def work(self, device: DeviceRow, job_id: str) -> JobRow:
+    async def work(self, device: DeviceRow, job_id: str) -> Work:
         """Return a job for the device that runs it.
 
         Raises:
             MarketError: `job_not_found`, `attempt_not_current`.
         """
-        return await self._store.read(_held_by, device.id, job_id, None)
+        return await self._store.read(_work, device.id, job_id)
 
     async def page_of_device(
         self, device: DeviceRow, *, before: str, limit: int
@@ -256,7 +267,7 @@ class Jobs:
     async def fail(
         self, device: DeviceRow, job_id: str, reason: str, *, attempt: int | None = None
     ) -> None:
-        """Take a job back that a device could not do; after the last attempt it has failed.
+        """Take a job back that a device could not do; its owner's others do not get it either.
 
         Raises:
             MarketError: `job_not_found`, `attempt_not_current`.
@@ -382,8 +393,8 @@ class Jobs:
     async def _retry(
         self, tx: Transaction, moment: Moment, job: JobRow, reason: str, attempt: str
     ) -> None:
-        """Put a running job up again; after its last attempt it has failed."""
-        over = job.attempts >= ATTEMPTS_MAX
+        """Put a running job up again; when so many owners' devices did not do it, it has failed."""
+        over = await queries.count_unsuccessful(tx, job.id, job.attempts) >= OWNERS_MAX
         status = JobStatus.FAILED if over else JobStatus.WAITING
         outcome = Outcome(status, failure_reason=reason, attempt=attempt)
         if over:
@@ -550,8 +561,8 @@ async def _accept(tx: Transaction, device_id: str, job_id: str, *, now: int) -> 
         raise MarketError(Code.JOB_NOT_FOUND)
     if job.status == JobStatus.RUNNING and job.device_id == device_id:
         return job
-    failed = await queries.has_failed(tx, job_id=job_id, device_id=device_id)
-    if job.status == JobStatus.WAITING and failed:
+    excluded = await queries.has_no_chance(tx, job_id=job_id, device_id=device_id)
+    if job.status == JobStatus.WAITING and excluded:
         raise MarketError(Code.JOB_FAILED_HERE)
     raise MarketError(Code.JOB_NOT_WAITING)
 
@@ -571,6 +582,12 @@ async def _held_by(tx: Transaction, device_id: str, job_id: str, attempt: int | 
         raise MarketError(Code.JOB_NOT_FOUND)
     cancelled = job.status == JobStatus.CANCELLED and job.device_id == device_id
     raise MarketError(Code.ATTEMPT_NOT_CURRENT, CANCELLED if cancelled else None)
+
+
+async def _work(tx: Transaction, device_id: str, job_id: str) -> Work:
+    job = await _held_by(tx, device_id, job_id, None)
+    deploy = await deploy_queries.find(tx, job.deploy_id) if job.deploy_id is not None else None
+    return Work(job, deploy.image, deploy.command) if deploy is not None else Work(job)
 
 
 async def _move(tx: Transaction, job: JobRow, outcome: Outcome, earned: int, now: int) -> None:

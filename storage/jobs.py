@@ -91,6 +91,17 @@ class EarnedRow(NamedTuple):
 # Users take turns among so many of the oldest: whoever has more has been refused long before.
 TURNS_MAX_ROWS = 10_000
 
+# How often the devices of one owner may have a job: giving up uses all of it, vanishing a half, so
+# that a machine which was restarted may go on, and none can hold a job for ever.
+CHANCES = 2
+_CHANCES_USED = """(
+    SELECT COALESCE(SUM(CASE a.outcome WHEN 'failed' THEN 2 WHEN 'lost' THEN 1 ELSE 0 END), 0)
+    FROM job_attempts AS a
+    JOIN devices AS theirs ON theirs.id = a.device_id
+    JOIN devices AS own ON own.user_id = theirs.user_id
+    WHERE a.job_id = :job_id AND own.id = :device_id
+)"""
+
 _COLUMNS = ", ".join(JobRow._fields)
 _VALUES = ", ".join(f":{name}" for name in JobRow._fields)
 _JOB = f"SELECT {_COLUMNS} FROM jobs"
@@ -188,10 +199,7 @@ async def start(tx: Transaction, *, job_id: str, device_id: str, now: int) -> Jo
         f"""
         UPDATE jobs
         SET status = 'running', device_id = :device_id, accepted_at = :now, attempts = attempts + 1
-        WHERE id = :job_id AND status = 'waiting' AND NOT EXISTS (
-            SELECT 1 FROM job_attempts AS a
-            WHERE a.job_id = :job_id AND a.device_id = :device_id AND a.outcome = 'failed'
-        )
+        WHERE id = :job_id AND status = 'waiting' AND {_CHANCES_USED} < {CHANCES}
         RETURNING {_COLUMNS}
         """,
         job_id=job_id,
@@ -280,18 +288,25 @@ async def has_attempted(tx: Transaction, *, job_id: str, device_id: str) -> bool
     return found is not None
 
 
-async def has_failed(tx: Transaction, *, job_id: str, device_id: str) -> bool:
-    """Say whether a device has given up on a job."""
-    found = await tx.one(
+async def has_no_chance(tx: Transaction, *, job_id: str, device_id: str) -> bool:
+    """Say whether a device gets a job no more, because of what its owner's did with it."""
+    used = await tx.one(int, f"SELECT {_CHANCES_USED}", job_id=job_id, device_id=device_id)
+    return (used or 0) >= CHANCES
+
+
+async def count_unsuccessful(tx: Transaction, job_id: str, attempt: int) -> int:
+    """Return how many owners of devices did not do a job, with the one of this attempt."""
+    counted = await tx.one(
         int,
         """
-        SELECT 1 FROM job_attempts
-        WHERE job_id = :job_id AND device_id = :device_id AND outcome = 'failed'
+        SELECT COUNT(DISTINCT d.user_id) FROM job_attempts AS a
+        JOIN devices AS d ON d.id = a.device_id
+        WHERE a.job_id = :job_id AND (a.outcome IN ('failed', 'lost') OR a.attempt = :attempt)
         """,
         job_id=job_id,
-        device_id=device_id,
+        attempt=attempt,
     )
-    return found is not None
+    return counted or 0
 
 
 async def quiet(tx: Transaction, *, quiet_since: int, limit: int) -> list[QuietRow]:

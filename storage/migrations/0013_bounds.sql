@@ -32,3 +32,9 @@ CREATE INDEX referrals_pending ON referrals (created_at) WHERE paid_at IS NULL;
 CREATE INDEX referrals_by_day ON referrals (paid_at, referrer_bonus, referred_bonus);
 DROP INDEX referrals_by_referrer;
 CREATE INDEX referrals_by_referrer ON referrals (referrer_id, paid_at);
+
+-- What a deploy runs is told by the deploy, to whoever runs it, and no more in the texts of its jobs.
+UPDATE jobs SET description = (
+    SELECT 'A replica of the deploy ' || d.id || '
+Type: ' || d.job_type FROM deploys AS d WHERE d.id = jobs.deploy_id
+) WHERE deploy_id IN (SELECT id FROM deploys WHERE image IS NOT NULL OR command IS NOT NULL);

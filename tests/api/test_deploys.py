@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from support.service import Answer, Person, Service, running_in
 
@@ -142,10 +143,39 @@ async def test_a_deploy_shows_what_was_asked_for_and_how_it_is(service: Service)
     job_id = deploy["job_ids"][0]
     await service.call("POST", f"/api/jobs/{job_id}/accept", headers=worker)
     work = await service.call("GET", f"/api/worker/jobs/{job_id}", headers=worker)
-    assert (
-        "Type: Jupyter\nImage: jupyter/scipy-notebook\nCommand: start-notebook.sh"
-        in (work.body["job"]["description"])
-    )
+    assert {name: work.body["job"][name] for name in ("image", "command")} == {
+        "image": asked["image"],
+        "command": asked["command"],
+    }
+    assert work.body["job"]["description"].endswith("Type: Jupyter")
+
+
+async def test_what_a_deploy_runs_is_told_to_whoever_runs_it_and_to_nobody_else(
+    service: Service,
+) -> None:
+    buyer = await service.person(usd="100")
+    secret = "run --api-key SECRET123"
+    deploy_id = await created(service, buyer, image="example/secret:1", command=secret)
+    deploy = (await service.call("GET", f"{CREATE}/{deploy_id}", token=buyer.token)).body["deploy"]
+    (job_id,) = deploy["job_ids"]
+    worker, idle = [await worker_of(service, await service.person()) for _ in range(2)]
+
+    async def seen(path: str, **shown: Any) -> str:
+        return msgspec.json.encode((await service.call("GET", path, **shown)).body).decode()
+
+    open_job, work = f"/api/marketplace/jobs/{job_id}", f"/api/worker/jobs/{job_id}"
+    await service.call("POST", f"/api/jobs/{job_id}/accept", headers=worker)
+    for path, shown in (
+        ("/api/marketplace/jobs", {}),
+        (open_job, {}),
+        (open_job, {"headers": idle}),
+        (open_job, {"token": (await service.person()).token}),
+        (work, {"headers": idle}),
+    ):
+        text = await seen(path, **shown)
+        assert "SECRET123" not in text
+        assert "example/secret" not in text
+    assert "SECRET123" in await seen(work, headers=worker)
 
 
 async def test_what_a_deploy_has_paid_is_shown_once_it_is_over(service: Service) -> None:

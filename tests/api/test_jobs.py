@@ -183,8 +183,10 @@ async def test_of_many_who_accept_at_once_one_wins(service: Service) -> None:
 
 
 async def test_a_change_of_status_is_read_at_once(service: Service) -> None:
-    buyer, owner = await service.person(credit="100"), await service.person()
-    device = await worker(service, owner)
+    buyer, owner, other = (
+        await service.person(credit="100"),
+        *[await service.person() for _ in range(2)],
+    )
 
     async def statuses(job_id: str) -> tuple[list[str], str]:
         shown = [job["status"] for job in await open_jobs(service) if job["id"] == job_id]
@@ -193,11 +195,12 @@ async def test_a_change_of_status_is_read_at_once(service: Service) -> None:
     for _ in range(5):
         job_id = await put_up(service, buyer, price_credit=1)
         assert await statuses(job_id) == (["waiting"], "waiting")
+        device = await worker(service, owner)
         await accept(service, device, job_id)
         assert await statuses(job_id) == (["running"], "running")
         assert (await report(service, device, job_id, "fail", {"reason": "x"})).status == 200
         assert await statuses(job_id) == (["waiting"], "waiting")
-        device = await worker(service, owner)
+        device = await worker(service, other)
         await accept(service, device, job_id)
         assert (await report(service, device, job_id, "complete")).status == 200
         assert await statuses(job_id) == ([], "completed")
@@ -245,23 +248,28 @@ async def test_no_list_shows_what_may_be_long(service: Service) -> None:
     assert len(str(await open_jobs(service))) < 500
 
 
-async def test_an_open_job_is_shown_whole_to_everybody(service: Service) -> None:
+async def test_an_open_job_is_shown_whole_to_its_buyer_and_to_workers(service: Service) -> None:
     buyer, owner = await service.person(credit="20"), await service.person()
     job_id = await put_up(service, buyer, description="run it", requirements="a GPU")
-    shown = {
-        **WANTED,
-        "id": job_id,
-        "status": "waiting",
-        "buyer_id": buyer.user_id,
-        "description": "run it",
-        "requirements": "a GPU",
-    }
-    answer = await service.call("GET", f"{MARKETPLACE}/{job_id}")
-    assert (answer.status, answer.body) == (200, {"ok": True, "job": shown})
+    path = f"{MARKETPLACE}/{job_id}"
+    shown = {**WANTED, "id": job_id, "status": "waiting", "buyer_id": buyer.user_id}
+    texts = {"description": "run it", "requirements": "a GPU"}
     device = await worker(service, owner)
-    await accept(service, device, job_id)
-    answer = await service.call("GET", f"{MARKETPLACE}/{job_id}")
-    assert answer.body["job"] == {**shown, "status": "running"}
+    for _ in range(2):
+        for answer in (
+            await service.call("GET", path),
+            await service.call("GET", path, token=owner.token),
+        ):
+            assert (answer.status, answer.body) == (200, {"ok": True, "job": shown})
+        for answer in (
+            await service.call("GET", path, token=buyer.token),
+            await as_worker(service, device, "GET", path),
+        ):
+            assert (answer.status, answer.body) == (200, {"ok": True, "job": {**shown, **texts}})
+        await accept(service, device, job_id)
+        shown["status"] = "running"
+    refused(await service.call("GET", path, token="nonsense"), "unauthorized", None, 401)
+    refused(await as_worker(service, "none", "GET", path), "worker_unauthorized", None, 401)
     await report(service, device, job_id, "complete")
     for gone in (job_id, UNKNOWN, *MALFORMED):
         refused(await service.call("GET", f"{MARKETPLACE}/{gone}"), "job_not_found", None, 404)
@@ -367,15 +375,17 @@ async def test_a_failed_job_waits_again_and_the_report_comes_too_late_twice(
 
 
 async def test_after_three_failures_the_price_comes_back(service: Service) -> None:
-    buyer, owner = await service.person(credit="10"), await service.person()
+    buyer = await service.person(credit="10")
     job_id = await put_up(service, buyer)
     for attempt in (1, 2, 3):
         assert await credits_of(service, buyer) == 0
+        owner = await service.person()
         device = await worker(service, owner)
         assert (await accept(service, device, job_id)).body["job"]["attempt"] == attempt
         await report(service, device, job_id, "fail", {"reason": "no GPU"})
         if attempt < 3:
-            refused(await accept(service, device, job_id), "job_failed_here", None)
+            for own_one in (device, await worker(service, owner)):
+                refused(await accept(service, own_one, job_id), "job_failed_here", None)
     job = await own(service, buyer, job_id)
     assert (job["status"], job["attempts"], job["failure_reason"]) == ("failed", 3, "no GPU")
     assert "result" not in job

@@ -184,12 +184,14 @@ async def test_whoever_runs_a_replica_is_told_what(market: Market) -> None:
     jobs = await open_jobs(market)
     assert [job.description for job in jobs] == [
         f"Replica 1 of 1 of the deploy {plain}\nType: Training",
-        *(
-            f"Replica {number} of 2 of the deploy {deploy_id}\nType: Jupyter\n"
-            "Image: registry.example.com/model:7\nCommand: train --epochs 3"
-            for number in (1, 2)
-        ),
+        *(f"Replica {number} of 2 of the deploy {deploy_id}\nType: Jupyter" for number in (1, 2)),
     ]
+    worker = await device(market, await market.person())
+    expected = [(None, None), *[(told["image"], told["command"])] * 2]
+    for job, what in zip(jobs, expected, strict=True):
+        await market.jobs.accept(worker, job.id)
+        work = await market.jobs.work(worker, job.id)
+        assert (work.job.id, work.image, work.command) == (job.id, *what)
     row = (await market.deploys.find(user, deploy_id)).row
     assert (row.image, row.command) == (told["image"], told["command"])
 
@@ -350,6 +352,16 @@ async def test_cancelling_again_changes_nothing(market: Market) -> None:
     assert await shape(market, user, deploy_id) == ("cancelled", 0)
 
 
+async def test_cancelling_reads_the_deploy_once(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user, owner = await market.person("100"), await market.person()
+    deploy_id = await begun(market, user, owner, USD)
+    reads = counted(market.store, "read", monkeypatch)
+    await market.deploys.cancel(user, deploy_id)
+    assert len(reads) == 1
+
+
 async def test_cancelling_twenty_times_at_once_settles_once(market: Market) -> None:
     user, owner = await market.person("100"), await market.person()
     deploy_id = await begun(market, user, owner, USD)
@@ -434,7 +446,7 @@ async def test_a_life_that_succeeds_in_words(market: Market) -> None:
     assert await shape(market, user, deploy_id) == ("running", 1)
     await market.jobs.fail(worker, second.id, "no memory")
     assert await shape(market, user, deploy_id) == ("queued", 0)
-    other = await device(market, owner)
+    other = await device(market, await market.person())
     await market.jobs.accept(other, second.id)
     await market.jobs.complete(other, second.id, "done")
     assert await shape(market, user, deploy_id) == ("completed", 0)
@@ -450,7 +462,7 @@ async def test_a_replica_that_fails_three_times_is_released(market: Market) -> N
     await market.jobs.complete(worker, first.id, "done")
     for _ in range(3):
         assert await shape(market, user, deploy_id) == ("queued", 0)
-        worker = await device(market, owner)
+        worker = await device(market, await market.person())
         await market.jobs.accept(worker, second.id)
         await market.jobs.fail(worker, second.id, "no memory")
     assert await shape(market, user, deploy_id) == ("failed", 0)

@@ -191,12 +191,13 @@ class Marketplace(RuleBasedStateMachine):
         return Usage(bought.session_id, grant.lease_id, used)
 
     def _settled(self) -> None:
-        """Charge for sessions that have left `active`: their bytes, rounded down."""
+        """Charge for sessions that have left `active`: their bytes, rounded down, 1 at least."""
         for session_id, user in list(self.active.items()):
             session = self.run(self.store.read(bandwidth_queries.find, session_id))
             assert session is not None
             if session.status != "active":
                 owed = session.bytes_used * session.price_per_gb // GB
+                owed = max(owed, 1) if session.bytes_used else 0
                 self.wealth[user, Currency.USD] -= owed
                 self.revenue[Currency.USD] += owed
                 del self.active[session_id]
@@ -223,10 +224,10 @@ class Marketplace(RuleBasedStateMachine):
         outcome = self.attempt(self._accept(job, number), *refusals)
         device_id, _ = self.tokens[number]
         is_mine = before.status == "running" and before.device_id == device_id
-        has_failed = self.run(
-            self.store.read(job_queries.has_failed, job_id=job, device_id=device_id)
+        has_no_chance = self.run(
+            self.store.read(job_queries.has_no_chance, job_id=job, device_id=device_id)
         )
-        is_free = before.status == "waiting" and not has_failed
+        is_free = before.status == "waiting" and not has_no_chance
         assert isinstance(outcome, JobRow) == (is_free or is_mine)
 
     @rule(job=jobs, number=person)
@@ -252,8 +253,9 @@ class Marketplace(RuleBasedStateMachine):
     def fail_as_its_worker(self, job: str) -> None:
         before = self._job(job)
         if before.status == "running":
+            owners = self.run(self.store.read(job_queries.count_unsuccessful, job, before.attempts))
             self._change(job, self._fail(job, self._holder(before)))
-            assert self._job(job).status == ("failed" if before.attempts == 3 else "waiting")
+            assert self._job(job).status == ("failed" if owners == PEOPLE else "waiting")
 
     @rule(
         buyer=person,

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,7 +15,7 @@ from market.audit import audit_ledger
 from market.bounds import Bounds
 from market.devices import Devices
 from market.errors import Code, MarketError
-from market.jobs import Jobs, NewJob
+from market.jobs import Jobs, NewJob, Work
 from market.money import MICRO, Currency
 from market.states import JobStatus
 from storage import jobs as queries
@@ -230,7 +231,7 @@ async def test_accepting_lets_the_device_run_the_job(market: Market) -> None:
     assert job == await stored(market, job_id)
     assert (job.status, job.device_id, job.attempts) == (JobStatus.RUNNING, device.id, 1)
     assert job.accepted_at == market.clock.now
-    assert await market.jobs.work(device, job_id) == job
+    assert await market.jobs.work(device, job_id) == Work(job)
     assert await held(market, buyer) == 10 * MICRO
     assert await history(market, job_id) == [(1, device.id, market.clock.now, None, None)]
 
@@ -401,26 +402,53 @@ async def test_a_job_that_fails_waits_again_and_keeps_its_hold(market: Market) -
     assert (job.accepted_at, job.finished_at, job.earned) == (None, None, 0)
     assert (job.result, job.failure_reason) == (None, "no GPU")
     assert (await available(market, worker), await held(market, buyer)) == (0, 10 * MICRO)
-    assert (await market.jobs.accept(await device_of(market, worker), job_id)).attempts == 2
+    other = await device_of(market, await market.person())
+    assert (await market.jobs.accept(other, job_id)).attempts == 2
 
 
-async def test_a_device_that_has_failed_at_a_job_leaves_it_to_others(market: Market) -> None:
+async def test_whoever_has_failed_at_a_job_by_any_device_leaves_it_to_others(
+    market: Market,
+) -> None:
     buyer, worker = await market.person(credit="20"), await market.person()
     job_id, device = await running(market, buyer, worker)
     await market.jobs.fail(device, job_id, "no GPU")
-    assert await refusal(market.jobs.accept(device, job_id)) is Code.JOB_FAILED_HERE
+    sibling = await device_of(market, worker)
+    for each in (device, sibling):
+        assert await refusal(market.jobs.accept(each, job_id)) is Code.JOB_FAILED_HERE
     assert (await stored(market, job_id)).attempts == 1
     await market.jobs.accept(device, await market.jobs.create(buyer, wanted()))
-    other = await device_of(market, worker)
+    other = await device_of(market, await market.person())
     await market.jobs.accept(other, job_id)
     assert await refusal(market.jobs.accept(device, job_id)) is Code.JOB_NOT_WAITING
 
 
-async def test_a_device_that_lost_a_job_may_take_it_again(market: Market) -> None:
+async def test_a_device_that_lost_a_job_may_take_it_once_more(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id, device = await running(market, buyer, worker)
     assert await market.silence(SILENCE + SWEEP_SECONDS) == 1
     assert (await market.jobs.accept(device, job_id)).attempts == 2
+    assert await market.silence(SILENCE + SWEEP_SECONDS) == 1
+    for each in (device, await device_of(market, worker)):
+        assert await refusal(market.jobs.accept(each, job_id)) is Code.JOB_FAILED_HERE
+    assert (await stored(market, job_id)).status == JobStatus.WAITING
+
+
+async def test_one_person_s_devices_do_not_make_a_job_fail(market: Market) -> None:
+    buyer, hostile, honest = (
+        await market.person(credit="10"),
+        *[await market.person() for _ in range(2)],
+    )
+    job_id = await market.jobs.create(buyer, wanted())
+    for device in [await device_of(market, hostile) for _ in range(ATTEMPTS)]:
+        with suppress(MarketError):
+            await market.jobs.accept(device, job_id)
+            await market.jobs.fail(device, job_id, "I do not like it")
+    job = await stored(market, job_id)
+    assert (job.status, job.attempts) == (JobStatus.WAITING, 1)
+    device = await device_of(market, honest)
+    await market.jobs.accept(device, job_id)
+    await market.jobs.complete(device, job_id, "done")
+    assert await available(market, honest) == 9 * MICRO
 
 
 async def test_a_late_report_of_an_earlier_attempt_is_refused(market: Market) -> None:
@@ -521,10 +549,13 @@ async def test_what_a_job_has_cost_is_known_once_it_is_over(market: Market) -> N
     assert {job.id: job.captured for job in page} == expected
 
 
-async def test_the_third_failure_is_the_last_and_releases_the_price(market: Market) -> None:
+async def test_the_third_owner_who_fails_is_the_last_and_the_price_is_released(
+    market: Market,
+) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id = await market.jobs.create(buyer, wanted())
-    devices = [await device_of(market, worker) for _ in range(ATTEMPTS)]
+    owners = [worker, await market.person(), await market.person()]
+    devices = [await device_of(market, owner) for owner in owners]
     for number, device in enumerate(devices):
         assert (await stored(market, job_id)).status == JobStatus.WAITING
         await market.jobs.accept(device, job_id)
@@ -632,7 +663,7 @@ async def test_only_the_attempt_that_runs_is_paid_when_the_job_is_cancelled(
     waiting, _ = await running(market, buyer, worker)
     market.clock.now += HOUR
     await market.jobs.fail(device, again, "cannot")
-    await market.jobs.accept(await device_of(market, worker), again)
+    await market.jobs.accept(await device_of(market, await market.person()), again)
     await market.jobs.cancel(buyer, again)
     assert (await available(market, worker), await available(market, buyer)) == (0, 10 * MICRO)
     assert await market.silence(SILENCE + SWEEP_SECONDS) == 1
@@ -809,11 +840,11 @@ async def test_the_job_of_a_revoked_device_is_taken_back_in_the_end(market: Mark
     assert (await stored(market, job_id)).status == JobStatus.WAITING
 
 
-async def test_a_job_that_three_devices_abandon_has_failed(market: Market) -> None:
-    buyer, worker = await market.person(credit="10"), await market.person()
+async def test_a_job_that_machines_of_three_owners_abandon_has_failed(market: Market) -> None:
+    buyer = await market.person(credit="10")
     job_id = await market.jobs.create(buyer, wanted())
     for _ in range(ATTEMPTS):
-        await market.jobs.accept(await device_of(market, worker), job_id)
+        await market.jobs.accept(await device_of(market, await market.person()), job_id)
         assert await market.silence(SILENCE + SWEEP_SECONDS) == 1
     assert (await stored(market, job_id)).status == JobStatus.FAILED
     assert (await available(market, buyer), await held(market, buyer)) == (10 * MICRO, 0)
@@ -893,7 +924,7 @@ async def test_the_attempts_tell_a_jobs_history(market: Market) -> None:
     job_id, failing = await running(market, buyer, worker)
     market.clock.now = start + 10
     await market.jobs.fail(failing, job_id, "cannot")
-    vanishing = await device_of(market, worker)
+    vanishing = await device_of(market, await market.person())
     await market.jobs.accept(vanishing, job_id)
     assert await market.silence(SILENCE + SWEEP_SECONDS) == 1
     market.clock.now += 5
