@@ -1,5 +1,5 @@
-# make setup | make install | make run | make test | make lint | make clients | make fuzz-api | make fuzz-wire | make bench | make bench-api |
-# make bench-start | make crash | make soak | make systemd | make audit | make clean
+# make setup | make install | make run | make test | make lint | make clients | make fuzz-api | make fuzz-wire |
+# make bench | make bench-api | make bench-start | make crash | make soak | make systemd | make audit | make clean
 
 SHELL := /bin/bash
 VENV := .venv

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 
 from storage.errors import CannotOpenError
 
@@ -16,33 +16,44 @@ CREATE TABLE IF NOT EXISTS schema_versions (
 SELECT_VERSION = "SELECT COALESCE(MAX(version), 0) FROM schema_versions"
 INSERT_VERSION = "INSERT INTO schema_versions (version, name) VALUES (:version, :name)"
 
+_FOLDER = Path(__file__).parent / "migrations"
 _FILE_NAME = re.compile(r"(?P<version>\d{4})_(?P<name>\w+)(?:\.(?P<engine>sqlite|postgres))?\.sql")
 
 
 @dataclass(frozen=True)
 class Migration:
-    """One step: what both engines share, then what one of them says in its own words."""
+    """One step: what both engines share, then what one of them says in its own words.
+
+    `sources` are scripts, or the files that they are in: those are read when the step is taken, so
+    that a start on a database that is up to date reads none.
+    """
 
     version: int
     name: str
-    scripts: tuple[str, ...]
+    sources: tuple[str | Path, ...]
+
+    @property
+    def scripts(self) -> tuple[str, ...]:
+        """What to run, in this order."""
+        return tuple(
+            source.read_text(encoding="utf-8") if isinstance(source, Path) else source
+            for source in self.sources
+        )
 
 
 def migrations(engine: str) -> list[Migration]:
     """Return every step for `engine` ("sqlite" or "postgres"), in order."""
-    found: dict[int, tuple[str, list[str]]] = {}
-    folder = resources.files("storage") / "migrations"
-    for file in sorted(folder.iterdir(), key=lambda entry: (entry.name[:4], len(entry.name))):
+    found: dict[int, tuple[str, list[Path]]] = {}
+    for file in sorted(_FOLDER.iterdir(), key=lambda entry: (entry.name[:4], len(entry.name))):
         match = _FILE_NAME.fullmatch(file.name)
         if match is None or match["engine"] not in (None, engine):
             continue
-        name, scripts = found.setdefault(int(match["version"]), (match["name"], []))
+        name, files = found.setdefault(int(match["version"]), (match["name"], []))
         if name != match["name"]:
             raise ValueError(f"two migrations have one number: {name} and {match['name']}")
-        scripts.append(file.read_text(encoding="utf-8"))
+        files.append(file)
     return [
-        Migration(version, name, tuple(scripts))
-        for version, (name, scripts) in sorted(found.items())
+        Migration(version, name, tuple(files)) for version, (name, files) in sorted(found.items())
     ]
 
 

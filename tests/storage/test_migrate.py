@@ -141,6 +141,25 @@ async def test_a_step_that_fails_leaves_the_database_as_it_was(
     assert await opened_with(monkeypatch, empty_url, steps) == before
 
 
+async def test_a_database_that_is_up_to_date_has_no_step_read(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    read_text = Path.read_text
+
+    def noted(self: Path, **how: str) -> str:
+        read.append(self.name)
+        return read_text(self, **how)
+
+    monkeypatch.setattr(Path, "read_text", noted)
+    steps = len(migrate.migrations(engine_of(empty_url)))
+    for expected in (steps, 0):
+        store = await open_store(empty_url)
+        await store.close()
+        assert len({name[:4] for name in read if name.endswith(".sql")}) == expected
+        read.clear()
+
+
 async def test_ten_that_start_at_once_migrate_once(empty_url: str) -> None:
     stores = await asyncio.gather(*(open_store(empty_url, pool_size=1) for _ in range(10)))
     expected = [step.version for step in migrate.migrations(engine_of(empty_url))]
