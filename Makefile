@@ -41,8 +41,11 @@ install:
 run: setup
 	@$(VENV)/bin/proxyd serve --demo
 
+# In as many processes as the machine has cores: each has a PostgreSQL of its own, so not too many.
+PROCESSES ?= 4
+
 test: lint
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest --numprocesses logical --maxprocesses $(PROCESSES) --dist worksteal
 
 lint: setup
 	$(VENV)/bin/ruff check .
