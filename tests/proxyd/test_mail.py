@@ -428,6 +428,22 @@ async def test_a_cancellation_that_comes_with_the_answer_is_not_lost(
     assert mailbox.recipients == [["ada@example.com"], ["next@example.com"]]
 
 
+async def test_what_is_being_sent_when_a_daemon_stops_is_not_sent_twice(post: Post) -> None:
+    mailbox = Mailbox(is_late=True)
+    async with smtp(mailbox) as port:
+        running = asyncio.create_task(
+            Mailer(post.outbox, SmtpTransport(server(port)), is_alone=True).run()
+        )
+        await post.put(LETTER)
+        await until(lambda: bool(mailbox.letters))
+        running.cancel()
+        await asyncio.sleep(0)
+        mailbox.released.set()
+        await asyncio.wait([running], timeout=20)
+    assert running.cancelled()
+    assert await emails_waiting(post.store) == 0
+
+
 async def test_a_mailer_that_waits_for_a_silent_server_ends_all_the_same(post: Post) -> None:
     mailbox = Mailbox(slow=["slow.example"])
     async with smtp(mailbox) as port:
