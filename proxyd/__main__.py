@@ -17,7 +17,7 @@ from config.load import SettingsError, load
 from config.settings import Settings
 from market.errors import Code, MarketError
 from market.money import MICRO, Currency, micro
-from proxyd import commands, logs
+from proxyd import commands, logs, tasks
 from proxyd.access_log import CannotRecordError
 from proxyd.listening import CannotListenError, tls_problems
 from proxyd.secret import SigningKeyError, key_problems
@@ -65,8 +65,21 @@ def complain(text: str) -> None:
 
 
 def _run(command: Coroutine[Any, Any, int]) -> int:
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    """Run a command on a loop of its own, and return its exit status.
+
+    Closing a loop waits for every task without a bound: where one ignores its cancellation the loop
+    stays open, and the process ends all the same.
+    """
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    try:
         return runner.run(command)
+    finally:
+        if not runner.run(_end_others()):
+            runner.close()
+
+
+async def _end_others() -> set[asyncio.Task[Any]]:
+    return await tasks.end(asyncio.all_tasks() - {asyncio.current_task()})
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -52,7 +52,7 @@ from market.sealing import Sealing
 from market.throttle import Throttle
 from market.tokens import Tokens
 from market.wallet import Wallet
-from proxyd import clock
+from proxyd import clock, tasks
 from proxyd.access_log import AccessLog
 from proxyd.egress.own import OwnAddresses
 from proxyd.egress.policy import Policy
@@ -98,6 +98,7 @@ MINUTE_SECONDS = 60
 EXPIRY_CHECK_SECONDS = 2.0
 TAKE_BACK_CHECK_SECONDS = 15.0
 BURY_CHECK_SECONDS = 1.0
+CLOSE_SECONDS = 8.0  # the API's requests in progress have 5 s of them (`api.server`)
 
 Held = Mapping[str, list[socket.socket]]
 
@@ -271,6 +272,7 @@ class Daemon:
             exposition=Exposition(self.metrics.render, settings.api.metrics_allow),
         )
         self._tasks: list[asyncio.Task[None]] = []
+        self._writers: list[asyncio.Task[None]] = []  # of those, the ones that write counts down
         self._draining = False
         self.has_failed = False
 
@@ -355,13 +357,16 @@ class Daemon:
         await self.passwords.prepare()
         self.own_addresses.open()
         loop = asyncio.get_running_loop()
-        self._tasks = [
+        self._writers = [
             loop.create_task(self.meter.run(), name="meter"),
+            loop.create_task(self.devices.run(), name="heartbeats"),
+        ]
+        self._tasks = [
+            *self._writers,
             loop.create_task(
                 self._sweep(EXPIRY_CHECK_SECONDS, self.bandwidth.expire, "expired sessions"),
                 name="expiry",
             ),
-            loop.create_task(self.devices.run(), name="heartbeats"),
             loop.create_task(
                 self._sweep(TAKE_BACK_CHECK_SECONDS, self.take_back, "abandoned jobs"),
                 name="abandoned jobs",
@@ -418,13 +423,11 @@ class Daemon:
         await self.close()
 
     async def close(self) -> None:
-        """Cut what is left, write the last counts, close everything."""
+        """Cut what is left, write the last counts, close everything; within a bound."""
         try:
             self.gateway.close()
-            await self.http.stop()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await tasks.within(CLOSE_SECONDS, self.http.stop(), "closing the API")
+            await tasks.end(self._writers)
             await self.meter.stop()
             await self.devices.flush()
             if self.node is not None:
@@ -432,13 +435,14 @@ class Daemon:
         except StoreError as error:
             _logger.error("the last counts could not be written: %s", error)
         finally:
+            await tasks.end(self._tasks)
             if self.node is not None:
                 await self.node.close()
-            await self.resolver.close()
+            await tasks.within(CLOSE_SECONDS, self.resolver.close(), "closing the resolver")
             self.own_addresses.close()
             self.passwords.close()
             self.photos.close()
-            await self.upstream.close()
+            await tasks.within(CLOSE_SECONDS, self.upstream.close(), "closing the model's client")
             self.listeners.close()
             if self.access_log is not None:
                 await asyncio.to_thread(self.access_log.close)

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from support.service import Service, running_in
 from market.audit import audit_ledger
 from storage.open import open_store
 from storage.store import Store
+
+pytest_plugins = ["support.time_limit"]
 
 
 def pytest_asyncio_loop_factories(config: object, item: object) -> dict[str, Callable]:
@@ -29,13 +32,39 @@ def postgres_server() -> Iterator[str]:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-async def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
+def engine(request: pytest.FixtureRequest) -> str:
+    """The name of each engine in turn."""
+    return str(request.param)
+
+
+@pytest.fixture
+async def empty_url(
+    engine: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncIterator[str]:
     """The URL of an empty database, on each engine in turn."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/proxyd.db"
+    async with _database(engine, request, tmp_path, "template1") as url:
+        yield url
+
+
+@pytest.fixture
+async def store_url(
+    engine: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncIterator[str]:
+    """The URL of a database without data, on each engine in turn; its schema may be there."""
+    async with _database(engine, request, tmp_path, postgres.MIGRATED) as url:
+        yield url
+
+
+@asynccontextmanager
+async def _database(
+    engine: str, request: pytest.FixtureRequest, folder: Path, template: str
+) -> AsyncIterator[str]:
+    if engine == "sqlite":
+        yield f"sqlite:///{folder}/proxyd.db"
     else:
         server = request.getfixturevalue("postgres_server")
-        async with postgres.database(server, f"test_{uuid.uuid4().hex}") as url:
+        name = f"test_{uuid.uuid4().hex}"
+        async with postgres.database(server, name, template=template) as url:
             yield url
 
 

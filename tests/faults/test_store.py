@@ -242,7 +242,7 @@ async def postmaster(url: str) -> psutil.Process:
         await connection.close()
 
 
-@pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
+@pytest.mark.parametrize("engine", ["postgres"])
 async def test_a_server_that_hangs_stops_sales_and_nothing_else(
     store_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -258,7 +258,7 @@ async def test_a_server_that_hangs_stops_sales_and_nothing_else(
         assert await service.balance(trade.person) == balance
 
 
-@pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
+@pytest.mark.parametrize("engine", ["postgres"])
 async def test_whoever_repeats_a_purchase_by_its_key_buys_once(
     store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,7 +284,7 @@ async def test_whoever_repeats_a_purchase_by_its_key_buys_once(
         assert len(await service.sessions(trade.person)) == before + 20
 
 
-@pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
+@pytest.mark.parametrize("engine", ["postgres"])
 async def test_connections_that_the_server_ends_are_made_anew(
     store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

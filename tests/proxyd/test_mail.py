@@ -16,7 +16,7 @@ from market.ids import Identifiers
 from market.mail import Message, encoded, mail_share, password_reset, verification
 from market.outbox import FIRST_PAUSE_SECONDS, Outbox
 from market.sealing import Sealing
-from proxyd import mail
+from proxyd import mail, tasks
 from proxyd import smtp as smtp_client
 from proxyd.mail import (
     AGAIN_MAX,
@@ -106,6 +106,7 @@ def server(port: int, username: str = "", password: str = "") -> SmtpServer:
 async def ended(running: "asyncio.Task[None]") -> None:
     running.cancel()
     done, _ = await asyncio.wait([running], timeout=20)
+    await tasks.end([running])  # so that a failure is one, and no hang
     assert done
     assert running.cancelled() or running.exception() is None, running.exception()
 

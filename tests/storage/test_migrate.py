@@ -60,24 +60,24 @@ async def opened_with(
         await store.close()
 
 
-async def test_a_fresh_database_gets_every_step_and_keeps_its_rows(store_url: str) -> None:
-    expected = [step.version for step in migrate.migrations(engine_of(store_url))]
+async def test_a_fresh_database_gets_every_step_and_keeps_its_rows(empty_url: str) -> None:
+    expected = [step.version for step in migrate.migrations(engine_of(empty_url))]
     for _ in range(2):
-        store = await open_store(store_url)
+        store = await open_store(empty_url)
         assert await versions(store) == expected
         await store.close()
 
 
 async def test_steps_taken_one_by_one_reach_the_same_schema(
-    store_url: str, monkeypatch: pytest.MonkeyPatch
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = [
-        *migrate.migrations(engine_of(store_url)),
+        *migrate.migrations(engine_of(empty_url)),
         Migration(9001, "later", ("CREATE TABLE later (id TEXT PRIMARY KEY);",)),
         Migration(9002, "latest", ("ALTER TABLE later ADD COLUMN size BIGINT;",)),
     ]
     grown: list[list[str]] = [
-        await opened_with(monkeypatch, store_url, steps[:count])
+        await opened_with(monkeypatch, empty_url, steps[:count])
         for count in range(1, len(steps) + 1)
     ]
     assert len({tuple(each) for each in grown}) == len(steps)
@@ -85,12 +85,12 @@ async def test_steps_taken_one_by_one_reach_the_same_schema(
 
 
 async def test_why_a_job_failed_is_told_apart_from_what_came_of_it(
-    store_url: str, monkeypatch: pytest.MonkeyPatch
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = migrate.migrations(engine_of(store_url))
+    steps = migrate.migrations(engine_of(empty_url))
     with monkeypatch.context() as patched:
-        await opened_with(patched, store_url, steps[:9])
-        store = await open_store(store_url)
+        await opened_with(patched, empty_url, steps[:9])
+        store = await open_store(empty_url)
 
     async def fill(tx: Transaction) -> None:
         await tx.run(
@@ -112,7 +112,7 @@ async def test_why_a_job_failed_is_told_apart_from_what_came_of_it(
 
     await store.write(fill)
     await store.close()
-    store = await open_store(store_url)
+    store = await open_store(empty_url)
 
     async def look(tx: Transaction) -> list[tuple[object, ...]]:
         return await tx.all(
@@ -129,28 +129,28 @@ async def test_why_a_job_failed_is_told_apart_from_what_came_of_it(
 
 
 async def test_a_step_that_fails_leaves_the_database_as_it_was(
-    store_url: str, monkeypatch: pytest.MonkeyPatch
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = migrate.migrations(engine_of(store_url))
-    before = await opened_with(monkeypatch, store_url, steps)
+    steps = migrate.migrations(engine_of(empty_url))
+    before = await opened_with(monkeypatch, empty_url, steps)
     broken = Migration(
         9001, "broken", ("CREATE TABLE half (id TEXT); CREATE TABLE users (id TEXT);",)
     )
     with pytest.raises(CannotOpenError):
-        await opened_with(monkeypatch, store_url, [*steps, broken])
-    assert await opened_with(monkeypatch, store_url, steps) == before
+        await opened_with(monkeypatch, empty_url, [*steps, broken])
+    assert await opened_with(monkeypatch, empty_url, steps) == before
 
 
-async def test_ten_that_start_at_once_migrate_once(store_url: str) -> None:
-    stores = await asyncio.gather(*(open_store(store_url, pool_size=1) for _ in range(10)))
-    expected = [step.version for step in migrate.migrations(engine_of(store_url))]
+async def test_ten_that_start_at_once_migrate_once(empty_url: str) -> None:
+    stores = await asyncio.gather(*(open_store(empty_url, pool_size=1) for _ in range(10)))
+    expected = [step.version for step in migrate.migrations(engine_of(empty_url))]
     for store in stores:
         assert await versions(store) == expected
         await store.close()
 
 
-async def test_a_database_from_a_newer_program_is_left_alone(store_url: str) -> None:
-    store = await open_store(store_url)
+async def test_a_database_from_a_newer_program_is_left_alone(empty_url: str) -> None:
+    store = await open_store(empty_url)
 
     async def grow(tx: Transaction) -> None:
         await tx.run("INSERT INTO schema_versions (version, name) VALUES (9999, 'future')")
@@ -158,7 +158,7 @@ async def test_a_database_from_a_newer_program_is_left_alone(store_url: str) -> 
     await store.write(grow)
     await store.close()
     with pytest.raises(CannotOpenError, match="schema version 9999"):
-        await open_store(store_url)
+        await open_store(empty_url)
 
 
 def test_numbers_follow_each_other_and_both_engines_have_the_same(tmp_path: Path) -> None:

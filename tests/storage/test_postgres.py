@@ -129,7 +129,7 @@ async def test_a_unit_that_lost_against_another_is_run_again(postgres_server: st
 
         one, two = "house:revenue:usd", "house:rewards:usd"
         await asyncio.gather(store.write(cross, one, two), store.write(cross, two, one))
-        assert runs == 3
+        assert runs > 2  # who is run again may meet the other once more before it is done
 
         async def balances(tx: Transaction) -> list[int]:
             return await tx.all(int, "SELECT balance FROM accounts WHERE balance <> 0")
