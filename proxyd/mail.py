@@ -28,8 +28,8 @@ LOOK_SECONDS = 2.0
 FIRST_PAUSE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 60.0
 STORE_PAUSE_SECONDS = 1.0
-# What is being sent when the daemon stops mostly takes less; cut off, it may be sent twice. Whoever
-# ends `run` waits a little longer than this before it cancels again.
+# What is being sent when the daemon stops mostly takes less; cut off, it may be sent twice. Below
+# `tasks.ATTEMPT_SECONDS`, after which whoever ends `run` cancels again.
 GRACE_SECONDS = 0.8
 
 _Settle = Callable[[Item], Awaitable[object]]

@@ -1,6 +1,6 @@
--- What waits to leave: e-mails, and what is asked for without waiting for it. A row is written in the
--- transaction that causes it, and deleted when it has left or was given up.
--- `channel` is by which way it leaves, `item_key` what it is: a later one takes the place of an earlier.
+-- What waits to leave: e-mails, and requests that are answered before they are looked into. A row is
+-- written in the transaction that causes it, and deleted when it has left or was given up.
+-- `channel` is by which way it leaves, `item_key` what it is: a later one takes an earlier one's place.
 -- `share` is whose part of the queue it takes. The payload is sealed, because it may hold a secret.
 -- Whoever has it in hand has moved `not_before` ahead, and has until then.
 
@@ -18,4 +18,5 @@ CREATE TABLE outbox (
     CONSTRAINT outbox_one_of_a_key UNIQUE (channel, item_key),
     CONSTRAINT outbox_attempts CHECK (attempts >= 0)
 );
-CREATE INDEX outbox_due ON outbox (channel, not_before);
+-- In the order of turns, with all that decides about them: nothing is sorted or read that stays.
+CREATE INDEX outbox_due ON outbox (channel, not_before, id, attempts, share);

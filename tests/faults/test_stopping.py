@@ -13,7 +13,7 @@ from proxyd import tasks
 from proxyd.mail import Mailer
 
 
-async def test_a_daemon_stops_while_a_letter_is_being_sent(tmp_path: Path) -> None:
+async def test_a_daemon_stops_while_an_email_is_being_sent(tmp_path: Path) -> None:
     mailbox = Mailbox()
     async with smtp(mailbox) as port:
         mail = {"host": "127.0.0.1", "port": port, "tls": "none", "sender": "proxyd@example.com"}

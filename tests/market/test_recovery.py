@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.market import Market
+from support.statements import counted
 from support.waiting import until
 
 from market import passwords
@@ -52,9 +53,9 @@ def letters(market: Market) -> Letters:
     return Letters(market)
 
 
-@pytest.fixture
-async def recovery(market: Market) -> AsyncIterator[Recovery]:
-    made = Recovery(
+def opened(market: Market) -> Recovery:
+    """Return what one daemon does about proofs."""
+    return Recovery(
         market.store,
         market.passwords,
         market.proofs,
@@ -63,6 +64,11 @@ async def recovery(market: Market) -> AsyncIterator[Recovery]:
         market.accounts,
         LoginLimits(),
     )
+
+
+@pytest.fixture
+async def recovery(market: Market) -> AsyncIterator[Recovery]:
+    made = opened(market)
     running = asyncio.create_task(made.run())
     yield made
     running.cancel()
@@ -348,6 +354,35 @@ async def test_nobody_learns_whether_an_address_is_known(
     await recovery.forgot("nobody@example.com")
     await forgotten(recovery, letters)
     assert {message.to for message in letters.sent} == {EMAIL}
+
+
+async def test_a_known_address_costs_the_answer_what_an_unknown_one_does(
+    market: Market, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nobody_looks = opened(market)
+    reads = counted(market.store, "read", monkeypatch)
+    writes = counted(market.store, "write", monkeypatch)
+    for email in (EMAIL, "bob@example.com"):
+        await nobody_looks.forgot(email)
+    assert (reads, writes) == ([], [1, 1])
+
+
+async def test_a_request_is_answered_by_one_daemon_if_two_look(
+    market: Market, letters: Letters, token: str
+) -> None:
+    requests, daemons = market.outbox("forgotten password"), [opened(market), opened(market)]
+    before = await letters.look()
+    await daemons[0].forgot(EMAIL)
+    running = [asyncio.create_task(each.run()) for each in daemons]
+
+    async def are_answered() -> bool:
+        return not await requests.due(again=False, limit=1)
+
+    await until(are_answered)
+    for each in running:
+        each.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    assert await letters.look() == before + 1
 
 
 async def test_a_password_that_is_too_short_uses_no_secret_up(

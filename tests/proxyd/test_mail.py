@@ -16,7 +16,7 @@ from market.ids import Identifiers
 from market.mail import Message, encoded, mail_share, password_reset, verification
 from market.outbox import FIRST_PAUSE_SECONDS, Outbox
 from market.sealing import Sealing
-from proxyd import mail
+from proxyd import mail, tasks
 from proxyd import smtp as smtp_client
 from proxyd.mail import (
     AGAIN_MAX,
@@ -106,6 +106,7 @@ def server(port: int, username: str = "", password: str = "") -> SmtpServer:
 async def ended(running: "asyncio.Task[None]") -> None:
     running.cancel()
     done, _ = await asyncio.wait([running], timeout=20)
+    await tasks.end([running])  # so that a failure is one, and no hang
     assert done
     assert running.cancelled() or running.exception() is None, running.exception()
 
@@ -429,6 +430,22 @@ async def test_a_cancellation_that_comes_with_the_answer_is_not_lost(
             await post.write_to("next@example.com")
             await post.until_sent()
     assert mailbox.recipients == [["ada@example.com"], ["next@example.com"]]
+
+
+async def test_what_is_being_sent_when_a_daemon_stops_is_not_sent_twice(post: Post) -> None:
+    mailbox = Mailbox(is_late=True)
+    async with smtp(mailbox) as port:
+        running = asyncio.create_task(
+            Mailer(post.outbox, SmtpTransport(server(port)), is_alone=True).run()
+        )
+        await post.put(LETTER)
+        await until(lambda: bool(mailbox.letters))
+        running.cancel()
+        await asyncio.sleep(0)
+        mailbox.released.set()
+        await asyncio.wait([running], timeout=20)
+    assert running.cancelled()
+    assert await emails_waiting(post.store) == 0
 
 
 async def test_a_mailer_that_waits_for_a_silent_server_ends_all_the_same(post: Post) -> None:

@@ -21,6 +21,7 @@ class Mailbox:
         refusals: how many are put off, whoever they are to.
         replies: by recipient, what is answered instead of taking theirs.
         slow: domains whose mail is taken only when `released` is set.
+        is_late: whether it says that it has taken one only then.
     """
 
     def __init__(
@@ -29,10 +30,12 @@ class Mailbox:
         *,
         replies: Mapping[str, str] = NOTHING,
         slow: Collection[str] = (),
+        is_late: bool = False,
     ) -> None:
         self.refusals = refusals
         self.replies = replies
         self.slow = slow
+        self.is_late = is_late
         self.released = asyncio.Event()
         self.letters: list[EmailMessage] = []
         self.recipients: list[list[str]] = []
@@ -68,6 +71,8 @@ class Mailbox:
         assert isinstance(letter, EmailMessage)
         self.letters.append(letter)
         self.recipients.append(list(envelope.rcpt_tos))
+        if self.is_late:
+            await self.released.wait()
         return "250 OK"
 
 
