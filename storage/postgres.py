@@ -26,9 +26,9 @@ IDLE_TRANSACTION_SECONDS = 5.0
 MIGRATION_SECONDS = 600.0
 MIGRATION_LOCK_SECONDS = 5.0
 ATTEMPTS = 5
-# A quarter of the connections are for whoever must not wait behind all the others: enough to lease
+# A third of the connections are for whoever must not wait behind all the others: enough to lease
 # and to write counts down, which is little work. Where there is only one, all share it.
-SET_ASIDE_DIVISOR = 4
+SET_ASIDE_DIVISOR = 3
 MIGRATION_LOCK = 0x70726F78
 
 # A daemon that hangs in the middle of a transaction must not keep its locks from the others.
