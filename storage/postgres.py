@@ -122,13 +122,8 @@ class PostgresStore:
 
     async def close(self) -> None:
         """See `Store.close`."""
-        try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
-                await self._pool.close()
-        except TimeoutError:
-            self._pool.terminate()
-        if self._aside is not None:
-            await self._aside.close()
+        aside = [self._aside.close()] if self._aside is not None else []
+        await asyncio.gather(_close(self._pool), *aside)
 
     @asynccontextmanager
     async def _transaction(
@@ -195,6 +190,15 @@ def _pool(url: str, size: int, *, ready: int = 1) -> asyncpg.Pool:
         command_timeout=STATEMENT_TIMEOUT_SECONDS,
         server_settings=_SERVER_SETTINGS,
     )
+
+
+async def _close(pool: asyncpg.Pool) -> None:
+    """Close a pool once its units are done, or without them when that takes too long."""
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
+            await pool.close()
+    except TimeoutError:
+        pool.terminate()
 
 
 def _positional(sql: str, values: Mapping[str, Value]) -> tuple[str, list[Value]]:
