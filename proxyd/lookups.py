@@ -18,7 +18,7 @@ from storage.errors import StoreError
 LOOKUPS_MAX = 1000
 # How many the store is asked at once: enough to keep it busy and to share its commits, and few
 # enough that whoever's turn is next does not wait long behind them.
-RUNNING_MAX = 16
+RUNNING_MAX = 8
 STRANGER_SECONDS = 1.0
 STRANGERS_MAX = 4096
 

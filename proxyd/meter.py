@@ -64,9 +64,16 @@ class LiveSession:
     costs a question for each sink that has moved, and none for those that are idle. What always
     holds, and `certain` asserts: `reported <= certain <= used <= granted`. What is certain never
     falls: a refund takes at most what was not certain.
+
+    Args:
+        grant: what was leased.
+        on_exhausted: called with the last byte.
+        pace: how fast it may go, if that is bounded.
+        changed: has the session in it from when `used` changes.
     """
 
     __slots__ = (
+        "_changed",
         "_in_transit",
         "_moved",
         "_on_exhausted",
@@ -94,6 +101,7 @@ class LiveSession:
         grant: Grant,
         on_exhausted: Callable[["LiveSession"], None],
         pace: Pace | None = None,
+        changed: set["LiveSession"] | None = None,
     ) -> None:
         self.id = grant.session_id
         self.username = grant.username
@@ -116,6 +124,7 @@ class LiveSession:
         self._waiting: set[Callable[[], None]] = set()
         self._on_exhausted = on_exhausted
         self._pace = pace
+        self._changed: set[LiveSession] = changed if changed is not None else set()
 
     def allowance(self, taker: object) -> int:
         """Return how many bytes one connection may take now."""
@@ -156,6 +165,7 @@ class LiveSession:
         """
         if sink is not None:
             self.may_wait(sink, size)
+        self._changed.add(self)
         self.used += size
         if self.used == self.granted:
             self._on_exhausted(self)
@@ -175,6 +185,7 @@ class LiveSession:
 
         Those of an exhausted session are not billed, and not handed out again: it is over.
         """
+        self._changed.add(self)
         if size and self.status is SessionStatus.ACTIVE:
             self.used -= size
             self.give_back(size)
@@ -247,6 +258,8 @@ class Meter:
         self._bytes_per_second = bytes_per_second
         self._by_username: dict[str, LiveSession] = {}
         self._by_id: dict[str, LiveSession] = {}
+        # Those whose counts may not be written down: most sessions that are known rest.
+        self._changed: set[LiveSession] = set()
         self._lookups: Lookups[tuple[str, bytes], LiveSession] = Lookups(self._find)
         self._strangers: Strangers[tuple[str, bytes]] = Strangers()
         self._addresses = Addresses(self._find_by_address)
@@ -383,7 +396,7 @@ class Meter:
         return session
 
     def _made(self, grant: Grant, pace: Pace | None) -> LiveSession:
-        return LiveSession(grant, self._exhausted, pace)
+        return LiveSession(grant, self._exhausted, pace, self._changed)
 
     # --- what the marketplace asks: market.bandwidth.Traffic -----------------------------------
 
@@ -419,6 +432,7 @@ class Meter:
             return
         if session.status is not SessionStatus.EXHAUSTED:
             session.status = SessionStatus.ACTIVE
+            self._changed.add(session)
             self._forget_at.pop(session_id, None)
 
     def named(self, slot: int, addresses: Sequence[str]) -> None:
@@ -490,13 +504,20 @@ class Meter:
     def _reports(session: LiveSession) -> bool:
         return session.lease_id is not None and session.status is SessionStatus.ACTIVE
 
+    def _unreported(self) -> list[LiveSession]:
+        """Return the sessions whose counts are not written down and shall be; forget the others."""
+        found = [
+            each for each in self._changed if each.used != each.reported and self._reports(each)
+        ]
+        self._changed.intersection_update(found)
+        return found
+
     async def _report(self) -> None:
         changed = []
-        for session in self._by_id.values():
-            if session.used != session.reported and self._reports(session):
-                certain = session.certain()
-                if certain != session.reported:
-                    changed.append((session, certain))
+        for session in self._unreported():
+            certain = session.certain()
+            if certain != session.reported:
+                changed.append((session, certain))
         for session in self._to_settle.values():
             certain = session.certain()
             if certain not in (session.reported, session.used):

@@ -95,7 +95,7 @@ class SharedMeter(Meter):
     # --- sessions --------------------------------------------------------------------------------
 
     def _made(self, grant: Grant, pace: Pace | None) -> LiveSession:
-        return SharedSession(grant, self._ask, self._exhausted, self._fence, pace)
+        return SharedSession(grant, self._ask, self._exhausted, self._fence, pace, self._changed)
 
     def _adopt(self, grant: Grant) -> LiveSession:
         session = super()._adopt(grant)
@@ -189,7 +189,7 @@ class SharedMeter(Meter):
             del self._asking[session_id]
         due = asking | returning
         if is_time:
-            due.update(each.id for each in self._by_id.values() if each.used != each.reported)
+            due.update(each.id for each in self._unreported())
         sessions = [
             each
             for each in map(self._by_id.get, due)

@@ -58,8 +58,9 @@ class SharedSession(LiveSession):
         on_spent: Callable[[LiveSession], None],
         fence: Fence,
         pace: Pace | None = None,
+        changed: set[LiveSession] | None = None,
     ) -> None:
-        super().__init__(grant, on_spent, pace)
+        super().__init__(grant, on_spent, pace, changed)
         self._on_low = on_low
         self._fence = fence
         self._slice = SLICE_FIRST_BYTES

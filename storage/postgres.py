@@ -26,9 +26,9 @@ IDLE_TRANSACTION_SECONDS = 5.0
 MIGRATION_SECONDS = 600.0
 MIGRATION_LOCK_SECONDS = 5.0
 ATTEMPTS = 5
-# A quarter of the connections are for whoever must not wait behind all the others: enough to lease
+# A third of the connections are for whoever must not wait behind all the others: enough to lease
 # and to write counts down, which is little work. Where there is only one, all share it.
-SET_ASIDE_DIVISOR = 4
+SET_ASIDE_DIVISOR = 3
 MIGRATION_LOCK = 0x70726F78
 
 # A daemon that hangs in the middle of a transaction must not keep its locks from the others.
@@ -122,13 +122,8 @@ class PostgresStore:
 
     async def close(self) -> None:
         """See `Store.close`."""
-        try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
-                await self._pool.close()
-        except TimeoutError:
-            self._pool.terminate()
-        if self._aside is not None:
-            await self._aside.close()
+        aside = [self._aside.close()] if self._aside is not None else []
+        await asyncio.gather(_close(self._pool), *aside)
 
     @asynccontextmanager
     async def _transaction(
@@ -195,6 +190,15 @@ def _pool(url: str, size: int, *, ready: int = 1) -> asyncpg.Pool:
         command_timeout=STATEMENT_TIMEOUT_SECONDS,
         server_settings=_SERVER_SETTINGS,
     )
+
+
+async def _close(pool: asyncpg.Pool) -> None:
+    """Close a pool once its units are done, or without them when that takes too long."""
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
+            await pool.close()
+    except TimeoutError:
+        pool.terminate()
 
 
 def _positional(sql: str, values: Mapping[str, Value]) -> tuple[str, list[Value]]:

@@ -97,13 +97,18 @@ async def test_a_session_that_ended_elsewhere_leaves_nothing_behind(market: Mark
     await meter.stop()
 
 
-@pytest.fixture
-async def shared_meter(market: Market) -> AsyncIterator[SharedMeter]:
-    """The meter of a node that others know."""
+async def shared(market: Market) -> SharedMeter:
+    """Return the meter of a node that others know."""
     market.leases.node_id = "here"
     await market.store.write(nodes.insert, "here", market.clock.seconds())
     fence = Fence(lambda: 0.0)
-    made = SharedMeter(market.leases, market.clock.seconds, fence, connections_per_session=10)
+    return SharedMeter(market.leases, market.clock.seconds, fence, connections_per_session=10)
+
+
+@pytest.fixture
+async def shared_meter(market: Market) -> AsyncIterator[SharedMeter]:
+    """The meter of a node that others know."""
+    made = await shared(market)
     yield made
     await made.stop()
 
@@ -351,3 +356,84 @@ async def test_a_network_that_floods_with_made_up_credentials_holds_up_itself_al
     assert asked.index(bought.username) <= RUNNING_MAX + 1, "it has waited for the flood"
     await until(lambda: len(outcomes) == LOOKUPS_MAX, "the flood is answered, too")
     assert outcomes.count(Refusal.WRONG) == LOOKUPS_MAX // 2
+
+
+# --- writing counts down -------------------------------------------------------------------------
+
+
+async def bought_and_used(market: Market, meter: Meter, count: int) -> list[LiveSession]:
+    """Return sessions that have used a byte each."""
+    user = await market.person("100")
+    sessions = []
+    for _ in range(count):
+        bought = await market.bandwidth.buy(user, quota_bytes=1_000, price_per_gb=None)
+        session = await admitted(meter, bought)
+        assert isinstance(session, LiveSession)
+        use(session, 1)
+        sessions.append(session)
+    return sessions
+
+
+def use(session: LiveSession, size: int) -> None:
+    session.take(size, None)
+    session.deliver(size)
+
+
+async def written(market: Market, session: LiveSession) -> int:
+    """Return how many bytes the store says that a session has used."""
+    return int((await market.store.read(find, session.id)).bytes_used)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+async def test_a_flush_looks_at_the_sessions_that_moved_and_at_no_other(
+    market: Market, meter: Meter, monkeypatch: pytest.MonkeyPatch, is_shared: bool
+) -> None:
+    monkeypatch.setattr("proxyd.shared_meter.FLUSH_SECONDS", 0.0)
+    meter = await shared(market) if is_shared else meter
+    sessions = await bought_and_used(market, meter, 20)
+    for _ in range(2):  # to write them down, and to see that they are
+        await meter.flush()
+    asked: list[str] = []
+    certain = LiveSession.certain
+
+    def asking(session: LiveSession) -> int:
+        asked.append(session.id)
+        return certain(session)
+
+    monkeypatch.setattr(LiveSession, "certain", asking)
+    for session in sessions[:2]:
+        use(session, 5)
+    assert len(meter._changed) == 2, "a flush goes through no more than these"
+    await meter.flush()
+    assert sorted(asked) == sorted(each.id for each in sessions[:2])
+    assert [await written(market, each) for each in sessions[:3]] == [6, 6, 1]
+    await meter.flush()
+    assert len(asked) == 2
+    assert not meter._changed
+    await meter.stop()
+
+
+async def test_what_is_uncertain_is_written_down_once_it_is_certain(
+    market: Market, meter: Meter
+) -> None:
+    [session] = await bought_and_used(market, meter, 1)
+    sink = Stalled()
+    session.take(10, None)
+    session.deliver(10, sink)
+    for _ in range(2):
+        await meter.flush()
+        assert await written(market, session) == 1
+    sink.waiting = 0
+    await meter.flush()
+    assert await written(market, session) == 11
+
+
+async def test_what_a_session_used_is_written_down_after_a_cut_that_is_taken_back(
+    market: Market, meter: Meter
+) -> None:
+    [session] = await bought_and_used(market, meter, 1)
+    meter.cut(session.id, SessionStatus.ENDED)
+    await meter.flush()
+    meter.restore(session.id)
+    await meter.flush()
+    assert await written(market, session) == 1

@@ -169,7 +169,7 @@ async def connections(tx: Transaction) -> int:
     return await tx.one(int, sql) or 0
 
 
-@pytest.mark.parametrize(("pool_size", "left"), [(2, 1), (10, 8)])
+@pytest.mark.parametrize(("pool_size", "left"), [(2, 1), (10, 7)])
 async def test_what_is_set_aside_answers_while_every_other_connection_is_taken(
     postgres_server: str, pool_size: int, left: int
 ) -> None:
