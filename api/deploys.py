@@ -139,6 +139,7 @@ class DeployRoutes:
                     Code.TOO_MANY_JOBS,
                     Code.TOO_MANY_FREE_JOBS,
                     Code.TOO_MUCH_JOB_TEXT,
+                    Code.TOO_MANY_ATTEMPTS,
                 ),
             ),
             Route("GET", "/api/deploy/rates", "What GPUs cost", self.rates, RatesReply),

@@ -247,6 +247,7 @@ class JobRoutes:
                     Code.TOO_MANY_JOBS,
                     Code.TOO_MANY_FREE_JOBS,
                     Code.TOO_MUCH_JOB_TEXT,
+                    Code.TOO_MANY_ATTEMPTS,
                 ),
             ),
             Route(

@@ -143,7 +143,8 @@ class Deploys:
 
         Raises:
             MarketError: `invalid_field`, `insufficient_funds`, `too_many_jobs`,
-                `too_many_free_jobs`, `too_much_job_text`, `idempotency_key_reused`.
+                `too_many_free_jobs`, `too_much_job_text`, `too_many_attempts`,
+                `idempotency_key_reused`.
             Replayed: this was answered before.
         """
         new = replace(new, job_name=new.job_name.strip(), gpu_model=new.gpu_model.strip())
@@ -174,9 +175,10 @@ class Deploys:
             for number in range(1, new.replicas + 1)
         ]
         try:
-            await once.write(
-                self._store, remember(deploy), _create, deploy, replicas, self._jobs.bounds
-            )
+            with self._jobs.counting_refusals(user_id):
+                await once.write(
+                    self._store, remember(deploy), _create, deploy, replicas, self._jobs.bounds
+                )
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise

@@ -6,7 +6,8 @@ no late report is paid.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from market import ledger, once
@@ -18,6 +19,7 @@ from market.ledger import Movement, Transfer, TransferIds
 from market.money import MICRO, Currency, shown
 from market.once import Remember, forget
 from market.states import JobStatus
+from market.throttle import Throttle
 from storage import deploys as deploy_queries
 from storage import devices as device_queries
 from storage import jobs as queries
@@ -39,6 +41,10 @@ QUIET_SECONDS = 90
 QUIET_MAX_JOBS = 10_000
 TAKE_BACK_MAX_JOBS = 100
 EXPIRE_MAX_JOBS = 100
+# Adding up what a user has takes the writer milliseconds, whether there is room or not.
+REFUSALS_MAX = 60
+REFUSALS_SECONDS = 60
+FULL = frozenset((Code.TOO_MANY_JOBS, Code.TOO_MANY_FREE_JOBS, Code.TOO_MUCH_JOB_TEXT))
 # What the rows of a job, its hold and their transfers take beside its texts, and their indexes.
 JOB_BYTES = 1_024
 HOUR_SECONDS = 3_600
@@ -139,6 +145,7 @@ class Jobs:
         self._identifiers = identifiers
         self._now = now
         self._listened = listened
+        self._refusals = Throttle(REFUSALS_MAX, REFUSALS_SECONDS, now)
         self._fee = fee
         # Since when, by `listened`, a running job's device has said nothing.
         self._quiet_since: dict[QuietRow, float] = {}
@@ -153,20 +160,37 @@ class Jobs:
 
         Raises:
             MarketError: `invalid_field`, `insufficient_funds`, `too_many_jobs`,
-                `too_many_free_jobs`, `too_much_job_text`, `idempotency_key_reused`.
+                `too_many_free_jobs`, `too_much_job_text`, `too_many_attempts`,
+                `idempotency_key_reused`.
             Replayed: this was answered before.
         """
         _check(new)
         job = waiting(new, job_id=self._identifiers.new(), user_id=user_id, now=self._now())
         jobs = [(job, self._identifiers.new())]
         try:
-            await once.write(self._store, remember(job.id), put_up, jobs, self.bounds)
+            with self.counting_refusals(user_id):
+                await once.write(self._store, remember(job.id), put_up, jobs, self.bounds)
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
             message = f"The price of {shown(new.price)} credits is more than is available."
             raise MarketError(error.code, message, field="price_credit") from error
         return job.id
+
+    @contextmanager
+    def counting_refusals(self, user_id: str) -> Iterator[None]:
+        """Put jobs up within: who is refused for having too many is not asked about for ever.
+
+        Raises:
+            MarketError: `too_many_attempts`; nothing is done then.
+        """
+        self._refusals.check(user_id)
+        try:
+            yield
+        except MarketError as error:
+            if error.code in FULL:
+                self._refusals.count(user_id)
+            raise
 
     async def page_open(
         self, *, status: JobStatus | None, job_type: str, before: str, limit: int

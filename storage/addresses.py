@@ -66,11 +66,10 @@ async def is_any_taken(tx: Transaction, user_id: str, rows: Sequence[AddressRow]
         WHERE EXISTS (
             SELECT 1 FROM session_addresses AS a
             WHERE a.address = asked.address AND a.slot = asked.slot
-        ) OR EXISTS (
-            SELECT 1 FROM bandwidth_sessions AS s
+        ) OR (asked.address, asked.slot) IN (
+            SELECT p.address, p.slot FROM bandwidth_sessions AS s
             JOIN pending_addresses AS p ON p.session_id = s.id
             WHERE s.user_id = :user_id AND s.status = 'active'
-                AND p.address = asked.address AND p.slot = asked.slot
         )
         LIMIT 1
         """,

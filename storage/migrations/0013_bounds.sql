@@ -10,26 +10,28 @@ CREATE TABLE pending_addresses (
     CONSTRAINT pending_addresses_slot CHECK (slot >= 0)
 );
 
--- What a user has open is counted whenever they add to it.
-CREATE INDEX bandwidth_sessions_active_by_user ON bandwidth_sessions (user_id)
+-- What a user has open is counted whenever they add to it, from the indexes alone: so each has every
+-- column that is asked for, the one that it is limited to as well.
+CREATE INDEX bandwidth_sessions_active_by_user ON bandwidth_sessions (user_id, status, id)
     WHERE status = 'active';
 
 -- How many bytes of text a job brought: not to be added up from the texts themselves, which are long.
 -- Of earlier jobs it is the number of characters.
 ALTER TABLE jobs ADD COLUMN text_bytes BIGINT NOT NULL DEFAULT 0;
 UPDATE jobs SET text_bytes = LENGTH(title) + LENGTH(description) + LENGTH(requirements);
-CREATE INDEX jobs_open_by_user ON jobs (user_id, created_at, price_credit, text_bytes)
+CREATE INDEX jobs_open_by_user ON jobs (user_id, status, created_at, price_credit, text_bytes)
     WHERE status IN ('waiting', 'running');
 CREATE INDEX jobs_by_user_and_age ON jobs (user_id, created_at, text_bytes);
 CREATE INDEX jobs_waiting ON jobs (created_at) WHERE status = 'waiting';
-CREATE INDEX devices_in_use_by_user ON devices (user_id) WHERE revoked_at IS NULL;
+CREATE INDEX devices_in_use_by_user ON devices (user_id, revoked_at) WHERE revoked_at IS NULL;
 
 -- When the bonuses of a referral were paid; those that are not yet wait for an address to be
 -- confirmed, or for a day on which there is room for them.
 ALTER TABLE referrals ADD COLUMN paid_at BIGINT;
 UPDATE referrals SET paid_at = created_at;
 CREATE INDEX referrals_pending ON referrals (created_at) WHERE paid_at IS NULL;
-CREATE INDEX referrals_by_day ON referrals (paid_at, referrer_bonus, referred_bonus);
+CREATE INDEX referrals_by_day ON referrals (paid_at, referrer_bonus, referred_bonus)
+    WHERE paid_at IS NOT NULL;
 DROP INDEX referrals_by_referrer;
 CREATE INDEX referrals_by_referrer ON referrals (referrer_id, paid_at);
 

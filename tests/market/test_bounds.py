@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.market import SWEEP_SECONDS, TERMS, WAITING_SECONDS, Market
+from support.statements import counted
 
 from market import jobs as jobs_module
 from market import leases as leases_module
@@ -218,6 +219,24 @@ async def test_who_cancels_and_puts_up_again_fills_the_disk_no_faster(market: Ma
     assert await refused(put_up(market, user)) == (Code.TOO_MUCH_JOB_TEXT, None)
     await market.jobs.cancel(user, open_still)
     await put_up(market, user)
+
+
+async def test_who_has_too_many_jobs_is_not_asked_about_without_end(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    market.jobs.bounds = Bounds(free_jobs=1)
+    user, other = await market.person(), await market.person()
+    await put_up(market, user)
+    asked = counted(market.store, "write", monkeypatch)
+    refusals = [(await refused(put_up(market, user)))[0] for _ in range(jobs_module.REFUSALS_MAX)]
+    assert set(refusals) == {Code.TOO_MANY_FREE_JOBS}
+    assert len(asked) == jobs_module.REFUSALS_MAX
+    for _ in range(10):
+        assert (await refused(put_up(market, user)))[0] is Code.TOO_MANY_ATTEMPTS
+    assert len(asked) == jobs_module.REFUSALS_MAX
+    await put_up(market, other)
+    market.clock.now += jobs_module.REFUSALS_SECONDS
+    assert (await refused(put_up(market, user)))[0] is Code.TOO_MANY_FREE_JOBS
 
 
 async def test_a_job_that_nobody_takes_is_cancelled_and_releases_its_price(market: Market) -> None:

@@ -64,6 +64,26 @@ async def test_what_is_forgotten_is_asked_for_again(asked: Asked) -> None:
     assert outcomes == [Refusal.WRONG] * 2
 
 
+async def test_an_address_that_was_proved_elsewhere_is_asked_for_once() -> None:
+    known_by_another, questions, outcomes = session(HERE), [], []
+
+    async def find(name: Name) -> LiveSession | None:
+        questions.append(name)
+        return known_by_another
+
+    known = Addresses(find)
+    known.opens(known_by_another)
+    for number in range(1, 4):
+        known.ask(THERE, outcomes.append)
+        await until(lambda expected=number: len(outcomes) == expected)
+    assert questions == [THERE]
+    assert outcomes == [known_by_another] * 3
+    known.forget(known_by_another)
+    known.ask(THERE, outcomes.append)
+    await until(lambda: len(outcomes) == 4)
+    assert questions == [THERE] * 2
+
+
 async def test_many_who_ask_the_same_are_one_question(asked: Asked) -> None:
     known, outcomes = Addresses(asked), []
     for _ in range(100):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import migrate
+from storage import migrate, referrals
 from storage.errors import CannotOpenError
 from storage.migrate import Migration
 from storage.open import open_store
@@ -84,6 +84,71 @@ async def test_steps_taken_one_by_one_reach_the_same_schema(
     assert any("later" in line for line in grown[-1])
 
 
+async def test_what_a_deploy_runs_leaves_the_descriptions_of_its_jobs(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = [step for step in migrate.migrations(engine_of(store_url)) if step.version < 13]
+    with monkeypatch.context() as patched:
+        await opened_with(patched, store_url, steps)
+        store = await open_store(store_url)
+
+    async def fill(tx: Transaction) -> None:
+        await insert_user(tx, "u", "v")
+        for deploy_id, command in (("plain", None), ("secret", "run --api-key SECRET123")):
+            await tx.run(
+                """
+                INSERT INTO deploys (id, user_id, job_name, job_type, gpu_model, gpu_count,
+                    duration_hrs, replicas, currency, price, created_at, command)
+                VALUES (:id, 'u', '', 'Jupyter', '', 1, 1, 1, 'usd', 0, 1, :command)
+                """,
+                id=deploy_id,
+                command=command,
+            )
+            await tx.run(
+                """
+                INSERT INTO jobs (id, user_id, title, job_type, price_credit, duration_hrs,
+                    description, requirements, status, created_at, deploy_id)
+                VALUES (:id, 'u', 'four', 'docker', 0, 1, :description, 'GPU', 'waiting', 1, :id)
+                """,
+                id=deploy_id,
+                description=f"Replica 1\nType: Jupyter\nCommand: {command}",
+            )
+        await tx.run(
+            """
+            INSERT INTO referrals (user_id, referrer_id, referrer_bonus, referred_bonus, created_at)
+            VALUES ('u', 'v', 50, 25, 7)
+            """
+        )
+
+    await store.write(fill)
+    await store.close()
+    store = await open_store(store_url)
+
+    async def look(tx: Transaction) -> list[tuple[object, ...]]:
+        return await tx.all(
+            lambda *row: row, "SELECT id, description, text_bytes > 40 FROM jobs ORDER BY id"
+        )
+
+    assert await store.read(look) == [
+        ("plain", "Replica 1\nType: Jupyter\nCommand: None", True),
+        ("secret", "A replica of the deploy secret\nType: Jupyter", True),
+    ]
+    assert await store.read(referrals.paid_since, 7) == 75
+    await store.close()
+
+
+async def insert_user(tx: Transaction, *names: str) -> None:
+    for name in names:
+        await tx.run(
+            """
+            INSERT INTO users (id, username, username_key, email, email_key, password_hash,
+                created_at)
+            VALUES (:name, :name, :name, :name, :name, '', 1)
+            """,
+            name=name,
+        )
+
+
 async def test_why_a_job_failed_is_told_apart_from_what_came_of_it(
     empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,13 +158,7 @@ async def test_why_a_job_failed_is_told_apart_from_what_came_of_it(
         store = await open_store(empty_url)
 
     async def fill(tx: Transaction) -> None:
-        await tx.run(
-            """
-            INSERT INTO users (id, username, username_key, email, email_key, password_hash,
-                created_at)
-            VALUES ('u', 'u', 'u', 'u', 'u', '', 1)
-            """
-        )
+        await insert_user(tx, "u")
         for status in ("waiting", "failed", "completed"):
             await tx.run(
                 """
