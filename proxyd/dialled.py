@@ -78,7 +78,7 @@ def _hosts(unit: Path) -> list[str]:
     """Return the addresses at which a socket unit listens (systemd.socket(5), ListenStream=)."""
     files = [unit, *sorted(unit.with_name(f"{unit.name}.d").glob("*.conf"))]
     found: list[str] = []
-    for line in (line for file in files for line in file.read_text().splitlines()):
+    for line in (line for file in files for line in file.read_text(errors="replace").splitlines()):
         name, _, value = line.partition("=")
         if name.strip() != LISTEN:
             continue
