@@ -803,7 +803,7 @@ async def test_a_datagram_without_payload_goes_only_while_a_byte_would(service: 
             await client.exchange(target, b"", b"")
 
 
-@pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
+@pytest.mark.parametrize("engine", ["postgres"])
 async def test_a_datagram_without_payload_goes_nowhere_from_a_node_that_is_cut_off(
     store_url: str,
 ) -> None:

@@ -354,7 +354,7 @@ async def test_a_daemon_that_ends_without_its_store_ends(
             await store.close()
 
 
-@pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
+@pytest.mark.parametrize("engine", ["postgres"])
 async def test_an_api_that_takes_every_connection_it_may_keeps_nobody_from_the_proxy(
     store_url: str,
 ) -> None:
