@@ -23,6 +23,7 @@ from api.deploys import DeployRoutes
 from api.health import HealthRoutes
 from api.jobs import JobRoutes
 from api.landing import landing_pages
+from api.limits import Limits as ApiLimits
 from api.metrics import Exposition
 from api.referrals import ReferralRoutes
 from api.server import HttpServer
@@ -50,6 +51,7 @@ from market.throttle import Throttle
 from market.tokens import Tokens
 from market.wallet import Wallet
 from proxyd import clock
+from proxyd.accepting import Acceptor
 from proxyd.access_log import AccessLog
 from proxyd.egress.own import OwnAddresses
 from proxyd.egress.policy import Policy
@@ -94,6 +96,8 @@ MINUTE_SECONDS = 60
 EXPIRY_CHECK_SECONDS = 2.0
 TAKE_BACK_CHECK_SECONDS = 15.0
 BURY_CHECK_SECONDS = 1.0
+API_SEND_BUFFER_BYTES = 256 * 1024  # 2.5 MB/s at a round trip of 100 ms
+API_RECEIVE_BUFFER_BYTES = 128 * 1024  # half of that; the loop reads no more than this at once
 
 Held = Mapping[str, list[socket.socket]]
 
@@ -257,12 +261,12 @@ class Daemon:
             base_url=settings.api.base_url,
             seal=Seal(key),
             now=clock.seconds,
-            requests_per_second=settings.limits.requests_per_second,
-            connections_max=api_connections_total(raise_descriptors()),
+            limits=_api_limits(settings),
             trusted_proxies=settings.api.trusted_proxies,
             more_pages={} if settings.api.app_url else landing_pages(),
             exposition=Exposition(self.metrics.render, settings.api.metrics_allow),
         )
+        self._api_acceptor: Acceptor | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._draining = False
         self.has_failed = False
@@ -366,8 +370,18 @@ class Daemon:
         for task in self._tasks:
             task.add_done_callback(self._watch)
         self.gateway.start(self.listeners.proxy, self.listeners.passwordless)
-        await self.http.start(self.listeners.api, self.listeners.tls)
+        self._serve_api(loop)
         _logger.info("ready: %s", self.in_words())
+
+    def _serve_api(self, loop: asyncio.AbstractEventLoop) -> None:
+        api = self.listeners.api
+        # Its connections inherit both; what the kernel keeps for each is bounded, too.
+        api.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, API_SEND_BUFFER_BYTES)
+        api.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, API_RECEIVE_BUFFER_BYTES)
+        self.http.start(self.listeners.tls)
+        self._api_acceptor = Acceptor(
+            loop, api, self.http.welcome, self.http.shed, logging.getLogger("api")
+        )
 
     def reload(self, settings: Settings) -> None:
         """Take the certificate anew, and new limits.
@@ -385,14 +399,14 @@ class Daemon:
         self.settings = settings
         self.gateway.change_limits(_limits(settings))
         self.meter.connections_per_session = settings.limits.connections_per_session
-        self.http.change_rate(settings.limits.requests_per_second)
+        self.http.change_limits(_api_limits(settings))
 
     async def drain(self) -> None:
         """Stop in order: no new work, live transfers to their end, the last counts, the store."""
         self._draining = True
         self.http.drain()
         if self.listeners.are_held:
-            await self.http.leave()
+            self._leave_api()
         self.gateway.stop_accepting()
         seconds = self.settings.limits.drain_seconds
         _logger.info(
@@ -405,10 +419,16 @@ class Daemon:
             _logger.warning("cutting %d connections that did not finish", left)
         await self.close()
 
+    def _leave_api(self) -> None:
+        """Accept no new client of the API; whoever holds the socket has it for the next daemon."""
+        if self._api_acceptor is not None:
+            self._api_acceptor.close()
+
     async def close(self) -> None:
         """Cut what is left, write the last counts, close everything."""
         try:
             self.gateway.close()
+            self._leave_api()
             await self.http.stop()
             for task in self._tasks:
                 task.cancel()
@@ -732,6 +752,20 @@ def _limits(settings: Settings) -> Limits:
         racers=racers_total(descriptors),
         pipes=pipes_total(descriptors),
         associations=associations_total(total),
+    )
+
+
+def _api_limits(settings: Settings) -> ApiLimits:
+    limits = settings.limits
+    affordable = api_connections_total(raise_descriptors())
+    return ApiLimits(
+        requests_per_second=limits.requests_per_second,
+        requests_per_second_of_user=limits.requests_per_second_of_user,
+        connections=min(limits.api_connections_total or affordable, affordable),
+        connections_per_network=limits.api_connections_per_network,
+        memory=limits.api_bytes_total,
+        memory_per_network=limits.api_bytes_per_network,
+        stall_seconds=limits.api_stall_seconds,
     )
 
 
