@@ -10,8 +10,8 @@ from aiohttp import web
 from msgspec import Struct
 from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header
 
+from api.bodies import receive, too_large, unsupported_media_type
 from api.codec import File, convert_query
-from api.errors import Transport, TransportError
 from market.errors import Code, MarketError
 from market.networks import NetworkCounts, crowded
 
@@ -22,9 +22,9 @@ READING_MAX = 16
 READING_NOBODY_MAX = 12
 READING_PER_CALLER_MAX = 8
 WAITING_MAX = 512
-BODY_TIMEOUT_SECONDS = 30.0
-GRACE_SECONDS = 5.0
-BYTES_PER_SECOND_MIN = 16 * 1024
+WAITING_SECONDS = 30.0
+# A photo of the largest size and some smaller ones; the places above are for those.
+BYTES_PER_CALLER_MAX = 16 * 1024 * 1024
 
 _Body = TypeVar("_Body", bound=Struct)
 
@@ -38,17 +38,19 @@ class Uploads:
     def __init__(self) -> None:
         self._waiting = 0
         self._held = NetworkCounts()
+        self._bytes = NetworkCounts()
         self._held_in_all = 0
         self._held_by_nobody = 0
         self._changed = asyncio.Condition()
 
     @asynccontextmanager
-    async def slot(self, client: str, user_id: str = "") -> AsyncIterator[None]:
+    async def slot(self, client: str, user_id: str = "", *, size: int = 0) -> AsyncIterator[None]:
         """Hold a slot.
 
         Args:
             client: the network that the caller is counted by.
             user_id: who that is, "" for nobody; they are counted too.
+            size: the bytes that the form has, or may have.
 
         Raises:
             MarketError: `too_busy`, when too many wait or none got free in time.
@@ -58,9 +60,9 @@ class Uploads:
         callers = [client, user_id] if user_id else [client]
         self._waiting += 1
         try:
-            async with asyncio.timeout(BODY_TIMEOUT_SECONDS), self._changed:
-                await self._changed.wait_for(lambda: self._has_room(callers))
-                self._hold(callers, 1)
+            async with asyncio.timeout(WAITING_SECONDS), self._changed:
+                await self._changed.wait_for(lambda: self._has_room(callers, size))
+                self._hold(callers, 1, size)
         except TimeoutError as error:
             raise MarketError(Code.TOO_BUSY) from error
         finally:
@@ -68,24 +70,32 @@ class Uploads:
         try:
             yield
         finally:
-            self._hold(callers, -1)
+            self._hold(callers, -1, -size)
             async with self._changed:
                 self._changed.notify_all()
 
-    def _has_room(self, callers: list[str]) -> bool:
+    def _has_room(self, callers: list[str], size: int) -> bool:
         is_nobody = len(callers) == 1
+        # One of any size is read, or a setting for larger photos would mean nothing.
+        are_full = (
+            each
+            for each in callers
+            if self._bytes[each] and crowded(each, BYTES_PER_CALLER_MAX, self._bytes, more=size)
+        )
         return (
             self._held_in_all < READING_MAX
             and (not is_nobody or self._held_by_nobody < READING_NOBODY_MAX)
             and not any(crowded(each, READING_PER_CALLER_MAX, self._held) for each in callers)
+            and not any(are_full)
         )
 
-    def _hold(self, callers: list[str], change: int) -> None:
+    def _hold(self, callers: list[str], change: int, size: int) -> None:
         self._held_in_all += change
         if len(callers) == 1:
             self._held_by_nobody += change
         for caller in callers:
             self._held.add(caller, change)
+            self._bytes.add(caller, size)
 
 
 class Form(Generic[_Body]):
@@ -132,36 +142,26 @@ class Form(Generic[_Body]):
             raise unsupported_media_type(MULTIPART)
         if (request.content_length or 0) > self._max_bytes:
             raise too_large(self._max_bytes)
-        async with self._uploads.slot(self._client, self._user_id):
+        size = request.content_length or self._max_bytes
+        async with self._uploads.slot(self._client, self._user_id, size=size):
             try:
-                async with asyncio.timeout(GRACE_SECONDS) as patience:
-                    fields = await self._fields(options.get("boundary", ""), patience)
-            except TimeoutError as error:
-                raise TransportError(Transport.REQUEST_TIMEOUT) from error
+                fields = await self._fields(options.get("boundary", ""))
             except (MultipartError, UnicodeError) as error:
                 message = "The body is not well-formed multipart/form-data."
                 raise MarketError(Code.INVALID_FIELD, message) from error
-            except (web.RequestPayloadError, ConnectionError) as error:
-                raise TransportError(Transport.BAD_REQUEST) from error
             yield convert_query(fields, self._kind)
 
-    async def _fields(self, boundary: str, patience: asyncio.Timeout) -> dict[str, str | File]:
-        """Read the body for as long as it keeps coming: a slot is not held by trickling."""
-        began = asyncio.get_running_loop().time()
-        await continued(self._request)
+    async def _fields(self, boundary: str) -> dict[str, str | File]:
         fields = _Fields(self._kind)
-        size = 0
         with PushMultipartParser(
             boundary, max_segment_count=FIELDS_MAX, header_charset="utf8"
         ) as parser:
-            async for chunk in self._request.content.iter_any():
-                size += len(chunk)
-                if size > self._max_bytes:
-                    raise too_large(self._max_bytes)
-                earned = GRACE_SECONDS + size / BYTES_PER_SECOND_MIN
-                patience.reschedule(began + min(earned, BODY_TIMEOUT_SECONDS))
-                for event in parser.parse(chunk):
+
+            def take(piece: bytes) -> None:
+                for event in parser.parse(piece):
                     fields.take(event)
+
+            await receive(self._request, self._max_bytes, take)
         return fields.found
 
 
@@ -212,22 +212,3 @@ class _Fields:
         elif content:
             self.found[self._name] = content.decode()
         self._content = None
-
-
-def too_large(most: int) -> TransportError:
-    """Return the refusal of a body of more than so many bytes."""
-    message = f"The request body has more than {most} bytes, the most that this path takes."
-    return TransportError(Transport.BODY_TOO_LARGE, message=message)
-
-
-def unsupported_media_type(wanted: str) -> TransportError:
-    """Return the refusal of a body of another media type than the path takes."""
-    message = f"This path takes a body of Content-Type: {wanted}."
-    return TransportError(Transport.UNSUPPORTED_MEDIA_TYPE, message=message)
-
-
-async def continued(request: web.BaseRequest) -> None:
-    """Tell a client that waits for it to go on with its body (RFC 9110, section 10.1.1)."""
-    if request.headers.get("Expect", "").lower() == "100-continue":
-        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0

@@ -295,6 +295,7 @@ def _transport_refusals(route: Route) -> list[Transport]:
             Transport.BODY_TOO_LARGE,
             Transport.UNSUPPORTED_MEDIA_TYPE,
         ]
+    reasons.append(Transport.TOO_MANY_REQUESTS)
     if not route.while_draining:
-        reasons += [Transport.TOO_MANY_REQUESTS, Transport.DRAINING]
+        reasons.append(Transport.DRAINING)
     return [*reasons, *route.unavailable]

@@ -1,12 +1,19 @@
 """How often a caller may ask: a bucket of tokens each, filled at a steady rate."""
 
+from asyncio import sleep
 from collections import OrderedDict
 from collections.abc import Callable
 
+from api.errors import Transport, TransportError
+from api.limits import Limits
 from market.networks import enclosing
 
 CALLERS_MAX = 100_000
 BURST_SECONDS = 2.0
+HEALTH_SHARE = 4  # monitors ask often, all from one address
+# Whoever is refused more often than it may ask waits for the next refusal: an answer costs us more
+# than a question costs them, and by this a connection gets four of them a second.
+INSISTENCE_SECONDS = 0.25
 
 
 class RateLimit:
@@ -43,3 +50,47 @@ class RateLimit:
         most = self._per_second * BURST_SECONDS * share
         tokens, since = self._buckets.get(name, (most, now))
         return min(tokens + (now - since) * self._per_second * share, most)
+
+
+class Rates:
+    """How often those who call the API may: each login, device and network; and users in all.
+
+    Args:
+        limits: the rates.
+        now: a steady clock, in seconds.
+    """
+
+    def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
+        self._callers = RateLimit(limits.requests_per_second, now)
+        self._users = RateLimit(limits.requests_per_second_of_user, now)
+        self._health = RateLimit(limits.requests_per_second * HEALTH_SHARE, now)
+        self._refusals = RateLimit(limits.requests_per_second, now)
+
+    async def count(self, caller: str, user_id: str = "") -> None:
+        """Count a request.
+
+        Args:
+            caller: a login, a device, or the network of somebody who is nobody.
+            user_id: whose login or device that is; theirs together have a rate, too.
+
+        Raises:
+            TransportError: `too_many_requests`.
+        """
+        await self._count(self._callers, caller)
+        if user_id:
+            await self._count(self._users, user_id)
+
+    async def count_health(self, network: str) -> None:
+        """Count a question after our health; it takes nothing from what else a network may ask.
+
+        Raises:
+            TransportError: `too_many_requests`.
+        """
+        await self._count(self._health, network)
+
+    async def _count(self, rate: RateLimit, caller: str) -> None:
+        if rate.allows(caller):
+            return
+        if not self._refusals.allows(caller):
+            await sleep(INSISTENCE_SECONDS)
+        raise TransportError(Transport.TOO_MANY_REQUESTS)

@@ -112,7 +112,7 @@ class Route:
 
     With `body_optional`, a request without a body is one with an empty object. An `idempotent` one
     honours an Idempotency-Key. `example` is a body that works; `unavailable` are refusals of the
-    transport that this one has beside those of all.
+    transport that this one has beside those of all. One with `is_health` has a rate of its own.
 
     With `form_max_bytes`, the body is multipart/form-data of at most so many bytes, and is handed
     over unread, as a `Form`. With `events`, the response may also be a stream of server-sent
@@ -131,6 +131,7 @@ class Route:
     errors: tuple[Code, ...] = field(default=())
     body_optional: bool = False
     while_draining: bool = False
+    is_health: bool = False
     idempotent: bool = False
     example: dict[str, Any] | None = None
     unavailable: tuple[Transport, ...] = ()

@@ -5,25 +5,33 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import cached_property, partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from aiohttp import web
-from aiohttp.http_exceptions import LineTooLong
-from aiohttp.web_exceptions import HTTPRequestEntityTooLarge
-from aiohttp.web_protocol import RequestHandler
 
 from api import errors, events, openapi, request_id
 from api import metrics as exposed
+from api.bodies import unsupported_media_type, whole
 from api.clients import Clients
 from api.codec import Decoder, convert_query
-from api.errors import Failure, Transport, TransportError
-from api.forms import Form, Uploads, continued, too_large, unsupported_media_type
+from api.connections import (
+    KEEPALIVE_SECONDS,
+    LINGER_SECONDS,
+    UNHANDLED_BYTES,
+    Server,
+    connection_of,
+)
+from api.errors import Transport, TransportError
+from api.forms import Form, Uploads
+from api.limits import Limits
 from api.metrics import Exposition
 from api.pages import Page, pages
-from api.rate import RateLimit
+from api.rate import Rates
+from api.responses import JSON, SERVER, SLICE_BYTES, refusal, response
 from api.router import Router, routed, wrong_method
 from api.routes import Auth, Call, Encoded, Nothing, Route, Streamed, encode
+from api.sizes import largest
 from market.accounts import Caller
 from market.errors import Code, MarketError
 from market.networks import counted_network
@@ -35,17 +43,12 @@ if TYPE_CHECKING:
     import socket
     import ssl
 
-BODY_TIMEOUT_SECONDS = 30.0
-KEEPALIVE_SECONDS = 75.0
 SHUTDOWN_SECONDS = 5.0
-JSON = "application/json"
-SERVER = "proxyd"
 
 NO_AUTHORIZATION = (
     "There is no Authorization header; send Authorization: Bearer and the token that logging in "
     "returns."
 )
-TOO_LONG = "The request line or a header is too long."
 NOT_BEARER = "The Authorization header is not the word Bearer, a space and a session token."
 NOT_A_WORKER = (
     "This path is for people: it wants a session token behind Authorization: Bearer, not a worker "
@@ -64,18 +67,17 @@ _logger = logging.getLogger("api")
 
 
 class HttpServer:
-    """Serves a table of routes on one listening socket.
+    """Serves a table of routes to clients whose sockets it is handed.
 
     Args:
         routes: the table.
         authenticate: returns whose session token it is given, or raises `MarketError`.
         authenticate_worker: the same for the tokens of worker devices.
-        body_max_bytes: the largest request body.
+        body_max_bytes: the largest request body; each route takes what its type may have of that.
         seal: seals the answers that are kept for requests with an Idempotency-Key.
         now: the wall clock, in UTC seconds.
         trusted_proxies: networks whose X-Forwarded-For is believed.
-        requests_per_second: how often a caller may ask; 0 for no limit.
-        connections_max: how many may be open; whoever waits longest makes room for one more.
+        limits: bounds on what clients take.
         version: the program's, for the document that describes the API.
         base_url: how the outside world reaches the API, for the same.
         more_pages: what is shown beside that document and its page, by path.
@@ -92,8 +94,7 @@ class HttpServer:
         seal: Seal,
         now: Callable[[], int],
         trusted_proxies: Iterable[str] = (),
-        requests_per_second: int = 0,
-        connections_max: int = 1000,
+        limits: Limits | None = None,
         version: str = "",
         base_url: str = "",
         more_pages: Mapping[str, Page] | None = None,
@@ -110,99 +111,90 @@ class HttpServer:
         }
         self._authenticate = authenticate
         self._authenticate_worker = authenticate_worker
-        self._body_max_bytes = body_max_bytes
+        self._body_max_bytes = {
+            kind: min(largest(kind) or body_max_bytes, body_max_bytes) for kind in self._decoders
+        }
         self._clients = Clients(trusted_proxies)
         self._seal = seal
         self._wall_clock = now
-        self._connections_max = connections_max
-        self._rate = RateLimit(requests_per_second, monotonic)
+        self._limits = limits or Limits()
+        self._rates = Rates(self._limits, monotonic)
         self._uploads = Uploads()
         self._exposition = exposition
         self._draining = False
-        self._runner: web.ServerRunner | None = None
+        self._server: Server | None = None
 
     @cached_property
     def openapi(self) -> dict[str, Any]:
         """The document that describes the API."""
         return self._describe()
 
-    async def start(self, listener: "socket.socket", tls: "ssl.SSLContext | None") -> None:
-        """Begin to serve on a socket that listens already."""
-        server = _Server(
+    def start(self, tls: "ssl.SSLContext | None") -> None:
+        """Begin to serve clients, by TLS where it is given."""
+        self._server = Server(
             self._respond,
-            connections_max=self._connections_max,
+            limits=self._limits,
+            clients=self._clients,
+            tls=tls,
             request_factory=self._request,
             access_log=None,
             keepalive_timeout=KEEPALIVE_SECONDS,
+            lingering_time=LINGER_SECONDS,
+            read_bufsize=UNHANDLED_BYTES,
             logger=_logger,
         )
-        self._runner = web.ServerRunner(server, shutdown_timeout=SHUTDOWN_SECONDS)
-        await self._runner.setup()
-        await web.SockSite(self._runner, listener, ssl_context=tls, backlog=1024).start()
 
-    def change_rate(self, requests_per_second: int) -> None:
-        """Hold callers to another rate from now on; 0 for none."""
-        self._rate = RateLimit(requests_per_second, monotonic)
+    def welcome(self, sock: "socket.socket", address: str) -> str:
+        """Serve a client, or return why not; its socket is the caller's then."""
+        return "nothing is served" if self._server is None else self._server.welcome(sock, address)
+
+    def shed(self, most: int) -> int:
+        """Let go of at most so many clients that do nothing; return how many."""
+        return 0 if self._server is None else self._server.places.shed(most)
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return 0 if self._server is None else len(self._server.places)
+
+    def change_limits(self, limits: Limits) -> None:
+        """Hold clients to other bounds from now on."""
+        self._limits = limits
+        self._rates = Rates(limits, monotonic)
+        if self._server is not None:
+            self._server.change_limits(limits)
 
     def drain(self) -> None:
         """From now on answer every new request with `draining`."""
         self._draining = True
 
-    async def leave(self) -> None:
-        """Accept no new connection; whoever holds the socket keeps it for the next daemon."""
-        if self._runner is not None:
-            for site in tuple(self._runner.sites):
-                await site.stop()
-
     async def stop(self) -> None:
         """Let requests in progress finish, for a bounded time, and close everything."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        server, self._server = self._server, None
+        if server is not None:
+            await server.close(SHUTDOWN_SECONDS)
 
     def _request(self, *parts: Any) -> web.BaseRequest:  # noqa: ANN401 - aiohttp's own
         message, payload, protocol, writer, task = parts
-        return web.BaseRequest(
-            message,
-            payload,
-            protocol,
-            writer,
-            task,
-            asyncio.get_running_loop(),
-            client_max_size=self._body_max_bytes,
-        )
+        protocol.begin_answer(writer)
+        return web.BaseRequest(message, payload, protocol, writer, task, asyncio.get_running_loop())
 
     async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
         name = request_id.chosen(request.headers.get(request_id.HEADER, ""))
         token = request_id.current.set(name)
         try:
-            response = await self._answer(request)
-            _logger.debug("%s %s: %d", request.method, request.path, response.status)
+            answer = await self._answer(request)
+            _logger.debug("%s %s: %d", request.method, request.path, answer.status)
         finally:
             request_id.current.reset(token)
-        response.headers[request_id.HEADER] = name
-        return response
+        answer.headers[request_id.HEADER] = name
+        return answer
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
-            path = routed(request.rel_url.raw_path)
-            if path == exposed.PATH and self._exposition is not None:
-                return self._measured(request, self._exposition)
-            page = self._pages.get(path)
-            if page is not None:
-                return _shown(request, page)
-            route, names = self._router.find(request.method, path)
-            if self._draining and not route.while_draining:
-                raise TransportError(Transport.DRAINING)
-            cast(_Connection, request.protocol).ends_request = route.ends_with_client
-            reply = await route.handler(await self._call(request, route, names))
-            if isinstance(reply, Streamed):
-                headers = {"Server": SERVER, request_id.HEADER: request_id.current.get()}
-                return await events.send(request, reply.events, headers)
-            body = reply.body if isinstance(reply, Encoded) else encode(reply)
-            return _response(200, body, {})
+            return await self._served(request, counted_network(self._client(request)))
         except Replayed as replayed:
-            return _response(200, replayed.answer, {"Idempotency-Replayed": "true"})
+            return response(200, replayed.answer, {"Idempotency-Replayed": "true"})
         except MarketError as error:
             failure = errors.of_market(error)
         except TransportError as error:
@@ -214,28 +206,62 @@ class HttpServer:
             _logger.exception("%s %s failed", request.method, request.path)
             failure = errors.of_transport(Transport.INTERNAL_ERROR)
         finally:
-            cast(_Connection, request.protocol).ends_request = False
-        return _refusal(failure)
+            connection_of(request).ends_request = False
+        return refusal(failure)
 
-    def _measured(self, request: web.BaseRequest, exposition: Exposition) -> web.Response:
+    async def _served(self, request: web.BaseRequest, client: str) -> web.StreamResponse:
+        path = routed(request.rel_url.raw_path)
+        is_measured = path == exposed.PATH and self._exposition is not None
+        page = self._pages.get(path)
+        if is_measured or page is not None:
+            await self._rates.count(client)
+        if is_measured:
+            return self._measured(request)
+        if page is not None:
+            return _shown(request, page)
+        route, names = await self._find(request, path, client)
+        if self._draining and not route.while_draining:
+            raise TransportError(Transport.DRAINING)
+        connection = connection_of(request)
+        connection.ends_request = route.ends_with_client
+        reply = await route.handler(await self._call(request, route, names, client))
+        if isinstance(reply, Streamed):
+            headers = {"Server": SERVER, request_id.HEADER: request_id.current.get()}
+            return await events.send(request, reply.events, headers)
+        body = reply.body if isinstance(reply, Encoded) else encode(reply)
+        if len(body) > SLICE_BYTES:
+            connection.hold(client, len(body))
+        return response(200, body, {})
+
+    async def _find(
+        self, request: web.BaseRequest, path: str, client: str
+    ) -> tuple[Route, dict[str, str]]:
+        """Return the route of a request; what leads nowhere is counted too."""
+        try:
+            return self._router.find(request.method, path)
+        except TransportError:
+            await self._rates.count(client)
+            raise
+
+    def _measured(self, request: web.BaseRequest) -> web.Response:
         """Return the metrics to whoever may see them; to others there is nothing here."""
+        exposition = self._exposition
         says_forwarded = "X-Forwarded-For" in request.headers or "Forwarded" in request.headers
         forwarded = says_forwarded and not self._clients.believes(request.remote or "")
-        if not exposition.permits(self._client(request), forwarded=forwarded):
+        if exposition is None or not exposition.permits(self._client(request), forwarded=forwarded):
             raise TransportError(Transport.NO_SUCH_PATH)
         if request.method not in ("GET", "HEAD"):
             raise TransportError(Transport.METHOD_NOT_ALLOWED, {"Allow": "GET, HEAD"})
-        return _response(200, exposition.render(), {"Content-Type": exposed.CONTENT_TYPE})
+        return response(200, exposition.render(), {"Content-Type": exposed.CONTENT_TYPE})
 
     def _client(self, request: web.BaseRequest) -> str:
         forwarded = request.headers.getall("X-Forwarded-For", ())
         return self._clients.identify(request.remote or "", forwarded)
 
     async def _call(
-        self, request: web.BaseRequest, route: Route, names: dict[str, str]
+        self, request: web.BaseRequest, route: Route, names: dict[str, str], client: str
     ) -> Call[Any, Any]:
         address = self._client(request)
-        client = counted_network(address)
         login, worker = await self._identify(request, route, client)
         query: object = None
         if route.query is not Nothing:
@@ -253,7 +279,7 @@ class HttpServer:
             )
         elif route.body is not Nothing:
             absent = route.body_optional and not request.body_exists
-            sent = b"" if absent else await self._body(request)
+            sent = b"" if absent else await self._body(request, route, client)
             if route.body_optional and not sent:
                 sent = b"{}"
             body = self._decoders[route.body].decode(sent)
@@ -270,113 +296,28 @@ class HttpServer:
         self, request: web.BaseRequest, route: Route, client: str
     ) -> tuple[Caller | None, DeviceRow | None]:
         """Return who calls; each caller may call so often, and each network that is nobody."""
+        if route.is_health:
+            await self._rates.count_health(client)
+            return None, None
         login, worker = None, None
-        identity = client
+        identity, user_id = client, ""
         try:
             auth = _shown_auth(route.auth, request.headers)
             if auth is Auth.JWT:
                 login = await self._authenticate(_bearer(request))
-                identity = login.session_id
+                identity, user_id = login.session_id, login.profile.user_id
             elif auth is Auth.WORKER:
                 worker = await self._authenticate_worker(_worker_token(request))
-                identity = worker.id
+                identity, user_id = worker.id, worker.user_id
         finally:
-            if not route.while_draining and not self._rate.allows(identity):
-                raise TransportError(Transport.TOO_MANY_REQUESTS)
+            await self._rates.count(identity, user_id)
         return login, worker
 
-    async def _body(self, request: web.BaseRequest) -> bytes:
+    async def _body(self, request: web.BaseRequest, route: Route, client: str) -> bytes:
         declared = request.headers.get("Content-Type")
         if declared is not None and declared.partition(";")[0].strip().lower() != JSON:
             raise unsupported_media_type(JSON)
-        if (request.content_length or 0) > self._body_max_bytes:
-            raise too_large(self._body_max_bytes)
-        try:
-            async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
-                await continued(request)
-                return await request.read()
-        except TimeoutError as error:
-            raise TransportError(Transport.REQUEST_TIMEOUT) from error
-        except HTTPRequestEntityTooLarge as error:
-            raise too_large(self._body_max_bytes) from error
-        except (web.RequestPayloadError, ConnectionError) as error:
-            raise TransportError(Transport.BAD_REQUEST) from error
-
-
-class _Server(web.Server):
-    """aiohttp's low-level server, whose connections answer broken requests as the API does."""
-
-    def __init__(
-        self,
-        handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
-        *,
-        connections_max: int,
-        **settings: Any,  # noqa: ANN401 - aiohttp's own
-    ) -> None:
-        super().__init__(handler, **settings)
-        self._connections_max = connections_max
-
-    def __call__(self) -> RequestHandler:
-        return _Connection(self, loop=self._loop, **self._kwargs)
-
-    def make_room(self, newest: "_Connection") -> None:
-        """Close the oldest connection without a request when there is one too many."""
-        connections = self.connections
-        if len(connections) > self._connections_max:
-            waiting = (each for each in connections if cast(_Connection, each).is_waiting)
-            next(waiting, newest).force_close()
-
-
-class _Connection(RequestHandler):
-    """One HTTP connection; nothing of a hostile request reaches the log or the answer.
-
-    `ends_request` says whether the request in progress ends when the connection is lost.
-    """
-
-    __slots__ = ("ends_request",)
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - aiohttp's own
-        super().__init__(*args, **kwargs)
-        self.ends_request = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        cast(_Server, self._manager).make_room(self)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        serving = self._task_handler
-        super().connection_lost(exc)
-        if self.ends_request and serving is not None:
-            serving.cancel()
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether it has asked for nothing that is not answered."""
-        return self._current_request is None and not self._messages
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,  # noqa: ARG002 - it quotes the request
-    ) -> web.StreamResponse:
-        reason = Transport.BAD_REQUEST if status < 500 else Transport.INTERNAL_ERROR
-        name = request_id.chosen("")
-        token = request_id.current.set(name)
-        words = "refused a malformed request from %s (%s)"
-        _logger.info(words, request.remote, type(exc).__name__)
-        request_id.current.reset(token)
-        told = TOO_LONG if isinstance(exc, LineTooLong) else None
-        response = _refusal(errors.of_transport(reason, message=told))
-        response.headers[request_id.HEADER] = name
-        response.force_close()
-        return response
-
-    def log_exception(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - aiohttp's own
-        error = kwargs.get("exc_info")
-        level = logging.INFO if isinstance(error, web.RequestPayloadError) else logging.ERROR
-        _logger.log(level, "%s: %s", args[0] if args else "failed", type(error).__name__)
+        return await whole(request, self._body_max_bytes[route.body], client)
 
 
 def _shown_auth(auth: Auth, headers: Mapping[str, str]) -> Auth:
@@ -411,14 +352,4 @@ def _worker_token(request: web.BaseRequest) -> str:
 def _shown(request: web.BaseRequest, page: Page) -> web.Response:
     if request.method not in ("GET", "HEAD"):
         raise wrong_method(request.method, ("GET", "HEAD"))
-    return _response(200, page.body, {"Content-Type": page.content_type, **page.headers})
-
-
-def _response(status: int, body: bytes, headers: dict[str, str]) -> web.Response:
-    return web.Response(
-        status=status, body=body, headers={"Content-Type": JSON, "Server": SERVER, **headers}
-    )
-
-
-def _refusal(failure: Failure) -> web.Response:
-    return _response(failure.status, encode(failure.body), failure.headers)
+    return response(200, page.body, {"Content-Type": page.content_type, **page.headers})

@@ -10,6 +10,8 @@ Ports = tuple[Port, ...]
 PositiveInt = Annotated[int, Meta(ge=1)]
 NonNegativeInt = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+# No less than the largest body that a request may have.
+ApiBytes = Annotated[int, Meta(ge=1024 * 1024)]
 
 
 class ApiSettings(Struct, frozen=True):
@@ -147,6 +149,12 @@ class LimitSettings(Struct, frozen=True):
     login_failures_per_client: NonNegativeInt = 100
     registrations_per_hour: NonNegativeInt = 30
     requests_per_second: NonNegativeInt = 100
+    requests_per_second_of_user: NonNegativeInt = 400
+    api_connections_per_network: PositiveInt = 128
+    api_connections_total: NonNegativeInt = 0
+    api_bytes_per_network: ApiBytes = 4 * 1024 * 1024
+    api_bytes_total: ApiBytes = 64 * 1024 * 1024
+    api_stall_seconds: Seconds = 30.0
     sessions_per_user: NonNegativeInt = 1000
     addresses_per_user: NonNegativeInt = 256
     jobs_per_user: NonNegativeInt = 1000

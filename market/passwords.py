@@ -2,18 +2,24 @@
 
 import asyncio
 import base64
+import os
 import secrets
-from collections.abc import Callable
+import threading
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
 from argon2 import PasswordHasher, Type
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from market.errors import Code, MarketError
-from market.networks import NetworkCounts, crowded
+from market.networks import NetworkCounts, crowded, enclosing
 
 THREADS = 2
+# Of one network, the widest that is counted: whoever guesses leaves a thread to others.
+THREADS_PER_NETWORK = 1
+NICENESS = 10  # hashing takes what the loop leaves of the processors, and not the other way round
 WAITING_MAX = 400
 WAITING_MAX_PER_CLIENT = 20  # a whole IPv6 /48 has 320: never the whole queue
 # What argon2-cffi makes by default: 16 bytes of salt, 32 of hash.
@@ -40,8 +46,12 @@ class Passwords:
             salt_len=SALT_BYTES,
             type=Type.ID,
         )
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="argon2")
+        self._threads = ThreadPoolExecutor(
+            THREADS, thread_name_prefix="argon2", initializer=_be_nice
+        )
         self._waiting = NetworkCounts()
+        self._running = NetworkCounts()
+        self._changed = asyncio.Condition()
         self._decoy = _decoy(time_cost, memory_kib)
 
     async def hash(self, password: str, *, client: str = "") -> str:
@@ -88,9 +98,34 @@ class Passwords:
             raise MarketError(Code.TOO_BUSY)
         self._waiting.add(client)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            async with self._turn(enclosing(client)[-1][0]):
+                return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         finally:
             self._waiting.add(client, -1)
+
+    @asynccontextmanager
+    async def _turn(self, network: str) -> AsyncIterator[None]:
+        """Wait for a thread that a network may have; "" is ourselves, and may have any."""
+
+        def is_free() -> bool:
+            theirs = self._running[network] if network else 0
+            return self._running.total < THREADS and theirs < THREADS_PER_NETWORK
+
+        async with self._changed:
+            await self._changed.wait_for(is_free)
+            self._running.add(network)
+        try:
+            yield
+        finally:
+            self._running.add(network, -1)
+            async with self._changed:
+                self._changed.notify_all()
+
+
+def _be_nice() -> None:
+    """Give the thread that calls a lower priority, where that is permitted."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
 def _decoy(time_cost: int, memory_kib: int) -> str:

@@ -22,6 +22,7 @@ from api.deploys import DeployRoutes
 from api.health import HealthRoutes
 from api.jobs import JobRoutes
 from api.landing import landing_pages
+from api.limits import Limits as ApiLimits
 from api.metrics import Exposition
 from api.referrals import ReferralRoutes
 from api.server import HttpServer
@@ -54,6 +55,7 @@ from market.throttle import Throttle
 from market.tokens import Tokens
 from market.wallet import Wallet
 from proxyd import __version__, clock, dialled, tasks
+from proxyd.accepting import Acceptor
 from proxyd.access_log import AccessLog
 from proxyd.activation import Held
 from proxyd.egress.own import OwnAddresses
@@ -104,6 +106,8 @@ JOB_EXPIRY_CHECK_SECONDS = 15.0
 REFERRAL_CHECK_SECONDS = 10.0
 BURY_CHECK_SECONDS = 1.0
 CLOSE_SECONDS = 8.0  # the API's requests in progress have 5 s of them (`api.server`)
+API_SEND_BUFFER_BYTES = 256 * 1024  # 2.5 MB/s at a round trip of 100 ms
+API_RECEIVE_BUFFER_BYTES = 128 * 1024  # half of that; the loop reads no more than this at once
 
 _logger = logging.getLogger("daemon")
 
@@ -279,12 +283,12 @@ class Daemon:
             base_url=settings.api.base_url,
             seal=Seal(key),
             now=clock.seconds,
-            requests_per_second=settings.limits.requests_per_second,
-            connections_max=api_connections_total(raise_descriptors()),
+            limits=_api_limits(settings),
             trusted_proxies=settings.api.trusted_proxies,
             more_pages={} if settings.api.app_url else landing_pages(),
             exposition=Exposition(self.metrics.render, settings.api.metrics_allow),
         )
+        self._api_acceptor: Acceptor | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._writers: list[asyncio.Task[None]] = []  # of those, the ones that write counts down
         self._draining = False
@@ -404,8 +408,18 @@ class Daemon:
         for task in self._tasks:
             task.add_done_callback(self._watch)
         self.gateway.start(self.listeners.proxy, self.listeners.passwordless)
-        await self.http.start(self.listeners.api, self.listeners.tls)
+        self._serve_api(loop)
         _logger.info("ready: %s", self.in_words())
+
+    def _serve_api(self, loop: asyncio.AbstractEventLoop) -> None:
+        api = self.listeners.api
+        # Its connections inherit both; what the kernel keeps for each is bounded, too.
+        api.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, API_SEND_BUFFER_BYTES)
+        api.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, API_RECEIVE_BUFFER_BYTES)
+        self.http.start(self.listeners.tls)
+        self._api_acceptor = Acceptor(
+            loop, api, self.http.welcome, self.http.shed, logging.getLogger("api")
+        )
 
     def reload(self, settings: Settings) -> None:
         """Take the certificate anew, and new limits.
@@ -423,7 +437,7 @@ class Daemon:
         self.settings = settings
         self.gateway.change_limits(_limits(settings))
         self.meter.connections_per_session = settings.limits.connections_per_session
-        self.http.change_rate(settings.limits.requests_per_second)
+        self.http.change_limits(_api_limits(settings))
         for each in (self.bandwidth, self.devices, self.jobs):
             each.bounds = _bounds(settings)
 
@@ -432,7 +446,7 @@ class Daemon:
         self._draining = True
         self.http.drain()
         if self.listeners.are_held:
-            await self.http.leave()
+            self._leave_api()
         self.gateway.stop_accepting()
         seconds = self.settings.limits.drain_seconds
         _logger.info(
@@ -445,10 +459,16 @@ class Daemon:
             _logger.warning("cutting %d connections that did not finish", left)
         await self.close()
 
+    def _leave_api(self) -> None:
+        """Accept no new client of the API; whoever holds the socket has it for the next daemon."""
+        if self._api_acceptor is not None:
+            self._api_acceptor.close()
+
     async def close(self) -> None:
         """Cut what is left, write the last counts, close everything; within a bound."""
         try:
             self.gateway.close()
+            self._leave_api()
             await tasks.within(CLOSE_SECONDS, self.http.stop(), "closing the API")
             await tasks.end(self._writers)
             await self.meter.stop()
@@ -803,6 +823,20 @@ def _limits(settings: Settings) -> Limits:
         pipes=pipes_total(descriptors),
         associations=associations_total(total),
         datagrams_per_second=limits.session_datagrams_per_second,
+    )
+
+
+def _api_limits(settings: Settings) -> ApiLimits:
+    limits = settings.limits
+    affordable = api_connections_total(raise_descriptors())
+    return ApiLimits(
+        requests_per_second=limits.requests_per_second,
+        requests_per_second_of_user=limits.requests_per_second_of_user,
+        connections=min(limits.api_connections_total or affordable, affordable),
+        connections_per_network=limits.api_connections_per_network,
+        memory=limits.api_bytes_total,
+        memory_per_network=limits.api_bytes_per_network,
+        stall_seconds=limits.api_stall_seconds,
     )
 
 

@@ -1,7 +1,6 @@
 """The proxy's front door: accepts clients, within bounds, and lets them go when it closes."""
 
 import asyncio
-import errno
 import logging
 import socket
 from collections.abc import Callable, Sequence
@@ -10,6 +9,7 @@ from functools import partial
 
 from api.rate import RateLimit
 from market.networks import NetworkCounts, counted_network, crowded
+from proxyd.accepting import Acceptor
 from proxyd.access_log import Access
 from proxyd.connection import PASSWORD_SLOT, ClientConnection, Shared
 from proxyd.deadlines import Deadlines
@@ -19,22 +19,16 @@ from proxyd.egress.resolve import Resolver
 from proxyd.limits import Limits, Places
 from proxyd.meter import Meter
 from proxyd.poller import Poller
-from proxyd.relay.closing import Closer, reset
+from proxyd.relay.closing import Closer
 from proxyd.relay.halfpipe import Way
 from proxyd.relay.pipes import PipePool
 from proxyd.relay.udp import Datagrams
 from proxyd.tally import Tally
 from proxyd.wire.detect import Detecting
 from proxyd.wire.events import Address
-from proxyd.wire.hosts import unmapped
 
-ACCEPTS_PER_TURN = 64
-EXHAUSTED_PAUSE_SECONDS = 0.1
 IDLE_CHECKS_PER_LIMIT = 10
 ROOM_AFTER_SECONDS = 0.5  # for whoever has not finished its handshake, when others want the place
-REFUSALS_PAUSE_SECONDS = 1.0
-
-_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 _logger = logging.getLogger("gateway")
 
@@ -95,17 +89,15 @@ class Gateway:
         )
         self._connections: set[ClientConnection] = set()
         self._per_network = NetworkCounts()
-        self._listeners: dict[int, socket.socket] = {}
+        self._acceptors: list[Acceptor] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._refused = 0
-        self._refusals_told_at = -REFUSALS_PAUSE_SECONDS
         self._empty = asyncio.Event()
         self._empty.set()
 
     @property
     def is_listening(self) -> bool:
         """Whether new clients are accepted."""
-        return bool(self._listeners)
+        return bool(self._acceptors)
 
     @property
     def connections(self) -> int:
@@ -169,21 +161,19 @@ class Gateway:
             listener: where clients show the credentials of a session.
             passwordless: where their addresses must do, in the order of the slots.
         """
-        self._listeners = {PASSWORD_SLOT: listener, **dict(enumerate(passwordless))}
-        for slot, sock in self._listeners.items():
-            sock.setblocking(False)
+        for slot, sock in {PASSWORD_SLOT: listener, **dict(enumerate(passwordless))}.items():
             # Its connections inherit both. Urgent data is left out of the stream otherwise.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
-            self.loop.add_reader(sock.fileno(), self._accept, slot)
+            welcome = partial(self._welcome, slot)
+            self._acceptors.append(Acceptor(self.loop, sock, welcome, self._shed, _logger))
         self._check_idle_later()
 
     def stop_accepting(self) -> None:
         """Accept no new client; those that were accepted go on, to their end."""
-        listeners, self._listeners = self._listeners, {}
-        for listener in listeners.values():
-            self.loop.remove_reader(listener.fileno())
-            listener.close()
+        acceptors, self._acceptors = self._acceptors, []
+        for acceptor in acceptors:
+            acceptor.close()
 
     async def drain(self, seconds: float) -> int:
         """Wait until every client has left, at most `seconds`; return how many have not."""
@@ -213,41 +203,28 @@ class Gateway:
         if not self._connections:
             self._empty.set()
 
-    def _accept(self, slot: int) -> None:
-        for _ in range(ACCEPTS_PER_TURN):
-            listener = self._listeners.get(slot)
-            if listener is None:
-                return
-            try:
-                sock, peer = listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                self._cannot_accept(slot, error)
-                return
-            self._welcome(sock, unmapped(peer[0]), slot)
-
-    def _welcome(self, sock: socket.socket, address: str, slot: int) -> None:
+    def _welcome(self, slot: int, sock: socket.socket, address: str) -> str:
+        """Begin to serve a client, or return why not."""
         total = len(self._connections) + len(self.closer)
         network = counted_network(address)
         most = self.limits.connections_per_address
         full = crowded(network, most, self._per_network, self.closer.held)
         if full:
-            theirs = self._per_network[full] + self.closer.held[full]
-            self._refuse(sock, f"{full} has {theirs} connections")
-        elif total >= self.limits.connections_total and not self._shed(1):
-            self._refuse(sock, f"{total} connections are open")
-        else:
-            sock.setblocking(False)
-            self._per_network.add(network)
-            self.tally.accepted += 1
-            protocol = Detecting(password_required=slot == PASSWORD_SLOT)
-            connection = ClientConnection(
-                self._shared, sock, address, protocol, slot, self.tally.accepted
-            )
-            self._connections.add(connection)
-            self._empty.clear()
-            connection.start()
+            self.tally.refused += 1
+            return f"{full} has {self._per_network[full] + self.closer.held[full]} connections"
+        if total >= self.limits.connections_total and not self._shed(1):
+            self.tally.refused += 1
+            return f"{total} connections are open"
+        self._per_network.add(network)
+        self.tally.accepted += 1
+        protocol = Detecting(password_required=slot == PASSWORD_SLOT)
+        connection = ClientConnection(
+            self._shared, sock, address, protocol, slot, self.tally.accepted
+        )
+        self._connections.add(connection)
+        self._empty.clear()
+        connection.start()
+        return ""
 
     def _shed(self, most: int) -> int:
         """Let go of clients that were refused or have not finished; return how many.
@@ -263,36 +240,6 @@ class Gateway:
         ):
             shed += 1
         return shed
-
-    def _refuse(self, sock: socket.socket, reason: str) -> None:
-        """Turn a client away; whoever floods us does not flood the log too."""
-        reset(sock)
-        self.tally.refused += 1
-        self._refused += 1
-        now = self.loop.time()
-        if now >= self._refusals_told_at + REFUSALS_PAUSE_SECONDS:
-            _logger.warning("refused %d clients, the last because %s", self._refused, reason)
-            self._refused = 0
-            self._refusals_told_at = now
-
-    def _cannot_accept(self, slot: int, error: OSError) -> None:
-        """Leave new clients in the queue for a moment, instead of spinning on the same failure."""
-        if error.errno not in _OUT_OF_RESOURCES:
-            _logger.error("accepting a client failed: %s", error.strerror)
-        else:
-            shed = self._shed(ACCEPTS_PER_TURN)
-            _logger.warning(
-                "no new client for a moment, %d unfinished let go: %s", shed, error.strerror
-            )
-        listener = self._listeners.get(slot)
-        if listener is not None:
-            self.loop.remove_reader(listener.fileno())
-            self.loop.call_later(EXHAUSTED_PAUSE_SECONDS, partial(self._accept_again, slot))
-
-    def _accept_again(self, slot: int) -> None:
-        listener = self._listeners.get(slot)
-        if listener is not None:
-            self.loop.add_reader(listener.fileno(), self._accept, slot)
 
     def _check_idle_later(self) -> None:
         pause = self.limits.idle_seconds / IDLE_CHECKS_PER_LIMIT

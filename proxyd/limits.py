@@ -12,6 +12,7 @@ PIPES_SHARE = 0.1
 API_SHARE = 0.05
 RACERS_SHARE = 0.02
 API_CONNECTIONS_MIN = 64
+API_CONNECTIONS_MAX = 10_000  # at 100 KiB each in the worst case that is a gigabyte
 DESCRIPTORS_PER_PIPE = 2
 ASSOCIATIONS_SHARE = 0.1
 ASSOCIATIONS_MAX = 7_000  # at two ports each, half of what Linux hands out unless told otherwise
@@ -98,7 +99,7 @@ def pipes_total(descriptors: int) -> int:
 
 def api_connections_total(descriptors: int) -> int:
     """Return how many connections of the API a third share of the descriptors pays for."""
-    return max(int(descriptors * API_SHARE), API_CONNECTIONS_MIN)
+    return min(max(int(descriptors * API_SHARE), API_CONNECTIONS_MIN), API_CONNECTIONS_MAX)
 
 
 def racers_total(descriptors: int) -> int:

@@ -12,7 +12,7 @@ from support.pictures import jpeg, natural
 from support.service import Service, running_in
 from support.waiting import until
 
-from api import forms
+from api import bodies, forms
 from api.assistant import AnalyzeForm
 from api.forms import Uploads
 from market.errors import Code, MarketError
@@ -154,7 +154,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(
 
     for name in ("GRACE_SECONDS", "BODY_TIMEOUT_SECONDS"):
         with monkeypatch.context() as patched:
-            patched.setattr(forms, name, 0.05)
+            patched.setattr(bodies, name, 0.05)
             assert await send(service, stuck()) == (408, "request_timeout")
     gone.set()
 
@@ -163,8 +163,8 @@ async def test_a_body_that_trickles_is_not_waited_for(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long it would go on: what comes buys less time than it takes."""
-    monkeypatch.setattr(forms, "GRACE_SECONDS", 0.1)
-    monkeypatch.setattr(forms, "BYTES_PER_SECOND_MIN", 1000)
+    monkeypatch.setattr(bodies, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(bodies, "BYTES_PER_SECOND_MIN", 1000)
     sent = 0
 
     async def trickling():
@@ -181,8 +181,8 @@ async def test_a_body_that_trickles_is_not_waited_for(
 async def test_a_body_that_keeps_coming_is_waited_for(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forms, "GRACE_SECONDS", 0.1)
-    monkeypatch.setattr(forms, "BYTES_PER_SECOND_MIN", 1)
+    monkeypatch.setattr(bodies, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(bodies, "BYTES_PER_SECOND_MIN", 1)
     body = FILE + END
 
     async def slow():
@@ -247,7 +247,7 @@ def test_a_form_takes_the_memory_that_is_documented() -> None:
 async def test_some_places_are_kept_for_those_who_are_logged_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(forms, "BODY_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(forms, "WAITING_SECONDS", 0.05)
     monkeypatch.setattr(forms, "READING_MAX", 4)
     monkeypatch.setattr(forms, "READING_NOBODY_MAX", 2)
     monkeypatch.setattr(forms, "READING_PER_CALLER_MAX", 2)
@@ -297,7 +297,7 @@ async def test_who_waits_too_long_or_behind_too_many_is_told_to_come_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(forms, "READING_MAX", 1)
-    monkeypatch.setattr(forms, "BODY_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(forms, "WAITING_SECONDS", 0.05)
     uploads = Uploads()
 
     async def refusal() -> Code:

@@ -1,6 +1,8 @@
 """What operators are told: alive, ready, draining."""
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.service import Answer, Service, running_in
@@ -69,3 +71,21 @@ async def test_without_its_proxy_a_daemon_is_not_ready(service: Service) -> None
     service.daemon.gateway.stop_accepting()
     says_no(await service.call("GET", "/readyz"), "not_ready")
     assert (await service.call("GET", "/healthz")).status == 200
+
+
+async def test_the_store_is_asked_once_for_all_who_ask_within_a_second(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+    read = service.daemon.store.read
+
+    async def counted(*unit: Any, **arguments: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return await read(*unit, **arguments)
+
+    monkeypatch.setattr(service.daemon.store, "read", counted)
+    monkeypatch.setattr("api.health.READY_SECONDS", 3_600.0)
+    answers = await asyncio.gather(*(service.call("GET", "/readyz") for _ in range(20)))
+    assert {answer.status for answer in answers} == {200}
+    assert asked == 1

@@ -83,3 +83,44 @@ async def test_workers_are_told_apart_by_device(tmp_path: Path) -> None:
         assert {answer.status for answer in beats} == {200, 429}
         assert (await service.call("POST", "/api/worker/heartbeat", headers=two)).status == 200
         assert (await service.call("GET", "/auth/me", token=owner.token)).status == 200
+
+
+async def test_all_logins_and_devices_of_a_user_have_one_rate_together(tmp_path: Path) -> None:
+    limits = {"requests_per_second": 50, "requests_per_second_of_user": 5}
+    async with running_in(tmp_path, limits=limits) as service:
+        person, other = await service.person(), await service.person()
+        login = {"email": person.email, "password": "long enough"}
+        answers = [await service.call("POST", "/auth/login", login) for _ in range(4)]
+        tokens = [answer.body["token"] for answer in answers]
+        path = "/api/worker/token/create"
+        made = await service.call("POST", path, {"name": "rig"}, token=person.token)
+        device = {"X-Worker-Token": made.body["token"]}
+        asked = []
+        for _ in range(10):
+            asked += [await service.call("GET", "/auth/me", token=token) for token in tokens]
+            asked.append(await service.call("POST", "/api/worker/offline", headers=device))
+        assert {answer.status for answer in asked} == {200, 429}
+        assert (await service.call("GET", "/auth/me", token=other.token)).status == 200
+
+
+async def test_pages_and_wrong_turns_are_counted_too(tmp_path: Path) -> None:
+    for path in ("/docs", "/openapi.json", "/nowhere", "/metrics"):
+        folder = tmp_path / path.strip("/")
+        folder.mkdir()
+        async with running_in(folder, limits={"requests_per_second": 5}) as service:
+            statuses = []
+            for _ in range(20):
+                async with service.http.get(service.url + path) as answer:
+                    statuses.append(answer.status)
+                    await answer.read()
+            assert 429 in statuses, path
+            assert statuses[0] in (200, 404)
+            assert (await service.call("GET", "/healthz")).status == 200
+
+
+async def test_health_has_a_rate_of_its_own_and_a_generous_one(tmp_path: Path) -> None:
+    async with running_in(tmp_path, limits={"requests_per_second": 5}) as service:
+        statuses = [(await service.call("GET", "/healthz")).status for _ in range(200)]
+        assert statuses[:40] == [200] * 40
+        assert 429 in statuses
+        assert (await service.call("GET", "/nowhere")).status == 404

@@ -11,11 +11,13 @@ import pytest
 from support.service import Answer, Service, running_in
 from support.waiting import until
 
-from api.server import TOO_LONG
+from api.accounts import LoginRequest
+from api.connections import TOO_LONG
+from api.sizes import largest
 from market.tokens import Claims
 from proxyd import clock
 
-LIMIT = 1024 * 1024
+LIMIT = largest(LoginRequest) or 0
 SECRET = "tell-nobody"  # stands in every hostile request, and in no answer or log line
 ENDS = b"Host: x\r\nConnection: close\r\n"
 POST = b"POST /auth/login HTTP/1.1\r\n" + ENDS + b"Content-Type: application/json\r\n"
@@ -543,7 +545,7 @@ async def test_the_operator_sets_the_limit_of_a_body(tmp_path: Path) -> None:
 async def test_a_body_that_does_not_come_is_not_waited_for_forever(
     service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("api.server.BODY_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr("api.bodies.GRACE_SECONDS", 0.01)
     (response,) = await responses(service, POST + b"Content-Length: 10\r\n\r\n{", 1)
     assert response.status == 408
     assert response.body["error"]["code"] == "request_timeout"
@@ -564,8 +566,12 @@ async def test_of_too_many_connections_the_one_that_waits_longest_makes_room(
 ) -> None:
     monkeypatch.setattr("proxyd.daemon.api_connections_total", lambda _: 3)
     async with running_in(tmp_path) as service:
-        idle = [await asyncio.open_connection("127.0.0.1", service.api_port) for _ in range(3)]
+        idle = [
+            await asyncio.open_connection("127.0.0.1", service.api_port, local_addr=(source, 0))
+            for source in ("127.0.0.2", "127.0.0.3", "127.0.0.4")
+        ]
         (first, _), *others = idle
+        await until(lambda: service.daemon.http.connections == 3)
         (answer,) = await responses(service, GET + b"\r\n", 1)
         assert answer.status == 200
         assert await first.read() == b""
@@ -604,10 +610,10 @@ NOT_JSON = {
     "surrogates the wrong way round": b'{"email": "\\udc00\\ud800", "password": "tell-nobody"}',
     "U+0000": b'{"email": "a\\u0000", "password": "tell-nobody"}',
     "U+0000 in a password": b'{"email": "a", "password": "tell-nobody\\u0000"}',
-    "deep arrays": b"[" * 100_000,
-    "deep objects": b'{"x":' * 100_000,
-    "deep and closed": b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-    "deep in a field": b'{"email":' + b"[" * 100_000 + b"]" * 100_000 + b', "password": "x"}',
+    "deep arrays": b"[" * 7_000,
+    "deep objects": b'{"x":' * 1_500,
+    "deep and closed": b'{"x":' + b"[" * 3_500 + b"]" * 3_500 + b"}",
+    "deep in a field": b'{"email":' + b"[" * 3_500 + b"]" * 3_500 + b', "password": "x"}',
     "an array": b'[{"email": "a", "password": "tell-nobody"}]',
     "a text": b'"tell-nobody"',
     "a number": b"5",

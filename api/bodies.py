@@ -1,0 +1,84 @@
+"""Request bodies: read piece by piece, within bounds, for as long as they earn their time."""
+
+import asyncio
+from collections.abc import Callable
+
+from aiohttp import web
+
+from api.connections import connection_of
+from api.errors import Transport, TransportError
+
+BODY_TIMEOUT_SECONDS = 30.0
+GRACE_SECONDS = 5.0
+BYTES_PER_SECOND_MIN = 16 * 1024
+
+
+async def receive(request: web.BaseRequest, most: int, take: Callable[[bytes], None]) -> None:
+    """Hand a body over as it comes; by trickling nobody keeps a place.
+
+    Args:
+        request: whose body it is.
+        most: the largest, in bytes.
+        take: is given each piece.
+
+    Raises:
+        TransportError: it is too large, too slow or broken; and whatever `take` raises.
+    """
+    if (request.content_length or 0) > most:
+        raise too_large(most)
+    began = asyncio.get_running_loop().time()
+    size = 0
+    try:
+        async with asyncio.timeout(GRACE_SECONDS) as patience:
+            with connection_of(request).receiving():
+                await _continue(request)
+                async for chunk in request.content.iter_any():
+                    size += len(chunk)
+                    if size > most:
+                        raise too_large(most)
+                    earned = GRACE_SECONDS + size / BYTES_PER_SECOND_MIN
+                    patience.reschedule(began + min(earned, BODY_TIMEOUT_SECONDS))
+                    take(chunk)
+    except TimeoutError as error:
+        raise TransportError(Transport.REQUEST_TIMEOUT) from error
+    except (web.RequestPayloadError, ConnectionError) as error:
+        raise TransportError(Transport.BAD_REQUEST) from error
+
+
+async def whole(request: web.BaseRequest, most: int, client: str) -> bytes:
+    """Return a body; while its request is not answered it counts for the memory of its client.
+
+    Raises:
+        TransportError: as `receive`.
+        MarketError: `too_busy`, when too many bytes of one network, or of all, are in memory.
+    """
+    connection = connection_of(request)
+    if request.content_length is not None and request.content_length <= most:
+        connection.expect(client, request.content_length)
+    pieces: list[bytes] = []
+
+    def take(piece: bytes) -> None:
+        connection.hold(client, len(piece))
+        pieces.append(piece)
+
+    await receive(request, most, take)
+    return b"".join(pieces)
+
+
+def too_large(most: int) -> TransportError:
+    """Return the refusal of a body of more than so many bytes."""
+    message = f"The request body has more than {most} bytes, the most that this path takes."
+    return TransportError(Transport.BODY_TOO_LARGE, message=message)
+
+
+def unsupported_media_type(wanted: str) -> TransportError:
+    """Return the refusal of a body of another media type than the path takes."""
+    message = f"This path takes a body of Content-Type: {wanted}."
+    return TransportError(Transport.UNSUPPORTED_MEDIA_TYPE, message=message)
+
+
+async def _continue(request: web.BaseRequest) -> None:
+    """Tell a client that waits for it to go on with its body (RFC 9110, section 10.1.1)."""
+    if request.headers.get("Expect", "").lower() == "100-continue":
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0

@@ -1,0 +1,41 @@
+"""The largest body that a type can have, so that no route takes more than it has a use for."""
+
+from msgspec import Struct, inspect
+
+KIB = 1024
+LEAST_BYTES = 8 * KIB
+CHARACTER_BYTES = 6  # a character written as \uXXXX; in UTF-8 it has at most four
+TEXT_CHARACTERS = 1024  # of a text whose type has no bound, and of what it may be converted to
+SCALAR_BYTES = 64
+
+
+def largest(kind: type[Struct]) -> int | None:
+    """Return the bytes that a body of a type may have, in whole KiB; None when its type has no end.
+
+    There is room for spaces and for fields that nobody knows beside those that fill it.
+    """
+    size = _size(inspect.type_info(kind))
+    if size is None:
+        return None
+    return max((-(-size // KIB) + 1) * KIB, LEAST_BYTES)
+
+
+def _size(kind: inspect.Type) -> int | None:
+    size: int | None = SCALAR_BYTES
+    if isinstance(kind, inspect.StructType):
+        names = sum(len(each.encode_name) + 4 for each in kind.fields)
+        sizes = [_size(each.type) for each in kind.fields]
+        size = None if None in sizes else names + sum(filter(None, sizes))
+    elif isinstance(kind, inspect.UnionType):
+        sizes = [_size(each) for each in kind.types]
+        size = None if None in sizes else max(filter(None, sizes))
+    elif isinstance(kind, inspect.StrType):
+        size = CHARACTER_BYTES * (kind.max_length or TEXT_CHARACTERS) + 2
+    elif isinstance(kind, inspect.ListType):
+        item = _size(kind.item_type)
+        size = None if item is None or kind.max_length is None else (item + 1) * kind.max_length
+    elif isinstance(kind, inspect.LiteralType):
+        size = max(CHARACTER_BYTES * len(str(each)) for each in kind.values) + 2
+    elif isinstance(kind, (inspect.DictType, inspect.AnyType, inspect.RawType)):
+        size = None
+    return size

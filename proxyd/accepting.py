@@ -1,0 +1,101 @@
+"""Accepts clients on a listening socket: some in each turn of the loop, and none when we cannot."""
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Callable
+
+from proxyd.relay.closing import reset
+from proxyd.wire.hosts import unmapped
+
+ACCEPTS_PER_TURN = 64
+EXHAUSTED_PAUSE_SECONDS = 0.1
+REFUSALS_PAUSE_SECONDS = 1.0  # between lines that tell of them: a flood of clients is none of lines
+
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+# Takes a client by its socket, which does not block, and its address, an IPv4 one even where IPv6
+# carries it; or returns why it is turned away.
+Welcome = Callable[[socket.socket, str], str]
+
+
+class Acceptor:
+    """Hands each client of one listening socket over, from now until it is closed.
+
+    Args:
+        loop: the event loop.
+        listener: listens already, and is owned from here on.
+        welcome: takes a client.
+        shed: lets go of at most so many clients that have not finished, and returns how many.
+        logger: where failures are told.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        listener: socket.socket,
+        welcome: Welcome,
+        shed: Callable[[int], int],
+        logger: logging.Logger,
+    ) -> None:
+        self._loop = loop
+        self._listener: socket.socket | None = listener
+        self._welcome = welcome
+        self._shed = shed
+        self._logger = logger
+        self._refused = 0
+        self._refusals_told_at = -REFUSALS_PAUSE_SECONDS
+        listener.setblocking(False)
+        self._begin()
+
+    def close(self) -> None:
+        """Accept no more; closing twice is harmless."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            self._loop.remove_reader(listener.fileno())
+            listener.close()
+
+    def _begin(self) -> None:
+        if self._listener is not None:
+            self._loop.add_reader(self._listener.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            if self._listener is None:
+                return
+            try:
+                sock, peer = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._cannot_accept(error)
+                return
+            sock.setblocking(False)
+            reason = self._welcome(sock, unmapped(peer[0]))
+            if reason:
+                self._refuse(sock, reason)
+
+    def _refuse(self, sock: socket.socket, reason: str) -> None:
+        """Turn a client away; whoever floods us does not flood the log too."""
+        reset(sock)
+        self._refused += 1
+        now = self._loop.time()
+        if now >= self._refusals_told_at + REFUSALS_PAUSE_SECONDS:
+            words = "refused %d clients, the last because %s"
+            self._logger.warning(words, self._refused, reason)
+            self._refused = 0
+            self._refusals_told_at = now
+
+    def _cannot_accept(self, error: OSError) -> None:
+        """Leave new clients in the queue for a moment, instead of spinning on the same failure."""
+        if error.errno not in _OUT_OF_RESOURCES:
+            self._logger.error("accepting a client failed: %s", error.strerror)
+        else:
+            shed = self._shed(ACCEPTS_PER_TURN)
+            self._logger.warning(
+                "no new client for a moment, %d unfinished let go: %s", shed, error.strerror
+            )
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener.fileno())
+            self._loop.call_later(EXHAUSTED_PAUSE_SECONDS, self._begin)
