@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from market import ledger, once
 from market.errors import Code, MarketError
 from market.ids import Identifiers
-from market.ledger import Movement, Transfer
+from market.ledger import Movement, Transfer, TransferKind
 from market.money import Currency
 from market.once import Remember, forget
 from storage import referrals as queries
@@ -140,7 +140,14 @@ async def refer(
         Movement(rewards_account, ledger.available(user_id, Currency.CREDIT), rewards.referred),
     )
     key = f"referral:{user_id}"
-    await ledger.post(tx, Transfer(transfer_id, key, Currency.CREDIT, movements, now))
+    # The reference does not tell one of the two who the other is.
+    reference = str(TransferKind.REFERRAL)
+    await ledger.post(
+        tx,
+        Transfer(
+            transfer_id, key, TransferKind.REFERRAL, reference, Currency.CREDIT, movements, now
+        ),
+    )
 
 
 async def _is_ancestor(tx: Transaction, user_id: str, *, of: str) -> bool:

@@ -22,12 +22,16 @@ from proxyd.notify import ServiceManager
 from proxyd.reload import reload
 from storage.backup import back_up
 from storage.open import open_store, place
+from storage.postgres import STATEMENT_TIMEOUT_SECONDS
 from storage.store import Store, Transaction
 from storage.users import UserRow
 
 Run = Callable[[Settings, Namespace], Coroutine[Any, Any, int]]
 Amounts = dict[Currency, int]
 
+# A statement of the audit reads a whole table, and holds nobody up: three seconds per million rows
+# here, and as long as it takes where there are hundreds of millions.
+AUDIT_STATEMENT_SECONDS = 3_600.0
 DIFFERENCES_FOUND = 1
 FAILED = 1
 
@@ -87,7 +91,7 @@ async def deposit(
 
 async def audit(settings: Settings) -> int:
     """Recompute the ledger and compare; 0 when everything agrees."""
-    async with _store(settings) as store:
+    async with _store(settings, statement_seconds=AUDIT_STATEMENT_SECONDS) as store:
         report = await audit_ledger(store)
     say(_report_in_words(report))
     return 0 if report.passed else DIFFERENCES_FOUND
@@ -112,8 +116,15 @@ def say(text: str) -> None:
 
 
 @asynccontextmanager
-async def _store(settings: Settings, *, create: bool = False) -> AsyncIterator[Store]:
-    store = await open_store(settings.storage.url, pool_size=1, create=create)
+async def _store(
+    settings: Settings,
+    *,
+    create: bool = False,
+    statement_seconds: float = STATEMENT_TIMEOUT_SECONDS,
+) -> AsyncIterator[Store]:
+    store = await open_store(
+        settings.storage.url, pool_size=1, create=create, statement_seconds=statement_seconds
+    )
     try:
         yield store
     finally:

@@ -1,5 +1,7 @@
 """Queries on the client addresses that open a session without a password."""
 
+import json
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage.bandwidth import IdRow
@@ -47,20 +49,15 @@ async def of_session(tx: Transaction, session_id: str) -> list[AddressRow]:
     )
 
 
-async def of_sessions(
-    tx: Transaction, user_id: str, *, oldest: str, newest: str
-) -> list[AddressRow]:
-    """Return the addresses that open a user's sessions, from one session to another."""
+async def of_sessions(tx: Transaction, session_ids: Sequence[str]) -> list[AddressRow]:
+    """Return the addresses that open sessions, in one statement however many they are."""
     return await tx.all(
         AddressRow,
-        """
-        SELECT a.address, a.slot, a.session_id
-        FROM bandwidth_sessions AS s JOIN session_addresses AS a ON a.session_id = s.id
-        WHERE s.user_id = :user_id AND s.id >= :oldest AND s.id <= :newest
+        f"""
+        SELECT a.address, a.slot, a.session_id FROM {tx.table("asked", id="TEXT")}
+        JOIN session_addresses AS a ON a.session_id = asked.id
         """,
-        user_id=user_id,
-        oldest=oldest,
-        newest=newest,
+        asked=json.dumps([{"id": session_id} for session_id in session_ids]),
     )
 
 

@@ -51,8 +51,12 @@ class PostgresStore:
         self._pool = pool
 
     @classmethod
-    async def open(cls, url: str, *, pool_size: int) -> Self:
+    async def open(
+        cls, url: str, *, pool_size: int, statement_seconds: float = STATEMENT_TIMEOUT_SECONDS
+    ) -> Self:
         """Connect to the database at `url` and bring its schema up to date.
+
+        A statement that takes longer than `statement_seconds` is given up.
 
         Raises:
             CannotOpenError: it is out of reach, refuses the login, or is newer than this program.
@@ -62,7 +66,7 @@ class PostgresStore:
             min_size=1,
             max_size=pool_size,
             timeout=CONNECT_TIMEOUT_SECONDS,
-            command_timeout=STATEMENT_TIMEOUT_SECONDS,
+            command_timeout=statement_seconds,
             server_settings=_SERVER_SETTINGS,
         )
         try:

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 
+from support import nodes
 from support.market import Market
 
 from market.bandwidth import Purchase
@@ -13,7 +14,6 @@ from proxyd.meter import LiveSession, Meter
 from proxyd.shared_meter import SharedMeter
 from proxyd.shares import Fence
 from proxyd.wire.events import Refusal
-from storage import nodes
 
 
 async def admitted(meter: Meter, bought: Purchase) -> LiveSession | Refusal:
@@ -57,7 +57,7 @@ async def test_a_session_past_its_time_is_not_made_usable_by_a_cut_that_is_taken
 async def test_a_session_that_ended_elsewhere_leaves_nothing_behind(market: Market) -> None:
     """Its addresses had kept it in memory for as long as the node lived."""
     market.leases.node_id = "here"
-    await market.store.write(nodes.insert, "here", market.clock.seconds())
+    await market.store.write(nodes.register, "here", market.clock.seconds())
     user = await market.person("10")
     bought = await market.bandwidth.buy(
         user, quota_bytes=GB, price_per_gb=None, allow_ips=["203.0.113.7"]

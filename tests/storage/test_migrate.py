@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from storage import migrate
-from storage.errors import CannotOpenError
+from storage.errors import CannotOpenError, ConstraintError
 from storage.migrate import Migration
 from storage.open import open_store
 from storage.store import Store, Transaction
@@ -125,6 +125,55 @@ async def test_why_a_job_failed_is_told_apart_from_what_came_of_it(
         ("failed", None, "words", 2),
         ("waiting", None, "words", None),
     ]
+    await store.close()
+
+
+async def test_earlier_transfers_are_told_apart_and_stay_unchangeable(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = migrate.migrations(engine_of(store_url))
+    earlier = [step for step in steps if step.version < 14]
+    told_apart = {
+        "deposit:invoice-1:usd": ("deposit", "invoice-1"),
+        "deposit:a:b:hold:credit": ("deposit", "a:b:hold"),
+        "referral:u1": ("referral", "referral"),
+        "goodness:g1": ("reward", "photo:g1"),
+        "job:j1:hold": ("hold", "job:j1"),
+        "job:j1:capture": ("capture", "job:j1"),
+        "job:j1:release": ("release", "job:j1"),
+        "job:j1:payout": ("payout", "job:j1"),
+        "correction 7": ("other", "correction 7"),
+    }
+    with monkeypatch.context() as patched:
+        await opened_with(patched, store_url, earlier)
+        patched.setattr(migrate, "migrations", lambda engine: earlier)
+        store = await open_store(store_url)
+
+    async def fill(tx: Transaction) -> None:
+        for key in told_apart:
+            await tx.run(
+                "INSERT INTO transfers (id, business_key, created_at) VALUES (:key, :key, 1)",
+                key=key,
+            )
+
+    await store.write(fill)
+    await store.close()
+    store = await open_store(store_url)
+
+    async def look(tx: Transaction) -> dict[str, tuple[str, str]]:
+        return dict(
+            await tx.all(
+                lambda key, *words: (key, words),
+                "SELECT business_key, kind, reference FROM transfers",
+            )
+        )
+
+    async def tamper(tx: Transaction) -> None:
+        await tx.run("UPDATE transfers SET kind = 'deposit'")
+
+    assert await store.read(look) == told_apart
+    with pytest.raises(ConstraintError, match="append_only"):
+        await store.write(tamper)
     await store.close()
 
 

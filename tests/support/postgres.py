@@ -32,3 +32,12 @@ async def database(server_url: str, name: str) -> AsyncIterator[str]:
     finally:
         await admin.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
         await admin.close()
+
+
+async def execute(url: str, statement: str) -> None:
+    """Run one statement on a database."""
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
