@@ -28,14 +28,21 @@ def postgres_server() -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: str) -> str:
+    """The name of a database of the present schema on that server, for others to be copies of."""
+    return postgres.template(postgres_server)
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 async def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
-    """The URL of an empty database, on each engine in turn."""
+    """The URL of a database without rows, on each engine in turn; it may have no tables yet."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/proxyd.db"
     else:
         server = request.getfixturevalue("postgres_server")
-        async with postgres.database(server, f"test_{uuid.uuid4().hex}") as url:
+        template = request.getfixturevalue("postgres_template")
+        async with postgres.database(server, f"test_{uuid.uuid4().hex}", template) as url:
             yield url
 
 

@@ -1,9 +1,12 @@
 """Migrations: any earlier database reaches the schema of a fresh one, once, whoever starts."""
 
 import asyncio
+import uuid
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from support import postgres
 
 from storage import migrate
 from storage.errors import CannotOpenError, ConstraintError
@@ -29,6 +32,17 @@ SCHEMA = {
         ORDER BY 1
     """,
 }
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
+    """The URL of a database without tables, on each engine in turn."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/proxyd.db"
+    else:
+        server = request.getfixturevalue("postgres_server")
+        async with postgres.database(server, f"test_{uuid.uuid4().hex}") as url:
+            yield url
 
 
 def engine_of(url: str) -> str:
