@@ -1,5 +1,6 @@
 # make setup | make install | make run | make test | make lint | make clients | make fuzz-api | make fuzz-wire |
-# make bench | make bench-api | make bench-start | make crash | make soak | make systemd | make audit | make clean
+# make bench | make bench-api | make bench-growth | make bench-siege | make bench-start | make crash | make soak |
+# make systemd | make audit | make clean
 
 SHELL := /bin/bash
 VENV := .venv
@@ -9,7 +10,8 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
 
-.PHONY: setup install run test lint clients fuzz-api fuzz-wire bench bench-api bench-start crash soak systemd audit clean
+.PHONY: setup install run test lint clients fuzz-api fuzz-wire bench bench-api bench-growth bench-siege bench-start \
+	crash soak systemd audit clean
 
 setup: $(STAMP)
 
@@ -86,6 +88,11 @@ bench-api: setup
 bench-start: setup
 	$(COMPILE)
 	PYTHONPATH=.:tests $(VENV)/bin/python -m bench.start
+
+# The same market a hundred times and a thousand times as large, on both engines: ten minutes and
+# 5 GB of disk. SIZES=1000,100000 ENGINES=sqlite measures less.
+bench-growth: setup
+	@PYTHONPATH=.:tests $(VENV)/bin/python -W ignore -m bench.growth
 
 # kill -9 under load, a hundred times on each engine, at other moments each time: five minutes.
 KILLS ?= 100

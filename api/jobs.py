@@ -472,9 +472,17 @@ def _item(job: JobRow | OpenJobRow | OwnJobRow) -> JobItem:
 
 
 def _own_item(job: JobRow | OwnJobRow, paid: int | None) -> OwnJobItem:
+    job_type: Any = job.job_type
+    status: Any = job.status
     currency: Any = job.currency
     return OwnJobItem(
-        **msgspec.structs.asdict(_item(job)),
+        id=job.id,
+        title=job.title,
+        job_type=job_type,
+        price_credit=money(job.price_credit),
+        duration_hrs=job.duration_hrs,
+        status=status,
+        buyer_id=job.user_id,
         attempts=job.attempts,
         payment_type=currency,
         created_at=timestamp(job.created_at),

@@ -1,6 +1,7 @@
 """What lists share: how many, from where on, and how times are written."""
 
-from datetime import UTC, datetime
+from datetime import date, timedelta
+from functools import lru_cache
 from typing import Annotated, Protocol, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -58,4 +59,17 @@ class Page(Struct, kw_only=True):
 
 def timestamp(seconds: int) -> str:
     """Return UTC seconds as RFC 3339 writes them."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    day, second = divmod(seconds, 86_400)
+    minute, second = divmod(second, 60)
+    hour, minute = divmod(minute, 60)
+    return f"{_date(day)}T{_TWO_DIGITS[hour]}:{_TWO_DIGITS[minute]}:{_TWO_DIGITS[second]}Z"
+
+
+_TWO_DIGITS = tuple(f"{number:02}" for number in range(60))
+
+
+# A list writes hundreds of times, nearly all of a few days; a year of them is a few kilobytes.
+@lru_cache(maxsize=366)
+def _date(day: int) -> str:
+    """Return a day since 1970 as RFC 3339 writes it."""
+    return (date(1970, 1, 1) + timedelta(days=day)).isoformat()

@@ -23,12 +23,12 @@ class TransactionItem(Struct):
     """What changed of what the caller can spend: below zero what left it.
 
     A price is held when something is bought (`hold`); what of it was not used comes back
-    (`release`). `reference` names what it was for.
+    (`release`). A `reward` is for a photo of a good deed. `reference` names what it was for.
     """
 
     id: str
     created_at: Timestamp
-    kind: Literal["deposit", "hold", "release", "earning", "referral", "other"]
+    kind: Literal["deposit", "hold", "release", "earning", "referral", "reward", "other"]
     currency: Literal["usd", "credit"]
     amount: float
     reference: str

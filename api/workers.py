@@ -10,7 +10,7 @@ from api.codec import Money, money
 from api.identifiers import in_body
 from api.listing import Page, Timestamp, timestamp
 from api.routes import Auth, Call, Nothing, Reply, Route
-from market.devices import Devices, WorkerToken
+from market.devices import Devices, Report, WorkerToken
 from market.errors import Code
 from market.jobs import Jobs
 from storage.devices import DeviceRow
@@ -193,10 +193,9 @@ class WorkerRoutes:
 
     async def heartbeat(self, call: Call[HeartbeatRequest, Any]) -> Reply:
         """Take a report."""
-        report = msgspec.structs.asdict(call.body)
-        self._devices.heartbeat(
-            call.device, {name: value for name, value in report.items() if value is not None}
-        )
+        said = msgspec.structs.asdict(call.body)
+        report = {name: value for name, value in said.items() if value is not None}
+        self._devices.heartbeat(call.device, cast(Report, report))
         return Reply()
 
     async def offline(self, call: Call[Nothing, Any]) -> Reply:

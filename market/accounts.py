@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from market import ledger
 from market.errors import Code, MarketError
 from market.ids import Identifiers
-from market.ledger import Movement, Transfer
+from market.ledger import Movement, Transfer, TransferKind
 from market.money import Currency
 from market.once import Once, replay, sealed
 from market.passwords import Passwords
@@ -111,7 +111,7 @@ class Accounts:
         self._identifiers = identifiers
         self._now = now
         # By token: who it was, as of a version of the store and a second, and no longer.
-        self._known: dict[str, tuple[bytes | None, int, Caller]] = {}
+        self._known: dict[str, tuple[bytes, int, Caller]] = {}
         self._failures_by_email = Throttle(limits.failures_per_email, LOGIN_WINDOW_SECONDS, now)
         self._failures_by_client = Throttle(limits.failures_per_client, LOGIN_WINDOW_SECONDS, now)
         # Whoever is logged in is not locked out by strangers who fail at their address.
@@ -245,9 +245,10 @@ class Accounts:
         if profile is None:
             raise MarketError(Code.UNAUTHORIZED, ENDED)
         caller = Caller(profile, claims.session_id)
-        if len(self._known) >= KNOWN_MAX:
-            self._known.clear()
-        self._known[token] = (version, now, caller)
+        if version is not None:  # else nobody could tell whether it is still so
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            self._known[token] = (version, now, caller)
         return caller
 
     async def _refuse_taken(self, username: str, email: str, asked: Asked | None) -> None:
@@ -357,7 +358,10 @@ async def deposit(
         raise MarketError(Code.INVALID_FIELD, "A deposit must be above zero.", field=str(currency))
     movement = Movement(ledger.deposits(currency), ledger.available(user.id, currency), amount)
     key = f"deposit:{reference}:{currency}"
-    if await ledger.post(tx, Transfer(transfer_id, key, currency, (movement,), now)):
+    transfer = Transfer(
+        transfer_id, key, TransferKind.DEPOSIT, reference, currency, (movement,), now
+    )
+    if await ledger.post(tx, transfer):
         return True
     if await ledger.posted(tx, key) != [movement]:
         raise MarketError(Code.REFERENCE_REUSED)

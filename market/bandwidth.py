@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from market import leases, ledger, once
 from market.addresses import canonical, prove
@@ -89,8 +89,7 @@ class Purchase:
     pending_ips: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(NamedTuple):
     """A session as its buyer sees it; sizes in bytes, price in micro-USD per GB, times in UTC.
 
     While it is active, `allow_ips` need no password on the `passwordless_port`, if there still is
@@ -274,7 +273,7 @@ class Bandwidth:
             limit=limit,
             node_id=self._leases.node_id,
         )
-        return [self._shown(row, addresses.get(row.id, [])) for row in rows]
+        return [self._shown(row, addresses.get(row.id, ())) for row in rows]
 
     async def end(self, user_id: str, session_id: str) -> None:
         """End a session: cut its connections, capture what was used, release the rest.
@@ -360,24 +359,31 @@ class Bandwidth:
         )
 
     def _shown(self, row: ListedRow, addresses: Sequence[ListedAddressRow]) -> Session:
+        allow_ips: tuple[str, ...] = ()
+        pending_ips: tuple[str, ...] = ()
+        passwordless_port = None
+        if addresses:
+            allow_ips = tuple(sorted(each.address for each in addresses))
+            pending_ips = tuple(sorted(each.address for each in addresses if each.is_pending))
+            passwordless_port = self._port(addresses[0].slot)
         used = row.bytes_used
         if row.lease_id is not None and row.reported is not None:
             live = self._traffic.used_bytes(row.id, row.lease_id)
             used += live - row.reported if live is not None else 0
         return Session(
-            id=row.id,
-            port=self._terms.public_port,
-            quota_bytes=row.quota_bytes,
-            bytes_used=used,
-            status=SessionStatus(row.status),
-            price_per_gb=row.price_per_gb,
-            created_at=row.created_at,
-            expires_at=row.expires_at,
-            ended_at=row.ended_at,
-            paid=row.captured,
-            allow_ips=tuple(sorted(each.address for each in addresses)),
-            pending_ips=tuple(sorted(each.address for each in addresses if each.is_pending)),
-            passwordless_port=self._port(addresses[0].slot) if addresses else None,
+            row.id,
+            self._terms.public_port,
+            row.quota_bytes,
+            used,
+            SessionStatus(row.status),
+            row.price_per_gb,
+            row.created_at,
+            row.expires_at,
+            row.ended_at,
+            row.captured,
+            allow_ips,
+            pending_ips,
+            passwordless_port,
         )
 
     def _port(self, slot: int) -> int | None:
@@ -441,9 +447,8 @@ async def _page(
         tx, user_id=user_id, only=only, before=before, limit=limit, node_id=node_id
     )
     addresses: dict[str, list[ListedAddressRow]] = {}
-    if rows:
-        for address in await address_queries.of_sessions(
-            tx, user_id, oldest=rows[-1].id, newest=rows[0].id
-        ):
+    opened = [row.id for row in rows if row.slot is not None]
+    if opened:
+        for address in await address_queries.of_sessions(tx, opened):
             addresses.setdefault(address.session_id, []).append(address)
     return rows, addresses

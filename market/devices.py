@@ -9,8 +9,10 @@ import asyncio
 import hashlib
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
+from typing import TypedDict
 
 from market import once
 from market.bounds import Bounds, lock_user, require
@@ -29,9 +31,27 @@ WRITE_SECONDS = 2.0
 SHARED_WRITE_SECONDS = 1.0
 WRITE_MAX_DEVICES = 1_000
 NAME_MAX_CHARACTERS = 200
+# A device takes about a kilobyte. Those heard of longest ago are looked up when they come again.
+KEPT_MAX_DEVICES = 50_000
+# A request that has shown its token may still be under way when that is revoked; all of those that
+# are revoked within a minute or two, however many users do nothing else.
+REVOKED_MAX_TOKENS = 10_000
 UNKNOWN = "The worker token is none of this service, or was revoked; make a new one."
 
 _logger = logging.getLogger("devices")
+
+
+class Report(TypedDict, total=False):
+    """What a device says of itself: memory in GB, temperatures in °C, use in percent."""
+
+    hostname: str
+    gpu_name: str
+    cpu_cores: int
+    ram_gb: float
+    cpu_temp: float
+    gpu_temp: float
+    cpu_pct: float
+    ram_pct: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +91,9 @@ class Devices:
         self._by_token: dict[str, DeviceRow] = {}
         self._by_id: dict[str, str] = {}
         self._changed: set[str] = set()
-        # Tokens that were revoked here: one may be read from the store while it is being revoked.
-        self._revoked: set[str] = set()
+        # Tokens that were revoked here lately, the latest last: one may be read from the store, or
+        # report, while it is being revoked.
+        self._revoked: dict[str, None] = {}
         self._flushing = asyncio.Lock()
         self._store_failing = False
 
@@ -150,19 +171,24 @@ class Devices:
             return self._latest(device)
         device = self._by_token.setdefault(token_hash, device)
         self._by_id[device.id] = token_hash
+        self._forget_some()
         return device
 
-    def heartbeat(self, device: DeviceRow, report: Mapping[str, object]) -> None:
+    def heartbeat(self, device: DeviceRow, report: Report) -> None:
         """Take a device's report; what it leaves out keeps its last value.
 
         Raises:
             MarketError: `invalid_field`.
         """
-        for field in ("hostname", "gpu_name"):
-            if not str(report.get(field, "")).isprintable():
+        for field, text in (
+            ("hostname", report.get("hostname", "")),
+            ("gpu_name", report.get("gpu_name", "")),
+        ):
+            if not text.isprintable():
                 message = f"The {field} has control characters."
                 raise MarketError(Code.INVALID_FIELD, message, field=field)
-        self._keep(device, last_heartbeat_at=self._now(), offline_at=None, **report)
+        latest = self._latest(device)
+        self._keep(latest._replace(last_heartbeat_at=self._now(), offline_at=None, **report))
 
     async def offline(self, device: DeviceRow) -> None:
         """Note that a device leaves; other daemons know it when this returns.
@@ -170,7 +196,7 @@ class Devices:
         Raises:
             StoreError: they will know it later.
         """
-        self._keep(device, offline_at=self._now())
+        self._keep(self._latest(device)._replace(offline_at=self._now()))
         if self._is_shared:
             await self.flush()
 
@@ -191,7 +217,9 @@ class Devices:
         )
         if token_hash is None:
             raise MarketError(Code.TOKEN_NOT_FOUND, field="token_id")
-        self._revoked.add(token_hash)
+        self._revoked[token_hash] = None
+        if len(self._revoked) > REVOKED_MAX_TOKENS:
+            del self._revoked[next(iter(self._revoked))]
         known = self._by_token.get(token_hash)
         if known is not None and known.revoked_at is None:
             self._by_token[token_hash] = known._replace(revoked_at=now)
@@ -230,19 +258,15 @@ class Devices:
                 await self._write_some()
 
     async def _write_some(self) -> None:
-        batch = [self._changed.pop() for _ in range(min(len(self._changed), WRITE_MAX_DEVICES))]
-        try:
-            await self._store.write(
-                queries.write_reports,
-                [self._by_token[token] for token in batch],
-                only_newer=self._is_shared,
-            )
-        except BaseException:
-            self._changed.update(batch)
-            raise
-        if self._is_shared:
-            for token_hash in set(batch) - self._changed:
-                del self._by_id[self._by_token.pop(token_hash).id]
+        batch = [self._by_token[token] for token in islice(self._changed, WRITE_MAX_DEVICES)]
+        await self._store.write(queries.write_reports, batch, only_newer=self._is_shared)
+        for device in batch:
+            if self._by_token[device.token_hash] is not device:  # has reported again meanwhile
+                continue
+            self._changed.discard(device.token_hash)
+            if self._is_shared:
+                del self._by_id[self._by_token.pop(device.token_hash).id]
+        self._forget_some()
 
     def _latest(self, row: DeviceRow) -> DeviceRow:
         token_hash = self._by_id.get(row.id)
@@ -254,12 +278,25 @@ class Devices:
             return known._replace(revoked_at=row.revoked_at) if newer else row
         return known
 
-    def _keep(self, device: DeviceRow, **changes: object) -> None:
+    def _keep(self, device: DeviceRow) -> None:
+        """Have a device answered for from memory as it is now, and written down soon."""
         token_hash = device.token_hash
-        latest = self._latest(device)
-        self._by_token[token_hash] = latest._replace(**changes)  # type: ignore[arg-type]
+        if token_hash in self._revoked and device.revoked_at is None:
+            return
+        self._by_token.pop(token_hash, None)  # those heard of last stand last
+        self._by_token[token_hash] = device
         self._by_id[device.id] = token_hash
         self._changed.add(token_hash)
+        self._forget_some()
+
+    def _forget_some(self) -> None:
+        """Forget the devices heard of longest ago, over the bound, that are written down."""
+        over = len(self._by_token) - KEPT_MAX_DEVICES
+        if over <= 0:
+            return
+        written = (token for token in self._by_token if token not in self._changed)
+        for token_hash in list(islice(written, over)):
+            del self._by_id[self._by_token.pop(token_hash).id]
 
 
 async def _create(tx: Transaction, device: DeviceRow, bounds: Bounds) -> None:

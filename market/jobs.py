@@ -15,7 +15,7 @@ from market.bounds import Bounds, lock_user, require
 from market.devices import Devices
 from market.errors import Code, MarketError
 from market.ids import Identifiers
-from market.ledger import Movement, Transfer, TransferIds
+from market.ledger import Movement, Transfer, TransferIds, TransferKind
 from market.money import MICRO, Currency, shown
 from market.once import Remember, forget
 from market.states import JobStatus
@@ -477,8 +477,12 @@ async def _pay_out(tx: Transaction, moment: Moment, job: JobRow, worker: str, ea
     held = Movement(ledger.held(job.user_id, currency), buyer, job.price_held)
     captured = Movement(buyer, ledger.revenue(currency), job.price_held)
     await ledger.lock(tx, (payout, held, captured))
-    key = f"{hold_of(job.id)}:payout"
-    await ledger.post(tx, Transfer(moment.payout_id, key, Currency.CREDIT, (payout,), moment.now))
+    reference, kind = hold_of(job.id), TransferKind.PAYOUT
+    key = f"{reference}:{kind}"
+    transfer = Transfer(
+        moment.payout_id, key, kind, reference, Currency.CREDIT, (payout,), moment.now
+    )
+    await ledger.post(tx, transfer)
 
 
 def hold_of(job_id: str) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple
 
 from market.errors import Code, MarketError
@@ -43,6 +44,18 @@ def rewards(currency: Currency) -> str:
     return f"house:rewards:{currency}"
 
 
+class TransferKind(StrEnum):
+    """Why money moves; stored with each transfer, so none of these words ever changes."""
+
+    DEPOSIT = "deposit"
+    HOLD = "hold"
+    CAPTURE = "capture"
+    RELEASE = "release"
+    PAYOUT = "payout"
+    REFERRAL = "referral"
+    REWARD = "reward"
+
+
 class TransferIds(NamedTuple):
     """Identifiers for the two transfers that resolve a hold."""
 
@@ -62,11 +75,14 @@ class Movement(NamedTuple):
 class Transfer:
     """One movement of money, or several that stand or fall together.
 
-    `business_key` names what it is for, once and for all: `bandwidth:{id}:capture`.
+    `business_key` makes it happen once: `bandwidth:{id}:capture`. `reference` is what it was for,
+    as its users see it: `bandwidth:{id}`.
     """
 
     id: str
     business_key: str
+    kind: TransferKind
+    reference: str
     currency: Currency
     movements: Sequence[Movement]
     created_at: int
@@ -99,6 +115,8 @@ async def post(tx: Transaction, transfer: Transfer) -> bool:
         tx,
         transfer_id=transfer.id,
         business_key=transfer.business_key,
+        kind=transfer.kind,
+        reference=transfer.reference,
         created_at=transfer.created_at,
     ):
         return False
@@ -132,7 +150,7 @@ async def hold(tx: Transaction, request: HoldRow, *, transfer_id: str, now: int)
     movement = Movement(
         available(request.user_id, currency), held(request.user_id, currency), request.amount
     )
-    await post(tx, Transfer(transfer_id, f"{request.id}:hold", currency, (movement,), now))
+    await post(tx, _of_hold(transfer_id, request, TransferKind.HOLD, (movement,), now))
     await queries.insert_hold(tx, request, now)
 
 
@@ -158,6 +176,14 @@ async def capture(
     rest = Movement(source, available(resolved.user_id, currency), resolved.amount - captured)
     await lock(tx, [*paid, rest])
     capture_id, release_id = transfer_ids
-    await post(tx, Transfer(capture_id, f"{hold_id}:capture", currency, paid, now))
-    await post(tx, Transfer(release_id, f"{hold_id}:release", currency, (rest,), now))
+    await post(tx, _of_hold(capture_id, resolved, TransferKind.CAPTURE, paid, now))
+    await post(tx, _of_hold(release_id, resolved, TransferKind.RELEASE, (rest,), now))
     return resolved
+
+
+def _of_hold(
+    transfer_id: str, held_for: HoldRow, kind: TransferKind, movements: Sequence[Movement], now: int
+) -> Transfer:
+    """Return one of the three transfers of a hold."""
+    key, currency = f"{held_for.id}:{kind}", Currency(held_for.currency)
+    return Transfer(transfer_id, key, kind, held_for.id, currency, movements, now)

@@ -16,6 +16,8 @@ from storage.store import Arguments, Result, Store, Transaction, Unit
 
 KEEP_SECONDS = 86_400
 KEY_MAX_CHARACTERS = 255
+# Each answer that is kept makes room for more than itself, and no request pays for a day of others.
+FORGET_MAX_ANSWERS = 20
 
 
 class Replayed(Exception):  # noqa: N818 - it is no error, the request was answered before
@@ -97,7 +99,7 @@ async def write(
     row = sealed(once, once.user_id, remember.answer())
 
     async def remembered(tx: Transaction) -> Result | AnswerRow:
-        await queries.delete_before(tx, once.now - KEEP_SECONDS)
+        await queries.delete_before(tx, once.now - KEEP_SECONDS, limit=FORGET_MAX_ANSWERS)
         if not await queries.insert(tx, row):
             first = await queries.find(tx, once.user_id, once.key)
             if first is not None:

@@ -14,7 +14,7 @@ from enum import Enum, auto
 from market import ledger, once
 from market.errors import Code, MarketError
 from market.ids import Identifiers
-from market.ledger import Movement, Transfer
+from market.ledger import Movement, Transfer, TransferKind
 from market.money import Currency
 from market.once import Remember, forget
 from market.throttle import Throttle
@@ -279,7 +279,12 @@ async def _pay(tx: Transaction, referral: ReferralRow, transfer_id: str, now: in
         Movement(house, referred, referral.referred_bonus),
     )
     key = f"referral:{referral.user_id}"
-    return await ledger.post(tx, Transfer(transfer_id, key, Currency.CREDIT, movements, now))
+    # The reference does not tell one of the two who the other is.
+    reference = str(TransferKind.REFERRAL)
+    transfer = Transfer(
+        transfer_id, key, TransferKind.REFERRAL, reference, Currency.CREDIT, movements, now
+    )
+    return await ledger.post(tx, transfer)
 
 
 async def _standing(tx: Transaction, user_id: str, new_code: str) -> Standing:

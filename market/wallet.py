@@ -1,30 +1,23 @@
 """A user's wallet, movement by movement, as the ledger has it."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from market import ledger
+from market.ledger import TransferKind
 from market.money import Currency
 from storage import ledger as queries
 from storage.ledger import MovedRow
 from storage.store import Store
 
-# By the last word of a transfer's business key, or else by its first.
-KINDS = {
-    "hold": "hold",
-    "release": "release",
-    "capture": "earning",
-    "payout": "earning",
-    "deposit": "deposit",
-    "referral": "referral",
-}
-OTHER = "other"
+# Whoever gets something of a capture has earned it; so has who is paid out.
+EARNING = "earning"
+WORDS: dict[str, str] = {TransferKind.CAPTURE: EARNING, TransferKind.PAYOUT: EARNING}
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """What one transfer changed of what a user can spend: micro-units, below zero what left.
 
-    `reference` names what it was for: a job, a session, a deposit.
+    `reference` names what it was for: a job, a session, a deposit, a photo.
     """
 
     id: str
@@ -58,11 +51,6 @@ class Wallet:
 
 
 def _change(row: MovedRow) -> Change:
-    """Read what a transfer was for from its business key: `job:{id}:hold`, `deposit:{name}:usd`."""
-    first, _, rest = row.business_key.partition(":")
-    reference, _, last = rest.rpartition(":")
-    kind = KINDS.get(last if first not in KINDS else first, OTHER)
-    if kind == "referral":  # behind it stands whom it brought, which is nobody's business
-        return Change(row.id, row.created_at, kind, Currency(row.currency), row.amount, first)
-    named = reference if kind == "deposit" else f"{first}:{reference or rest}"
-    return Change(row.id, row.created_at, kind, Currency(row.currency), row.amount, named)
+    kind = WORDS.get(row.kind, row.kind)
+    currency = Currency(row.currency)
+    return Change(row.id, row.created_at, kind, currency, row.amount, row.reference)

@@ -108,24 +108,19 @@ async def pending_of_session(tx: Transaction, session_id: str) -> list[AddressRo
     )
 
 
-async def of_sessions(
-    tx: Transaction, user_id: str, *, oldest: str, newest: str
-) -> list[ListedAddressRow]:
-    """Return the addresses of a user's sessions, pending ones too, from one to another."""
+async def of_sessions(tx: Transaction, session_ids: Sequence[str]) -> list[ListedAddressRow]:
+    """Return the addresses of sessions, pending ones too, in one statement for all of them."""
+    asked = tx.table("asked", id="TEXT")
     return await tx.all(
         _listed,
-        """
+        f"""
         SELECT a.address, a.slot, a.session_id, 0
-        FROM bandwidth_sessions AS s JOIN session_addresses AS a ON a.session_id = s.id
-        WHERE s.user_id = :user_id AND s.id >= :oldest AND s.id <= :newest
+        FROM {asked} JOIN session_addresses AS a ON a.session_id = asked.id
         UNION ALL
         SELECT p.address, p.slot, p.session_id, 1
-        FROM bandwidth_sessions AS s JOIN pending_addresses AS p ON p.session_id = s.id
-        WHERE s.user_id = :user_id AND s.id >= :oldest AND s.id <= :newest
+        FROM {asked} JOIN pending_addresses AS p ON p.session_id = asked.id
         """,
-        user_id=user_id,
-        oldest=oldest,
-        newest=newest,
+        asked=json.dumps([{"id": session_id} for session_id in session_ids]),
     )
 
 

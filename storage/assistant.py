@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from storage.ledger import DifferenceRow
+from storage.ledger import DifferenceRow, differences
 from storage.store import Transaction
 
 BANDS = ("band_a", "band_b", "band_c", "band_d")
@@ -136,22 +136,16 @@ async def rewards_against_postings(tx: Transaction) -> list[DifferenceRow]:
     """Return each reward that the ledger did not pay to its user, and the reverse."""
     return await tx.all(
         DifferenceRow,
-        """
-        WITH paid AS (
-            SELECT t.business_key AS reference, e.credit_account AS account, e.amount
+        differences(
+            """
+            SELECT 'goodness:' || id || ' to user:' || user_id || ':available:credit' AS reference,
+                amount
+            FROM goodness_rewards
+            """,
+            """
+            SELECT t.business_key || ' to ' || e.credit_account AS reference, e.amount
             FROM transfers AS t JOIN entries AS e ON e.transfer_id = t.id
             WHERE t.business_key LIKE 'goodness:%'
-        )
-        SELECT 'goodness:' || r.id, r.amount, COALESCE(p.amount, 0)
-        FROM goodness_rewards AS r
-        LEFT JOIN paid AS p
-            ON p.reference = 'goodness:' || r.id
-            AND p.account = 'user:' || r.user_id || ':available:credit'
-        WHERE p.amount IS NULL OR p.amount <> r.amount
-        UNION ALL
-        SELECT p.reference, 0, p.amount
-        FROM paid AS p
-        LEFT JOIN goodness_rewards AS r ON 'goodness:' || r.id = p.reference
-        WHERE r.id IS NULL
-        """,
+            """,
+        ),
     )

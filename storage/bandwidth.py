@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from storage.paging import NEWEST_FIRST, behind
 from storage.store import Transaction
 
 
@@ -28,7 +29,8 @@ class SessionRow(NamedTuple):
 class ListedRow(NamedTuple):
     """A session as its buyer sees it, with a node's open lease and what that last reported.
 
-    `captured` is what it has cost, in micro-USD, once it is over.
+    `captured` is what it has cost, in micro-USD, once it is over; `slot` is where client
+    addresses open it, None if none do.
     """
 
     id: str
@@ -42,6 +44,7 @@ class ListedRow(NamedTuple):
     lease_id: str | None
     reported: int | None
     captured: int | None
+    slot: int | None
 
 
 class LeaseRow(NamedTuple):
@@ -122,27 +125,42 @@ async def page(
         limit: how many at most.
         node_id: whose leases are looked at.
     """
+    # Most ask for what is active, which has cost nothing yet.
+    is_active = only == "active"
+    hold = "" if is_active else "LEFT JOIN holds AS h ON h.id = 'bandwidth:' || s.id"
     return await tx.all(
         ListedRow,
-        """
+        f"""
         SELECT s.id, s.quota_bytes, s.bytes_used, s.price_per_gb, s.status, s.created_at,
-            s.expires_at, s.ended_at, l.id, l.used_bytes, h.captured
+            s.expires_at, s.ended_at, l.id, l.used_bytes,
+            {"NULL" if is_active else "h.captured"},
+            COALESCE(
+                (SELECT MIN(a.slot) FROM session_addresses AS a WHERE a.session_id = s.id),
+                (SELECT MIN(p.slot) FROM pending_addresses AS p WHERE p.session_id = s.id)
+            )
         FROM bandwidth_sessions AS s
-        LEFT JOIN holds AS h ON h.id = 'bandwidth:' || s.id
+        {hold}
         LEFT JOIN bandwidth_leases AS l
-            ON l.session_id = s.id AND l.closed_at IS NULL AND COALESCE(l.node_id, '') = :node_id
-        WHERE s.user_id = :user_id
-            AND (:only = '' OR s.status = :only)
-            AND (:before = '' OR s.id < :before)
-        ORDER BY s.id DESC
+            ON l.session_id = s.id AND l.closed_at IS NULL AND l.{of_node(node_id)}
+        WHERE s.user_id = :user_id AND s.id < :before {"AND s.status = :only" if only else ""}
+        ORDER BY s.id {NEWEST_FIRST}
         LIMIT :limit
         """,
         user_id=user_id,
         only=only,
-        before=before,
+        before=behind(before),
         limit=limit,
-        node_id=node_id or "",
+        **({} if node_id is None else {"node_id": node_id}),
     )
+
+
+def of_node(node_id: str | None) -> str:
+    """Return SQL for the leases of a node, of None for those that no node holds.
+
+    Of the column itself a planner knows how often it has which value; of COALESCE it does not, and
+    takes reading every open lease for cheaper than looking one up.
+    """
+    return "node_id IS NULL" if node_id is None else "node_id = :node_id"
 
 
 async def due_to_expire(tx: Transaction, *, now: int, limit: int) -> list[str]:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from storage.paging import NEWEST_FIRST, behind
 from storage.store import Transaction
 
 
@@ -56,12 +57,12 @@ async def page(tx: Transaction, *, user_id: str, before: str, limit: int) -> lis
         DeployRow,
         f"""
         SELECT {_COLUMNS} FROM deploys
-        WHERE user_id = :user_id AND (:before = '' OR id < :before)
-        ORDER BY id DESC
+        WHERE user_id = :user_id AND id < :before
+        ORDER BY id {NEWEST_FIRST}
         LIMIT :limit
         """,
         user_id=user_id,
-        before=before,
+        before=behind(before),
         limit=limit,
     )
 

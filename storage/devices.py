@@ -1,8 +1,10 @@
 """Queries on worker devices."""
 
+import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from storage.paging import NEWEST_FIRST, behind
 from storage.store import Transaction
 
 
@@ -70,12 +72,12 @@ async def page(tx: Transaction, *, user_id: str, before: str, limit: int) -> lis
         DeviceRow,
         f"""
         SELECT {_COLUMNS} FROM devices
-        WHERE user_id = :user_id AND (:before = '' OR id < :before)
-        ORDER BY id DESC
+        WHERE user_id = :user_id AND id < :before
+        ORDER BY id {NEWEST_FIRST}
         LIMIT :limit
         """,
         user_id=user_id,
-        before=before,
+        before=behind(before),
         limit=limit,
     )
 
@@ -115,32 +117,47 @@ def heard_of_at(device: DeviceRow) -> int:
     return max(device.last_heartbeat_at or 0, device.offline_at or 0)
 
 
+# What a device reports, and when it did: the columns that a heartbeat changes, and their types.
+_REPORTED = {
+    "hostname": "TEXT",
+    "gpu_name": "TEXT",
+    "cpu_cores": "BIGINT",
+    "ram_gb": "DOUBLE PRECISION",
+    "cpu_temp": "DOUBLE PRECISION",
+    "gpu_temp": "DOUBLE PRECISION",
+    "cpu_pct": "DOUBLE PRECISION",
+    "ram_pct": "DOUBLE PRECISION",
+    "last_heartbeat_at": "BIGINT",
+    "offline_at": "BIGINT",
+}
+_CHANGES = ", ".join(f"{column} = said.{column}" for column in _REPORTED)
+
+
 async def write_reports(
     tx: Transaction, devices: Sequence[DeviceRow], *, only_newer: bool = False
 ) -> None:
-    """Write down what devices reported last; with `only_newer`, not over what they said later."""
-    for device in sorted(devices, key=lambda each: each.id):  # so that two writers cannot deadlock
-        await tx.run(
-            """
-            UPDATE devices SET hostname = :hostname, gpu_name = :gpu_name, cpu_cores = :cpu_cores,
-                ram_gb = :ram_gb, cpu_temp = :cpu_temp, gpu_temp = :gpu_temp, cpu_pct = :cpu_pct,
-                ram_pct = :ram_pct, last_heartbeat_at = :last_heartbeat_at, offline_at = :offline_at
-            WHERE id = :id AND (
-                CAST(:heard_of_at AS BIGINT) = 0
-                OR COALESCE(last_heartbeat_at, 0) <= :heard_of_at
-                AND COALESCE(offline_at, 0) <= :heard_of_at
-            )
-            """,
-            id=device.id,
-            heard_of_at=heard_of_at(device) if only_newer else 0,
-            hostname=device.hostname,
-            gpu_name=device.gpu_name,
-            cpu_cores=device.cpu_cores,
-            ram_gb=device.ram_gb,
-            cpu_temp=device.cpu_temp,
-            gpu_temp=device.gpu_temp,
-            cpu_pct=device.cpu_pct,
-            ram_pct=device.ram_pct,
-            last_heartbeat_at=device.last_heartbeat_at,
-            offline_at=device.offline_at,
+    """Write down what devices reported last, in one statement however many they are.
+
+    With `only_newer`, not over what they said later.
+    """
+    await tx.lock("devices", [device.id for device in devices])
+    said = [
+        {
+            "id": device.id,
+            "heard_of_at": heard_of_at(device) if only_newer else 0,
+            **{column: getattr(device, column) for column in _REPORTED},
+        }
+        for device in devices
+    ]
+    await tx.run(
+        f"""
+        UPDATE devices AS d SET {_CHANGES}
+        FROM {tx.table("said", id="TEXT", heard_of_at="BIGINT", **_REPORTED)}
+        WHERE d.id = said.id AND (
+            said.heard_of_at = 0
+            OR COALESCE(d.last_heartbeat_at, 0) <= said.heard_of_at
+            AND COALESCE(d.offline_at, 0) <= said.heard_of_at
         )
+        """,
+        said=json.dumps(said),
+    )

@@ -42,6 +42,17 @@ async def find(tx: Transaction, user_id: str, key: str) -> AnswerRow | None:
     )
 
 
-async def delete_before(tx: Transaction, moment: int) -> int:
-    """Forget answers from before a moment; return how many."""
-    return await tx.run("DELETE FROM idempotency_keys WHERE created_at <= :moment", moment=moment)
+async def delete_before(tx: Transaction, moment: int, *, limit: int) -> int:
+    """Forget the oldest answers from before a moment, at most `limit`; return how many."""
+    return await tx.run(
+        """
+        DELETE FROM idempotency_keys WHERE (user_id, idempotency_key) IN (
+            SELECT user_id, idempotency_key FROM idempotency_keys
+            WHERE created_at <= :moment
+            ORDER BY created_at
+            LIMIT :limit
+        )
+        """,
+        moment=moment,
+        limit=limit,
+    )

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from storage.paging import NEWEST_FIRST, behind
 from storage.store import Transaction
 
 
@@ -108,6 +109,21 @@ _JOB = f"SELECT {_COLUMNS} FROM jobs"
 _OPEN_COLUMNS = ", ".join(OpenJobRow._fields)
 _OWN_COLUMNS = ", ".join(f"j.{name}" for name in OwnJobRow._fields[:-1])
 
+# The open jobs of one type and status. An index of open jobs is used by who asks in its very words.
+_OPEN_PARTS = {
+    (job_type, status): f"""
+    SELECT * FROM (
+        SELECT {_OPEN_COLUMNS} FROM jobs
+        WHERE status IN ('waiting', 'running')
+            AND job_type = '{job_type}' AND status = '{status}' AND id < :before
+        ORDER BY id {NEWEST_FIRST}
+        LIMIT :limit
+    ) AS {status}_{job_type}
+    """
+    for job_type in ("docker", "training", "inference", "script")
+    for status in ("waiting", "running")
+}
+
 
 async def insert(tx: Transaction, job: JobRow) -> None:
     """Add a job."""
@@ -122,21 +138,34 @@ async def find(tx: Transaction, job_id: str) -> JobRow | None:
 async def page_open(
     tx: Transaction, *, status: str, job_type: str, before: str, limit: int
 ) -> list[OpenJobRow]:
-    """Return waiting and running jobs of everybody, newest first; "" filters nothing."""
+    """Return waiting and running jobs of everybody, newest first; "" filters nothing.
+
+    A filtered list is merged from one of each type and status that it shows, so that jobs which are
+    not shown are not read.
+    """
+    if not status and not job_type:
+        return await tx.all(
+            OpenJobRow,
+            f"""
+            SELECT {_OPEN_COLUMNS} FROM jobs
+            WHERE status IN ('waiting', 'running') AND id < :before
+            ORDER BY id {NEWEST_FIRST}
+            LIMIT :limit
+            """,
+            before=behind(before),
+            limit=limit,
+        )
+    parts = [
+        sql
+        for (part_type, part_status), sql in _OPEN_PARTS.items()
+        if job_type in ("", part_type) and status in ("", part_status)
+    ]
+    if not parts:  # no open job is of such a kind
+        return []
     return await tx.all(
         OpenJobRow,
-        f"""
-        SELECT {_OPEN_COLUMNS} FROM jobs
-        WHERE status IN ('waiting', 'running')
-            AND (:status = '' OR status = :status)
-            AND (:job_type = '' OR job_type = :job_type)
-            AND (:before = '' OR id < :before)
-        ORDER BY id DESC
-        LIMIT :limit
-        """,
-        status=status,
-        job_type=job_type,
-        before=before,
+        f"{' UNION ALL '.join(parts)} ORDER BY id {NEWEST_FIRST} LIMIT :limit",
+        before=behind(before),
         limit=limit,
     )
 
@@ -150,15 +179,13 @@ async def page_of_user(
         f"""
         SELECT {_OWN_COLUMNS}, h.captured FROM jobs AS j
         LEFT JOIN holds AS h ON h.id = 'job:' || j.id
-        WHERE j.user_id = :user_id
-            AND (:status = '' OR j.status = :status)
-            AND (:before = '' OR j.id < :before)
-        ORDER BY j.id DESC
+        WHERE j.user_id = :user_id AND j.id < :before {"AND j.status = :status" if status else ""}
+        ORDER BY j.id {NEWEST_FIRST}
         LIMIT :limit
         """,
         user_id=user_id,
         status=status,
-        before=before,
+        before=behind(before),
         limit=limit,
     )
 
@@ -171,13 +198,12 @@ async def page_of_device(
         OwnJobRow,
         f"""
         SELECT {_OWN_COLUMNS}, NULL FROM jobs AS j
-        WHERE j.status = 'running' AND j.device_id = :device_id
-            AND (:before = '' OR j.id < :before)
-        ORDER BY j.id DESC
+        WHERE j.status = 'running' AND j.device_id = :device_id AND j.id < :before
+        ORDER BY j.id {NEWEST_FIRST}
         LIMIT :limit
         """,
         device_id=device_id,
-        before=before,
+        before=behind(before),
         limit=limit,
     )
 

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from storage.paging import NEWEST_FIRST, behind
 from storage.store import Transaction
 
 
@@ -24,14 +25,6 @@ class HoldRow(NamedTuple):
     captured: int | None
 
 
-class BalanceRow(NamedTuple):
-    """What an account says it holds, and what its entries add up to, in micro-units."""
-
-    account: str
-    stored: int
-    recomputed: int
-
-
 class DifferenceRow(NamedTuple):
     """A reference, with what it should be and what it is."""
 
@@ -45,7 +38,8 @@ class MovedRow(NamedTuple):
 
     id: str
     created_at: int
-    business_key: str
+    kind: str
+    reference: str
     currency: str
     amount: int
 
@@ -80,17 +74,25 @@ async def insert_accounts(tx: Transaction, accounts: list[tuple[str, str, str, s
 
 
 async def insert_transfer(
-    tx: Transaction, *, transfer_id: str, business_key: str, created_at: int
+    tx: Transaction,
+    *,
+    transfer_id: str,
+    business_key: str,
+    kind: str,
+    reference: str,
+    created_at: int,
 ) -> bool:
     """Begin a transfer; False when one with this business key was posted before."""
     added = await tx.run(
         """
-        INSERT INTO transfers (id, business_key, created_at)
-        VALUES (:id, :business_key, :created_at)
+        INSERT INTO transfers (id, business_key, kind, reference, created_at)
+        VALUES (:id, :business_key, :kind, :reference, :created_at)
         ON CONFLICT (business_key) DO NOTHING
         """,
         id=transfer_id,
         business_key=business_key,
+        kind=kind,
+        reference=reference,
         created_at=created_at,
     )
     return added == 1
@@ -176,12 +178,13 @@ async def balance(tx: Transaction, account: str) -> int | None:
     return found.number if found is not None else None
 
 
+# All of it stands in the indexes, which an account's currency needs not to be looked up beside.
 _MOVED = " UNION ALL ".join(
     f"""
     SELECT * FROM (
-        SELECT transfer_id, currency, {sign}amount AS amount FROM entries
-        WHERE {side}_account = :{account} AND (:before = '' OR transfer_id < :before)
-        ORDER BY transfer_id DESC
+        SELECT transfer_id, '{account}' AS currency, {sign}amount AS amount FROM entries
+        WHERE {side}_account = :{account} AND transfer_id < :before
+        ORDER BY transfer_id {NEWEST_FIRST}
         LIMIT :limit
     ) AS {side}_{account}
     """
@@ -205,17 +208,28 @@ async def moved(
     return await tx.all(
         MovedRow,
         f"""
-        SELECT t.id, t.created_at, t.business_key, m.currency, CAST(SUM(m.amount) AS BIGINT)
-        FROM ({_MOVED}) AS m JOIN transfers AS t ON t.id = m.transfer_id
-        GROUP BY t.id, t.created_at, t.business_key, m.currency
-        ORDER BY t.id DESC
-        LIMIT :limit
+        SELECT t.id, t.created_at, t.kind, t.reference, m.currency, m.amount
+        FROM (
+            SELECT transfer_id, currency, CAST(SUM(amount) AS BIGINT) AS amount
+            FROM ({_MOVED}) AS sides
+            GROUP BY transfer_id, currency
+            ORDER BY transfer_id DESC, currency DESC
+            LIMIT :limit
+        ) AS m
+        JOIN transfers AS t ON t.id = m.transfer_id
+        ORDER BY t.id {NEWEST_FIRST}
         """,
         usd=usd,
         credit=credit,
-        before=before,
+        before=behind(before),
         limit=limit,
     )
+
+
+async def count_accounts(tx: Transaction) -> int:
+    """Return how many accounts there are."""
+    found = await tx.one(CountRow, "SELECT COUNT(*) FROM accounts")
+    return found.number if found is not None else 0
 
 
 async def count_transfers(tx: Transaction) -> int:
@@ -224,21 +238,50 @@ async def count_transfers(tx: Transaction) -> int:
     return found.number if found is not None else 0
 
 
-async def recomputed_balances(tx: Transaction) -> list[BalanceRow]:
-    """Return every account with the sum of its entries beside its stored balance."""
-    return await tx.all(
-        BalanceRow,
-        """
-        SELECT a.id, a.balance, CAST(COALESCE(SUM(moved.amount), 0) AS BIGINT)
-        FROM accounts AS a
-        LEFT JOIN (
-            SELECT credit_account AS account, amount FROM entries
+def differences(expected: str, found: str) -> str:
+    """Return SQL for the references of which two lists do not say the same amount.
+
+    Both lists are read once and added up together, so that it takes as long as they are, whatever
+    the planner thinks of them: a join of one with the other may look all of it up for each row.
+
+    Args:
+        expected: a query for `reference, amount`, several of one reference add up.
+        found: another.
+    """
+    return f"""
+        SELECT reference, CAST(SUM(expected) AS BIGINT), CAST(SUM(found) AS BIGINT)
+        FROM (
+            SELECT reference, amount AS expected, 0 AS found FROM ({expected}) AS wanted
             UNION ALL
-            SELECT debit_account, -amount FROM entries
-        ) AS moved ON moved.account = a.id
-        GROUP BY a.id, a.balance
-        ORDER BY a.id
-        """,
+            SELECT reference, 0, amount FROM ({found}) AS there
+        ) AS both_lists
+        GROUP BY reference
+        HAVING SUM(expected) <> SUM(found)
+        ORDER BY reference
+    """
+
+
+async def misstated_balances(tx: Transaction) -> list[DifferenceRow]:
+    """Return each account whose stored balance is not the sum of its entries."""
+    return await tx.all(
+        DifferenceRow,
+        differences(
+            """
+            SELECT credit_account AS reference, SUM(amount) AS amount
+            FROM entries GROUP BY credit_account
+            UNION ALL
+            SELECT debit_account, -SUM(amount) FROM entries GROUP BY debit_account
+            """,
+            "SELECT id AS reference, balance AS amount FROM accounts",
+        ),
+    )
+
+
+async def overdrawn(tx: Transaction) -> list[DifferenceRow]:
+    """Return each user's account that holds less than nothing."""
+    return await tx.all(
+        DifferenceRow,
+        "SELECT id, 0, balance FROM accounts WHERE user_id IS NOT NULL AND balance < 0 ORDER BY id",
     )
 
 
@@ -246,75 +289,60 @@ async def held_against_holds(tx: Transaction) -> list[DifferenceRow]:
     """Return each `held` account whose balance is not the sum of its user's open holds."""
     return await tx.all(
         DifferenceRow,
-        """
-        SELECT a.id, CAST(COALESCE(SUM(h.amount), 0) AS BIGINT) AS expected, a.balance
-        FROM accounts AS a
-        LEFT JOIN holds AS h
-            ON h.user_id = a.user_id AND h.currency = a.currency AND h.resolved_at IS NULL
-        WHERE a.kind = 'held'
-        GROUP BY a.id, a.balance
-        HAVING a.balance <> COALESCE(SUM(h.amount), 0)
-        ORDER BY a.id
-        """,
+        differences(
+            """
+            SELECT 'user:' || user_id || ':held:' || currency AS reference, amount FROM holds
+            WHERE resolved_at IS NULL
+            """,
+            "SELECT id AS reference, balance AS amount FROM accounts WHERE kind = 'held'",
+        ),
     )
+
+
+def _postings(of: str, amount: str, only: str = "TRUE") -> str:
+    """Return SQL for the holds of which the ledger did not move an amount by a transfer of theirs.
+
+    Each hold is looked up by what is unique, in the order of the holds, so that nothing is sorted
+    and nothing piles up however many there are.
+    """
+    return f"""
+        SELECT h.id, {amount}, CAST(COALESCE(SUM(e.amount), 0) AS BIGINT)
+        FROM holds AS h
+        LEFT JOIN transfers AS t ON t.business_key = h.id || ':{of}'
+        LEFT JOIN entries AS e ON e.transfer_id = t.id
+        WHERE {only}
+        GROUP BY h.id
+        HAVING {amount} <> COALESCE(SUM(e.amount), 0)
+    """
 
 
 async def holds_without_posting(tx: Transaction) -> list[DifferenceRow]:
     """Return each hold for which the ledger did not set aside its amount."""
-    return await tx.all(
-        DifferenceRow,
-        """
-        SELECT h.id, h.amount, CAST(COALESCE(SUM(e.amount), 0) AS BIGINT) AS found
-        FROM holds AS h
-        LEFT JOIN transfers AS t ON t.business_key = h.id || ':hold'
-        LEFT JOIN entries AS e ON e.transfer_id = t.id
-        GROUP BY h.id, h.amount
-        HAVING h.amount <> COALESCE(SUM(e.amount), 0)
-        ORDER BY h.id
-        """,
-    )
+    return await tx.all(DifferenceRow, _postings("hold", "h.amount"))
 
 
 async def resolutions_against_postings(tx: Transaction) -> list[DifferenceRow]:
     """Return each resolved hold that did not pay out what it captured, or not release the rest."""
-    return await tx.all(
-        DifferenceRow,
-        """
-        SELECT w.id, w.amount, CAST(COALESCE(SUM(e.amount), 0) AS BIGINT) AS found
-        FROM (
-            SELECT id, id || ':capture' AS business_key, captured AS amount
-            FROM holds WHERE resolved_at IS NOT NULL
-            UNION ALL
-            SELECT id, id || ':release', amount - captured
-            FROM holds WHERE resolved_at IS NOT NULL
-        ) AS w
-        LEFT JOIN transfers AS t ON t.business_key = w.business_key
-        LEFT JOIN entries AS e ON e.transfer_id = t.id
-        GROUP BY w.id, w.business_key, w.amount
-        HAVING w.amount <> COALESCE(SUM(e.amount), 0)
-        ORDER BY w.id
-        """,
-    )
+    is_resolved = "h.resolved_at IS NOT NULL"
+    return [
+        *await tx.all(DifferenceRow, _postings("capture", "h.captured", is_resolved)),
+        *await tx.all(DifferenceRow, _postings("release", "h.amount - h.captured", is_resolved)),
+    ]
 
 
 async def holds_against_work(tx: Transaction) -> list[DifferenceRow]:
-    """Return each open hold without open work (1 expected, 0 found), and the reverse."""
+    """Return each open hold without open work (0 expected, 1 found), and the reverse."""
     return await tx.all(
         DifferenceRow,
-        """
-        WITH work AS (
-            SELECT 'bandwidth:' || id AS hold_id FROM bandwidth_sessions WHERE status = 'active'
+        differences(
+            """
+            SELECT 'bandwidth:' || id AS reference, 1 AS amount
+            FROM bandwidth_sessions WHERE status = 'active'
             UNION ALL
-            SELECT 'job:' || id FROM jobs WHERE status IN ('waiting', 'running')
-        )
-        SELECT h.id, 0, 1 FROM holds AS h
-        LEFT JOIN work AS w ON w.hold_id = h.id
-        WHERE h.resolved_at IS NULL AND w.hold_id IS NULL
-        UNION ALL
-        SELECT w.hold_id, 1, 0 FROM work AS w
-        LEFT JOIN holds AS h ON h.id = w.hold_id AND h.resolved_at IS NULL
-        WHERE h.id IS NULL
-        """,
+            SELECT 'job:' || id, 1 FROM jobs WHERE status IN ('waiting', 'running')
+            """,
+            "SELECT id AS reference, 1 AS amount FROM holds WHERE resolved_at IS NULL",
+        ),
     )
 
 

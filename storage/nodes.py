@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from storage.bandwidth import LeaseRow
+from storage.bandwidth import LeaseRow, of_node
 from storage.store import Transaction
 
 
@@ -16,13 +16,6 @@ class SeenRow(NamedTuple):
     id: str
     seen_at: int
     renewals: int
-
-
-async def insert(tx: Transaction, node_id: str, now: int) -> None:
-    """Add a node that lives."""
-    await tx.run(
-        "INSERT INTO nodes (id, started_at, seen_at) VALUES (:id, :now, :now)", id=node_id, now=now
-    )
 
 
 async def lock(tx: Transaction, node_id: str) -> None:
@@ -39,11 +32,11 @@ async def leases(tx: Transaction, node_id: str | None) -> list[LeaseRow]:
     """Return the open leases of a node; of None those that no node holds."""
     return await tx.all(
         LeaseRow,
-        """
+        f"""
         SELECT id, session_id, granted_bytes, used_bytes FROM bandwidth_leases
-        WHERE closed_at IS NULL AND COALESCE(node_id, '') = :node_id
+        WHERE closed_at IS NULL AND {of_node(node_id)}
         """,
-        node_id=node_id or "",
+        **({} if node_id is None else {"node_id": node_id}),
     )
 
 

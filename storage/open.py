@@ -4,7 +4,13 @@ from storage.place import SQLITE
 from storage.store import Store
 
 
-async def open_store(url: str, *, pool_size: int = 10, create: bool = True) -> Store:
+async def open_store(
+    url: str,
+    *,
+    pool_size: int = 10,
+    create: bool = True,
+    statement_seconds: float | None = None,
+) -> Store:
     """Open the database that `url` names, and bring its schema up to date.
 
     Only the driver of that engine is imported.
@@ -13,6 +19,7 @@ async def open_store(url: str, *, pool_size: int = 10, create: bool = True) -> S
         url: `sqlite:///relative.db`, `sqlite:////absolute.db` or `postgresql://…`.
         pool_size: connections to PostgreSQL.
         create: whether to make an SQLite database that does not exist.
+        statement_seconds: how long PostgreSQL may take for one statement.
 
     Raises:
         CannotOpenError: unreadable, locked, read-only, unreachable, or made by a newer program.
@@ -23,4 +30,4 @@ async def open_store(url: str, *, pool_size: int = 10, create: bool = True) -> S
         return await SqliteStore.open(url.removeprefix(SQLITE), create=create)
     from storage.postgres import PostgresStore  # noqa: PLC0415 - see above
 
-    return await PostgresStore.open(url, pool_size=pool_size)
+    return await PostgresStore.open(url, pool_size=pool_size, statement_seconds=statement_seconds)

@@ -61,19 +61,22 @@ class PostgresStore:
         self._aside = PostgresStore(url, aside) if aside is not None else None
 
     @classmethod
-    async def open(cls, url: str, *, pool_size: int) -> Self:
+    async def open(
+        cls, url: str, *, pool_size: int, statement_seconds: float | None = None
+    ) -> Self:
         """Connect to the database at `url` and bring its schema up to date.
 
         Args:
             url: the database.
             pool_size: how many connections there may be, those set aside among them.
+            statement_seconds: a statement that takes longer is given up; None for the usual time.
 
         Raises:
             CannotOpenError: it is out of reach, refuses the login, or is newer than this program.
         """
         set_aside = max(1, pool_size // SET_ASIDE_DIVISOR) if pool_size > 1 else 0
-        pool = _pool(url, pool_size - set_aside)
-        aside = _pool(url, set_aside, ready=0) if set_aside else None
+        pool = _pool(url, pool_size - set_aside, statement_seconds)
+        aside = _pool(url, set_aside, statement_seconds, ready=0) if set_aside else None
         try:
             await pool
             if aside is not None:
@@ -180,14 +183,14 @@ class _Transaction:
             )
 
 
-def _pool(url: str, size: int, *, ready: int = 1) -> asyncpg.Pool:
+def _pool(url: str, size: int, statement_seconds: float | None, *, ready: int = 1) -> asyncpg.Pool:
     """Return a pool of connections; `ready` of them are made when it is opened."""
     return asyncpg.create_pool(
         url,
         min_size=ready,
         max_size=size,
         timeout=CONNECT_TIMEOUT_SECONDS,
-        command_timeout=STATEMENT_TIMEOUT_SECONDS,
+        command_timeout=statement_seconds or STATEMENT_TIMEOUT_SECONDS,
         server_settings=_SERVER_SETTINGS,
     )
 

@@ -31,6 +31,12 @@ def postgres_server() -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: str) -> str:
+    """The name of a database of the present schema on that server, for others to be copies of."""
+    return postgres.template(postgres_server)
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def engine(request: pytest.FixtureRequest) -> str:
     """The name of each engine in turn."""
@@ -42,7 +48,7 @@ async def empty_url(
     engine: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncIterator[str]:
     """The URL of an empty database, on each engine in turn."""
-    async with _database(engine, request, tmp_path, "template1") as url:
+    async with _database(engine, request, tmp_path, postgres.EMPTY) as url:
         yield url
 
 
@@ -51,7 +57,10 @@ async def store_url(
     engine: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncIterator[str]:
     """The URL of a database without data, on each engine in turn; its schema may be there."""
-    async with _database(engine, request, tmp_path, postgres.MIGRATED) as url:
+    template = (
+        request.getfixturevalue("postgres_template") if engine == "postgres" else postgres.EMPTY
+    )
+    async with _database(engine, request, tmp_path, template) as url:
         yield url
 
 

@@ -24,7 +24,7 @@ from market.assistant.model import ModelError, Question, Schema, Turn
 from market.assistant.photos import Photo
 from market.assistant.phrases import phrase
 from market.ids import Identifiers
-from market.ledger import Movement, Transfer
+from market.ledger import Movement, Transfer, TransferKind
 from market.money import MICRO, Currency
 from storage import assistant as queries
 from storage.assistant import PROBES, PayeeRow, PrintRow, RewardRow
@@ -268,7 +268,15 @@ async def pay(
         await queries.insert_print(tx, reward.id, number, row, bands(kept.bits))
     movement = Movement(source, ledger.available(reward.user_id, Currency.CREDIT), reward.amount)
     key = f"goodness:{reward.id}"
-    transfer = Transfer(transfer_id, key, Currency.CREDIT, (movement,), reward.created_at)
+    transfer = Transfer(
+        transfer_id,
+        key,
+        TransferKind.REWARD,
+        f"photo:{reward.id}",
+        Currency.CREDIT,
+        (movement,),
+        reward.created_at,
+    )
     await ledger.post(tx, transfer)
     return Decision(Outcome.PAID, reward.amount)
 

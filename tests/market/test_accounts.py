@@ -156,3 +156,14 @@ async def test_more_than_an_account_can_hold_is_refused(market: Market) -> None:
     with pytest.raises(MarketError) as caught:
         await market.deposit("ada@example.com", 1)
     assert caught.value.code is Code.AMOUNT_TOO_LARGE
+
+
+async def test_callers_are_remembered_only_where_the_store_tells_that_nothing_has_changed(
+    market: Market,
+) -> None:
+    login, _ = await market.accounts.register(
+        username="ada", email="ada@example.com", password="long enough"
+    )
+    await market.accounts.authenticate(login.token)
+    remembered = market.store.version() is not None
+    assert len(market.accounts._known) == remembered

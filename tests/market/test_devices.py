@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from support.market import Market
+from support.statements import counted
 from support.waiting import until
 
 from market import devices as devices_module
-from market.devices import Devices
+from market.devices import Devices, Report
 from market.errors import Code, MarketError
 from storage import devices as queries
 from storage.devices import DeviceRow
@@ -344,6 +345,79 @@ async def test_reports_are_written_in_batches(
     monkeypatch.undo()
     stored = await restarted(market).page(user, before="", limit=10)
     assert [device.cpu_cores for device in stored] == [4] * 5
+
+
+async def test_reports_cost_one_statement_however_many_devices_there_are(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = await market.person()
+    devices = [await device_of(market, user) for _ in range(20)]
+    statements = counted(market.store, "write", monkeypatch)
+    for device in devices:
+        market.devices.heartbeat(device, {"cpu_cores": 4})
+    await market.devices.flush()
+    assert statements == [2]  # they are locked first, so that two writers cannot deadlock
+
+
+async def test_a_report_is_written_as_it_was_said(market: Market) -> None:
+    user = await market.person()
+    device = await device_of(market, user)
+    report: Report = {
+        "hostname": 'größe "1"',
+        "gpu_name": "",
+        "cpu_cores": 100_000,
+        "ram_gb": 64.0,
+        "cpu_temp": -0.1,
+        "cpu_pct": 1e-9,
+        "ram_pct": 100.0,
+    }
+    market.devices.heartbeat(device, report)
+    said = await only(market.devices, user)
+    await market.devices.flush()
+    stored = await only(restarted(market), user)
+    assert stored == said
+    assert [type(value) for value in stored] == [type(value) for value in said]
+
+
+async def test_devices_that_were_heard_of_long_ago_leave_memory_and_come_back(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices_module, "KEPT_MAX_DEVICES", 3)
+    user = await market.person()
+    tokens = [await made(market, user) for _ in range(10)]
+    for number, token in enumerate(tokens):
+        market.devices.heartbeat(
+            await market.devices.authenticate(token), {"gpu_name": str(number)}
+        )
+    assert len(market.devices._by_token) == 10  # none is written down yet
+    await market.devices.flush()
+    for number, token in enumerate(tokens):
+        assert (await market.devices.authenticate(token)).gpu_name == str(number)
+    assert len(market.devices._by_token) == len(market.devices._by_id) == 3
+
+
+async def test_what_is_remembered_of_revoked_tokens_is_bounded(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices_module, "REVOKED_MAX_TOKENS", 3)
+    user = await market.person()
+    devices = [await device_of(market, user) for _ in range(5)]
+    for device in devices:
+        await market.devices.revoke(user, device.id)
+    assert list(market.devices._revoked) == [device.token_hash for device in devices[2:]]
+
+
+async def test_a_late_report_of_a_forgotten_device_does_not_undo_its_revocation(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices_module, "KEPT_MAX_DEVICES", 1)
+    user = await market.person()
+    token = await made(market, user)
+    device = await market.devices.authenticate(token)
+    await device_of(market, user)
+    await market.devices.revoke(user, device.id)
+    market.devices.heartbeat(device, {})
+    assert await refusal(market.devices.authenticate(token)) is Code.WORKER_UNAUTHORIZED
 
 
 def failing_once(store: Store, error: BaseException) -> Call:

@@ -29,10 +29,9 @@ from market.leases import Grant, Usage
 from market.money import GB, MICRO, Currency
 from storage import bandwidth as bandwidth_queries
 from storage import jobs as job_queries
-from storage import ledger as ledger_queries
 from storage.jobs import JobRow
 from storage.open import open_store
-from storage.store import Store
+from storage.store import Store, Transaction
 
 PEOPLE = 3
 FEE_TENTHS = 1
@@ -405,8 +404,7 @@ class Marketplace(RuleBasedStateMachine):
     def the_books_agree(self) -> None:
         report = self.run(audit_ledger(self.store))
         assert report.passed, report
-        balances = self.run(self.store.read(ledger_queries.recomputed_balances))
-        owned = {row.account: row.stored for row in balances}
+        owned = self.run(self.store.read(balances))
         for currency in Currency:
             assert sum(each for account, each in owned.items() if account.endswith(currency)) == 0
             assert owned[ledger.deposits(currency)] == -self.deposited[currency]
@@ -415,11 +413,15 @@ class Marketplace(RuleBasedStateMachine):
 
     @invariant()
     def everybody_owns_what_they_should(self) -> None:
-        balances = self.run(self.store.read(ledger_queries.recomputed_balances))
-        owned = {row.account: row.stored for row in balances}
+        owned = self.run(self.store.read(balances))
         for (user, currency), expected in self.wealth.items():
             spendable, waiting = ledger.available(user, currency), ledger.held(user, currency)
             assert owned[spendable] + owned[waiting] == expected
+
+
+async def balances(tx: Transaction) -> dict[str, int]:
+    """Return what every account holds, in micro-units."""
+    return dict(await tx.all(lambda *row: row, "SELECT id, balance FROM accounts"))
 
 
 async def together(coroutines: list[Awaitable[Any]]) -> list[Any]:

@@ -8,7 +8,7 @@ from support.market import Market
 from market import ledger
 from market.audit import audit_ledger
 from market.errors import Code, MarketError
-from market.ledger import Movement, Transfer
+from market.ledger import Movement, Transfer, TransferKind
 from market.money import Currency
 from storage import ledger as queries
 from storage.errors import ConstraintError
@@ -29,9 +29,15 @@ def hold_request(user: str, amount: int, name: str = "work:1") -> HoldRow:
     return HoldRow(name, user, USD, amount, None)
 
 
+def posting(market: Market, key: str, movement: Movement) -> Transfer:
+    return Transfer(
+        market.identifiers.new(), key, TransferKind.DEPOSIT, key, USD, (movement,), market.clock.now
+    )
+
+
 def transfer(market: Market, user: str, amount: int, key: str) -> Transfer:
     movement = Movement(ledger.deposits(USD), ledger.available(user, USD), amount)
-    return Transfer(market.identifiers.new(), key, USD, (movement,), market.clock.now)
+    return posting(market, key, movement)
 
 
 async def resolve_without_work(store: Store) -> None:
@@ -63,10 +69,7 @@ async def test_nobody_falls_below_zero_however_many_spend_at_once(market: Market
 
     async def spend(number: int) -> bool:
         movement = Movement(ledger.available(user, USD), ledger.available(other, USD), 3)
-        made = Transfer(
-            market.identifiers.new(), f"spend:{number}", USD, (movement,), market.clock.now
-        )
-        return await market.store.write(ledger.post, made)
+        return await market.store.write(ledger.post, posting(market, f"spend:{number}", movement))
 
     outcomes = await asyncio.gather(
         *(spend(number) for number in range(20)), return_exceptions=True
@@ -87,8 +90,7 @@ async def test_transfers_in_both_directions_at_once_do_not_lock_each_other_out(
     async def swap(number: int) -> bool:
         source, sink = (one, two) if number % 2 else (two, one)
         movement = Movement(ledger.available(source, USD), ledger.available(sink, USD), 10)
-        made = Transfer(market.identifiers.new(), f"s:{number}", USD, (movement,), 0)
-        return await market.store.write(ledger.post, made)
+        return await market.store.write(ledger.post, posting(market, f"s:{number}", movement))
 
     assert all(await asyncio.gather(*(swap(number) for number in range(60))))
     assert await balance(market.store, ledger.available(one, USD)) == 1_000_000
@@ -175,7 +177,9 @@ async def test_the_database_refuses_an_entry_that_moves_nothing_or_backwards(
     user = await market.person("1")
 
     async def tamper(tx: Transaction) -> None:
-        await queries.insert_transfer(tx, transfer_id="x", business_key="x", created_at=1)
+        await queries.insert_transfer(
+            tx, transfer_id="x", business_key="x", kind="deposit", reference="x", created_at=1
+        )
         entry = queries.EntryRow(USD, ledger.available(user, USD), ledger.held(user, USD), amount)
         await queries.insert_entry(tx, "x", 0, entry)
 
@@ -187,7 +191,9 @@ async def test_the_database_refuses_to_mix_currencies(market: Market) -> None:
     user = await market.person("1")
 
     async def tamper(tx: Transaction) -> None:
-        await queries.insert_transfer(tx, transfer_id="x", business_key="x", created_at=1)
+        await queries.insert_transfer(
+            tx, transfer_id="x", business_key="x", kind="deposit", reference="x", created_at=1
+        )
         entry = queries.EntryRow(
             USD, ledger.available(user, USD), ledger.available(user, Currency.CREDIT), 5
         )

@@ -11,6 +11,7 @@ import uvloop
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support import nodes
 from support.clock import Clock
 from support.market import Market
 
@@ -28,7 +29,6 @@ from market.leases import (
 from market.money import GB
 from market.states import SessionStatus
 from storage import bandwidth as queries
-from storage import nodes
 from storage.bandwidth import SessionRow
 from storage.errors import ConstraintError
 from storage.open import open_store
@@ -125,7 +125,7 @@ class Slices(RuleBasedStateMachine):
         self.births += 1
         leases = Leases(self.store, self.market.identifiers, self.clock.seconds)
         leases.node_id = f"node-{self.births}"
-        await self.store.write(nodes.insert, leases.node_id, self.clock.seconds())
+        await self.store.write(nodes.register, leases.node_id, self.clock.seconds())
         grant = await leases.open(self.bought.session_id)
         assert grant is not None
         assert grant.lease_id is not None

@@ -1,11 +1,17 @@
 """The statement of a wallet sums to its balance, page by page, on both engines."""
 
+from typing import get_args, get_type_hints
+
 from support.market import Market
 
+from api.wallet import TransactionItem
 from market.accounts import spendable
+from market.deploys import NewDeploy
 from market.jobs import NewJob
-from market.money import MICRO, Currency
-from market.wallet import Wallet
+from market.ledger import TransferKind
+from market.money import GB, MICRO, Currency
+from market.wallet import WORDS, Wallet
+from storage.store import Transaction
 
 
 async def test_a_wallet_in_pages_sums_to_its_balance(market: Market) -> None:
@@ -27,3 +33,32 @@ async def test_a_wallet_in_pages_sums_to_its_balance(market: Market) -> None:
     for currency in Currency:
         total = sum(change.amount for change in changes if change.currency is currency)
         assert total == balance[currency]
+
+
+async def kinds(tx: Transaction) -> set[str]:
+    return set(await tx.all(str, "SELECT DISTINCT kind FROM transfers"))
+
+
+async def test_everything_that_the_product_posts_is_told_apart(market: Market) -> None:
+    """But rewards for photos, which are looked at beside the rest of their rules."""
+    buyer, worker = await market.person(usd="20", credit="20"), await market.person()
+    await market.referrals.apply(worker, (await market.referrals.standing(buyer)).code)
+    bought = await market.bandwidth.buy(buyer, quota_bytes=GB, price_per_gb=None)
+    await market.bandwidth.end(buyer, bought.session_id)
+    deploy = await market.deploys.create(
+        buyer, NewDeploy("x", "Script", "T4", 1, 1, 1, Currency.USD)
+    )
+    [job] = (await market.deploys.find(buyer, deploy.id)).replicas
+    token = await market.devices.create(
+        worker, name="rig", device_type="server", min_price_usd=None
+    )
+    device = await market.devices.authenticate(token.token)
+    await market.jobs.accept(device, job.job_id)
+    await market.jobs.complete(device, job.job_id, "done")
+    posted = await market.store.read(kinds)
+    assert posted == {str(kind) for kind in TransferKind} - {TransferKind.REWARD}
+
+
+def test_every_kind_of_transfer_has_a_word_of_its_own_in_the_interface() -> None:
+    words = get_args(get_type_hints(TransactionItem)["kind"])
+    assert {WORDS.get(kind, kind) for kind in TransferKind} == {*words} - {"other"}

@@ -5,6 +5,7 @@ import gc
 from collections.abc import AsyncIterator
 
 import pytest
+from support import nodes
 from support.market import Market
 from support.statements import counted
 from support.waiting import until
@@ -21,7 +22,6 @@ from proxyd.meter import STALLED_ASKED, LiveSession, Meter
 from proxyd.shared_meter import SharedMeter
 from proxyd.shares import Fence
 from proxyd.wire.events import Refusal
-from storage import nodes
 from storage.bandwidth import find, leased_elsewhere
 from storage.errors import UnavailableError
 
@@ -74,7 +74,7 @@ async def test_a_session_past_its_time_is_not_made_usable_by_a_cut_that_is_taken
 async def test_a_session_that_ended_elsewhere_leaves_nothing_behind(market: Market) -> None:
     """Its addresses had kept it in memory for as long as the node lived."""
     market.leases.node_id = "here"
-    await market.store.write(nodes.insert, "here", market.clock.seconds())
+    await market.store.write(nodes.register, "here", market.clock.seconds())
     user = await market.person("10")
     bought = await market.bandwidth.buy(
         user,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from storage import migrate, referrals
-from storage.errors import CannotOpenError
+from storage.errors import CannotOpenError, ConstraintError
 from storage.migrate import Migration
 from storage.open import open_store
 from storage.store import Store, Transaction
@@ -85,12 +85,12 @@ async def test_steps_taken_one_by_one_reach_the_same_schema(
 
 
 async def test_what_a_deploy_runs_leaves_the_descriptions_of_its_jobs(
-    store_url: str, monkeypatch: pytest.MonkeyPatch
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = [step for step in migrate.migrations(engine_of(store_url)) if step.version < 13]
+    steps = [step for step in migrate.migrations(engine_of(empty_url)) if step.version < 13]
     with monkeypatch.context() as patched:
-        await opened_with(patched, store_url, steps)
-        store = await open_store(store_url)
+        await opened_with(patched, empty_url, steps)
+        store = await open_store(empty_url)
 
     async def fill(tx: Transaction) -> None:
         await insert_user(tx, "u", "v")
@@ -122,7 +122,7 @@ async def test_what_a_deploy_runs_leaves_the_descriptions_of_its_jobs(
 
     await store.write(fill)
     await store.close()
-    store = await open_store(store_url)
+    store = await open_store(empty_url)
 
     async def look(tx: Transaction) -> list[tuple[object, ...]]:
         return await tx.all(
@@ -184,6 +184,55 @@ async def test_why_a_job_failed_is_told_apart_from_what_came_of_it(
         ("failed", None, "words", 2),
         ("waiting", None, "words", None),
     ]
+    await store.close()
+
+
+async def test_earlier_transfers_are_told_apart_and_stay_unchangeable(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = migrate.migrations(engine_of(empty_url))
+    earlier = [step for step in steps if step.version < 14]
+    told_apart = {
+        "deposit:invoice-1:usd": ("deposit", "invoice-1"),
+        "deposit:a:b:hold:credit": ("deposit", "a:b:hold"),
+        "referral:u1": ("referral", "referral"),
+        "goodness:g1": ("reward", "photo:g1"),
+        "job:j1:hold": ("hold", "job:j1"),
+        "job:j1:capture": ("capture", "job:j1"),
+        "job:j1:release": ("release", "job:j1"),
+        "job:j1:payout": ("payout", "job:j1"),
+        "correction 7": ("other", "correction 7"),
+    }
+    with monkeypatch.context() as patched:
+        await opened_with(patched, empty_url, earlier)
+        patched.setattr(migrate, "migrations", lambda engine: earlier)
+        store = await open_store(empty_url)
+
+    async def fill(tx: Transaction) -> None:
+        for key in told_apart:
+            await tx.run(
+                "INSERT INTO transfers (id, business_key, created_at) VALUES (:key, :key, 1)",
+                key=key,
+            )
+
+    await store.write(fill)
+    await store.close()
+    store = await open_store(empty_url)
+
+    async def look(tx: Transaction) -> dict[str, tuple[str, str]]:
+        return dict(
+            await tx.all(
+                lambda key, *words: (key, words),
+                "SELECT business_key, kind, reference FROM transfers",
+            )
+        )
+
+    async def tamper(tx: Transaction) -> None:
+        await tx.run("UPDATE transfers SET kind = 'deposit'")
+
+    assert await store.read(look) == told_apart
+    with pytest.raises(ConstraintError, match="append_only"):
+        await store.write(tamper)
     await store.close()
 
 

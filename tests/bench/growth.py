@@ -1,0 +1,228 @@
+"""How long things take in markets of several sizes: requests, a start, an audit, a backup.
+
+The market is written straight into the database (`support.grown`); what is measured is a daemon as
+an operator runs it, and the commands beside it.
+"""
+
+import asyncio
+import http.client
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from support import grown, postgres, process
+from support.grown import Grown
+from support.process import ROOT, Process
+
+from bench.report import progress, rewrite
+from market.tokens import Claims, Tokens
+from storage.open import open_store
+
+SIZES = (1_000, 100_000, 1_000_000)
+REQUESTS, STARTS = 101, 5
+NEW_JOB = {"title": "x", "job_type": "script", "price_credit": 0.001, "duration_hrs": 1}
+COMMAND_SECONDS = 900
+
+LISTS = {
+    "a hundred of my sessions, ms": "/api/bandwidth/sessions",
+    "a hundred of my jobs, ms": "/api/jobs",
+    "a hundred movements of my wallet, ms": "/api/wallet/transactions",
+    "a hundred of my deploys, ms": "/api/deploy/jobs",
+    "a hundred open jobs, asked again, ms": "/api/marketplace/jobs",
+    "a hundred running jobs, ms": "/api/marketplace/jobs?status=running",
+}
+
+Figures = dict[str, float]
+
+
+class Client:
+    """One connection to the API that is kept alive, for the buyer of a market."""
+
+    def __init__(self, daemon: Process, market: Grown) -> None:
+        address = urlsplit(daemon.api)
+        self._connection = http.client.HTTPConnection(str(address.hostname), address.port, 60)
+        tokens = Tokens(b"k" * 40, lifetime_seconds=86_400)
+        claims = Claims(market.buyer_id, market.buyers_login_id, int(time.time()))
+        self._headers = {"Authorization": f"Bearer {tokens.sign(claims, token_id='bench')}"}
+
+    def ask(self, method: str, path: str, body: Any = None, worker: str = "") -> bytes:
+        """Ask, and return the answer; every answer must be a good one."""
+        headers = {"X-Worker-Token": worker} if worker else dict(self._headers)
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        self._connection.request(method, path, json.dumps(body) if body else None, headers)
+        response = self._connection.getresponse()
+        answer = response.read()
+        assert response.status == 200, answer
+        return answer
+
+    def call(self, *arguments: Any) -> Any:
+        """Ask, and return what the answer says."""
+        return json.loads(self.ask(*arguments))
+
+    def seconds(self, *arguments: Any) -> float:
+        """Return how long an answer takes."""
+        begin = time.perf_counter()
+        self.ask(*arguments)
+        return time.perf_counter() - begin
+
+
+def median_ms(ask: Callable[[], float]) -> float:
+    """Return the median of some requests, in milliseconds."""
+    return statistics.median(ask() for _ in range(REQUESTS)) * 1000
+
+
+def requests(client: Client) -> Figures:
+    """Ask for lists, and have work put up and accepted."""
+    figures = {}
+    for name, path in LISTS.items():
+        figures[name] = median_ms(lambda path=path: client.seconds("GET", path))
+    created: list[str] = []
+
+    def create() -> float:
+        begin = time.perf_counter()
+        created.append(client.call("POST", "/api/jobs", NEW_JOB)["job_id"])
+        return time.perf_counter() - begin
+
+    figures["put a job up, ms"] = median_ms(create)
+    worker = client.call("POST", "/api/worker/token/create", {"name": "rig"})["token"]
+    figures["accept a job, ms"] = median_ms(
+        lambda: client.seconds("POST", f"/api/jobs/{created.pop()}/accept", None, worker)
+    )
+
+    def list_after_a_change() -> float:
+        client.call("POST", "/api/jobs", NEW_JOB)
+        return client.seconds("GET", "/api/marketplace/jobs")
+
+    figures["a hundred open jobs, after a change, ms"] = median_ms(list_after_a_change)
+    return figures
+
+
+def start_seconds(url: str) -> float:
+    """Return how long a daemon takes until it serves, the median of some starts."""
+    taken = []
+    for _ in range(STARTS):
+        begin = time.perf_counter()
+        with process.serving(url):
+            taken.append(time.perf_counter() - begin)
+    return statistics.median(taken)
+
+
+def command(url: str, *arguments: str) -> tuple[float, float]:
+    """Run a command, and return its seconds and the most memory it had, in MB."""
+    begin = time.perf_counter()
+    running = subprocess.Popen(
+        [sys.executable, "-m", "proxyd", *arguments],
+        cwd=ROOT,
+        env=process.environment(url),
+        stdout=subprocess.PIPE,
+    )
+    timer = threading.Timer(COMMAND_SECONDS, running.kill)
+    timer.start()
+    assert running.stdout is not None
+    printed = running.stdout.read().decode()
+    _, status, usage = os.wait4(running.pid, 0)
+    timer.cancel()
+    assert status == 0, printed
+    return time.perf_counter() - begin, usage.ru_maxrss / 1024
+
+
+def audit(url: str, client: Client) -> Figures:
+    """Audit the ledger while jobs are put up, and see how long those wait."""
+    over, waits = threading.Event(), []
+
+    def trade() -> None:
+        while not over.is_set():
+            waits.append(client.seconds("POST", "/api/jobs", NEW_JOB))
+
+    thread = threading.Thread(target=trade)
+    thread.start()
+    try:
+        seconds, megabytes = command(url, "ledger", "audit")
+    finally:
+        over.set()
+        thread.join()
+    return {
+        "ledger audit beside traffic, s": seconds,
+        "memory of the audit, MB": megabytes,
+        "jobs put up meanwhile, /s": len(waits) / seconds,
+        "the slowest of those, ms": max(waits) * 1000,
+    }
+
+
+def measured(url: str, size: int, folder: Path) -> Figures:
+    """Grow a market, and measure everything in it."""
+    asyncio.run(_make(url))
+    market = asyncio.run(grown.grow(url, size))
+    figures = {"start, s": start_seconds(url)}
+    with process.serving(url) as daemon:
+        client = Client(daemon, market)
+        figures |= requests(client)
+        figures |= audit(url, client)
+        if url.startswith("sqlite"):
+            figures["backup, s"], _ = command(url, "backup", str(folder / "backup.db"))
+    return figures
+
+
+async def _make(url: str) -> None:
+    store = await open_store(url)
+    await store.close()
+
+
+@contextmanager
+def _databases(engine: str, folder: Path) -> Iterator[Callable[[], str]]:
+    """Yield what makes a new database of an engine."""
+    if engine == "sqlite":
+        yield lambda: f"sqlite:///{folder}/{uuid.uuid4().hex}.db"
+        return
+
+    def made() -> str:
+        name = f"grown_{uuid.uuid4().hex}"
+        asyncio.run(postgres.execute(server, f'CREATE DATABASE "{name}"'))
+        return server.replace("/postgres?", f"/{name}?")
+
+    with postgres.server(is_durable=True) as server:
+        yield made
+
+
+def table(figures: dict[int, Figures]) -> str:
+    """Return the figures as Markdown, a column for each size."""
+    sizes = list(figures)
+    names = list(dict.fromkeys(name for each in figures.values() for name in each))
+    lines = [f"| {' | '.join(['transfers', *(f'{size:,}' for size in sizes)])} |"]
+    lines.append("|---" * (len(sizes) + 1) + "|")
+    lines += [
+        f"| {' | '.join([name, *(f'{figures[size][name]:.3g}' for size in sizes)])} |"
+        for name in names
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    sizes = [int(size) for size in os.environ.get("SIZES", "").split(",") if size] or list(SIZES)
+    for engine in os.environ.get("ENGINES", "sqlite,postgres").split(","):
+        figures: dict[int, Figures] = {}
+        for size in sizes:
+            progress(f"{engine}: {size:,} transfers")
+            with (
+                tempfile.TemporaryDirectory() as folder,
+                _databases(engine, Path(folder)) as new_database,
+            ):
+                figures[size] = measured(new_database(), size, Path(folder))
+        print(table(figures), flush=True)
+        rewrite(f"bench-growth-{engine}", table(figures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""No question takes longer because the market has grown, unless it is about all of it.
+
+Markets of two sizes are filled directly. The audit, which reads everything, may read each table
+once; what a request or a sweeper asks looks at as much in the larger market as in the smaller one.
+"""
+
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import grown, postgres
+from support.clock import Clock
+from support.market import Market
+from support.plans import watched
+
+from market.audit import audit_ledger
+from market.jobs import NewJob
+from market.money import GB, MICRO
+from market.states import JobStatus, SessionStatus
+from market.wallet import Wallet
+from storage import bandwidth, idempotency, ledger, nodes, users
+from storage.open import open_store
+from storage.store import Transaction
+
+SMALL, LARGE = 5_000, 50_000
+# What is looked at may differ by the depth of an index, and by where on its pages a row stands.
+SLACK = 1.6
+# PostgreSQL reads some pages whole rather than look each row up: less than the market is open.
+SMALLEST_WORK = 2_500
+# What PostgreSQL takes instead of looking each row up: cheaper on tables as small as these are.
+_AVOIDED = ("seqscan", "bitmapscan", "hashjoin", "mergejoin")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest, engine: str) -> str:
+    return "" if engine == "sqlite" else str(request.getfixturevalue("postgres_server"))
+
+
+@asynccontextmanager
+async def filled(
+    server: str, folder: Path, size: int, *, forbid_scans: bool = False
+) -> AsyncIterator[Market]:
+    """Open a market of a size; with `forbid_scans`, PostgreSQL scans what nothing else answers.
+
+    It would read a table of a few pages whole in any case, and that tells nothing of a large one.
+    """
+    if not server:
+        url = f"sqlite:///{folder}/{size}.db"
+        async with _opened(url, size) as market:
+            yield market
+        return
+    name = f"grown_{uuid.uuid4().hex}"
+    async with postgres.database(server, name) as url:
+        for part in _AVOIDED if forbid_scans else ():
+            await postgres.execute(url, f'ALTER DATABASE "{name}" SET enable_{part} = off')
+        async with _opened(url, size) as market:
+            yield market
+
+
+@asynccontextmanager
+async def _opened(url: str, size: int) -> AsyncIterator[Market]:
+    store = await open_store(url)
+    await grown.grow(url, size, buyers_work=size // 10)
+    clock = Clock()
+    clock.now = grown.NOW
+    market = Market(store, clock)
+    try:
+        yield market
+    finally:
+        market.passwords.close()
+        await store.close()
+
+
+async def test_a_page_of_my_own_costs_a_statement_or_two_however_long_it_is(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buyer = await market.person(usd="100", credit="100")
+    for number in range(20):
+        await market.bandwidth.buy(
+            buyer,
+            quota_bytes=GB,
+            price_per_gb=None,
+            allow_ips=[f"203.0.113.{number}"] if number % 2 else [],
+        )
+        await market.jobs.create(buyer, NewJob("x", "script", MICRO, 1, "", ""))
+    found = watched(market.store, monkeypatch)
+    costs = {}
+    for what in ("my sessions", "my jobs", "my wallet", "my devices", "my deploys"):
+        await REQUESTS[what](market, buyer)
+        costs[what] = len(found.taken())
+    assert costs == {
+        "my sessions": 2,  # those that client addresses open are asked for these
+        "my jobs": 1,
+        "my wallet": 1,
+        "my devices": 1,
+        "my deploys": 1,
+    }
+
+
+# What is about everything, or everything that is open.
+ABOUT_ALL: dict[str, Callable[[Market], Awaitable[Any]]] = {
+    "abandoned jobs": lambda market: market.jobs.take_back(),
+    "leases open when the daemon died": lambda market: market.store.read(nodes.leases, None),
+    "sessions used up when the daemon died": lambda market: market.store.read(bandwidth.used_up),
+    "totals of the ledger": lambda market: market.store.read(ledger.totals),
+}
+
+
+async def test_what_is_about_everything_scans_nothing_within_a_scan(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with filled(server, tmp_path, LARGE) as market:
+        found = watched(market.store, monkeypatch)
+        report = await audit_ledger(market.store)
+        for ask in ABOUT_ALL.values():
+            await ask(market)
+        asked = found.taken()
+        await market.store.read(every_hold_looks_through_all_work)
+        [control] = found.taken()
+    assert report.passed, report
+    assert len(asked) >= len(report.checks) + len(ABOUT_ALL)
+    assert [str(each) for each in asked if each.inner_scans] == []
+    assert control.inner_scans, "what is looked for is not recognised"
+
+
+async def every_hold_looks_through_all_work(tx: Transaction) -> None:
+    """Ask for less than the audit, and have it take the square of it: not equal is not indexed."""
+    await tx.all(
+        str,
+        """
+        SELECT h.id FROM holds AS h WHERE h.resolved_at IS NULL AND h.amount < 0 AND EXISTS (
+            SELECT 1 FROM bandwidth_sessions AS s WHERE s.status <> h.currency
+        )
+        """,
+    )
+
+
+async def sessions(market: Market, buyer: str, status: SessionStatus | None) -> None:
+    await market.bandwidth.page(buyer, status=status, before="", limit=101)
+
+
+async def jobs(market: Market, buyer: str, status: JobStatus | None) -> None:
+    await market.jobs.page_of_user(buyer, status=status, before="", limit=101)
+
+
+async def marketplace(market: Market, status: JobStatus | None, job_type: str) -> None:
+    await market.jobs.page_open(status=status, job_type=job_type, before="", limit=101)
+
+
+async def wallet(market: Market, buyer: str, before: str) -> None:
+    await Wallet(market.store).page(buyer, before=before, limit=101)
+
+
+async def trade(market: Market, buyer: str) -> None:
+    """Buy and end a session; have a job done, and one taken back."""
+    bought = await market.bandwidth.buy(buyer, quota_bytes=GB, price_per_gb=None)
+    await market.lease(bought)
+    await market.bandwidth.end(buyer, bought.session_id)
+    made = await market.devices.create(buyer, name="x", device_type="server", min_price_usd=None)
+    device = await market.devices.authenticate(made.token)
+    new = NewJob("x", "script", MICRO, 1, "", "")
+    done, lost = [await market.jobs.create(buyer, new) for _ in range(2)]
+    for job in (done, lost):
+        await market.jobs.accept(device, job)
+    await market.jobs.complete(device, done, "")
+    await market.devices.revoke(buyer, device.id)
+    await market.jobs.take_back_from(device.id)
+
+
+async def logins(market: Market, buyer: str) -> None:
+    now = market.clock.seconds()
+    await market.store.write(
+        users.insert_login, session_id="new", user_id=buyer, created_at=now, expires_at=now + 60
+    )
+    await market.store.read(users.profile_by_login, session_id="new", user_id=buyer, now=now)
+    await market.store.write(users.end_logins, buyer, but="", now=now)
+    await market.store.write(
+        users.insert_mail_token,
+        token_hash="new",
+        user_id=buyer,
+        purpose="verify",
+        now=now,
+        expires_at=now + 60,
+    )
+
+
+# By what it is: what is asked, given the buyer.
+REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
+    "my sessions": lambda market, buyer: sessions(market, buyer, SessionStatus.ACTIVE),
+    "all my sessions": lambda market, buyer: sessions(market, buyer, None),
+    "my ended sessions": lambda market, buyer: sessions(market, buyer, SessionStatus.ENDED),
+    "my jobs": lambda market, buyer: jobs(market, buyer, None),
+    "my completed jobs": lambda market, buyer: jobs(market, buyer, JobStatus.COMPLETED),
+    "the oldest of my jobs": lambda market, buyer: market.jobs.page_of_user(
+        buyer, status=None, before=grown.OLDEST, limit=101
+    ),
+    "my wallet": lambda market, buyer: wallet(market, buyer, ""),
+    "the oldest of my wallet": lambda market, buyer: wallet(market, buyer, grown.OLDEST),
+    "my devices": lambda market, buyer: market.devices.page(buyer, before="", limit=101),
+    "my deploys": lambda market, buyer: market.deploys.page(buyer, before="", limit=101),
+    "my earnings": lambda market, buyer: market.jobs.earned_today(buyer),
+    "my referrals": lambda market, buyer: market.referrals.standing(buyer),
+    "open jobs": lambda market, _: marketplace(market, None, ""),
+    "running jobs": lambda market, _: marketplace(market, JobStatus.RUNNING, ""),
+    "open docker jobs": lambda market, _: marketplace(market, None, "docker"),
+    "open training jobs, of which there are none": (
+        lambda market, _: marketplace(market, None, "training")
+    ),
+    "waiting script jobs": lambda market, _: marketplace(market, JobStatus.WAITING, "script"),
+    "buying, selling, working": trade,
+    "logging in and out": logins,
+}
+SWEEPERS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
+    "expired sessions": lambda market, _: market.bandwidth.expire(),
+    "leases of a node": lambda market, _: market.store.read(nodes.leases, "node"),
+    "answers that are old": (
+        lambda market, _: market.store.write(idempotency.delete_before, grown.NOW - 1, limit=20)
+    ),
+}
+
+
+async def test_requests_and_sweepers_look_at_as_much_however_large_the_market_is(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: dict[int, dict[str, int]] = {}
+    scans: list[str] = []
+    for size in (SMALL, LARGE):
+        async with filled(server, tmp_path, size, forbid_scans=True) as market:
+            found = watched(market.store, monkeypatch)
+            looked[size] = {}
+            for what, ask in (REQUESTS | SWEEPERS).items():
+                await ask(market, grown.Grown(size).buyer_id)
+                asked = found.taken()
+                looked[size][what] = sum(statement.work for statement in asked)
+                scans += [f"{what}: {each}" for each in asked if each.scans or each.inner_scans]
+    assert not scans, "\n\n".join(scans)
+    grew = {
+        what: (work, looked[LARGE][what])
+        for what, work in looked[SMALL].items()
+        if looked[LARGE][what] > SLACK * work + SMALLEST_WORK
+    }
+    assert not grew, grew

@@ -1,0 +1,284 @@
+"""A market of any size, written by a few statements straight into a database.
+
+A market of `size` has about as many transfers. A tenth of that is open work, three tenths are work
+that is done; half of either are sessions, half jobs. There is a user with a device for every
+hundred transfers, and one more, the buyer, with some hundreds of open sessions and jobs.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+import asyncpg
+
+BUYERS_WORK = 400
+NOW = 1_800_000_000
+# Stands before everything that there is, as the cursor of a list's last part does.
+OLDEST = "01900000-0000-7000-8000-000000000000"
+_DAY = 86_400
+
+
+def _id(kind: int, number: str) -> str:
+    """Return SQL for a UUID that sorts by its number."""
+    digits = f"SUBSTR(CAST(1000000000000 + {number} AS TEXT), 2)"
+    return f"('01900000-0000-7000-8{kind:03}-' || {digits})"
+
+
+@dataclass(frozen=True)
+class Grown:
+    """How much there is, and how much of the work is the buyer's."""
+
+    size: int
+    buyers_work: int = BUYERS_WORK
+
+    @property
+    def users(self) -> int:
+        return max(self.size // 100, 1)
+
+    @property
+    def work(self) -> int:
+        return self.size * 39 // 100 + self.buyers_work
+
+    @property
+    def done(self) -> int:
+        return self.size * 29 // 100
+
+    @property
+    def buyer_id(self) -> str:
+        """The buyer, who is the last user."""
+        return f"01900000-0000-7000-8001-{self.users + 1:012}"
+
+    @property
+    def buyers_login_id(self) -> str:
+        """A login session of the buyer."""
+        return f"01900000-0000-7000-8013-{self.users + 1:012}"
+
+
+def _statements(grown: Grown) -> Iterator[str]:
+    """Yield what fills an empty database; both engines speak it."""
+    yield from _people(grown)
+    yield from _work(grown)
+    yield from _transfers()
+    yield from _rest(grown)
+
+
+def _people(grown: Grown) -> Iterator[str]:
+    yield f"""
+        CREATE TEMPORARY TABLE people AS
+        WITH RECURSIVE numbers (n) AS (
+            SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n <= {grown.users}
+        )
+        SELECT n, {_id(1, "n")} AS user_id, {_id(2, "n")} AS device_id FROM numbers
+    """
+    yield f"""
+        INSERT INTO users (id, username, username_key, email, email_key, password_hash, created_at)
+        SELECT user_id, 'user' || n, 'user' || n, 'user' || n || '@example.com',
+            'user' || n || '@example.com', 'none', {NOW} FROM people
+    """
+    for kind in ("available", "held"):
+        for currency in ("usd", "credit"):
+            yield f"""
+                INSERT INTO accounts (id, user_id, kind, currency)
+                SELECT 'user:' || user_id || ':{kind}:{currency}', user_id, '{kind}', '{currency}'
+                FROM people
+            """
+    yield f"""
+        INSERT INTO devices
+            (id, user_id, token_hash, name, hostname, device_type, created_at, last_heartbeat_at)
+        SELECT device_id, user_id, 'hash ' || n, 'rig', 'rig', 'server', {NOW}, {NOW} FROM people
+    """
+
+
+def _work(grown: Grown) -> Iterator[str]:
+    yield f"""
+        CREATE TEMPORARY TABLE work AS
+        WITH RECURSIVE numbers (n) AS (
+            SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {grown.work}
+        )
+        SELECT w.n, w.n % 2 AS is_session, w.n <= {grown.done} AS is_done,
+            CASE WHEN w.n % 2 = 1 THEN 'usd' ELSE 'credit' END AS currency,
+            CASE WHEN w.n % 2 = 1 THEN 'bandwidth:' ELSE 'job:' END || {_id(3, "w.n")} AS hold_id,
+            {_id(3, "w.n")} AS id, p.user_id, p.device_id, {NOW} - {_DAY} + w.n / 1000 AS began_at
+        FROM numbers AS w JOIN people AS p ON p.n = CASE
+            WHEN w.n > {grown.work - grown.buyers_work} THEN {grown.users} + 1
+            ELSE 1 + w.n / 2 % {grown.users} END
+    """
+    yield """
+        INSERT INTO holds (id, user_id, currency, amount, captured, created_at, resolved_at)
+        SELECT hold_id, user_id, currency, 1000, CASE WHEN is_done THEN 500 END, began_at,
+            CASE WHEN is_done THEN began_at + 60 END FROM work
+    """
+    yield f"""
+        INSERT INTO bandwidth_sessions (id, user_id, username, password_hash, quota_bytes,
+            bytes_used, price_per_gb, status, created_at, expires_at, ended_at)
+        SELECT id, user_id, 'session' || n, 'none', 1000000, 500000, 1000000,
+            CASE WHEN is_done THEN 'ended' ELSE 'active' END, began_at, {NOW} + 30 * {_DAY} + n,
+            CASE WHEN is_done THEN began_at + 60 END
+        FROM work WHERE is_session = 1
+    """
+    yield f"""
+        INSERT INTO bandwidth_leases (id, session_id, granted_bytes, used_bytes, closed_at)
+        SELECT {_id(4, "n")}, id, 1000000, 500000, began_at + 60 FROM work WHERE is_session = 1
+    """
+    yield f"""
+        INSERT INTO bandwidth_leases (id, session_id, granted_bytes, used_bytes)
+        SELECT {_id(14, "n")}, id, 0, 0 FROM work WHERE is_session = 1 AND NOT is_done
+    """
+    yield """
+        INSERT INTO session_addresses (address, slot, session_id)
+        SELECT 'address ' || n, 0, id FROM work
+        WHERE is_session = 1 AND NOT is_done AND n % 5 = 0
+    """
+    yield f"""
+        INSERT INTO deploys (id, user_id, job_name, job_type, gpu_model, gpu_count, duration_hrs,
+            replicas, currency, price, created_at)
+        SELECT {_id(5, "n")}, user_id, 'deploy', 'Docker', 'a100', 1, 1, 1, 'credit', 1000, began_at
+        FROM work WHERE n % 4 = 0
+    """
+    yield f"""
+        INSERT INTO jobs (id, user_id, title, job_type, price_credit, duration_hrs, description,
+            requirements, status, attempts, device_id, created_at, accepted_at, finished_at,
+            earned, result, deploy_id, currency, price_held)
+        SELECT id, user_id, 'job ' || n, CASE WHEN n % 4 = 0 THEN 'docker' ELSE 'script' END,
+            1000, 1, 'What is to be done.', 'GPU with 24 GB',
+            CASE WHEN is_done THEN 'completed' WHEN n % 8 = 0 THEN 'running' ELSE 'waiting' END,
+            CASE WHEN is_done OR n % 8 = 0 THEN 1 ELSE 0 END,
+            CASE WHEN is_done OR n % 8 = 0 THEN device_id END, began_at,
+            CASE WHEN is_done OR n % 8 = 0 THEN began_at END,
+            CASE WHEN is_done THEN began_at + 60 END, CASE WHEN is_done THEN 450 ELSE 0 END,
+            CASE WHEN is_done THEN 'done' END,
+            CASE WHEN n % 4 = 0 THEN {_id(5, "n")} END, 'credit', 1000
+        FROM work WHERE is_session = 0
+    """
+    yield """
+        INSERT INTO job_attempts (job_id, attempt, device_id, started_at, ended_at, outcome)
+        SELECT id, 1, device_id, accepted_at, finished_at,
+            CASE WHEN status = 'completed' THEN 'completed' END
+        FROM jobs WHERE attempts = 1
+    """
+
+
+def _transfers() -> Iterator[str]:
+    """Yield the money of the work, and what paid for it; balances are set by the entries."""
+    for kind, number, only in (
+        ("hold", 6, "n > 0"),
+        ("capture", 7, "is_done"),
+        ("release", 8, "is_done"),
+    ):
+        yield f"""
+            INSERT INTO transfers (id, business_key, kind, reference, created_at)
+            SELECT {_id(number, "n")}, hold_id || ':{kind}', '{kind}', hold_id, began_at
+            FROM work WHERE {only}
+        """
+    available, held = (
+        f"'user:' || user_id || ':{kind}:' || currency" for kind in ("available", "held")
+    )
+    for number, debit, credit, amount, only in (
+        (6, available, held, 1000, "n > 0"),
+        (7, held, "'house:revenue:' || currency", 500, "is_done"),
+        (8, held, available, 500, "is_done"),
+    ):
+        yield f"""
+            INSERT INTO entries (transfer_id, line, currency, debit_account, credit_account, amount)
+            SELECT {_id(number, "n")}, 0, currency, {debit}, {credit}, {amount}
+            FROM work WHERE {only}
+        """
+    for number, currency in ((9, "usd"), (10, "credit")):
+        yield f"""
+            INSERT INTO transfers (id, business_key, kind, reference, created_at)
+            SELECT {_id(number, "n")}, 'deposit:' || n || ':{currency}', 'deposit', '' || n,
+                {NOW} - {_DAY}
+            FROM people
+        """
+        yield f"""
+            INSERT INTO entries (transfer_id, line, currency, debit_account, credit_account, amount)
+            SELECT {_id(number, "n")}, 0, '{currency}', 'house:deposits:{currency}',
+                'user:' || user_id || ':available:{currency}', 1000000000000 FROM people
+        """
+
+
+def _rest(grown: Grown) -> Iterator[str]:
+    yield f"""
+        INSERT INTO transfers (id, business_key, kind, reference, created_at)
+        SELECT {_id(11, "n")}, 'goodness:' || {_id(12, "n")}, 'reward',
+            'photo:' || {_id(12, "n")}, {NOW} - {_DAY}
+        FROM people
+    """
+    yield f"""
+        INSERT INTO entries (transfer_id, line, currency, debit_account, credit_account, amount)
+        SELECT {_id(11, "n")}, 0, 'credit', 'house:rewards:credit',
+            'user:' || user_id || ':available:credit', 1000 FROM people
+    """
+    yield f"""
+        INSERT INTO goodness_rewards
+            (id, user_id, day, category, confidence, model, amount, file_hash, created_at)
+        SELECT {_id(12, "n")}, user_id, 20000 + n / 100, 'helping', 1, 'model', 1000, 'file ' || n,
+            {NOW} - {_DAY} FROM people
+    """
+    yield f"""
+        INSERT INTO login_sessions (id, user_id, created_at, expires_at)
+        SELECT {_id(13, "n")}, user_id, {NOW}, {NOW} + 30 * {_DAY} FROM people
+    """
+    yield f"""
+        INSERT INTO mail_tokens (token_hash, user_id, purpose, created_at, expires_at)
+        SELECT 'token ' || n, user_id, 'verify', {NOW}, {NOW} + {_DAY} FROM people
+    """
+    yield f"""
+        INSERT INTO idempotency_keys
+            (user_id, idempotency_key, request_hash, sealed_answer, created_at)
+        SELECT user_id, 'key', 'hash', 'answer', {NOW} FROM people
+    """
+    yield f"""
+        INSERT INTO referrals (user_id, referrer_id, referrer_bonus, referred_bonus, created_at)
+        SELECT p.user_id, {_id(1, "(1 + p.n / 20)")}, 0, 0, {NOW} FROM people AS p WHERE p.n > 20
+    """
+    yield """
+        UPDATE accounts SET balance = sums.amount
+        FROM (
+            SELECT account, SUM(amount) AS amount FROM (
+                SELECT credit_account AS account, amount FROM entries
+                UNION ALL SELECT debit_account, -amount FROM entries
+            ) AS moved GROUP BY account
+        ) AS sums
+        WHERE sums.account = accounts.id
+    """
+
+
+async def grow(url: str, size: int, buyers_work: int = BUYERS_WORK) -> Grown:
+    """Fill a new database of the present schema with a market of a size, and analyse it."""
+    grown = Grown(size, buyers_work)
+    if url.startswith("sqlite:///"):
+        _grow_sqlite(url.removeprefix("sqlite:///"), grown)
+    else:
+        await _grow_postgres(url, grown)
+    return grown
+
+
+def _grow_sqlite(path: str, grown: Grown) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        (trigger,) = connection.execute(
+            "SELECT sql FROM sqlite_master WHERE name = 'entries_move_balances'"
+        ).fetchone()
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("PRAGMA cache_size = -262144")
+        connection.execute("BEGIN")
+        connection.execute("DROP TRIGGER entries_move_balances")
+        for statement in _statements(grown):
+            connection.execute(statement)
+        connection.execute(trigger)
+        connection.execute("COMMIT")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+async def _grow_postgres(url: str, grown: Grown) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        async with connection.transaction():
+            # Neither triggers nor references are looked at: the rows are right as they are.
+            await connection.execute("SET LOCAL session_replication_role = 'replica'")
+            for statement in _statements(grown):
+                await connection.execute(statement)
+        await connection.execute("VACUUM ANALYZE")
+    finally:
+        await connection.close()
