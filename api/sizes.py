@@ -3,7 +3,8 @@
 from msgspec import Struct, inspect
 
 KIB = 1024
-LEAST_BYTES = 8 * KIB
+# What is far too long for its field is still told so by the field's name.
+LEAST_BYTES = 128 * KIB
 CHARACTER_BYTES = 6  # a character written as \uXXXX; in UTF-8 it has at most four
 TEXT_CHARACTERS = 1024  # of a text whose type has no bound, and of what it may be converted to
 SCALAR_BYTES = 64

@@ -412,9 +412,10 @@ async def _buy(tx: Transaction, sale: _Sale, bounds: Bounds, *, transfer_id: str
     if sale.addresses:
         await _take(tx, sale)
     await lock_user(tx, session.user_id)
-    active = await queries.count_active(tx, session.user_id)
-    require(active, bounds.sessions, Code.TOO_MANY_SESSIONS)
-    if sale.addresses:
+    if bounds.sessions:
+        active = await queries.count_active(tx, session.user_id)
+        require(active, bounds.sessions, Code.TOO_MANY_SESSIONS)
+    if bounds.addresses and sale.addresses:
         addresses = await address_queries.count_of_user(tx, session.user_id)
         require(addresses, bounds.addresses, Code.TOO_MANY_ADDRESSES, field="allow_ips")
     hold = HoldRow(leases.hold_of(session.id), session.user_id, Currency.USD, sale.price, None)

@@ -302,8 +302,9 @@ class Devices:
 async def _create(tx: Transaction, device: DeviceRow, bounds: Bounds) -> None:
     await lock_user(tx, device.user_id)
     await queries.insert(tx, device)
-    in_use = await queries.count_in_use(tx, device.user_id)
-    require(in_use, bounds.devices, Code.TOO_MANY_DEVICES)
+    if bounds.devices:
+        in_use = await queries.count_in_use(tx, device.user_id)
+        require(in_use, bounds.devices, Code.TOO_MANY_DEVICES)
 
 
 def _hashed(token: str) -> str:

@@ -9,8 +9,8 @@ import pytest
 from support.market import SWEEP_SECONDS, TERMS, WAITING_SECONDS, Market
 from support.statements import counted
 
+from market import bandwidth as bandwidth_module
 from market import jobs as jobs_module
-from market import leases as leases_module
 from market import ledger
 from market.bandwidth import Bandwidth, Purchase
 from market.bounds import Bounds
@@ -132,7 +132,7 @@ async def test_an_operator_may_say_what_a_session_must_be_worth(market: Market) 
 async def test_a_users_many_sessions_do_not_keep_others_from_expiring(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leases_module, "EXPIRE_MAX_SESSIONS", 3)
+    monkeypatch.setattr(bandwidth_module, "EXPIRE_MAX_SESSIONS", 3)
     flood, user, other = [await market.person("1") for _ in range(3)]
     for _ in range(6):
         await buy(market, flood)

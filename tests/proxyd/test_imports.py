@@ -59,12 +59,14 @@ def test_what_works_on_the_books_loads_the_driver_of_its_database_alone(tmp_path
 def test_nobody_looks_for_garbage_in_what_serves() -> None:
     """Not while it is imported, which would take a tenth of a start, and never again."""
     script = """
+import asyncio
 import gc
 from argparse import Namespace
 from unittest.mock import patch
 
 from proxyd import commands
 
+gc.collect()  # so that nothing of the above is due while what follows is watched
 collections = []
 gc.callbacks.append(lambda phase, about: collections.append(phase))
 freeze = gc.freeze

@@ -100,7 +100,7 @@ async def test_a_session_that_ended_elsewhere_leaves_nothing_behind(market: Mark
 async def shared(market: Market) -> SharedMeter:
     """Return the meter of a node that others know."""
     market.leases.node_id = "here"
-    await market.store.write(nodes.insert, "here", market.clock.seconds())
+    await market.store.write(nodes.register, "here", market.clock.seconds())
     fence = Fence(lambda: 0.0)
     return SharedMeter(market.leases, market.clock.seconds, fence, connections_per_session=10)
 

@@ -17,6 +17,7 @@ from support.market import Market
 from support.plans import watched
 
 from market.audit import audit_ledger
+from market.bounds import Bounds
 from market.jobs import NewJob
 from market.money import GB, MICRO
 from market.states import JobStatus, SessionStatus
@@ -72,6 +73,10 @@ async def _opened(url: str, size: int) -> AsyncIterator[Market]:
     clock = Clock()
     clock.now = grown.NOW
     market = Market(store, clock)
+    # What a user has open is counted when they add to it, up to a bound: without one here, where a
+    # buyer has more than that.
+    for each in (market.bandwidth, market.devices, market.jobs):
+        each.bounds = Bounds(sessions=0, addresses=0, jobs=0, free_jobs=0, job_bytes=0, devices=0)
     try:
         yield market
     finally:
