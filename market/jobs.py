@@ -554,6 +554,8 @@ async def put_up(tx: Transaction, jobs: Sequence[tuple[JobRow, str]], bounds: Bo
         hold = HoldRow(hold_of(job.id), job.user_id, job.currency, job.price_held, None)
         await ledger.hold(tx, hold, transfer_id=transfer_id, now=now)
         await queries.insert(tx, job)
+    if not (bounds.jobs or bounds.free_jobs or bounds.job_bytes):
+        return
     work = await queries.open_work(
         tx, user_id, free_below=bounds.free_below, job_bytes=JOB_BYTES, since=now - DAY_SECONDS
     )
