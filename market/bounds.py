@@ -15,10 +15,11 @@ class Bounds:
     `sessions` are active ones, `addresses` all that these let in without a password. `jobs` are
     waiting or running, with the replicas of deploys among them; those of a price below
     `free_below`, in micro-credits, are `free_jobs`. `job_bytes` is what jobs take in the database
-    that are open, or were put up within a day. `devices` have a token that was not revoked.
+    that are open, or were put up within a day and paid nobody. `devices` have a token that was not
+    revoked.
 
-    What is bounded is counted whenever somebody adds to it, so counting costs no more than the bound;
-    what is not bounded is not counted.
+    What is bounded is counted whenever somebody adds to it, so counting costs no more than the
+    bound; what is not bounded is not counted.
     """
 
     sessions: int = 1_000

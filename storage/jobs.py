@@ -387,6 +387,8 @@ async def open_work(
 ) -> OpenWorkRow:
     """Return what a user has open; the bytes are also those of jobs that were put up lately.
 
+    What was done and paid for does not count, if it was not as good as free.
+
     Args:
         tx: the transaction.
         user_id: whose.
@@ -407,6 +409,7 @@ async def open_work(
             UNION ALL
             SELECT 0, 0, text_bytes + :job_bytes
             FROM jobs WHERE user_id = :user_id AND created_at > :since
+                AND (earned = 0 OR price_credit < :free_below)
         ) AS work
         """,
         user_id=user_id,

@@ -21,7 +21,7 @@ ALTER TABLE jobs ADD COLUMN text_bytes BIGINT NOT NULL DEFAULT 0;
 UPDATE jobs SET text_bytes = LENGTH(title) + LENGTH(description) + LENGTH(requirements);
 CREATE INDEX jobs_open_by_user ON jobs (user_id, status, created_at, price_credit, text_bytes)
     WHERE status IN ('waiting', 'running');
-CREATE INDEX jobs_by_user_and_age ON jobs (user_id, created_at, text_bytes);
+CREATE INDEX jobs_by_user_and_age ON jobs (user_id, created_at, earned, price_credit, text_bytes);
 CREATE INDEX jobs_waiting ON jobs (created_at) WHERE status = 'waiting';
 CREATE INDEX devices_in_use_by_user ON devices (user_id, revoked_at) WHERE revoked_at IS NULL;
 

@@ -26,6 +26,13 @@ from bench import report, usual_constants
 ROUNDS, SECONDS, CONNECTIONS = 5, 3, 32
 BARE_PORT, USUAL_PORT = 18_431, 18_432
 JSON = {"Content-Type": "application/json"}
+# One user puts up more jobs in a second than anybody in a day.
+UNBOUNDED = {
+    "PROXYD_LIMITS__REQUESTS_PER_SECOND": "1000000",
+    "PROXYD_LIMITS__JOBS_PER_USER": "0",
+    "PROXYD_LIMITS__FREE_JOBS_PER_USER": "0",
+    "PROXYD_LIMITS__JOB_BYTES_PER_USER": "0",
+}
 NEW_JOB = {"title": "x", "job_type": "docker", "price_credit": 0.001, "duration_hrs": 1}
 REPORTED = {"cpu_pct": 12.5, "ram_pct": 50}
 WANTED = {
@@ -130,7 +137,7 @@ def main() -> None:
         email, password = process.funded(url)
         process.run(url, "wallet", "deposit", email, "--credits", "100000000")
         with (
-            process.serving(url, PROXYD_LIMITS__REQUESTS_PER_SECOND="1000000") as daemon,
+            process.serving(url, **UNBOUNDED) as daemon,
             serving("usual.py", USUAL_PORT, f"{folder}/usual.db") as usual,
         ):
             token = daemon.log_in(email, password)

@@ -351,3 +351,12 @@ def test_a_reward_that_could_never_be_paid_is_named() -> None:
     ]
     for cap in (0, 40):
         assert problems(assistant={**low, "reward_total_daily_credits": cap}) == []
+
+
+def test_bonuses_that_could_never_be_paid_are_named() -> None:
+    low = {"referrer_reward_credits": 50, "referred_reward_credits": 25}
+    assert blamed(market={**low, "referral_total_daily_credits": 74}) == [
+        "market.referral_total_daily_credits"
+    ]
+    for cap in (0, 75):
+        assert problems(market={**low, "referral_total_daily_credits": cap}) == []

@@ -221,6 +221,18 @@ async def test_who_cancels_and_puts_up_again_fills_the_disk_no_faster(market: Ma
     await put_up(market, user)
 
 
+async def test_jobs_that_were_done_and_paid_for_take_no_room(market: Market) -> None:
+    market.jobs.bounds = Bounds(job_bytes=2 * (JOB_BYTES + 1), free_below=10_000)
+    user, worker = await market.person(credit="1"), await market.person()
+    device = await make(market, worker)
+    for price, most in ((10_000, 5), (9_999, 2)):
+        for _ in range(most):
+            job_id = await put_up(market, user, price)
+            await market.jobs.accept(device, job_id)
+            await market.jobs.complete(device, job_id, "")
+    assert await refused(put_up(market, user, 10_000)) == (Code.TOO_MUCH_JOB_TEXT, None)
+
+
 async def test_who_has_too_many_jobs_is_not_asked_about_without_end(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
