@@ -171,6 +171,8 @@ async def trade(market: Market, buyer: str) -> None:
     await market.bandwidth.end(buyer, bought.session_id)
     made = await market.devices.create(buyer, name="x", device_type="server", min_price_usd=None)
     device = await market.devices.authenticate(made.token)
+    market.devices.heartbeat(device, {"cpu_cores": 4})
+    await market.devices.flush()
     new = NewJob("x", "script", MICRO, 1, "", "")
     done, lost = [await market.jobs.create(buyer, new) for _ in range(2)]
     for job in (done, lost):
