@@ -1,4 +1,4 @@
-# make setup | make run | make test | make lint | make clients | make fuzz-api | make fuzz-wire | make bench | make bench-api |
+# make setup | make run | make test | make lint | make clients | make fuzz-api | make fuzz-wire | make bench | make bench-api | make bench-siege |
 # make crash | make soak | make systemd | make audit | make clean
 
 SHELL := /bin/bash
@@ -9,7 +9,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
 
-.PHONY: setup run test lint clients fuzz-api fuzz-wire bench bench-api crash soak systemd audit clean
+.PHONY: setup run test lint clients fuzz-api fuzz-wire bench bench-api bench-siege crash soak systemd audit clean
 
 setup: $(STAMP)
 
@@ -64,6 +64,10 @@ bench: setup
 bench-api: setup
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	PYTHONPATH=.:tests $(VENV)/bin/python -m bench.api
+
+# One address does its worst to the API, another one measures its answers: a minute and a half.
+bench-siege: setup
+	PYTHONPATH=.:tests SIEGE_SECONDS=$${SIEGE_SECONDS:-60} $(VENV)/bin/python -m bench.siege
 
 # kill -9 under load, a hundred times on each engine, at other moments each time: five minutes.
 KILLS ?= 100
