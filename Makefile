@@ -94,6 +94,10 @@ bench-start: setup
 bench-growth: setup
 	@PYTHONPATH=.:tests $(VENV)/bin/python -W ignore -m bench.growth
 
+# One address does its worst to the API, another one measures its answers: a minute and a half.
+bench-siege: setup
+	PYTHONPATH=.:tests SIEGE_SECONDS=$${SIEGE_SECONDS:-60} $(VENV)/bin/python -m bench.siege
+
 # kill -9 under load, a hundred times on each engine, at other moments each time: five minutes.
 KILLS ?= 100
 

@@ -12,6 +12,7 @@ from multipart import MultipartError, MultipartSegment, PushMultipartParser, par
 
 from api.bodies import receive, too_large, unsupported_media_type
 from api.codec import File, convert_query
+from api.prefer import check_names
 from market.errors import Code, MarketError
 from market.networks import NetworkCounts, crowded
 
@@ -108,6 +109,7 @@ class Form(Generic[_Body]):
         uploads: the bound on forms in memory.
         client: the network that its sender is counted by.
         user_id: who that is, "" for nobody.
+        is_strict: whether a field that nobody asked for is refused.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class Form(Generic[_Body]):
         uploads: Uploads,
         client: str,
         user_id: str,
+        is_strict: bool,
     ) -> None:
         self._request = request
         self._kind = kind
@@ -126,6 +129,7 @@ class Form(Generic[_Body]):
         self._uploads = uploads
         self._client = client
         self._user_id = user_id
+        self._is_strict = is_strict
 
     @asynccontextmanager
     async def received(self) -> AsyncIterator[_Body]:
@@ -152,7 +156,7 @@ class Form(Generic[_Body]):
             yield convert_query(fields, self._kind)
 
     async def _fields(self, boundary: str) -> dict[str, str | File]:
-        fields = _Fields(self._kind)
+        fields = _Fields(self._kind, is_strict=self._is_strict)
         with PushMultipartParser(
             boundary, max_segment_count=FIELDS_MAX, header_charset="utf8"
         ) as parser:
@@ -172,7 +176,9 @@ class _Fields:
     is there twice is refused, because either could be the one that was meant.
     """
 
-    def __init__(self, kind: type[Struct]) -> None:
+    def __init__(self, kind: type[Struct], *, is_strict: bool = False) -> None:
+        self._kind = kind
+        self._is_strict = is_strict
         self.found: dict[str, str | File] = {}
         self._seen: set[str] = set()
         self._kinds = {each.name: each.type for each in msgspec.structs.fields(kind)}
@@ -189,6 +195,8 @@ class _Fields:
             self._end(self._content)
 
     def _begin(self, name: str) -> None:
+        if self._is_strict:
+            check_names((name,), self._kind)
         if name in self._seen:
             message = f"The field {name} is there more than once."
             raise MarketError(Code.INVALID_FIELD, message, field=name)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from api import request_id
+from api import prefer, request_id
 from api.codec import File, Money, Size
 from api.errors import STATUS_OF_KIND, ErrorBody, Transport
 from api.events import CONTENT_TYPE as EVENTS
@@ -18,6 +18,8 @@ from market.once import KEY_MAX_CHARACTERS
 
 REFERENCE = "#/components/schemas/{name}"
 REQUEST_ID_NAME = "RequestId"
+PREFER_NAME = "Prefer"
+APPLIED_NAME = "PreferenceApplied"
 JSON = "application/json"
 
 SECURITY_SCHEMES = {
@@ -62,6 +64,18 @@ REQUEST_ID = {
     "digits and `.`, `_`, `~`, `-`. Without it, or with another text, the server makes a name up.",
     "schema": {"type": "string"},
 }
+PREFER = {
+    "name": prefer.HEADER,
+    "in": "header",
+    "required": False,
+    "description": "With `handling=strict` (RFC 7240), a field or a parameter that this path does "
+    "not know is refused with `unknown_field`, instead of ignored.",
+    "schema": {"type": "string"},
+}
+APPLIED = {
+    "description": "There when the request preferred a handling: which one it got.",
+    "schema": {"type": "string", "enum": ["handling=lenient", "handling=strict"]},
+}
 ANSWERED_ID = {
     "description": "The name of this request: the one that was asked for, or one made up.",
     "required": True,
@@ -103,8 +117,8 @@ def document(routes: Iterable[Route], *, version: str, base_url: str) -> dict[st
         "paths": paths,
         "components": {
             "schemas": components,
-            "parameters": {REQUEST_ID_NAME: REQUEST_ID},
-            "headers": {REQUEST_ID_NAME: ANSWERED_ID},
+            "parameters": {REQUEST_ID_NAME: REQUEST_ID, PREFER_NAME: PREFER},
+            "headers": {REQUEST_ID_NAME: ANSWERED_ID, APPLIED_NAME: APPLIED},
             "securitySchemes": SECURITY_SCHEMES,
         },
     }
@@ -143,7 +157,8 @@ def _operation(
     parameters = [*_path_parameters(route), *_query_parameters(route, refs, components)]
     if route.idempotent:
         parameters.append(_idempotency_key())
-    parameters.append({"$ref": f"#/components/parameters/{REQUEST_ID_NAME}"})
+    everywhere = (REQUEST_ID_NAME, PREFER_NAME)
+    parameters += [{"$ref": f"#/components/parameters/{name}"} for name in everywhere]
     operation["parameters"] = parameters
     if route.body is not Nothing:
         content: dict[str, Any] = {"schema": refs[route.body]}
@@ -247,9 +262,11 @@ def _responses(route: Route, refs: dict[type[Struct], dict[str, Any]]) -> dict[s
             "description": " ".join(f"`{word}`: {meaning}" for word, meaning in found),
             "content": {JSON: {"schema": refs[ErrorBody], "examples": examples}},
         }
-    named = {"$ref": f"#/components/headers/{REQUEST_ID_NAME}"}
+    names = {request_id.HEADER: REQUEST_ID_NAME, prefer.APPLIED_HEADER: APPLIED_NAME}
     for response in responses.values():
-        response.setdefault("headers", {})[request_id.HEADER] = named
+        headers = response.setdefault("headers", {})
+        for header, name in names.items():
+            headers[header] = {"$ref": f"#/components/headers/{name}"}
     return responses
 
 
@@ -283,6 +300,7 @@ def _market_refusals(route: Route) -> list[Code]:
         codes.insert(0, Code.INVALID_FIELD)
     if route.idempotent:
         codes.append(Code.IDEMPOTENCY_KEY_REUSED)
+    codes.append(Code.UNKNOWN_FIELD)
     codes += REFUSALS_OF_AUTH[route.auth]
     return list(dict.fromkeys(codes))
 

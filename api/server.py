@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
-from api import errors, events, openapi, request_id
+from api import errors, events, openapi, prefer, request_id
 from api import metrics as exposed
 from api.bodies import unsupported_media_type, whole
 from api.clients import Clients
@@ -27,6 +27,7 @@ from api.forms import Form, Uploads
 from api.limits import Limits
 from api.metrics import Exposition
 from api.pages import Page, pages
+from api.prefer import Handling
 from api.rate import Rates
 from api.responses import JSON, SERVER, SLICE_BYTES, refusal, response
 from api.router import Router, routed, wrong_method
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     import ssl
 
 SHUTDOWN_SECONDS = 5.0
+# Where a request keeps what its client prefers, once a route was found.
+HANDLING = web.RequestKey("handling", Handling)
 
 NO_AUTHORIZATION = (
     "There is no Authorization header; send Authorization: Bearer and the token that logging in "
@@ -188,6 +191,8 @@ class HttpServer:
         finally:
             request_id.current.reset(token)
         answer.headers[request_id.HEADER] = name
+        if not answer.prepared:
+            answer.headers.update(_applied(request))
         return answer
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -220,13 +225,15 @@ class HttpServer:
         if page is not None:
             return _shown(request, page)
         route, names = await self._find(request, path, client)
+        request[HANDLING] = prefer.handling(request.headers.getall(prefer.HEADER, ()))
         if self._draining and not route.while_draining:
             raise TransportError(Transport.DRAINING)
         connection = connection_of(request)
         connection.ends_request = route.ends_with_client
         reply = await route.handler(await self._call(request, route, names, client))
         if isinstance(reply, Streamed):
-            headers = {"Server": SERVER, request_id.HEADER: request_id.current.get()}
+            named = {"Server": SERVER, request_id.HEADER: request_id.current.get()}
+            headers = named | _applied(request)
             return await events.send(request, reply.events, headers)
         body = reply.body if isinstance(reply, Encoded) else encode(reply)
         if len(body) > SLICE_BYTES:
@@ -263,6 +270,9 @@ class HttpServer:
     ) -> Call[Any, Any]:
         address = self._client(request)
         login, worker = await self._identify(request, route, client)
+        is_strict = request[HANDLING] is Handling.STRICT
+        if is_strict:
+            prefer.check_names(request.query, route.query)
         query: object = None
         if route.query is not Nothing:
             query = convert_query(dict(request.query), route.query)
@@ -276,12 +286,15 @@ class HttpServer:
                 uploads=self._uploads,
                 client=client,
                 user_id=login.profile.user_id if login is not None else "",
+                is_strict=is_strict,
             )
         elif route.body is not Nothing:
             absent = route.body_optional and not request.body_exists
             sent = b"" if absent else await self._body(request, route, client)
             if route.body_optional and not sent:
                 sent = b"{}"
+            if is_strict:
+                prefer.check_body(sent, route.body)
             body = self._decoders[route.body].decode(sent)
         once = None
         key = request.headers.get("Idempotency-Key")
@@ -347,6 +360,17 @@ def _worker_token(request: web.BaseRequest) -> str:
         mixed_up = "Authorization" in request.headers
         raise MarketError(Code.WORKER_UNAUTHORIZED, NOT_A_PERSON if mixed_up else NO_DEVICE)
     return shown
+
+
+def _applied(request: web.BaseRequest) -> dict[str, str]:
+    """Return the header that tells which preference was applied, if one was asked for.
+
+    What is stored of an answer is the same with and without, so that it needs no Vary.
+    """
+    asked = request.get(HANDLING, Handling.UNSAID)
+    if asked is Handling.UNSAID:
+        return {}
+    return {prefer.APPLIED_HEADER: f"handling={asked.value}"}
 
 
 def _shown(request: web.BaseRequest, page: Page) -> web.Response:

@@ -27,6 +27,8 @@ def _size(kind: inspect.Type) -> int | None:
         names = sum(len(each.encode_name) + 4 for each in kind.fields)
         sizes = [_size(each.type) for each in kind.fields]
         size = None if None in sizes else names + sum(filter(None, sizes))
+    elif isinstance(kind, inspect.Metadata):
+        size = _size(kind.type)
     elif isinstance(kind, inspect.UnionType):
         sizes = [_size(each) for each in kind.types]
         size = None if None in sizes else max(filter(None, sizes))

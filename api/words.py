@@ -104,17 +104,17 @@ def _got(text: str, *, from_text: bool) -> str:
 
 def _type_at(kind: type[Any], path: str) -> inspect.Type:
     """Return what is declared at a path such as `items[1].name`."""
-    found = _plain(inspect.type_info(kind))
+    found = plain(inspect.type_info(kind))
     for step in _STEP.findall(path):
         if isinstance(found, inspect.ListType):
             found = found.item_type
         elif isinstance(found, inspect.StructType):
             found = next(field.type for field in found.fields if field.encode_name == step)
-        found = _plain(found)
+        found = plain(found)
     return found
 
 
-def _plain(found: inspect.Type) -> inspect.Type:
+def plain(found: inspect.Type) -> inspect.Type:
     """Return a type without what is said about it, and without that it may be null."""
     while True:
         if isinstance(found, inspect.Metadata):
@@ -151,7 +151,7 @@ def _range(found: inspect.IntType | inspect.FloatType) -> str:
 def _size(found: inspect.ListType) -> str:
     if found.max_length is None:
         return ""
-    items = _ITEMS.get(type(_plain(found.item_type)), "items")
+    items = _ITEMS.get(type(plain(found.item_type)), "items")
     return f" of {found.min_length or 0} to {found.max_length} {items}"
 
 

@@ -16,6 +16,7 @@ class Code(Enum):
     """A stable code, its kind, and what it means; the codes never change, messages may."""
 
     INVALID_FIELD = "invalid_field", Kind.INVALID, "A field is missing, mistyped or out of range."
+    UNKNOWN_FIELD = "unknown_field", Kind.INVALID, "This path knows no field of this name."
     EMAIL_TAKEN = "email_taken", Kind.INVALID, "An account with this e-mail address exists."
     USERNAME_TAKEN = "username_taken", Kind.INVALID, "An account with this user name exists."
     INSUFFICIENT_FUNDS = (

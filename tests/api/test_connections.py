@@ -103,6 +103,8 @@ async def test_under_siege_another_address_gets_every_answer(
         url = f"{'https' if by_tls else 'http'}://127.0.0.1:{service.api_port}"
         async with besieger.standing(PLACES):
             await until(lambda: len(besieger.begun) == len(TRICKS), "every trick is played")
+            again = 1 if by_tls else 2 * PLACES
+            await until(lambda: besieger.begun["reads_nothing"] >= again, "again and again")
             for _ in range(25):
                 # Another connection each time: a place of its own is what it must get.
                 async with client_at(ANOTHER, trusting) as http:

@@ -12,6 +12,7 @@ from market.errors import Code, Kind, MarketError
 
 STATUS_OF_CODE = {
     Code.INVALID_FIELD: 400,
+    Code.UNKNOWN_FIELD: 400,
     Code.EMAIL_TAKEN: 400,
     Code.USERNAME_TAKEN: 400,
     Code.INSUFFICIENT_FUNDS: 400,

@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 from argon2 import PasswordHasher, extract_parameters
 from argon2.exceptions import VerifyMismatchError
+from support.waiting import until
 
 from market.errors import Code, MarketError
 from market.passwords import THREADS, WAITING_MAX, WAITING_MAX_PER_CLIENT, Passwords
@@ -187,3 +188,31 @@ async def test_a_whole_ipv6_site_leaves_room_for_others(passwords: Passwords) ->
     served = [outcome for outcome in outcomes if isinstance(outcome, str)]
     assert len(served) == 16 * WAITING_MAX_PER_CLIENT
     assert await other
+
+
+@pytest.mark.parametrize(
+    "clients", [["192.0.2.1"] * 6, [f"2001:db8:1:{subnet:x}00::/64" for subnet in range(6)]]
+)
+async def test_one_network_hashes_in_one_thread_and_leaves_the_other(
+    passwords: Passwords, monkeypatch: pytest.MonkeyPatch, clients: list[str]
+) -> None:
+    may_go = threading.Event()
+    running = 0
+    matches = Passwords._matches
+
+    def held(self: Passwords, password: str, encoded: str) -> bool:
+        nonlocal running
+        running += password == "guess"
+        assert password != "guess" or may_go.wait(20)
+        return matches(self, password, encoded)
+
+    encoded = await passwords.hash("right")
+    monkeypatch.setattr(Passwords, "_matches", held)
+    guesses = [
+        asyncio.create_task(passwords.verify("guess", encoded, client=client)) for client in clients
+    ]
+    await until(lambda: running == 1)
+    assert await passwords.verify("right", encoded, client="192.0.2.2")
+    assert running == 1
+    may_go.set()
+    assert not any(await asyncio.gather(*guesses))
