@@ -22,6 +22,7 @@ from storage.store import Store, Transaction
 
 QUOTA_MAX_BYTES = 10_000 * GB
 PRICE_MAX_PER_GB = 1_000_000 * MICRO
+_STATUSES = {str(status): status for status in SessionStatus}  # looked up for each row of a list
 
 
 class Traffic(Protocol):
@@ -305,7 +306,7 @@ class Bandwidth:
             self._terms.public_port,
             row.quota_bytes,
             used,
-            SessionStatus(row.status),
+            _STATUSES[row.status],
             row.price_per_gb,
             row.created_at,
             row.expires_at,
