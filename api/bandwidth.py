@@ -228,22 +228,23 @@ def _bought(purchase: Purchase) -> BuyReply:
 
 
 def _item(session: Session) -> SessionItem:
-    status: Any = str(session.status)
+    status: Any = session.status.value
+    used, quota, ended_at = session.bytes_used, session.quota_bytes, session.ended_at
     return SessionItem(
         id=session.id,
         port=session.port,
-        bytes_used=session.bytes_used,
-        gb_used=session.bytes_used / GB,
+        bytes_used=used,
+        gb_used=used / GB,
         status=status,
         price_per_gb=money(session.price_per_gb),
-        quota_bytes=session.quota_bytes,
-        bytes_left=session.quota_bytes - session.bytes_used,
+        quota_bytes=quota,
+        bytes_left=quota - used,
         created_at=timestamp(session.created_at),
         expires_at=timestamp(session.expires_at),
-        ended_at=timestamp(session.ended_at) if session.ended_at is not None else UNSET,
-        paid=money(session.paid) if session.paid is not None else UNSET,
-        allow_ips=list(session.allow_ips) or UNSET,
-        pending_ips=list(session.pending_ips) or UNSET,
+        ended_at=UNSET if ended_at is None else timestamp(ended_at),
+        paid=UNSET if session.paid is None else money(session.paid),
+        allow_ips=list(session.allow_ips) if session.allow_ips else UNSET,
+        pending_ips=list(session.pending_ips) if session.pending_ips else UNSET,
         passwordless_port=_or_unset(session.passwordless_port),
     )
 

@@ -31,6 +31,7 @@ EXPIRE_MAX_SESSIONS = 100
 PUT_OFF_SECONDS = 300
 
 _logger = logging.getLogger("bandwidth")
+_STATUSES = {str(status): status for status in SessionStatus}  # looked up for each row of a list
 
 
 class Traffic(Protocol):
@@ -375,7 +376,7 @@ class Bandwidth:
             self._terms.public_port,
             row.quota_bytes,
             used,
-            SessionStatus(row.status),
+            _STATUSES[row.status],
             row.price_per_gb,
             row.created_at,
             row.expires_at,

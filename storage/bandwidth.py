@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from storage.paging import NEWEST_FIRST, behind
+from storage.paging import NEWEST_FIRST, behind, matches
 from storage.store import Transaction
 
 
@@ -127,6 +127,7 @@ async def page(
     """
     # Most ask for what is active, which has cost nothing yet.
     is_active = only == "active"
+    shown = matches("s.status", "only") if only else "TRUE"
     hold = "" if is_active else "LEFT JOIN holds AS h ON h.id = 'bandwidth:' || s.id"
     return await tx.all(
         ListedRow,
@@ -142,7 +143,7 @@ async def page(
         {hold}
         LEFT JOIN bandwidth_leases AS l
             ON l.session_id = s.id AND l.closed_at IS NULL AND l.{of_node(node_id)}
-        WHERE s.user_id = :user_id AND s.id < :before {"AND s.status = :only" if only else ""}
+        WHERE s.user_id = :user_id AND s.id < :before AND {shown}
         ORDER BY s.id {NEWEST_FIRST}
         LIMIT :limit
         """,
@@ -225,7 +226,7 @@ async def change_status(
         SessionRow,
         f"""
         UPDATE bandwidth_sessions SET status = :after, ended_at = :now
-        WHERE id = :id AND status = :before
+        WHERE id = :id AND {matches("status", "before")}
         RETURNING {_COLUMNS}
         """,
         id=session_id,

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from storage.paging import NEWEST_FIRST, behind
+from storage.paging import NEWEST_FIRST, behind, matches
 from storage.store import Transaction
 
 
@@ -174,12 +174,13 @@ async def page_of_user(
     tx: Transaction, *, user_id: str, status: str, before: str, limit: int
 ) -> list[OwnJobRow]:
     """Return a user's jobs, newest first; "" filters nothing."""
+    shown = matches("j.status", "status") if status else "TRUE"
     return await tx.all(
         OwnJobRow,
         f"""
         SELECT {_OWN_COLUMNS}, h.captured FROM jobs AS j
         LEFT JOIN holds AS h ON h.id = 'job:' || j.id
-        WHERE j.user_id = :user_id AND j.id < :before {"AND j.status = :status" if status else ""}
+        WHERE j.user_id = :user_id AND j.id < :before AND {shown}
         ORDER BY j.id {NEWEST_FIRST}
         LIMIT :limit
         """,
@@ -263,12 +264,12 @@ async def change_status(
     """
     over = after != "waiting"
     changed = await tx.run(
-        """
+        f"""
         UPDATE jobs
         SET status = :after, earned = :earned, result = :result,
             failure_reason = :failure_reason, finished_at = :finished_at,
             device_id = :device_id, accepted_at = :accepted_at
-        WHERE id = :id AND status = :before AND attempts = :attempts
+        WHERE id = :id AND {matches("status", "before")} AND attempts = :attempts
         """,
         id=before.id,
         before=before.status,

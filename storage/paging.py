@@ -13,3 +13,12 @@ NEWEST_FIRST = "DESC NULLS LAST"
 def behind(before: str) -> str:
     """Return what a list's identifiers are below: `before`, or if that is "" above all of them."""
     return before or NEWEST
+
+
+def matches(column: str, name: str) -> str:
+    """Return SQL for a column of text that has a value.
+
+    Where a table has partial indexes on the column, SQLite looks at the value itself to see whether
+    one of them will do, and prepares the statement anew each time; not so for a value that is cast.
+    """
+    return f"{column} = CAST(:{name} AS TEXT)"
