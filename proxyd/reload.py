@@ -26,6 +26,12 @@ RELOADABLE = frozenset(
         "limits.connections_total",
         "limits.dials_waiting",
         "limits.requests_per_second",
+        "limits.requests_per_second_of_user",
+        "limits.api_connections_per_network",
+        "limits.api_connections_total",
+        "limits.api_bytes_per_network",
+        "limits.api_bytes_total",
+        "limits.api_stall_seconds",
     }
 )
 
