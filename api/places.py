@@ -60,9 +60,13 @@ class Places(Generic[_Holder]):
                     continue
                 if not self._make_room(theirs):
                     return f"{name} has {len(theirs)} connections"
-        if len(self._all) >= most and not self._make_room(self._all):
-            return f"{len(self._all)} connections are open"
-        return ""
+        if len(self._all) < most:
+            return ""
+        # One's own first: whoever comes again and again pushes nobody else out.
+        own = self._of.get(network, OrderedDict())
+        if self._make_room(own) or self._make_room(self._all):
+            return ""
+        return f"{len(self._all)} connections are open"
 
     def shed(self, most: int) -> int:
         """Let go of at most so many who do nothing; return how many there were."""

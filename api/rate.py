@@ -62,7 +62,9 @@ class Rates:
 
     def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
         self._callers = RateLimit(limits.requests_per_second, now)
-        self._users = RateLimit(limits.requests_per_second_of_user, now)
+        # Where callers may ask without a limit, so may they all together.
+        of_user = limits.requests_per_second and limits.requests_per_second_of_user
+        self._users = RateLimit(of_user, now)
         self._health = RateLimit(limits.requests_per_second * HEALTH_SHARE, now)
         self._refusals = RateLimit(limits.requests_per_second, now)
 

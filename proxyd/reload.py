@@ -33,6 +33,12 @@ RELOADABLE = frozenset(
         "limits.free_jobs_per_user",
         "limits.job_bytes_per_user",
         "limits.devices_per_user",
+        "limits.requests_per_second_of_user",
+        "limits.api_connections_per_network",
+        "limits.api_connections_total",
+        "limits.api_bytes_per_network",
+        "limits.api_bytes_total",
+        "limits.api_stall_seconds",
     }
 )
 
