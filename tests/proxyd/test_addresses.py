@@ -74,12 +74,12 @@ async def test_an_address_that_was_proved_elsewhere_is_asked_for_once() -> None:
     known = Addresses(find)
     known.opens(known_by_another)
     for number in range(1, 4):
-        known.ask(THERE, outcomes.append)
+        known.ask(THERE, THERE[1], outcomes.append)
         await until(lambda expected=number: len(outcomes) == expected)
     assert questions == [THERE]
     assert outcomes == [known_by_another] * 3
     known.forget(known_by_another)
-    known.ask(THERE, outcomes.append)
+    known.ask(THERE, THERE[1], outcomes.append)
     await until(lambda: len(outcomes) == 4)
     assert questions == [THERE] * 2
 
