@@ -1,4 +1,4 @@
-"""The model of threats names tests that exist; every dependency is pinned."""
+"""The model of threats names tests and settings that exist; every dependency is pinned."""
 
 import re
 import tomllib
@@ -6,12 +6,11 @@ from functools import cache
 
 from support.process import ROOT
 
+from config.settings import Settings
+
 TEXT = (ROOT / "SECURITY.md").read_text()
-ROWS = [
-    line
-    for line in TEXT.splitlines()
-    if line.startswith("|") and not line.startswith(("| threat |", "|---"))
-]
+THREATS, _, COSTS = TEXT.partition("## What they can cost you")
+SETTING = re.compile(r"`([a-z]+)\.([a-z_0-9]+)`")
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 
 
@@ -24,9 +23,17 @@ def names_in(path: str) -> frozenset[str]:
     return frozenset(re.findall(r"^(?:async )?def (test_\w+)\(", file.read_text(), re.MULTILINE))
 
 
+def rows_of(text: str) -> list[str]:
+    """Return the rows of the tables in a text, without their heads."""
+    heads = ("| threat |", "| what |", "|---")
+    lines = text.splitlines()
+    return [line for line in lines if line.startswith("|") and not line.startswith(heads)]
+
+
 def test_every_threat_has_its_defence_and_its_test() -> None:
-    assert len(ROWS) > 50
-    for row in ROWS:
+    rows = rows_of(THREATS)
+    assert len(rows) > 50
+    for row in rows:
         threat, defence, held_by = (each.strip() for each in row.strip("|").split(" | "))
         assert threat
         assert defence
@@ -39,6 +46,14 @@ def test_every_test_that_is_named_exists() -> None:
         f"{path}::{name}" for path, name in NAMED.findall(TEXT) if name not in names_in(path)
     ]
     assert missing == []
+
+
+def test_every_setting_that_bounds_a_cost_exists() -> None:
+    named = [match.groups() for row in rows_of(COSTS) for match in SETTING.finditer(row)]
+    assert len(named) > 20
+    settings = Settings()
+    for section, name in named:
+        assert hasattr(getattr(settings, section), name), f"{section}.{name}"
 
 
 def test_every_dependency_is_pinned() -> None:
