@@ -15,10 +15,14 @@ from market.errors import Code, MarketError
 HEADER = "Prefer"
 APPLIED_HEADER = "Preference-Applied"
 SHOWN_MAX_CHARACTERS = 40
+# A preference may always be ignored (RFC 7240, section 2), and nobody has so many.
+PREFER_MAX_CHARACTERS = 1024
 
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # noqa: S105 - a token of HTTP
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
-_ELEMENT = re.compile(rf'(?:[^,"]|{_QUOTED})+')
+# A quotation that is never closed reaches to the end: to try again behind each of its quotation
+# marks would take the square of its length.
+_ELEMENT = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.?)*"?)+', re.DOTALL)
 _PREFERENCE = re.compile(
     rf"(?P<name>{_TOKEN})(?:\s*=\s*(?P<value>{_TOKEN}|{_QUOTED}))?\s*(?:;.*)?", re.DOTALL
 )
@@ -41,7 +45,10 @@ def handling(lines: Sequence[str]) -> Handling:
     Args:
         lines: every Prefer line of the request, in order.
     """
-    for element in _ELEMENT.findall(",".join(lines)):
+    said = ",".join(lines)
+    if len(said) > PREFER_MAX_CHARACTERS:
+        return Handling.UNSAID
+    for element in _ELEMENT.findall(said):
         found = _PREFERENCE.fullmatch(element.strip())
         if found is None or found["name"].lower() != "handling":
             continue
