@@ -62,9 +62,7 @@ class Rates:
 
     def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
         self._callers = RateLimit(limits.requests_per_second, now)
-        # Where callers may ask without a limit, so may they all together.
-        of_user = limits.requests_per_second and limits.requests_per_second_of_user
-        self._users = RateLimit(of_user, now)
+        self._users = RateLimit(_of_user(limits), now)
         self._health = RateLimit(limits.requests_per_second * HEALTH_SHARE, now)
         self._refusals = RateLimit(limits.requests_per_second, now)
 
@@ -96,3 +94,10 @@ class Rates:
         if not self._refusals.allows(caller):
             await sleep(INSISTENCE_SECONDS)
         raise TransportError(Transport.TOO_MANY_REQUESTS)
+
+
+def _of_user(limits: Limits) -> int:
+    """Return the rate of all callers of one user: no less than one of them has alone."""
+    if not limits.requests_per_second or not limits.requests_per_second_of_user:
+        return 0
+    return max(limits.requests_per_second, limits.requests_per_second_of_user)

@@ -86,7 +86,7 @@ async def test_workers_are_told_apart_by_device(tmp_path: Path) -> None:
 
 
 async def test_all_logins_and_devices_of_a_user_have_one_rate_together(tmp_path: Path) -> None:
-    limits = {"requests_per_second": 50, "requests_per_second_of_user": 5}
+    limits = {"requests_per_second": 8, "requests_per_second_of_user": 9}
     async with running_in(tmp_path, limits=limits) as service:
         person, other = await service.person(), await service.person()
         login = {"email": person.email, "password": "long enough"}

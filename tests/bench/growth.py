@@ -31,6 +31,13 @@ from bench.report import progress, rewrite
 from market.tokens import Claims, Tokens
 from storage.open import open_store
 
+# The buyer has more open than one user may.
+UNBOUNDED = {
+    "PROXYD_LIMITS__SESSIONS_PER_USER": "0",
+    "PROXYD_LIMITS__JOBS_PER_USER": "0",
+    "PROXYD_LIMITS__FREE_JOBS_PER_USER": "0",
+    "PROXYD_LIMITS__JOB_BYTES_PER_USER": "0",
+}
 SIZES = (1_000, 100_000, 1_000_000)
 REQUESTS, STARTS = 101, 5
 NEW_JOB = {"title": "x", "job_type": "script", "price_credit": 0.001, "duration_hrs": 1}
@@ -188,7 +195,7 @@ def measured(url: str, size: int, folder: Path) -> Figures:
     with ProcessPoolExecutor(1, get_context("spawn")) as other:
         market = other.submit(_grow, url, size).result()
     figures = {"start, s": start_seconds(url)}
-    with process.serving(url) as daemon:
+    with process.serving(url, **UNBOUNDED) as daemon:
         client = Client(daemon, market)
         figures |= requests(daemon, client)
         figures |= audit(url, client)
