@@ -12,6 +12,8 @@ BODY_TIMEOUT_SECONDS = 30.0
 GRACE_SECONDS = 5.0
 BYTES_PER_SECOND_MIN = 16 * 1024
 
+UNREADABLE = "The body is not what Content-Encoding or Transfer-Encoding says, or has no end."
+
 
 async def receive(request: web.BaseRequest, most: int, take: Callable[[bytes], None]) -> None:
     """Hand a body over as it comes; by trickling nobody keeps a place.
@@ -42,7 +44,7 @@ async def receive(request: web.BaseRequest, most: int, take: Callable[[bytes], N
     except TimeoutError as error:
         raise TransportError(Transport.REQUEST_TIMEOUT) from error
     except (web.RequestPayloadError, ConnectionError) as error:
-        raise TransportError(Transport.BAD_REQUEST) from error
+        raise TransportError(Transport.BAD_REQUEST, message=UNREADABLE) from error
 
 
 async def whole(request: web.BaseRequest, most: int, client: str) -> bytes:

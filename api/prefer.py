@@ -1,6 +1,8 @@
 """What a client prefers (RFC 7240): that fields nobody knows are refused instead of ignored."""
 
+import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from enum import Enum
@@ -73,18 +75,28 @@ def check_names(names: Iterable[str], kind: type[Struct]) -> None:
 
 
 def check_body(body: bytes, kind: type[Struct]) -> None:
-    """Refuse a JSON body with a field that its type does not know, at any depth.
+    """Refuse a JSON body with a field that its type does not know, at any depth, or has twice.
 
     What is no JSON is left to whoever reads it.
 
     Raises:
-        MarketError: `unknown_field`.
+        MarketError: `unknown_field`; `invalid_field`, of a field that is there twice.
     """
     try:
-        found = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        found = json.loads(body, object_pairs_hook=_fields)
+    except (ValueError, RecursionError):
         return
     _check(found, inspect.type_info(kind), "")
+
+
+def _fields(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the fields of an object, each of which is there once (RFC 8259, section 4)."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = Counter(name for name, _ in pairs)
+        name = _shown(next(name for name, count in names.items() if count > 1))
+        raise MarketError(Code.INVALID_FIELD, f"The field {name} is there twice.", field=name)
+    return fields
 
 
 def _check(found: Any, kind: inspect.Type, path: str) -> None:  # noqa: ANN401 - JSON of any kind
@@ -102,9 +114,14 @@ def _check(found: Any, kind: inspect.Type, path: str) -> None:  # noqa: ANN401 -
 
 def _unknown(name: str, path: str, known: Sequence[str]) -> MarketError:
     """Return the refusal of a name, with the known one that is most like it."""
-    shown = name if len(name) <= SHOWN_MAX_CHARACTERS else name[:SHOWN_MAX_CHARACTERS] + "…"
-    shown = shown.encode(errors="replace").decode()  # a query can be no Unicode
+    shown = _shown(name)
     words = f"There is no field {path}{shown} here"
     like = get_close_matches(name[: 2 * SHOWN_MAX_CHARACTERS], known, n=1)
     words += f"; is it {path}{like[0]} that was meant?" if like else "."
     return MarketError(Code.UNKNOWN_FIELD, words, field=f"{path}{shown}")
+
+
+def _shown(name: str) -> str:
+    """Return a name as it is repeated in an answer."""
+    shown = name if len(name) <= SHOWN_MAX_CHARACTERS else name[:SHOWN_MAX_CHARACTERS] + "…"
+    return shown.encode(errors="replace").decode()  # a query, and JSON, can be no Unicode

@@ -108,7 +108,7 @@ class Code(Enum):
     ATTEMPT_NOT_CURRENT = (
         "attempt_not_current",
         Kind.INVALID,
-        "The job was taken back from this device, or is over.",
+        "The job was taken back from this device, is over, or is in another attempt.",
     )
     REFERRAL_CODE_NOT_FOUND = (
         "referral_code_not_found",

@@ -63,6 +63,17 @@ def test_a_quotation_that_is_never_closed_is_read_once(monkeypatch: pytest.Monke
     assert handling([said]) is Handling.UNSAID
 
 
+async def test_a_field_that_is_there_twice_is_refused_and_costs_nothing(service: Service) -> None:
+    buyer = await service.person(usd="10")
+    twice = {"Content-Type": "application/json"}
+    body = b'{"gb": 0.001, "gb": 0.002}'
+    answer = await service.call("POST", BUY, token=buyer.token, raw=body, headers=STRICT | twice)
+    assert (answer.status, answer.code, answer.field) == (400, "invalid_field", "gb")
+    assert await service.balance(buyer) == 10
+    answer = await service.call("POST", BUY, token=buyer.token, raw=body, headers=twice)
+    assert answer.body["cost_usd"] == 0.002
+
+
 def test_more_preferences_than_anybody_has_are_ignored() -> None:
     assert handling(["handling=strict", "x" * 1024]) is Handling.UNSAID
 
