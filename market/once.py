@@ -102,8 +102,9 @@ async def write(
         await queries.delete_before(tx, once.now - KEEP_SECONDS, limit=FORGET_MAX_ANSWERS)
         if not await queries.insert(tx, row):
             first = await queries.find(tx, once.user_id, once.key)
-            if first is not None:
+            if first is not None and first.created_at > once.now - KEEP_SECONDS:
                 return first
+            await queries.replace(tx, row)  # of a day that is over, and not forgotten yet
         return await unit(tx, *args, **kwargs)
 
     outcome = await store.write(remembered)

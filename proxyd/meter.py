@@ -538,6 +538,9 @@ class Meter:
     async def _settle(self) -> None:
         """Settle what is exhausted; one session that fails does not hold up the others.
 
+        Where the store is away nobody else is tried: each would wait for it in turn, and so would a
+        daemon that stops. Whoever met that comes last the next time.
+
         One whose last bytes are still in the kernel's queues waits until they have left, or are
         given back: what is settled cannot be taken back when they go down with this process.
         """
@@ -547,6 +550,9 @@ class Meter:
                 continue
             try:
                 await self._settle_one(session)
+            except UnavailableError:
+                self._to_settle[session.id] = self._to_settle.pop(session.id)
+                raise
             except StoreError as error:
                 failed = error
                 continue

@@ -29,6 +29,18 @@ async def insert(tx: Transaction, answer: AnswerRow) -> bool:
     return added == 1
 
 
+async def replace(tx: Transaction, answer: AnswerRow) -> None:
+    """Keep an answer in place of the one that a user got with this key before."""
+    await tx.run(
+        """
+        UPDATE idempotency_keys SET request_hash = :request_hash, sealed_answer = :sealed_answer,
+            created_at = :created_at
+        WHERE user_id = :user_id AND idempotency_key = :idempotency_key
+        """,
+        **answer._asdict(),
+    )
+
+
 async def find(tx: Transaction, user_id: str, key: str) -> AnswerRow | None:
     """Return the answer that a user got with a key."""
     return await tx.one(

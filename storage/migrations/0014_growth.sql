@@ -8,6 +8,6 @@ ALTER TABLE transfers ADD COLUMN reference TEXT NOT NULL DEFAULT '';
 DROP INDEX login_sessions_by_user;
 CREATE INDEX login_sessions_by_user ON login_sessions (user_id, expires_at);
 
--- The bonus of a user is added up from the index alone.
+-- The bonus of a user is added up, and those of a day are counted, from the index alone.
 DROP INDEX referrals_by_referrer;
-CREATE INDEX referrals_by_referrer ON referrals (referrer_id, referrer_bonus);
+CREATE INDEX referrals_by_referrer ON referrals (referrer_id, paid_at, referrer_bonus);

@@ -106,6 +106,24 @@ async def test_a_refusal_is_not_remembered(service: Service) -> None:
     assert (await ask(service, poor, "/api/bandwidth/create", "a")).status == 200
 
 
+async def test_an_answer_that_is_not_forgotten_yet_is_not_remembered_either(
+    service: Service, buyer: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a busy day more have run out than one request forgets."""
+    monkeypatch.setattr("market.once.FORGET_MAX_ANSWERS", 0)
+    first = await ask(service, buyer, "/api/bandwidth/create", "a")
+
+    async def age(tx: Transaction) -> None:
+        await tx.run(
+            "UPDATE idempotency_keys SET created_at = :moment", moment=clock.seconds() - 86_401
+        )
+
+    await service.daemon.store.write(age)
+    second = await ask(service, buyer, "/api/bandwidth/create", "a")
+    assert second.body != first.body
+    assert (await ask(service, buyer, "/api/bandwidth/create", "a")).body == second.body
+
+
 async def test_an_answer_is_remembered_for_a_day(service: Service, buyer: Person) -> None:
     first = await ask(service, buyer, "/api/bandwidth/create", "a")
 

@@ -24,6 +24,7 @@ from storage import jobs as job_queries
 from storage import ledger as ledger_queries
 from storage.devices import DeviceRow
 from storage.jobs import JobRow
+from storage.store import Transaction
 
 DAY = 86_400
 SILENCE = 600
@@ -267,6 +268,29 @@ async def test_a_job_that_nobody_takes_is_cancelled_and_releases_its_price(marke
     assert await available(market, user, Currency.CREDIT) == 10 * MICRO
     statuses = [(await stored(market, each)).status for each in (taken, late)]
     assert statuses == [JobStatus.RUNNING, JobStatus.WAITING]
+
+
+async def test_a_job_that_cannot_be_cancelled_holds_up_no_other(
+    market: Market, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(jobs_module, "EXPIRE_MAX_JOBS", 1)
+    user = await market.person(credit="30")
+    damaged = await put_up(market, user, MICRO)
+    market.clock.now += 1
+    others = [await put_up(market, user, MICRO) for _ in range(2)]
+    hold = await market.store.read(ledger_queries.find_hold, jobs_module.hold_of(damaged))
+
+    async def delete(tx: Transaction) -> None:
+        assert await tx.run("DELETE FROM holds WHERE id = :id", id=hold.id) == 1
+
+    await market.store.write(delete)
+    market.clock.now += WAITING_SECONDS
+    assert [await market.jobs.expire() for _ in range(4)] == [0, 1, 1, 0]
+    assert f"job {damaged} cannot be cancelled" in caplog.text
+    assert {(await stored(market, each)).status for each in others} == {JobStatus.CANCELLED}
+    await market.store.write(ledger_queries.insert_hold, hold, market.clock.now)
+    market.clock.now += jobs_module.PUT_OFF_SECONDS
+    assert await market.jobs.expire() == 1
 
 
 async def test_of_expiring_and_accepting_at_once_the_books_agree(market: Market) -> None:

@@ -210,6 +210,35 @@ async def test_a_session_that_cannot_be_settled_holds_up_no_other(
     await market.leases.recover()
 
 
+async def test_where_the_store_is_away_one_session_waits_for_it_and_not_each_in_turn(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = await market.person("10")
+    sold = [await market.bandwidth.buy(user, quota_bytes=10, price_per_gb=None) for _ in range(3)]
+    meter = Meter(market.leases, market.clock.seconds, connections_per_session=10)
+    for bought in sold:
+        session = await admitted(meter, bought)
+        assert isinstance(session, LiveSession)
+        session.take(10, None)
+        session.deliver(10)
+    tried: list[str] = []
+
+    async def away(session_id: str, *_: object) -> None:
+        tried.append(session_id)
+        raise UnavailableError("away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(market.leases, "settle", away)
+        await meter.flush()
+        assert len(tried) == 1
+        await meter.flush()
+        assert len(set(tried)) == 2  # whoever met that is the last to meet it again
+    await meter.flush()
+    await meter.stop()
+    sessions = await market.bandwidth.page(user, status=None, before="", limit=10)
+    assert {each.status for each in sessions} == {SessionStatus.EXHAUSTED}
+
+
 class Stalled:
     """A sink that holds bytes until a test lets them go, and counts how often it is asked."""
 

@@ -113,8 +113,8 @@ def test_whoever_stops_waiting_is_not_called(timers: Timers) -> None:
 async def test_it_runs_on_a_real_loop() -> None:
     pace = Pace(asyncio.get_running_loop(), 1000)
     assert pace.allowance(pace) == 200
-    pace.spend(pace, 200)
-    assert pace.allowance(pace) == 0
+    while left := pace.allowance(pace):  # what is earned meanwhile, on a slow machine, as well
+        pace.spend(pace, left)
     waited = asyncio.Event()
     pace.wait(waited.set)
     async with asyncio.timeout(10):

@@ -136,6 +136,24 @@ async def test_what_is_about_everything_scans_nothing_within_a_scan(
     assert control.inner_scans, "what is looked for is not recognised"
 
 
+async def test_the_bonuses_of_a_day_are_a_range_of_an_index(tmp_path: Path) -> None:
+    """Of one referrer there may be many; they are counted for each bonus that waits."""
+    store = await open_store(f"sqlite:///{tmp_path}/proxyd.db")
+
+    async def plan(tx: Transaction) -> list[str]:
+        return await tx.all(
+            lambda *columns: str(columns[-1]),
+            "EXPLAIN QUERY PLAN"
+            " SELECT COUNT(*) FROM referrals WHERE referrer_id = :id AND paid_at >= :moment",
+            id="",
+            moment=0,
+        )
+
+    [step] = await store.read(plan)
+    await store.close()
+    assert "COVERING INDEX referrals_by_referrer (referrer_id=? AND paid_at>?)" in step
+
+
 async def every_hold_looks_through_all_work(tx: Transaction) -> None:
     """Ask for less than the audit, and have it take the square of it: not equal is not indexed."""
     await tx.all(
