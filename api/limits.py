@@ -21,7 +21,7 @@ class Limits:
     connections_per_network: int = 128
     memory: int = 64 * MIB
     memory_per_network: int = 4 * MIB
-    stall_seconds: float = 30.0
+    stall_seconds: float = 60.0
 
     @property
     def share_of_connections(self) -> int:
