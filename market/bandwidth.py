@@ -15,20 +15,17 @@ from market.leases import Leases, Usage
 from market.money import GB, MICRO, Currency, cost, shown
 from market.once import Remember, forget
 from market.states import SessionStatus
+from market.sweeping import Sweep
 from storage import addresses as address_queries
 from storage import bandwidth as queries
 from storage.addresses import AddressRow, ListedAddressRow
 from storage.bandwidth import ListedRow, SessionRow
-from storage.errors import UnavailableError
 from storage.ledger import HoldRow
 from storage.store import Store, Transaction
 
 QUOTA_MAX_BYTES = 10_000 * GB
 PRICE_MAX_PER_GB = 1_000_000 * MICRO
 EXPIRE_MAX_SESSIONS = 100
-# What cannot be ended needs a person, who does not come at once: often enough to see that it is
-# mended, and seldom enough to be a few lines in the log.
-PUT_OFF_SECONDS = 300
 
 _logger = logging.getLogger("bandwidth")
 _STATUSES = {str(status): status for status in SessionStatus}  # looked up for each row of a list
@@ -152,7 +149,7 @@ class Bandwidth:
         self._identifiers = identifiers
         self._now = now
         # Sessions that could not be ended, and until when they are left alone.
-        self._put_off: dict[str, int] = {}
+        self._expiring = Sweep("session %s cannot be ended", _logger)
 
     async def buy(
         self,
@@ -298,22 +295,13 @@ class Bandwidth:
         Raises:
             UnavailableError: the store did not answer; the others wait for it.
         """
-        now = self._now()
-        self._put_off = {each: until for each, until in self._put_off.items() if until > now}
-        found = await self._leases.due_to_expire(EXPIRE_MAX_SESSIONS + len(self._put_off))
-        due = [each for each in found if each not in self._put_off][:EXPIRE_MAX_SESSIONS]
-        ended = 0
-        for session_id in due:
-            try:
-                await self._leave_active(session_id, SessionStatus.EXPIRED)
-            except UnavailableError:
-                raise
-            except Exception:
-                _logger.exception("session %s cannot be ended", session_id)
-                self._put_off[session_id] = now + PUT_OFF_SECONDS
-            else:
-                ended += 1
-        return ended
+
+        async def end(session_id: str) -> None:
+            await self._leave_active(session_id, SessionStatus.EXPIRED)
+
+        return await self._expiring.run(
+            self._leases.due_to_expire, end, most=EXPIRE_MAX_SESSIONS, now=self._now()
+        )
 
     async def _leave_active(self, session_id: str, status: SessionStatus) -> None:
         usage = self._traffic.cut(session_id, status)

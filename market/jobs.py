@@ -19,13 +19,14 @@ from market.ledger import Movement, Transfer, TransferIds, TransferKind
 from market.money import MICRO, Currency, shown
 from market.once import Remember, forget
 from market.states import JobStatus
+from market.sweeping import Sweep
 from market.throttle import Throttle
 from storage import deploys as deploy_queries
 from storage import devices as device_queries
 from storage import jobs as queries
 from storage import ledger as ledger_queries
 from storage.devices import DeviceRow
-from storage.errors import StoreError, UnavailableError
+from storage.errors import StoreError
 from storage.jobs import JobRow, OpenJobRow, OwnJobRow, QuietRow
 from storage.ledger import HoldRow
 from storage.store import Store, Transaction
@@ -41,7 +42,6 @@ QUIET_SECONDS = 90
 QUIET_MAX_JOBS = 10_000
 TAKE_BACK_MAX_JOBS = 100
 EXPIRE_MAX_JOBS = 100
-PUT_OFF_SECONDS = 300  # what cannot be cancelled needs a person, who does not come at once
 # Adding up what a user has takes the writer milliseconds, whether there is room or not.
 REFUSALS_MAX = 60
 REFUSALS_SECONDS = 60
@@ -150,7 +150,7 @@ class Jobs:
         self._fee = fee
         # Since when, by `listened`, a running job's device has said nothing.
         self._quiet_since: dict[QuietRow, float] = {}
-        self._put_off: dict[str, int] = {}  # jobs that cannot be cancelled, and until when
+        self._expiring = Sweep("job %s cannot be cancelled", _logger)
 
     async def create(
         self,
@@ -336,25 +336,15 @@ class Jobs:
             UnavailableError: the store did not answer; the others wait for it.
         """
         now = self._now()
-        self._put_off = {each: until for each, until in self._put_off.items() if until > now}
-        found = await self._store.read(
-            queries.due_to_expire,
-            created_before=now - self._waiting_seconds,
-            limit=EXPIRE_MAX_JOBS + len(self._put_off),
-        )
-        due = [each for each in found if each not in self._put_off][:EXPIRE_MAX_JOBS]
-        expired = 0
-        for job_id in due:
-            try:
-                await self._store.write(self._expire, self._moment(), job_id)
-            except UnavailableError:
-                raise
-            except Exception:
-                _logger.exception("job %s cannot be cancelled", job_id)
-                self._put_off[job_id] = now + PUT_OFF_SECONDS
-            else:
-                expired += 1
-        return expired
+        before = now - self._waiting_seconds
+
+        async def find(limit: int) -> list[str]:
+            return await self._store.read(queries.due_to_expire, created_before=before, limit=limit)
+
+        async def cancel(job_id: str) -> None:
+            await self._store.write(self._expire, self._moment(), job_id)
+
+        return await self._expiring.run(find, cancel, most=EXPIRE_MAX_JOBS, now=now)
 
     async def take_back_from(self, device_id: str) -> None:
         """Take every job back from a device whose token was revoked."""

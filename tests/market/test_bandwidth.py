@@ -6,11 +6,11 @@ import pytest
 from support.market import Market
 
 from market import ledger
-from market.bandwidth import PUT_OFF_SECONDS
 from market.errors import Code, MarketError
 from market.leases import Usage
 from market.money import GB, Currency
 from market.states import SessionStatus
+from market.sweeping import PUT_OFF_SECONDS
 from storage import ledger as ledger_queries
 from storage.errors import UnavailableError
 

@@ -20,6 +20,7 @@ from market.jobs import JOB_BYTES, NewJob
 from market.leases import Usage
 from market.money import GB, MICRO, Currency
 from market.states import JobStatus, SessionStatus
+from market.sweeping import PUT_OFF_SECONDS
 from storage import jobs as job_queries
 from storage import ledger as ledger_queries
 from storage.devices import DeviceRow
@@ -291,7 +292,7 @@ async def test_a_job_that_cannot_be_cancelled_holds_up_no_other(
         assert [await market.jobs.expire() for _ in range(4)] == [0, 1, 1, 0]
     assert f"job {damaged} cannot be cancelled" in caplog.text
     assert {(await stored(market, each)).status for each in others} == {JobStatus.CANCELLED}
-    market.clock.now += jobs_module.PUT_OFF_SECONDS
+    market.clock.now += PUT_OFF_SECONDS
     assert await market.jobs.expire() == 1
 
 
