@@ -51,7 +51,7 @@ def test_a_live_transfer_finishes_and_is_counted_to_the_byte(tmp_path: Path) -> 
         assert daemon.call("GET", "/healthz")[0] == 200
         answer = rest(connection)
         assert answer.endswith(pattern(SIZE))
-        assert daemon.process.wait(timeout=30) == 0
+        assert daemon.wait() == 0
         assert "stopped" in daemon.output
         assert process.bytes_used(url, bought["session_id"]) == target.received + target.sent
     assert process.run(url, "ledger", "audit").returncode == 0

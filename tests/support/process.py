@@ -149,10 +149,15 @@ class Process(Api):
         """Send a signal, and return the exit status."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        status = self.process.wait(timeout=60)
-        self._reader.join()
+        status = self.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
+        return status
+
+    def wait(self) -> int:
+        """Wait for its end, and for the last line that it printed; return the exit status."""
+        status = self.process.wait(timeout=60)
+        self._reader.join()
         return status
 
     @property
