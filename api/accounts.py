@@ -8,13 +8,13 @@ from api.codec import money
 from api.routes import Auth, Call, Nothing, Reply, Route, encode
 from market.accounts import Accounts, Asked, Login
 from market.errors import Code
-from market.people import (
+from market.recovery import Recovery
+from market.user_fields import (
     EMAIL_MAX_CHARACTERS,
     PASSWORD_MAX_CHARACTERS,
     PASSWORD_MIN_CHARACTERS,
     USERNAME_MAX_CHARACTERS,
 )
-from market.recovery import Recovery
 
 RequiredText = Annotated[str, Meta(min_length=1, max_length=1024)]
 NewPassword = Annotated[

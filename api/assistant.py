@@ -13,9 +13,9 @@ from market.assistant.chat import Chat, Message
 from market.assistant.goodness import Goodness, Submission
 from market.assistant.languages import Language, language_of
 from market.assistant.model import Turn
-from market.assistant.photos import Photos
 from market.errors import Code
 from market.money import MICRO
+from market.photos.decoding import Photos
 from market.throttle import Throttle
 
 FORM_FIELDS_MAX_BYTES = 64 * 1024

@@ -9,7 +9,7 @@ from api.codec import Money, Size, money
 from api.identifiers import in_body
 from api.listing import Page, Timestamp, timestamp
 from api.routes import Auth, Call, Nothing, Reply, Route
-from market.addresses import ADDRESSES_MAX
+from market.allowlist import ADDRESSES_MAX
 from market.bandwidth import QUOTA_MAX_BYTES, Bandwidth, Purchase, Session
 from market.errors import Code
 from market.money import GB

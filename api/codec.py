@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
 
-from api import words
+from api import validation_messages
 from market.errors import Code, MarketError
 from market.money import BYTE_DIGITS, MICRO, MICRO_DIGITS, scaled
 
@@ -57,9 +57,9 @@ class Decoder(Generic[_Body]):
                 raise MarketError(Code.INVALID_FIELD, "A text contains the character U+0000.")
             return self._decoder.decode(body)
         except msgspec.ValidationError as error:
-            raise words.of_value(error, self._kind, from_text=False) from error
+            raise validation_messages.of_value(error, self._kind, from_text=False) from error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise words.of_syntax(error, body) from error
+            raise validation_messages.of_syntax(error, body) from error
 
 
 def convert_query(query: Mapping[str, str | File], kind: type[_Body]) -> _Body:
@@ -75,11 +75,11 @@ def convert_query(query: Mapping[str, str | File], kind: type[_Body]) -> _Body:
         given = query.get(field)
         if isinstance(given, str) and not _WHOLE.fullmatch(given):
             mistyped = msgspec.ValidationError(f"Expected `int`, got `str` - at `$.{field}`")
-            raise words.of_value(mistyped, kind, from_text=True)
+            raise validation_messages.of_value(mistyped, kind, from_text=True)
     try:
         return msgspec.convert(query, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise words.of_value(error, kind, from_text=True) from error
+        raise validation_messages.of_value(error, kind, from_text=True) from error
 
 
 @cache
@@ -108,7 +108,7 @@ def _decimal(text: str) -> Decimal:
 def _number(kind: type[Any], value: object) -> object:
     """Return an amount or a size; what it raises, msgspec reports with the field's name."""
     if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
-        raise ValueError(f"Expected a number, got {words.json_name(value)}")  # noqa: TRY004
+        raise ValueError(f"Expected a number, got {validation_messages.json_name(value)}")  # noqa: TRY004
     if isinstance(value, Decimal) and value.is_nan():
         raise ValueError("Expected a number with an exponent of fewer digits")
     counted = scaled(value, _DIGITS[kind])

@@ -13,8 +13,8 @@ from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
 from api import request_id
-from api.clients import Clients
 from api.errors import Transport, of_transport
+from api.forwarded import Clients
 from api.limits import Limits
 from api.memory import Memory
 from api.places import Places

@@ -5,10 +5,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from api.answers import Answers
 from api.codec import Money, money
 from api.identifiers import in_path
 from api.listing import Page, Timestamp, timestamp
+from api.response_cache import Answers
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.errors import Code
 from market.jobs import DURATION_MAX_HOURS, PRICE_MAX, Jobs, NewJob

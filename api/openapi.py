@@ -10,11 +10,11 @@ from msgspec import Struct
 from api import prefer, request_id
 from api.codec import File, Money, Size
 from api.errors import STATUS_OF_KIND, ErrorBody, Transport
-from api.events import CONTENT_TYPE as EVENTS
 from api.forms import MULTIPART
 from api.routes import Auth, Nothing, Route
+from api.sse import CONTENT_TYPE as EVENTS
 from market.errors import Code
-from market.once import KEY_MAX_CHARACTERS
+from market.idempotency import KEY_MAX_CHARACTERS
 
 REFERENCE = "#/components/schemas/{name}"
 REQUEST_ID_NAME = "RequestId"

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, inspect
 
-from api.words import plain
+from api.validation_messages import plain
 from market.errors import Code, MarketError
 
 HEADER = "Prefer"

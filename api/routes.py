@@ -11,7 +11,7 @@ from msgspec import Struct
 from api.errors import Transport
 from market.accounts import Caller
 from market.errors import Code
-from market.once import Once, Remember
+from market.idempotency import Once, Remember
 from storage.devices import DeviceRow
 
 

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
-from api import errors, events, openapi, prefer, request_id
+from api import errors, openapi, prefer, request_id, sse
 from api import metrics as exposed
 from api.bodies import unsupported_media_type, whole
-from api.clients import Clients
 from api.codec import Decoder, convert_query
 from api.connections import (
     KEEPALIVE_SECONDS,
@@ -24,6 +23,7 @@ from api.connections import (
 )
 from api.errors import Transport, TransportError
 from api.forms import Form, Uploads
+from api.forwarded import Clients
 from api.limits import Limits
 from api.metrics import Exposition
 from api.pages import Page, pages
@@ -35,8 +35,8 @@ from api.routes import Auth, Call, Encoded, Nothing, Route, Streamed, encode
 from api.sizes import largest
 from market.accounts import Caller
 from market.errors import Code, MarketError
+from market.idempotency import Once, Replayed, Seal
 from market.networks import counted_network
-from market.once import Once, Replayed, Seal
 from storage.devices import DeviceRow
 from storage.errors import StoreError
 
@@ -234,7 +234,7 @@ class HttpServer:
         if isinstance(reply, Streamed):
             named = {"Server": SERVER, request_id.HEADER: request_id.current.get()}
             headers = named | _applied(request)
-            return await events.send(request, reply.events, headers)
+            return await sse.send(request, reply.events, headers)
         body = reply.body if isinstance(reply, Encoded) else encode(reply)
         if len(body) > SLICE_BYTES:
             connection.hold(client, len(body))

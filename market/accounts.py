@@ -5,12 +5,16 @@ from dataclasses import dataclass, replace
 
 from market import ledger
 from market.errors import Code, MarketError
+from market.idempotency import Once, replay, sealed
 from market.ids import Identifiers
 from market.ledger import Movement, Transfer, TransferKind
 from market.money import Currency
-from market.once import Once, replay, sealed
 from market.passwords import Passwords
-from market.people import (
+from market.proofs import Proof, Proofs, keep
+from market.referrals import Rewards, parse_code, refer
+from market.throttle import Throttle
+from market.tokens import Claims, Tokens
+from market.user_fields import (
     PASSWORD_MAX_CHARACTERS,
     check_email,
     check_password,
@@ -18,10 +22,6 @@ from market.people import (
     email_key,
     username_key,
 )
-from market.proofs import Proof, Proofs, keep
-from market.referrals import Rewards, parse_code, refer
-from market.throttle import Throttle
-from market.tokens import Claims, Tokens
 from storage import idempotency as idempotency_queries
 from storage import ledger as ledger_queries
 from storage import users as queries

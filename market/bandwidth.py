@@ -5,20 +5,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
-from market import leases, ledger, once
-from market.addresses import canonical, prove
+from market import idempotency, leases, ledger
+from market.allowlist import canonical, prove
 from market.bounds import Bounds, lock_user, require
 from market.credentials import Credentials, new_credentials
 from market.errors import Code, MarketError
+from market.idempotency import Remember, forget
 from market.ids import Identifiers
 from market.leases import Leases, Usage
 from market.money import GB, MICRO, Currency, cost, shown
-from market.once import Remember, forget
 from market.states import SessionStatus
 from market.sweeping import Sweep
-from storage import addresses as address_queries
+from storage import allowlist as address_queries
 from storage import bandwidth as queries
-from storage.addresses import AddressRow, ListedAddressRow
+from storage.allowlist import AddressRow, ListedAddressRow
 from storage.bandwidth import ListedRow, SessionRow
 from storage.ledger import HoldRow
 from storage.store import Store, Transaction
@@ -224,7 +224,7 @@ class Bandwidth:
         remember: Callable[[Purchase], Remember | None],
     ) -> None:
         try:
-            await once.write(
+            await idempotency.write(
                 self._store,
                 remember(purchase),
                 _buy,

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from market import once
+from market import idempotency
 from market.bounds import Bounds
 from market.errors import Code, MarketError
+from market.idempotency import Remember, forget
 from market.ids import Identifiers
 from market.jobs import DURATION_MAX_HOURS, PRICE_MAX, Jobs, NewJob, put_up, waiting
 from market.money import Currency, shown
-from market.once import Remember, forget
 from market.states import JobStatus
 from storage import deploys as queries
 from storage.deploys import DeployRow, ReplicaRow
@@ -176,7 +176,7 @@ class Deploys:
         ]
         try:
             with self._jobs.counting_refusals(user_id):
-                await once.write(
+                await idempotency.write(
                     self._store, remember(deploy), _create, deploy, replicas, self._jobs.bounds
                 )
         except MarketError as error:

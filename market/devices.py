@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypedDict
 
-from market import once
+from market import idempotency
 from market.bounds import Bounds, lock_user, require
 from market.errors import Code, MarketError
+from market.idempotency import Remember, forget
 from market.ids import Identifiers
-from market.once import Remember, forget
 from storage import devices as queries
 from storage.devices import DeviceRow
 from storage.errors import StoreError
@@ -144,7 +144,7 @@ class Devices:
             revoked_at=None,
         )
         made = WorkerToken(token, device.id)
-        await once.write(self._store, remember(made), _create, device, self.bounds)
+        await idempotency.write(self._store, remember(made), _create, device, self.bounds)
         return made
 
     async def authenticate(self, token: str) -> DeviceRow:

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from market import ledger, once
+from market import idempotency, ledger
 from market.bounds import Bounds, lock_user, require
 from market.devices import Devices
 from market.errors import Code, MarketError
+from market.idempotency import Remember, forget
 from market.ids import Identifiers
 from market.ledger import Movement, Transfer, TransferIds, TransferKind
 from market.money import MICRO, Currency, shown
-from market.once import Remember, forget
 from market.states import JobStatus
 from market.sweeping import Sweep
 from market.throttle import Throttle
@@ -171,7 +171,7 @@ class Jobs:
         jobs = [(job, self._identifiers.new())]
         try:
             with self.counting_refusals(user_id):
-                await once.write(self._store, remember(job.id), put_up, jobs, self.bounds)
+                await idempotency.write(self._store, remember(job.id), put_up, jobs, self.bounds)
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise

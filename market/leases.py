@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from market import ledger
-from market.addresses import prove
+from market.allowlist import prove
 from market.credentials import matches
 from market.errors import MarketError
 from market.ids import Identifiers
@@ -21,7 +21,7 @@ from market.ledger import TransferIds
 from market.money import Currency, earned
 from market.notices import Notice, Topic
 from market.states import SessionStatus
-from storage import addresses, nodes
+from storage import allowlist, nodes
 from storage import bandwidth as queries
 from storage import ledger as ledger_queries
 from storage.bandwidth import CountsRow, LeaseRow
@@ -131,7 +131,7 @@ class Leases:
         Raises:
             UnavailableError: the store did not answer.
         """
-        return await self._store.read(addresses.find_session, slot, address)
+        return await self._store.read(allowlist.find_session, slot, address)
 
     async def prove(self, shown: Sequence[tuple[str, str]]) -> list[int | None]:
         """Have pending addresses open their sessions, because a client with the password came.
@@ -344,8 +344,8 @@ async def _open(
         size = slice_of(size, SLICE_FIRST_BYTES)
     if leased and not await queries.lease(tx, session, lease_id, size, node_id):
         raise UnavailableError("the session changed while it was leased")
-    named = await addresses.of_session(tx, session_id) if leased else []
-    pending = await addresses.pending_of_session(tx, session_id) if leased else []
+    named = await allowlist.of_session(tx, session_id) if leased else []
+    pending = await allowlist.pending_of_session(tx, session_id) if leased else []
     return Grant(
         session_id=session.id,
         username=session.username,
@@ -467,7 +467,7 @@ async def _settle(
     )
     if session is None:
         return False
-    await addresses.delete(tx, session_id)
+    await allowlist.delete(tx, session_id)
     hold_id = hold_of(session_id)
     hold = await ledger_queries.find_hold(tx, hold_id)
     if hold is None:

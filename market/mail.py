@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from market.people import email_key
+from market.user_fields import email_key
 
 SHARE_MAX_CHARACTERS = 64
 

@@ -20,9 +20,9 @@ from market.errors import Code, MarketError
 from market.mail import mail_share
 from market.outbox import Outbox
 from market.passwords import Passwords
-from market.people import check_password, email_key
 from market.proofs import RESET_SECONDS, Proof, Proofs, hashed, keep
 from market.throttle import Throttle
+from market.user_fields import check_password, email_key
 from storage import outbox as outbox_queries
 from storage import users
 from storage.errors import StoreError

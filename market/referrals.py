@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from market import ledger, once
+from market import idempotency, ledger
 from market.errors import Code, MarketError
+from market.idempotency import Remember, forget
 from market.ids import Identifiers
 from market.ledger import Movement, Transfer, TransferKind
 from market.money import Currency
-from market.once import Remember, forget
 from market.throttle import Throttle
 from storage import referrals as queries
 from storage.errors import ConstraintError
@@ -140,7 +140,7 @@ class Referrals:
         with self._failures.attempt(user_id, FAILURES):
             payment = await self._store.read(_outlook, user_id, code, self.rewards, now)
             applied = Applied(self.rewards.referred, payment)
-            await once.write(
+            await idempotency.write(
                 self._store,
                 remember(applied),
                 refer,

@@ -15,7 +15,7 @@ from proxyd import __version__
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0 done, 1 failed, 2 called wrongly."""
     options = _parser().parse_args(arguments)
-    from proxyd import commands
+    from proxyd.cli import commands
 
     return commands.carry_out(options)
 

@@ -13,17 +13,17 @@ from enum import Enum, auto
 from typing import Protocol
 
 from market.networks import counted_network
-from proxyd.access_log import Access
-from proxyd.deadlines import Deadlines
-from proxyd.egress.dial import Dial, Dialer
+from proxyd.counters import Tally
+from proxyd.egress.direct import Dial, Dialer
 from proxyd.limits import Places
-from proxyd.meter import LiveSession, Meter
-from proxyd.poller import GONE, HUNG_UP, READS, URGENT, Poller
+from proxyd.loop.deadlines import Deadlines
+from proxyd.loop.poller import GONE, HUNG_UP, READS, URGENT, Poller
+from proxyd.metering.meter import LiveSession, Meter
+from proxyd.ops.access_log import Access
 from proxyd.relay.closing import Closer, reset
 from proxyd.relay.halfpipe import Way
 from proxyd.relay.tcp import Relay
 from proxyd.relay.udp import Association, Datagrams, datagram_socket
-from proxyd.tally import Tally
 from proxyd.wire.events import (
     Address,
     Associate,

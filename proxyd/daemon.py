@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import Self
 
 from api.accounts import AccountRoutes
-from api.answers import Answers
 from api.assistant import AssistantRoutes
 from api.bandwidth import BandwidthRoutes
 from api.deploys import DeployRoutes
@@ -25,6 +24,7 @@ from api.landing import landing_pages
 from api.limits import Limits as ApiLimits
 from api.metrics import Exposition
 from api.referrals import ReferralRoutes
+from api.response_cache import Answers
 from api.server import HttpServer
 from api.wallet import WalletRoutes
 from api.workers import WorkerRoutes
@@ -35,18 +35,18 @@ from market.assistant.asking import Asking, Slots
 from market.assistant.builtin import Offer, Responder
 from market.assistant.chat import Chat
 from market.assistant.goodness import Goodness, RewardTerms
-from market.assistant.photos import PhotoLimits, Photos
 from market.bandwidth import Bandwidth, Terms
 from market.bounds import Bounds
 from market.deploys import Deploys, Rates
 from market.devices import Devices
+from market.idempotency import Seal
 from market.ids import Identifiers
 from market.jobs import Jobs
 from market.leases import Leases
 from market.money import micro
-from market.once import Seal
 from market.outbox import Outbox
 from market.passwords import Passwords
+from market.photos.decoding import PhotoLimits, Photos
 from market.proofs import Proofs
 from market.recovery import Recovery
 from market.referrals import Referrals, Rewards
@@ -54,10 +54,8 @@ from market.sealing import Sealing
 from market.throttle import Throttle
 from market.tokens import Tokens
 from market.wallet import Wallet
-from proxyd import __version__, clock, dialled, tasks
-from proxyd.accepting import Acceptor
-from proxyd.access_log import AccessLog
-from proxyd.activation import Held
+from proxyd import __version__
+from proxyd.acceptor import Acceptor
 from proxyd.egress.own import OwnAddresses
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import DnsResolver
@@ -71,7 +69,15 @@ from proxyd.limits import (
     racers_total,
     raise_descriptors,
 )
-from proxyd.listening import (
+from proxyd.loop import cancellation, clock
+from proxyd.metering.lease_slices import Fence
+from proxyd.metering.meter import Meter
+from proxyd.metering.node import Node
+from proxyd.metering.shared_meter import SharedMeter
+from proxyd.ops import reachability
+from proxyd.ops.access_log import AccessLog
+from proxyd.ops.activation import Held
+from proxyd.ops.listening import (
     address_in_words,
     bound_address,
     bound_port,
@@ -80,17 +86,13 @@ from proxyd.listening import (
     load_certificate,
     tls_context,
 )
-from proxyd.mail import LogTransport, Mailer
-from proxyd.meter import Meter
-from proxyd.metrics import Metrics, Sources
-from proxyd.node import Node
-from proxyd.notify import ServiceManager
-from proxyd.secret import exposed_files, signing_key
-from proxyd.shared_meter import SharedMeter
-from proxyd.shares import Fence
-from proxyd.smtp import SmtpServer, SmtpTransport
-from proxyd.timed_store import TimedStore
-from proxyd.upstream import OpenAiModel
+from proxyd.ops.metrics import Metrics, Sources
+from proxyd.ops.sd_notify import ServiceManager
+from proxyd.ops.signing_key import exposed_files, signing_key
+from proxyd.ops.timed_store import TimedStore
+from proxyd.outbound.chat_model import OpenAiModel
+from proxyd.outbound.mailer import LogTransport, Mailer
+from proxyd.outbound.smtp import SmtpServer, SmtpTransport
 from proxyd.wire.events import Address
 from storage.errors import StoreError
 from storage.open import open_store
@@ -141,7 +143,7 @@ class Listeners:
         with ExitStack() as opened:
             for sock in (sock for socks in held.values() for sock in socks):
                 opened.enter_context(sock)
-            if problems := list(dialled.problems(settings, held)):
+            if problems := list(reachability.problems(settings, held)):
                 raise SettingsError(problems)
             tls = tls_context(settings.api.tls_cert, settings.api.tls_key)
             api, proxy = held.get("api", []), held.get("proxy", [])
@@ -472,23 +474,27 @@ class Daemon:
         try:
             self.gateway.close()
             self._leave_api()
-            await tasks.within(CLOSE_SECONDS, self.http.stop(), "closing the API")
+            await cancellation.within(CLOSE_SECONDS, self.http.stop(), "closing the API")
         except Exception:  # whatever it is, the counts are written all the same
             _logger.exception("closing the API failed")
-        await tasks.end(self._writers)
+        await cancellation.end(self._writers)
         try:
-            await tasks.within(COUNTS_SECONDS, self._write_last_counts(), "writing the last counts")
+            await cancellation.within(
+                COUNTS_SECONDS, self._write_last_counts(), "writing the last counts"
+            )
         except StoreError as error:
             _logger.error("the last counts could not be written: %s", error)
         finally:
-            await tasks.end(self._tasks)
+            await cancellation.end(self._tasks)
             if self.node is not None:
                 await self.node.close()
-            await tasks.within(CLOSE_SECONDS, self.resolver.close(), "closing the resolver")
+            await cancellation.within(CLOSE_SECONDS, self.resolver.close(), "closing the resolver")
             self.own_addresses.close()
             self.passwords.close()
             self.photos.close()
-            await tasks.within(CLOSE_SECONDS, self.upstream.close(), "closing the model's client")
+            await cancellation.within(
+                CLOSE_SECONDS, self.upstream.close(), "closing the model's client"
+            )
             self.listeners.close()
             if self.access_log is not None:
                 await asyncio.to_thread(self.access_log.close)

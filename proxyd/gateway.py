@@ -9,21 +9,21 @@ from functools import partial
 
 from api.rate import RateLimit
 from market.networks import NetworkCounts, counted_network, crowded
-from proxyd.accepting import Acceptor
-from proxyd.access_log import Access
+from proxyd.acceptor import Acceptor
 from proxyd.connection import PASSWORD_SLOT, ClientConnection, Shared
-from proxyd.deadlines import Deadlines
-from proxyd.egress.dial import Dialer
+from proxyd.counters import Tally
+from proxyd.egress.direct import Dialer
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import Resolver
 from proxyd.limits import Limits, Places
-from proxyd.meter import Meter
-from proxyd.poller import Poller
+from proxyd.loop.deadlines import Deadlines
+from proxyd.loop.poller import Poller
+from proxyd.metering.meter import Meter
+from proxyd.ops.access_log import Access
 from proxyd.relay.closing import Closer
 from proxyd.relay.halfpipe import Way
 from proxyd.relay.pipes import PipePool
 from proxyd.relay.udp import Datagrams
-from proxyd.tally import Tally
 from proxyd.wire.detect import Detecting
 from proxyd.wire.events import Address
 

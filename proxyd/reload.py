@@ -9,9 +9,9 @@ import msgspec
 
 from config.load import SettingsError, load
 from config.settings import Settings
-from proxyd import logs
 from proxyd.daemon import Daemon
-from proxyd.listening import CannotListenError
+from proxyd.ops import logs
+from proxyd.ops.listening import CannotListenError
 
 RELOADABLE = frozenset(
     {

@@ -19,13 +19,13 @@ from market.assistant import builtin
 from market.assistant.asking import Asking
 from market.assistant.chat import LANGUAGE_NAMES, context
 from market.assistant.languages import Language
-from market.assistant.likeness import Likeness, Print, bands
 from market.assistant.model import ModelError, Question, Schema, Turn
-from market.assistant.photos import Photo
 from market.assistant.phrases import phrase
 from market.ids import Identifiers
 from market.ledger import Movement, Transfer, TransferKind
 from market.money import MICRO, Currency
+from market.photos.decoding import Photo
+from market.photos.likeness import Likeness, Print, bands
 from storage import assistant as queries
 from storage.assistant import PROBES, PayeeRow, PrintRow, RewardRow
 from storage.store import Store, Transaction

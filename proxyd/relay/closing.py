@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from market.networks import NetworkCounts
-from proxyd.poller import Poller
+from proxyd.loop.poller import Poller
 
 PATIENCE_SECONDS = 5.0
 USED_UP_PATIENCE_SECONDS = 300.0

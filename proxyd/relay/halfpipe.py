@@ -12,12 +12,12 @@ import socket
 from contextlib import suppress
 from typing import Protocol
 
-from proxyd.meter import LiveSession
-from proxyd.poller import GONE, HUNG_UP, URGENT, Poller
+from proxyd.loop.poller import GONE, HUNG_UP, URGENT, Poller
+from proxyd.loop.turns import Turns
+from proxyd.metering.meter import LiveSession
 from proxyd.relay.closing import unsent
 from proxyd.relay.path import fit_to_path
 from proxyd.relay.pipes import WIDE_PIPE_BYTES, Pipe, PipePool
-from proxyd.relay.turns import Turns
 
 BUFFER_BYTES = 64 * 1024
 READS_PER_TURN = 4

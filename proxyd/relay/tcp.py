@@ -9,8 +9,8 @@ import logging
 import socket
 from collections.abc import Callable
 
-from proxyd.meter import LiveSession
-from proxyd.poller import HUNG_UP, READS, WRITABLE
+from proxyd.loop.poller import HUNG_UP, READS, WRITABLE
+from proxyd.metering.meter import LiveSession
 from proxyd.relay.closing import Closer, close_with_reset
 from proxyd.relay.halfpipe import HalfPipe, Way
 

@@ -17,8 +17,8 @@ from ipaddress import IPv4Address, IPv6Address
 from market.networks import counted_network
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import LookupFailedError, NameNotFoundError, Resolver
-from proxyd.meter import LiveSession
-from proxyd.poller import READS, Poller
+from proxyd.loop.poller import READS, Poller
+from proxyd.metering.meter import LiveSession
 from proxyd.relay.closing import Closer, reset
 from proxyd.wire.datagram import Datagram, header, unwrap
 from proxyd.wire.events import Address

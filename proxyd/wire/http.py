@@ -24,7 +24,7 @@ from proxyd.wire.events import (
     Refusal,
     Violation,
 )
-from proxyd.wire.http_answers import (
+from proxyd.wire.http_refusals import (
     ADDRESS_UNKNOWN,
     ANSWER_OF_FAILURE,
     ANSWER_OF_REFUSAL,

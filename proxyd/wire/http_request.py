@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from proxyd.wire.events import Address
 from proxyd.wire.hosts import host_from_text
-from proxyd.wire.http_answers import (
+from proxyd.wire.http_refusals import (
     ANOTHER_VERSION,
     BAD_HOST,
     BAD_LENGTH,

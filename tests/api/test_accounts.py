@@ -8,7 +8,7 @@ import pytest
 from support.service import TEST_SETTINGS, Answer, Person, Service
 
 from market.money import Currency
-from proxyd import clock
+from proxyd.loop import clock
 
 KEY = TEST_SETTINGS["auth"]["signing_key"]
 ADA: dict[str, Any] = {

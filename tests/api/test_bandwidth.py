@@ -12,7 +12,7 @@ from support.service import Answer, Person, Service, running_in
 from support.socks import Client, tunnel
 from support.waiting import until
 
-from proxyd.listening import bound_port
+from proxyd.ops.listening import bound_port
 
 CREATE = "/api/bandwidth/create"
 SESSIONS = "/api/bandwidth/sessions"

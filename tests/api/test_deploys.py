@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from support.service import Answer, Person, Service, running_in
 
-from proxyd import clock
+from proxyd.loop import clock
 
 CREATE = "/api/deploy/job"
 LIST = "/api/deploy/jobs"

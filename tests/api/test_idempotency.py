@@ -11,7 +11,7 @@ from support.mailbox import until_no_email_waits
 from support.service import Answer, Person, Service
 
 from market.money import Currency
-from proxyd import clock
+from proxyd.loop import clock
 from storage.store import Transaction
 
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -110,7 +110,7 @@ async def test_an_answer_that_is_not_forgotten_yet_is_not_remembered_either(
     service: Service, buyer: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a busy day more have run out than one request forgets."""
-    monkeypatch.setattr("market.once.FORGET_MAX_ANSWERS", 0)
+    monkeypatch.setattr("market.idempotency.FORGET_MAX_ANSWERS", 0)
     first = await ask(service, buyer, "/api/bandwidth/create", "a")
 
     async def age(tx: Transaction) -> None:

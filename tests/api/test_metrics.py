@@ -22,7 +22,7 @@ from support.waiting import until
 
 from api import request_id
 from api.metrics import Exposition
-from proxyd import process_metrics
+from proxyd.ops import process_metrics
 
 DAY = 86_400
 

@@ -11,7 +11,7 @@ from support.service import Service
 
 from api import openapi
 from api.server import HttpServer
-from market.once import Seal
+from market.idempotency import Seal
 
 
 async def get(service: Service, path: str) -> tuple[int, str, str]:

@@ -15,7 +15,7 @@ from api.accounts import LoginRequest
 from api.connections import TOO_LONG
 from api.sizes import largest
 from market.tokens import Claims
-from proxyd import clock
+from proxyd.loop import clock
 
 LIMIT = largest(LoginRequest) or 0
 SECRET = "tell-nobody"  # stands in every hostile request, and in no answer or log line

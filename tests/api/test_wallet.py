@@ -7,7 +7,7 @@ from support.service import Person, Service
 
 from market import accounts
 from market.money import Currency
-from proxyd import clock
+from proxyd.loop import clock
 
 WALLET = "/api/wallet"
 PATH = "/api/wallet/transactions"

@@ -17,8 +17,8 @@ from bench.report import Bound, Part, Samples, progress
 from bench.servers import Kind, Server, all_started
 from market.leases import Grant
 from market.states import SessionStatus
-from proxyd.meter import LiveSession
-from proxyd.poller import Poller
+from proxyd.loop.poller import Poller
+from proxyd.metering.meter import LiveSession
 from proxyd.relay.closing import Closer
 from proxyd.relay.halfpipe import Way
 from proxyd.relay.pipes import PipePool

@@ -16,7 +16,7 @@ from support.service import Bought, Person, Service, running_in
 from support.socks import GREETING, Client, credentials, request, tunnel
 from support.waiting import until
 
-from proxyd import clock
+from proxyd.loop import clock
 from proxyd.relay import closing
 
 ACCEPTED = b"\x05\x02\x01\x00"  # the method, then the status of RFC 1929

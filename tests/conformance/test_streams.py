@@ -602,7 +602,7 @@ async def test_the_addresses_of_an_ipv6_network_are_one_client(
         "127.0.0.3": "2001:db8::ffff:0:0:2",
         "127.0.0.4": "2001:db8:0:1::1",
     }
-    monkeypatch.setattr("proxyd.accepting.unmapped", seen_as.__getitem__)
+    monkeypatch.setattr("proxyd.acceptor.unmapped", seen_as.__getitem__)
     async with running_in(tmp_path, limits={"connections_per_address": 1}) as service:
         gateway = service.daemon.gateway
         first = await Client.open(service.proxy_port, source="127.0.0.2")
@@ -619,7 +619,7 @@ async def test_the_networks_of_an_ipv6_site_have_a_share_of_the_connections(
 ) -> None:
     seen_as = {f"127.0.0.{n}": f"2001:db8:1:{n:x}::1" for n in range(2, 7)}
     seen_as["127.0.1.1"] = "2001:db8:1:100::1"
-    monkeypatch.setattr("proxyd.accepting.unmapped", seen_as.__getitem__)
+    monkeypatch.setattr("proxyd.acceptor.unmapped", seen_as.__getitem__)
     async with running_in(tmp_path, limits={"connections_per_address": 1}) as service:
         gateway = service.daemon.gateway
         clients = [

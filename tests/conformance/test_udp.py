@@ -39,7 +39,7 @@ from support.waiting import PATIENCE_SECONDS, until
 from proxyd.connection import ClientConnection, reached_at
 from proxyd.egress.resolve import Address, NameNotFoundError
 from proxyd.limits import associations_total
-from proxyd.poller import Poller
+from proxyd.loop.poller import Poller
 from proxyd.relay import udp
 
 LOOPBACK = IPv4Address("127.0.0.1")

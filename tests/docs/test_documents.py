@@ -12,7 +12,7 @@ from support.process import ROOT
 
 from api.errors import STATUS_OF_KIND, Transport
 from market.errors import Code
-from proxyd.wire import http_answers
+from proxyd.wire import http_refusals
 
 DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 
@@ -117,9 +117,9 @@ def test_the_table_of_http_answers_is_the_code() -> None:
         re.MULTILINE,
     )
     told = [
-        *(each for each in vars(http_answers).values() if isinstance(each, http_answers.Answer)),
-        *http_answers.ANSWER_OF_REFUSAL.values(),
-        *http_answers.ANSWER_OF_FAILURE.values(),
+        *(each for each in vars(http_refusals).values() if isinstance(each, http_refusals.Answer)),
+        *http_refusals.ANSWER_OF_REFUSAL.values(),
+        *http_refusals.ANSWER_OF_FAILURE.values(),
     ]
     in_code = {(str(each.status.value), each.error, each.words) for each in told}
     assert sorted(rows) == sorted(in_code)

@@ -33,7 +33,7 @@ class WallClock:
 def wall(monkeypatch: pytest.MonkeyPatch) -> WallClock:
     """Have the daemon live by a clock of the test's."""
     made = WallClock()
-    monkeypatch.setattr("proxyd.clock.time", made)
+    monkeypatch.setattr("proxyd.loop.clock.time", made)
     return made
 
 

@@ -9,8 +9,8 @@ from support.mailbox import Mailbox, smtp
 from support.service import running_in
 from support.waiting import until
 
-from proxyd import tasks
-from proxyd.mail import Mailer
+from proxyd.loop import cancellation
+from proxyd.outbound.mailer import Mailer
 
 
 async def test_a_daemon_stops_while_an_email_is_being_sent(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ async def test_a_daemon_stops_while_an_email_is_being_sent(tmp_path: Path) -> No
 async def test_a_daemon_stops_though_a_task_ignores_every_cancellation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tasks, "ATTEMPT_SECONDS", 0.05)
+    monkeypatch.setattr(cancellation, "ATTEMPT_SECONDS", 0.05)
     let_go = asyncio.Event()
 
     async def deaf(_mailer: Mailer) -> None:

@@ -11,7 +11,7 @@ from market.bandwidth import Purchase
 from market.leases import Ask, Grant, Leases, Refused, Share, Usage
 from market.money import GB, Currency
 from market.states import SessionStatus
-from proxyd.timed_store import TimedStore
+from proxyd.ops.timed_store import TimedStore
 from storage import bandwidth as queries
 from storage import ledger as ledger_queries
 from storage.bandwidth import SessionRow

@@ -64,7 +64,7 @@ import gc
 from argparse import Namespace
 from unittest.mock import patch
 
-from proxyd import commands
+from proxyd.cli import commands
 
 gc.collect()  # so that nothing of the above is due while what follows is watched
 collections = []

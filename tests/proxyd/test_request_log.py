@@ -5,7 +5,7 @@ import logging
 from contextvars import copy_context
 
 from api import request_id
-from proxyd.logs import JsonFormatter, TextFormatter
+from proxyd.ops.logs import JsonFormatter, TextFormatter
 
 
 def lines() -> tuple[str, str]:

@@ -8,8 +8,9 @@ import sys
 import uvloop
 
 from config.load import load
-from proxyd import daemon, logs
-from proxyd.notify import ServiceManager
+from proxyd import daemon
+from proxyd.ops import logs
+from proxyd.ops.sd_notify import ServiceManager
 
 
 async def _serve() -> None:

@@ -17,9 +17,10 @@ from config.settings import Settings
 from market import accounts
 from market.audit import audit_ledger
 from market.money import Currency, micro
-from proxyd import clock, daemon
+from proxyd import daemon
 from proxyd.daemon import Daemon
-from proxyd.listening import bound_port
+from proxyd.loop import clock
+from proxyd.ops.listening import bound_port
 from storage.store import Transaction
 from support.declared import Declared
 

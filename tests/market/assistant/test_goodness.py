@@ -16,15 +16,15 @@ from support.upstream import VERDICT
 from market import ledger
 from market.accounts import Caller
 from market.assistant import asking as asking_module
-from market.assistant import photos
 from market.assistant.asking import Asking, Slots
 from market.assistant.goodness import Finding, Goodness, RewardTerms, Submission
 from market.assistant.model import ModelError
-from market.assistant.photos import Photo
 from market.assistant.phrases import phrase
 from market.audit import audit_ledger
 from market.ledger import Movement, Transfer, TransferKind
 from market.money import MICRO, Currency
+from market.photos import decoding
+from market.photos.decoding import Photo
 from market.wallet import Wallet
 from storage import ledger as ledger_queries
 from storage import users
@@ -50,7 +50,7 @@ def photo(seed: int) -> Photo:
 
 
 def read(data: bytes) -> Photo:
-    return photos._photo(data, 25_000_000)
+    return decoding._photo(data, 25_000_000)
 
 
 def saying(**changes: Any) -> str:

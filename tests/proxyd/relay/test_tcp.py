@@ -16,8 +16,8 @@ from support.waiting import until
 from market.leases import Grant
 from market.states import SessionStatus
 from proxyd.limits import raise_descriptors
-from proxyd.meter import LiveSession
-from proxyd.poller import Poller
+from proxyd.loop.poller import Poller
+from proxyd.metering.meter import LiveSession
 from proxyd.relay import closing, halfpipe
 from proxyd.relay.closing import Closer
 from proxyd.relay.halfpipe import SWALLOW_MAX_BYTES, Way

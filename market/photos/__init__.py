@@ -1,0 +1,1 @@
+"""Photos: read, decoded within bounds, compared with those that were seen before."""

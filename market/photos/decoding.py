@@ -1,0 +1,139 @@
+"""Photos: decoded for real, within bounds, in threads of their own so that the loop goes on."""
+
+import asyncio
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from io import BytesIO
+
+from PIL import Image
+
+from market.errors import Code, MarketError
+from market.photos.containers import Container, inspect, refused
+from market.photos.likeness import Likeness, likeness
+from market.photos.origin import is_declared_generated
+
+THREADS = 2
+WAITING_MAX = 32
+SHOWN_MAX_SIDE = 1536
+SHOWN_QUALITY = 85
+
+# EXIF 2.32, section 4.6.4, tag 274.
+TURN_OF_ORIENTATION = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PhotoLimits:
+    """The largest photo, as a file in bytes and decoded in pixels."""
+
+    max_bytes: int = 10_000_000
+    max_pixels: int = 25_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Photo:
+    """A photo that was decoded: its size in pixels, and what is known of it.
+
+    `shown` is it as a JPEG without metadata, made smaller where it was large; nothing else of it
+    leaves this machine. `file_hash` names the file, as it was sent.
+    """
+
+    format: str
+    width: int
+    height: int
+    is_declared_generated: bool
+    shown: bytes
+    likeness: Likeness
+    file_hash: str
+
+
+class Photos:
+    """Decodes photos, a bounded number at a time.
+
+    Args:
+        limits: the largest photo.
+    """
+
+    def __init__(self, limits: PhotoLimits) -> None:
+        self._limits = limits
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="photos")
+        self._waiting = 0
+
+    async def read(self, data: bytes) -> Photo:
+        """Return the photo in a file.
+
+        Raises:
+            MarketError: `photo_too_large`, `photo_too_many_pixels`, `photo_not_jpeg_or_png`,
+                `photo_truncated`, `photo_broken`, `photo_animated`, `photo_bit_depth`,
+                `photo_trailing_data`, `too_busy`.
+        """
+        if len(data) > self._limits.max_bytes:
+            message = (
+                f"The photo's file has {len(data):,} bytes; send it smaller, with "
+                f"{self._limits.max_bytes:,} at most."
+            )
+            raise refused(Code.PHOTO_TOO_LARGE, message)
+        if self._waiting >= WAITING_MAX:
+            raise MarketError(Code.TOO_BUSY)
+        self._waiting += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, _photo, data, self._limits.max_pixels)
+        finally:
+            self._waiting -= 1
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _photo(data: bytes, max_pixels: int) -> Photo:
+    found = inspect(data)
+    _check_pixels(found.width, found.height, max_pixels)
+    picture = _decoded(found, max_pixels)
+    shown = BytesIO()
+    picture.save(shown, "JPEG", quality=SHOWN_QUALITY)
+    return Photo(
+        format=found.format,
+        width=found.width,
+        height=found.height,
+        is_declared_generated=is_declared_generated(found),
+        shown=shown.getvalue(),
+        likeness=likeness(picture.convert("L")),
+        file_hash=hashlib.sha256(data).hexdigest(),
+    )
+
+
+def _check_pixels(width: int, height: int, most: int) -> None:
+    if width * height > most:
+        message = (
+            f"The photo has {width * height:,} pixels; send it smaller, with {most:,} at most."
+        )
+        raise refused(Code.PHOTO_TOO_MANY_PIXELS, message)
+
+
+def _decoded(found: Container, max_pixels: int) -> Image.Image:
+    """Return a picture the right way up, and on white where it is transparent."""
+    try:
+        with Image.open(BytesIO(found.pixels), formats=(found.format,)) as opened:
+            _check_pixels(opened.width, opened.height, max_pixels)
+            opened.draft(None, (SHOWN_MAX_SIDE, SHOWN_MAX_SIDE))
+            picture = opened.convert("RGBA" if opened.has_transparency_data else "RGB")
+            picture.thumbnail((SHOWN_MAX_SIDE, SHOWN_MAX_SIDE))
+    except (MarketError, MemoryError):
+        raise
+    except Exception as error:
+        # Hostile bytes make a decoder raise anything.
+        raise refused(Code.PHOTO_BROKEN) from error
+    clean = Image.new("RGB", picture.size, "white")
+    clean.paste(picture, mask=picture if picture.mode == "RGBA" else None)
+    turn = TURN_OF_ORIENTATION.get(found.orientation)
+    return clean if turn is None else clean.transpose(turn)

@@ -1,0 +1,143 @@
+"""What an operator does to the books beside a running daemon: accounts, deposits, the audit."""
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from config.settings import Settings
+from market import accounts
+from market.audit import Report, audit_ledger
+from market.errors import Code, MarketError
+from market.ids import Identifiers
+from market.money import Currency, shown
+from market.passwords import Passwords
+from proxyd.loop import clock
+from storage.open import open_store
+from storage.place import place
+from storage.store import Store, Transaction
+from storage.users import UserRow
+
+Amounts = dict[Currency, int]
+
+# A statement of the audit reads a whole table, and holds nobody up: three seconds per million rows
+# here, and as long as it takes where there are hundreds of millions.
+AUDIT_STATEMENT_SECONDS = 3_600.0
+
+
+async def create_user(
+    settings: Settings, *, email: str, username: str, password: str, amounts: Amounts
+) -> str:
+    """Open an account, with money in it if any is given; makes the database if there is none.
+
+    Returns:
+        what was done, in words.
+
+    Raises:
+        MarketError: why there is no account.
+        StoreError: the database cannot be used.
+    """
+    identifiers = Identifiers(clock.milliseconds)
+    passwords = Passwords(
+        time_cost=settings.auth.argon2_time_cost, memory_kib=settings.auth.argon2_memory_kib
+    )
+    try:
+        user = await accounts.prepared_user(
+            passwords,
+            user_id=identifiers.new(),
+            username=username,
+            email=email,
+            password=password,
+            now=clock.seconds(),
+        )
+    finally:
+        passwords.close()
+    async with _store(settings, create=True) as store:
+        balance = await store.write(_add_funded, user, amounts, identifiers)
+    return f"created {email} ({user.id}) in {place(settings.storage.url)}: {_in_words(balance)}"
+
+
+async def deposit(
+    settings: Settings, *, email: str, amounts: Amounts, reference: str | None
+) -> str:
+    """Pay money into an account.
+
+    Args:
+        settings: say which database.
+        email: whose account.
+        amounts: in millionths.
+        reference: names this deposit; a second one of that name changes nothing.
+
+    Returns:
+        what was done, in words.
+
+    Raises:
+        MarketError: there is nothing to deposit, or nobody to deposit it for.
+        StoreError: the database cannot be used.
+    """
+    if not any(amounts.values()):
+        raise MarketError(Code.INVALID_FIELD, "Nothing to deposit: give --usd or --credits.")
+    identifiers = Identifiers(clock.milliseconds)
+    name = reference or secrets.token_hex(16)
+    async with _store(settings) as store:
+        new, balance = await store.write(_deposit_all, email, amounts, name, identifiers)
+    done = "deposited" if new else "was deposited before"
+    return f"{done}; {email} has {_in_words(balance)}"
+
+
+async def audit(settings: Settings) -> tuple[bool, str]:
+    """Recompute the ledger and compare; say whether everything agrees, and what was found."""
+    async with _store(settings, statement_seconds=AUDIT_STATEMENT_SECONDS) as store:
+        report = await audit_ledger(store)
+    return report.passed, _report_in_words(report)
+
+
+@asynccontextmanager
+async def _store(
+    settings: Settings, *, create: bool = False, statement_seconds: float | None = None
+) -> AsyncIterator[Store]:
+    store = await open_store(
+        settings.storage.url, pool_size=1, create=create, statement_seconds=statement_seconds
+    )
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def _add_funded(
+    tx: Transaction, user: UserRow, amounts: Amounts, identifiers: Identifiers
+) -> Amounts:
+    await accounts.add_user(tx, user)
+    _, balance = await _deposit_all(tx, user.email, amounts, f"opening:{user.id}", identifiers)
+    return balance
+
+
+async def _deposit_all(
+    tx: Transaction, email: str, amounts: Amounts, reference: str, identifiers: Identifiers
+) -> tuple[bool, Amounts]:
+    new = False
+    for currency, amount in amounts.items():
+        if amount:
+            new |= await accounts.deposit(
+                tx,
+                email=email,
+                currency=currency,
+                amount=amount,
+                reference=reference,
+                transfer_id=identifiers.new(),
+                now=clock.seconds(),
+            )
+    return new, await accounts.spendable(tx, email)
+
+
+def _in_words(amounts: Amounts) -> str:
+    return ", ".join(f"{shown(amount)} {currency}" for currency, amount in amounts.items())
+
+
+def _report_in_words(report: Report) -> str:
+    lines = [f"{report.transfers} transfers over {report.accounts} accounts"]
+    for check in report.checks:
+        lines.append(f"{'ok  ' if not check.differences else 'FAIL'} {check.promise}")
+        lines.extend(f"       {difference}" for difference in check.differences)
+    lines.append("the ledger agrees" if report.passed else "the ledger does not agree")
+    return "\n".join(lines)

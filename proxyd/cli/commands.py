@@ -1,0 +1,172 @@
+"""What each command of the command line does, and how it is told.
+
+Each imports what it works with, so that none waits for what only another one needs: settings are
+checked without a database driver, and only `serve` loads the servers.
+"""
+
+import gc
+import getpass
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from config.load import Check, SettingsError, load
+from config.settings import Settings
+from market.errors import Code, MarketError
+from proxyd.ops import logs
+from proxyd.ops.errors import CannotServeError
+from storage.errors import AlreadyClaimedError, StoreError
+
+if TYPE_CHECKING:
+    from proxyd.cli.bookkeeping import Amounts
+
+FAILED = 1
+MISUSED = 2
+
+
+def carry_out(options: Namespace) -> int:
+    """Do what the command line asks for; return the exit status: 0 done, 1 failed, 2 misused."""
+    try:
+        settings = load(options.config, os.environ, _checks(options))
+        logs.set_up(settings.log.level, settings.log.format)
+        return COMMANDS[options.command](settings, options)
+    except SettingsError as error:
+        for problem in error.problems:
+            complain(f"wrong in the settings: {problem}")
+        return MISUSED
+    except AlreadyClaimedError as error:
+        complain(
+            f"{error}; stop it, or give this one a database of its own with PROXYD_STORAGE__URL "
+            "(the setting storage.url)"
+        )
+        return FAILED
+    except (MarketError, StoreError, CannotServeError) as error:
+        complain(str(error))
+        return FAILED
+    except KeyboardInterrupt:
+        return FAILED
+
+
+def complain(text: str) -> None:
+    """Say what is wrong, on standard error."""
+    print(f"proxyd: {text}", file=sys.stderr)  # noqa: T201 - the answer of a command
+
+
+def say(text: str) -> None:
+    """Print what a command has to say."""
+    print(text, flush=True)  # noqa: T201 - the answer of a command
+
+
+def _checks(options: Namespace) -> Sequence[Check]:
+    """Return what else may be wrong with the settings of a command that only looks at them."""
+    if options.command != "config check":
+        return ()
+    from proxyd.ops.listening import tls_problems
+    from proxyd.ops.reachability import held_problems
+    from proxyd.ops.signing_key import key_problems
+
+    return tls_problems, key_problems, partial(held_problems, options.unit, os.environ)
+
+
+def _serve(settings: Settings, options: Namespace) -> int:
+    # What is imported stays for good. Looking for garbage in it takes a tenth of a start, and later
+    # every full collection would hold the loop up to look through it again.
+    gc.disable()
+    from proxyd.cli import serving
+
+    gc.freeze()
+    gc.enable()
+    return serving.run(settings, options.config, with_demo=options.demo)
+
+
+def _create_user(settings: Settings, options: Namespace) -> int:
+    from proxyd.cli import bookkeeping
+    from proxyd.loop import runner
+
+    said = bookkeeping.create_user(
+        settings,
+        email=options.email,
+        username=options.username,
+        password=_password(from_stdin=options.password_stdin),
+        amounts=_amounts(options),
+    )
+    say(runner.run(said))
+    return 0
+
+
+def _password(*, from_stdin: bool) -> str:
+    if from_stdin:
+        try:
+            return sys.stdin.buffer.readline().decode().rstrip("\r\n")
+        except UnicodeDecodeError:
+            raise MarketError(Code.INVALID_FIELD, "The password is not UTF-8 text.") from None
+    if not sys.stdin.isatty():
+        raise MarketError(
+            Code.INVALID_FIELD, "There is no terminal to ask for a password: use --password-stdin."
+        )
+    try:
+        password = getpass.getpass("Password: ")
+        again = getpass.getpass("The same again: ")
+    except EOFError:
+        raise MarketError(Code.INVALID_FIELD, "No password was given.") from None
+    if password != again:
+        raise MarketError(Code.INVALID_FIELD, "The two passwords differ.")
+    return password
+
+
+def _deposit(settings: Settings, options: Namespace) -> int:
+    from proxyd.cli import bookkeeping
+    from proxyd.loop import runner
+
+    said = bookkeeping.deposit(
+        settings, email=options.email, amounts=_amounts(options), reference=options.reference
+    )
+    say(runner.run(said))
+    return 0
+
+
+def _audit(settings: Settings, _options: Namespace) -> int:
+    from proxyd.cli import bookkeeping
+    from proxyd.loop import runner
+
+    agrees, said = runner.run(bookkeeping.audit(settings))
+    say(said)
+    return 0 if agrees else FAILED
+
+
+def _backup(settings: Settings, options: Namespace) -> int:
+    from storage.backup import back_up
+    from storage.place import place
+
+    size = back_up(settings.storage.url, options.file)
+    say(f"{options.file}: {size} bytes, a copy of {place(settings.storage.url)}")
+    return 0
+
+
+def _config_check(settings: Settings, options: Namespace) -> int:
+    """Say that the settings are right; whoever gets here has read them without a mistake."""
+    from proxyd.ops.signing_key import exposed_files
+
+    for warning in exposed_files(settings):
+        complain(f"warning: {warning}")
+    say(f"{options.config or 'the defaults and the environment'}: the settings are right")
+    return 0
+
+
+def _amounts(options: Namespace) -> "Amounts":
+    from market.money import Currency
+
+    return {Currency.USD: options.usd, Currency.CREDIT: options.credits}
+
+
+COMMANDS: dict[str, Callable[[Settings, Namespace], int]] = {
+    "serve": _serve,
+    "user create": _create_user,
+    "wallet deposit": _deposit,
+    "ledger audit": _audit,
+    "backup": _backup,
+    "config check": _config_check,
+}

@@ -1,0 +1,38 @@
+"""`proxyd serve`: everything that serves is imported here, and nowhere else on the command line."""
+
+import os
+from pathlib import Path
+
+from config.settings import Settings
+from proxyd import daemon
+from proxyd.cli import demo
+from proxyd.loop import runner
+from proxyd.ops.activation import inherited
+from proxyd.ops.sd_notify import ServiceManager
+from proxyd.reload import reload
+
+FAILED = 1
+
+
+def run(settings: Settings, path: Path | None, *, with_demo: bool) -> int:
+    """Run the daemon until it is told to stop; return the exit status.
+
+    Args:
+        settings: what the operator wants.
+        path: where they are read again.
+        with_demo: whether to prepare a demonstration.
+    """
+    return runner.run(_serve(settings, path, with_demo=with_demo))
+
+
+async def _serve(settings: Settings, path: Path | None, *, with_demo: bool) -> int:
+    if with_demo:
+        settings = demo.settings_for(settings)
+    built = await daemon.build(settings, inherited(os.environ))
+
+    async def introduce() -> None:
+        if with_demo:
+            print(await demo.prepare(built), flush=True)  # noqa: T201 - what a person came for
+
+    await daemon.serve(built, introduce, lambda: reload(built, path), ServiceManager(os.environ))
+    return FAILED if built.has_failed else 0

@@ -1,0 +1,323 @@
+"""Connects to a target: looks it up, asks the policy about every address, races those permitted.
+
+The race is RFC 8305's: another candidate begins when the one before has failed or has not answered
+for a moment, and whoever is first wins. No coroutine is spent on a target that is given as an
+address, or by a name that is known; another name costs one, for its look-up.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Callable, Hashable
+from ipaddress import IPv4Address, IPv6Address
+
+from proxyd.egress.candidates import candidates
+from proxyd.egress.policy import Policy
+from proxyd.egress.resolve import (
+    LookupFailedError,
+    LookupTimedOutError,
+    NameNotFoundError,
+    Resolver,
+)
+from proxyd.loop.deadlines import Deadlines
+from proxyd.loop.poller import GONE, READS, Poller
+from proxyd.wire.events import Failure
+
+Address = IPv4Address | IPv6Address
+Done = Callable[[socket.socket | Failure], None]
+
+STAGGER_SECONDS = 0.25
+RACERS_MAX = 1_000
+
+FAILURE_OF_ERRNO = {
+    errno.ENETUNREACH: Failure.NETWORK_UNREACHABLE,
+    errno.ENETDOWN: Failure.NETWORK_UNREACHABLE,
+    errno.EAFNOSUPPORT: Failure.NETWORK_UNREACHABLE,
+    errno.EHOSTUNREACH: Failure.HOST_UNREACHABLE,
+    errno.EHOSTDOWN: Failure.HOST_UNREACHABLE,
+    errno.ECONNREFUSED: Failure.REFUSED,
+    errno.ECONNRESET: Failure.REFUSED,
+    errno.ETIMEDOUT: Failure.TIMED_OUT,
+    errno.EACCES: Failure.NOT_ALLOWED,
+    errno.EPERM: Failure.NOT_ALLOWED,
+}
+
+# When every candidate failed, the one that came furthest tells most: the target itself said no,
+# silence after we asked, a router said no, no way out, this machine's own rules, this machine.
+MOST_TELLING = (
+    Failure.REFUSED,
+    Failure.TIMED_OUT,
+    Failure.HOST_UNREACHABLE,
+    Failure.NETWORK_UNREACHABLE,
+    Failure.NOT_ALLOWED,
+    Failure.GENERAL,
+)
+
+_logger = logging.getLogger("egress")
+_NONBLOCKING_STREAM = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
+
+
+class Dialer:
+    """What all dials of a loop share.
+
+    Args:
+        loop: the event loop.
+        poller: watches sockets that connect; one that has connected stays watched.
+        resolver: looks names up.
+        policy: says which addresses may be dialled.
+        seconds: how long a dial may take in all.
+        racers_max: how many sockets may connect beside the first one of their dial; when there are
+            as many, the next candidate of a dial takes the place of the one before.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        poller: Poller,
+        resolver: Resolver,
+        policy: Policy,
+        seconds: float,
+        racers_max: int = RACERS_MAX,
+    ) -> None:
+        self.loop = loop
+        self.poller = poller
+        self.resolver = resolver
+        self.policy = policy
+        self.seconds = seconds
+        self.racers_max = racers_max
+        self.racers = 0
+        self.deadlines = Deadlines(loop, seconds)
+
+    def close(self) -> None:
+        """Watch no deadline any more."""
+        self.deadlines.close()
+
+
+class Dial:
+    """One way to a target. Calls `done` once, with a connected socket or with why there is none.
+
+    `is_unread` says whether the target has already sent something.
+
+    Args:
+        dialer: what all dials share.
+        done: is told the outcome, perhaps before `start` returns; never after `cancel`.
+        asker: for whom names are looked up, if several compete for that.
+    """
+
+    __slots__ = (
+        "_asker",
+        "_attempts",
+        "_dialer",
+        "_done",
+        "_failure",
+        "_lookup",
+        "_port",
+        "_stagger",
+        "_started_at",
+        "_waiting",
+        "is_unread",
+    )
+
+    def __init__(self, dialer: Dialer, done: Done, asker: Hashable = None) -> None:
+        self._dialer = dialer
+        self._asker = asker
+        self._done: Done | None = done
+        self._stagger: asyncio.TimerHandle | None = None
+        self._lookup: asyncio.Task[list[Address]] | None = None
+        self._attempts: dict[_Attempt, None] = {}
+        self._waiting: list[Address] = []
+        self._failure = Failure.GENERAL
+        self._port = 0
+        self._started_at = 0.0
+        self.is_unread = False
+
+    def start(self, host: Address | str, port: int) -> None:
+        """Begin. A name that is not known is looked up first."""
+        self._port = port
+        if isinstance(host, str):
+            self._started_at = self._dialer.loop.time()
+            self._look_up(host)
+        elif not self._dialer.policy.permits(host, port):
+            self._finish(Failure.NOT_ALLOWED)
+        elif not self._attempt(host):
+            self._finish(self._failure)
+
+    def cancel(self) -> None:
+        """Give up without calling `done`."""
+        self._done = None
+        self._release()
+
+    def _look_up(self, name: str) -> None:
+        try:
+            known = self._dialer.resolver.cached(name)
+        except NameNotFoundError:
+            self._finish(Failure.HOST_UNREACHABLE)
+            return
+        if known is not None:
+            self._race(known)
+            return
+        self._dialer.deadlines.add(self)
+        self._lookup = self._dialer.loop.create_task(
+            self._dialer.resolver.resolve(name, self._asker)
+        )
+        self._lookup.add_done_callback(self._looked_up)
+
+    def _looked_up(self, lookup: "asyncio.Task[list[Address]]") -> None:
+        self._lookup = None
+        if lookup.cancelled():
+            return
+        error = lookup.exception()
+        if self._done is None:
+            return
+        if error is None:
+            self._race(lookup.result())
+        elif isinstance(error, NameNotFoundError):
+            self._finish(Failure.HOST_UNREACHABLE)
+        elif isinstance(error, LookupTimedOutError):
+            self._finish(Failure.TIMED_OUT)
+        else:
+            self._finish(Failure.GENERAL)
+            if not isinstance(error, LookupFailedError):
+                self._dialer.loop.call_exception_handler(
+                    {"message": "looking up a name failed", "exception": error}
+                )
+
+    def _race(self, addresses: list[Address]) -> None:
+        self._waiting = candidates(addresses, self._port, self._dialer.policy)
+        self._waiting.reverse()
+        if self._waiting:
+            self._next()
+        else:
+            self._finish(Failure.NOT_ALLOWED)
+
+    def _next(self) -> None:
+        """Let the next candidate begin; the one after it follows when this one takes long."""
+        while self._waiting:
+            if self._attempts and self._dialer.racers >= self._dialer.racers_max:
+                self._let_go(next(iter(self._attempts)))
+                self._note(errno.ETIMEDOUT)
+            if self._attempt(self._waiting.pop()):
+                if self._waiting:
+                    loop = self._dialer.loop
+                    left = max(self._started_at + self._dialer.seconds - loop.time(), 0)
+                    pause = min(STAGGER_SECONDS, left / (1 + len(self._waiting)))
+                    self._stagger = loop.call_later(pause, self._next)
+                return
+        if not self._attempts:
+            self._finish(self._failure)
+
+    def _attempt(self, address: Address) -> bool:
+        """Begin to connect; False when that has failed already."""
+        family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+        try:
+            sock = socket.socket(family, _NONBLOCKING_STREAM)
+        except OSError as error:
+            self._note(error.errno)
+            return False
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)  # or a byte is left out
+            code = sock.connect_ex((str(address), self._port))
+        except OSError as error:
+            code = error.errno or errno.EIO
+        except (TypeError, ValueError):  # an address that no system call takes
+            code = errno.EINVAL
+        if code == errno.EINPROGRESS:
+            self._watch(sock)
+            return True
+        if code == 0:
+            self._finish(sock)
+            return True
+        sock.close()
+        self._note(code)
+        return False
+
+    def _watch(self, sock: socket.socket) -> None:
+        self._dialer.deadlines.add(self)
+        attempt = _Attempt(self, sock)
+        self._dialer.racers += bool(self._attempts)
+        self._attempts[attempt] = None
+        self._dialer.poller.watch(sock.fileno(), attempt, writes=True)
+
+    def connected(self, attempt: "_Attempt", events: int) -> None:
+        """An attempt has connected, or it has failed and the next one begins."""
+        sock = attempt.sock
+        # epoll(7) tells of a failure as an error, so success need not be asked for.
+        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if events & GONE else 0
+        if code == 0:
+            self._leave(attempt)
+            self.is_unread = bool(events & READS)
+            self._finish(sock)
+            return
+        self._let_go(attempt)
+        self._note(code)
+        if self._stagger is not None:
+            self._stagger.cancel()
+        self._next()
+
+    def timed_out(self) -> None:
+        """The time for everything together is over."""
+        self._note(errno.ETIMEDOUT)
+        self._finish(self._failure)
+
+    def fail(self, error: Exception) -> None:
+        """Give up because of a mistake of ours, which is logged with its traceback."""
+        _logger.error("dialling failed", exc_info=error)
+        self._finish(Failure.GENERAL)
+
+    def _note(self, code: int | None) -> None:
+        """Remember a failure, unless a more telling one is remembered already."""
+        failure = FAILURE_OF_ERRNO.get(code or 0, Failure.GENERAL)
+        if MOST_TELLING.index(failure) < MOST_TELLING.index(self._failure):
+            self._failure = failure
+
+    def _finish(self, outcome: socket.socket | Failure) -> None:
+        done, self._done = self._done, None
+        self._release()
+        if done is not None:
+            done(outcome)
+        elif isinstance(outcome, socket.socket):
+            outcome.close()
+
+    def _release(self) -> None:
+        """Stop everything that is under way."""
+        self._dialer.deadlines.discard(self)
+        if self._stagger is not None:
+            self._stagger.cancel()
+            self._stagger = None
+        if self._lookup is not None:
+            self._lookup.cancel()
+            self._lookup = None
+        self._waiting.clear()
+        while self._attempts:
+            self._let_go(next(iter(self._attempts)))
+
+    def _leave(self, attempt: "_Attempt") -> None:
+        """An attempt is none any more."""
+        del self._attempts[attempt]
+        self._dialer.racers -= bool(self._attempts)
+
+    def _let_go(self, attempt: "_Attempt") -> None:
+        """Give an attempt up."""
+        self._leave(attempt)
+        self._dialer.poller.forget(attempt.sock.fileno())
+        attempt.sock.close()
+
+
+class _Attempt:
+    """A socket that connects, as the poller sees it."""
+
+    __slots__ = ("_dial", "sock")
+
+    def __init__(self, dial: Dial, sock: socket.socket) -> None:
+        self._dial = dial
+        self.sock = sock
+
+    def ready(self, events: int) -> None:
+        """See `Watcher.ready`."""
+        self._dial.connected(self, events)
+
+    def fail(self, error: Exception) -> None:
+        """See `Watcher.fail`."""
+        self._dial.fail(error)

@@ -1,0 +1,1 @@
+"""What sockets and time cost: readiness, deadlines, turns, clocks, the loop itself."""

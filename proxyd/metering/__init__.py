@@ -1,0 +1,1 @@
+"""What a session may spend: its budget in memory, and who writes the counts down."""

@@ -1,0 +1,1 @@
+"""What the operator and the service manager see: sockets, logs, metrics, records, keys."""

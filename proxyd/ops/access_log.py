@@ -1,0 +1,199 @@
+"""A record of each proxied connection, one JSON object a line, one file a day.
+
+A thread of its own writes; what a slow disk cannot follow is dropped and counted, and nobody waits.
+"""
+
+import json
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, date, datetime, timedelta
+from hashlib import blake2b, sha256
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import IO, Literal, NamedTuple
+
+from proxyd.ops.errors import CannotServeError
+
+WAITING_MAX = 10_000
+STOP_SECONDS = 5.0
+IDLE_SECONDS = 600.0
+TARGET_HASH_BYTES = 16
+NETWORK_BITS = {4: 24, 6: 48}
+NAME = "access-{day}.jsonl"
+
+_logger = logging.getLogger("access")
+
+
+class Access(NamedTuple):
+    """A connection that is over.
+
+    `client` is its address, `host` what it asked for, `seconds` how long it was connected.
+    """
+
+    connection: int
+    session_id: str
+    client: str
+    host: str
+    port: int
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+    reason: str
+
+
+class CannotRecordError(CannotServeError):
+    """Records cannot be written; the message says why, for the operator."""
+
+
+class AccessLog:
+    """Writes records until `close`.
+
+    Args:
+        folder: where the files are; made if it is not there.
+        target: what a record says of a host: itself, a hash that only the holder of the key can
+            make again, or nothing.
+        client: what it says of the client's address: all of it, its network (the first 24 bits of
+            an IPv4 address, 48 of an IPv6 address), or nothing.
+        keep_days: files older than that are deleted.
+        key: makes the hashes.
+        now: the wall clock, in UTC seconds.
+
+    Raises:
+        CannotRecordError: the folder cannot be used.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        target: Literal["host", "hash", "none"],
+        client: Literal["full", "network", "none"],
+        keep_days: int,
+        key: bytes,
+        now: Callable[[], int],
+    ) -> None:
+        self._folder = folder
+        self._target = target
+        self._client = client
+        self._keep_days = keep_days
+        self._key = sha256(b"access log\0" + key).digest()
+        self._now = now
+        self._waiting: queue.Queue[tuple[int, Access] | None] = queue.Queue(WAITING_MAX)
+        self._file: IO[str] | None = None
+        self._day: date | None = None
+        self._failing = False
+        self.written = 0
+        self.dropped = 0
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._open(datetime.fromtimestamp(now(), UTC).date())
+        except OSError as error:
+            raise CannotRecordError(f"the access log in {folder}: {error.strerror}") from error
+        self._thread = threading.Thread(target=self._run, name="access log", daemon=True)
+        self._thread.start()
+
+    def put(self, access: Access) -> None:
+        """Have a record written, or dropped when too many wait."""
+        try:
+            self._waiting.put_nowait((self._now(), access))
+        except queue.Full:
+            self.dropped += 1
+
+    def close(self) -> None:
+        """Write what waits, for a bounded time, and close the file; closing twice is harmless."""
+        with suppress(queue.Full):
+            self._waiting.put(None, timeout=STOP_SECONDS)
+        self._thread.join(STOP_SECONDS)
+        if self._thread.is_alive():
+            _logger.error("the access log does not take its last records")
+
+    def _run(self) -> None:
+        while (each := self._next()) is not None:
+            try:
+                self._write(*each)
+            except OSError as error:
+                self.dropped += 1
+                if not self._failing:
+                    _logger.error("records of access are dropped: %s", error.strerror)
+                self._failing = True
+            else:
+                self.written += 1
+                self._failing = False
+        if self._file is not None:
+            with suppress(OSError):  # a disk that is full says so again
+                self._file.close()
+
+    def _next(self) -> tuple[int, Access] | None:
+        """Wait for a record, or the end; old files go in time when nobody comes, too."""
+        while True:
+            try:
+                return self._waiting.get(timeout=IDLE_SECONDS)
+            except queue.Empty:
+                with suppress(OSError):  # the next record meets it again, and tells
+                    self._delete_old(datetime.fromtimestamp(self._now(), UTC).date())
+
+    def _write(self, moment: int, access: Access) -> None:
+        when = datetime.fromtimestamp(moment, UTC)
+        if self._file is None or when.date() != self._day:
+            self._open(when.date())
+        if self._file is not None:
+            self._file.write(json.dumps(self._fields(when, access)) + "\n")
+            if self._waiting.empty():
+                self._file.flush()
+
+    def _fields(self, when: datetime, access: Access) -> dict[str, str | int | float]:
+        fields: dict[str, str | int | float] = {
+            "time": _in_words(when),
+            "started": _in_words(when - timedelta(seconds=round(access.seconds))),
+            "connection": access.connection,
+            "session": access.session_id,
+        }
+        if self._client == "full":
+            fields["client"] = access.client
+        elif self._client == "network":
+            fields["client"] = network_of(access.client)
+        if self._target == "host":
+            fields["host"] = access.host
+        elif self._target == "hash":
+            hashed = blake2b(
+                access.host.lower().encode(), key=self._key, digest_size=TARGET_HASH_BYTES
+            )
+            fields["host_hash"] = hashed.hexdigest()
+        return fields | {
+            "port": access.port,
+            "bytes_up": access.bytes_up,
+            "bytes_down": access.bytes_down,
+            "seconds": round(access.seconds, 3),
+            "reason": access.reason,
+        }
+
+    def _open(self, day: date) -> None:
+        """Begin the file of a day, and delete those that are too old."""
+        file, self._file, self._day = self._file, None, None
+        if file is not None:
+            file.close()
+        path = self._folder / NAME.format(day=day)
+        descriptor = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        self._file = os.fdopen(descriptor, "a", encoding="utf-8")
+        self._day = day
+        self._delete_old(day)
+
+    def _delete_old(self, day: date) -> None:
+        oldest = NAME.format(day=day - timedelta(days=self._keep_days))
+        for old in self._folder.glob(NAME.format(day="????-??-??")):
+            if old.name < oldest:
+                old.unlink(missing_ok=True)
+
+
+def network_of(address: str) -> str:
+    """Return the network of an address, which tells where it is and not who it is."""
+    bits = NETWORK_BITS[ip_address(address).version]
+    return str(ip_network(f"{address.partition('%')[0]}/{bits}", strict=False))
+
+
+def _in_words(when: datetime) -> str:
+    return when.strftime("%Y-%m-%dT%H:%M:%SZ")

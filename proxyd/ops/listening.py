@@ -1,0 +1,138 @@
+"""Listening sockets, bound before anything else starts, so that a port in use is told at once."""
+
+import errno
+import socket
+import ssl
+from collections.abc import Iterator
+from ipaddress import ip_address
+from pathlib import Path
+
+from config.settings import Settings
+from proxyd.ops.errors import CannotServeError
+
+BACKLOG = 1024
+PORT_MAX = 65_535
+
+_SETTINGS = {
+    "API": "api.port",
+    "proxy": "proxy.port",
+    "proxy without passwords": "proxy.passwordless_ports",
+}
+
+
+class CannotListenError(CannotServeError):
+    """An address cannot be listened on; the message says which and why, for the operator."""
+
+
+def listen(host: str, port: int, purpose: str) -> socket.socket:
+    """Return a socket that listens on an IP address and a port (0: any free one).
+
+    Raises:
+        CannotListenError: the port is taken, or the address is not this machine's.
+    """
+    family = socket.AF_INET if ip_address(host).version == 4 else socket.AF_INET6
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
+        sock.bind((host, port))
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        where = address_in_words(host, port)
+        words = f"cannot listen on {where} for the {purpose}: {error.strerror}"
+        if error.errno == errno.EADDRINUSE:
+            words += _way_out(purpose)
+        raise CannotListenError(words) from error
+    return sock
+
+
+def listen_beside(host: str, port: int, purpose: str) -> socket.socket:
+    """Return a socket that listens on a port if it is free, and on any free one otherwise.
+
+    Raises:
+        CannotListenError: the address is not this machine's.
+    """
+    try:
+        return listen(host, port if port <= PORT_MAX else 0, purpose)
+    except CannotListenError:
+        return listen(host, 0, purpose)
+
+
+def _way_out(purpose: str) -> str:
+    setting = _SETTINGS[purpose]
+    section, _, key = setting.partition(".")
+    return (
+        "; stop the program that has it, or choose another port with "
+        f"PROXYD_{section.upper()}__{key.upper()} (the setting {setting})"
+    )
+
+
+def address_in_words(host: str, port: int) -> str:
+    """Return `host:port`, an IPv6 address in brackets (RFC 3986, section 3.2.2)."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def bound_port(sock: socket.socket) -> int:
+    """Return the port that a socket listens on."""
+    port: int = sock.getsockname()[1]
+    return port
+
+
+def bound_address(sock: socket.socket) -> str:
+    """Return where a socket listens, as `host:port`."""
+    host, port = sock.getsockname()[:2]
+    return address_in_words(host, port)
+
+
+def tls_context(certificate: str, key: str) -> ssl.SSLContext | None:
+    """Return what speaks TLS with this certificate and key (PEM files); None without them.
+
+    Raises:
+        CannotListenError: a file cannot be read, or they do not belong together.
+    """
+    if not certificate:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    load_certificate(context, certificate, key)
+    return context
+
+
+def tls_problems(settings: Settings) -> Iterator[str]:
+    """Yield one line for each mistake in the files of the certificate and its key."""
+    api = settings.api
+    if not (api.tls_cert and api.tls_key):
+        return
+    unread = False
+    for name, path in (("api.tls_cert", api.tls_cert), ("api.tls_key", api.tls_key)):
+        try:
+            Path(path).read_bytes()
+        except OSError as error:
+            unread = True
+            yield f"{name}: cannot read {path}: {error.strerror}"
+    if not unread:
+        try:
+            tls_context(api.tls_cert, api.tls_key)
+        except CannotListenError as error:
+            yield f"api.tls_cert: {error}"
+
+
+def load_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    """Have a context show this certificate to whoever connects from now on.
+
+    Raises:
+        CannotListenError: a file cannot be read, or they do not belong together.
+    """
+    for path in (Path(certificate), Path(key)):
+        try:
+            path.read_bytes()
+        except OSError as error:
+            raise CannotListenError(f"cannot read {path} for TLS: {error.strerror}") from error
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        message = f"cannot use the certificate {certificate} with the key {key}: {error}"
+        raise CannotListenError(message) from error

@@ -1,0 +1,177 @@
+"""The metrics: what the daemon's plain counters say, in Prometheus' words, when somebody asks."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NoReturn
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from market.money import MICRO
+from proxyd.counters import LATENCY_BOUNDS_SECONDS, Latency
+from proxyd.gateway import Gateway
+from proxyd.metering.meter import Meter
+from proxyd.ops.access_log import AccessLog
+from proxyd.ops.process_metrics import ProcessMetrics
+from proxyd.ops.timed_store import TimedStore
+from storage.errors import StoreError
+from storage.ledger import TotalRow, totals
+
+LAG_CHECK_SECONDS = 0.5
+LEDGER_PAUSE_SECONDS = 60.0
+
+_logger = logging.getLogger("metrics")
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where the numbers come from; `emails` says how many wait."""
+
+    gateway: Gateway
+    meter: Meter
+    store: TimedStore
+    emails: Callable[[], int]
+    access_log: AccessLog | None
+    version: str
+
+
+class Metrics(Collector):
+    """A registry of its own, and what has to be measured beside the others' counters.
+
+    Args:
+        sources: where the numbers come from.
+    """
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._lag = Latency()
+        self._moved = (0, 0)
+        self._ledger: list[TotalRow] = []
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+        self.process = ProcessMetrics()
+        self._registry.register(self.process)
+
+    def render(self) -> bytes:
+        """Return every metric as text (Prometheus' exposition format, version 0.0.4)."""
+        return generate_latest(self._registry)
+
+    def describe(self) -> list[Metric]:
+        """Say nothing ahead: what there is, is known when it is asked for."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the counters."""
+        yield from self._proxy()
+        yield from self._rest()
+        yield from self._money()
+
+    async def watch_loop(self) -> NoReturn:
+        """Measure how late the event loop is, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + LAG_CHECK_SECONDS
+            await asyncio.sleep(LAG_CHECK_SECONDS)
+            self._lag.observe(max(0.0, loop.time() - due))
+
+    async def watch_ledger(self) -> NoReturn:
+        """Add the ledger up once a minute, until cancelled: not for every scrape."""
+        while True:
+            try:
+                self._ledger = await self._sources.store.read(totals)
+            except StoreError as error:
+                _logger.warning("the ledger's totals wait for the store to return: %s", error)
+            await asyncio.sleep(LEDGER_PAUSE_SECONDS)
+
+    def _proxy(self) -> Iterator[Metric]:
+        gateway = self._sources.gateway
+        tally = gateway.tally
+        yield _gauge("proxyd_connections_open", "Clients connected", gateway.connections)
+        yield _gauge("proxyd_handshakes_waiting", "Clients not admitted yet", gateway.handshakes)
+        yield _gauge("proxyd_dials_waiting", "Clients that wait for a target", gateway.dialing)
+        yield _gauge("proxyd_tcp_relays", "TCP connections relayed", gateway.relays)
+        yield _gauge("proxyd_udp_associations", "UDP associations", gateway.associations)
+        yield _gauge("proxyd_sockets_closing", "Sockets with last bytes", len(gateway.closer))
+        yield _gauge("proxyd_pipes_lent", "Pipes with bytes that wait", gateway.pipes_lent)
+        yield _gauge("proxyd_sessions_live", "Sessions in memory", self._sources.meter.live)
+        yield _count("proxyd_connections", "Clients accepted", tally.accepted)
+        yield _count("proxyd_connections_refused", "Clients over a limit", tally.refused)
+        over_rate = gateway.datagrams_over_rate
+        yield _count("proxyd_udp_datagrams_over_rate", "Datagrams dropped, too many", over_rate)
+        relays = CounterMetricFamily("proxyd_relays", "Relays begun", labels=["protocol"])
+        for protocol, number in tally.relays.items():
+            relays.add_metric([protocol], number)
+        yield relays
+        moved = CounterMetricFamily("proxyd_bytes", "Bytes relayed", labels=["direction"])
+        # What a broken connection gives back must not look like a start from zero.
+        up, down = map(max, self._moved, gateway.traffic())
+        self._moved = up, down
+        for direction, size in (("up", up), ("down", down)):
+            moved.add_metric([direction], size)
+        yield moved
+        failures = CounterMetricFamily(
+            "proxyd_handshake_failures", "Clients not admitted", labels=["reason"]
+        )
+        for reason, number in tally.handshake_failures.items():
+            failures.add_metric([reason], number)
+        yield failures
+        dials = CounterMetricFamily("proxyd_dial_failures", "Failed dials", labels=["reason"])
+        for reason, number in tally.dial_failures.items():
+            dials.add_metric([reason], number)
+        yield dials
+        yield _histogram("proxyd_dial_seconds", "Time to the outcome of a dial", {"": tally.dials})
+
+    def _rest(self) -> Iterator[Metric]:
+        sources = self._sources
+        yield _histogram("proxyd_loop_lag_seconds", "How late the loop was", {"": self._lag})
+        yield _histogram(
+            "proxyd_store_seconds",
+            "Time of a unit of work",
+            {"read": sources.store.reads, "write": sources.store.writes},
+            label="operation",
+        )
+        yield _gauge("proxyd_mail_waiting", "E-mails that wait", sources.emails())
+        log = sources.access_log
+        yield _count("proxyd_access_records", "Records written", log.written if log else 0)
+        yield _count("proxyd_access_dropped", "Records dropped", log.dropped if log else 0)
+        build = GaugeMetricFamily("proxyd_build_info", "Which program", labels=["version"])
+        build.add_metric([sources.version], 1)
+        yield build
+
+    def _money(self) -> Iterator[Metric]:
+        money = GaugeMetricFamily(
+            "proxyd_ledger_balance",
+            "Sum of balances, a minute old at most",
+            labels=["kind", "currency"],
+        )
+        for row in self._ledger:
+            money.add_metric([row.kind, row.currency], row.amount / MICRO)
+        yield money
+
+
+def _gauge(name: str, words: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, words, value)
+
+
+def _count(name: str, words: str, value: float) -> Metric:
+    return CounterMetricFamily(name, words, value)
+
+
+def _histogram(
+    name: str, words: str, latencies: dict[str, Latency], label: str | None = None
+) -> Metric:
+    family = HistogramMetricFamily(name, words, labels=[label] if label else [])
+    bounds = [*(str(each) for each in LATENCY_BOUNDS_SECONDS), "+Inf"]
+    for value, latency in latencies.items():
+        counts = zip(bounds, accumulate(latency.counts), strict=True)
+        family.add_metric([value] if label else [], list(counts), latency.seconds)
+    return family

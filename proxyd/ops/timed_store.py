@@ -1,0 +1,65 @@
+"""A store that says how long it takes."""
+
+from collections.abc import Callable
+from time import perf_counter
+
+from proxyd.counters import Latency
+from storage.store import Arguments, Link, Result, Store, Unit
+
+
+class TimedStore:
+    """A `Store` like another one, which it asks.
+
+    Args:
+        store: the other one.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.writes = Latency()
+        self.reads = Latency()
+
+    async def write(
+        self, unit: Unit[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        """See `Store.write`."""
+        began = perf_counter()
+        try:
+            return await self._store.write(unit, *args, **kwargs)
+        finally:
+            self.writes.observe(perf_counter() - began)
+
+    async def read(
+        self, unit: Unit[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        """See `Store.read`."""
+        began = perf_counter()
+        try:
+            return await self._store.read(unit, *args, **kwargs)
+        finally:
+            self.reads.observe(perf_counter() - began)
+
+    def version(self) -> bytes | None:
+        """See `Store.version`."""
+        return self._store.version()
+
+    def set_aside(self) -> "TimedStore":
+        """See `Store.set_aside`; what it takes is counted here."""
+        aside = self._store.set_aside()
+        if aside is self._store:
+            return self
+        timed = TimedStore(aside)
+        timed.writes, timed.reads = self.writes, self.reads
+        return timed
+
+    async def claim(self, on_lost: Callable[[], None]) -> None:
+        """See `Store.claim`."""
+        await self._store.claim(on_lost)
+
+    def link(self, timeout_seconds: float) -> Link | None:
+        """See `Store.link`."""
+        return self._store.link(timeout_seconds)
+
+    async def close(self) -> None:
+        """See `Store.close`."""
+        await self._store.close()

@@ -1,0 +1,1 @@
+"""All that this process asks of other services: mail servers, a language model."""

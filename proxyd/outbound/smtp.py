@@ -1,0 +1,164 @@
+"""E-mails by SMTP, and what a server's answer means for them."""
+
+import asyncio
+from dataclasses import dataclass
+from email.errors import MessageError
+from email.headerregistry import Address
+from email.message import EmailMessage
+from email.utils import formatdate, make_msgid
+
+import aiosmtplib
+
+from market.mail import Message
+from proxyd.outbound.mailer import PutOffError, RefusedError, ServerError
+
+CONNECT_SECONDS = 20.0  # as long as a busy server may keep everybody waiting
+# Servers that ask the recipient's own first may take a while; longer, and it is tried again.
+SEND_SECONDS = 30.0
+REASON_MAX_CHARACTERS = 300
+# So many characters of a secret in a row are no chance, and too few to be worth anything.
+SECRET_PART_CHARACTERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SmtpServer:
+    """Where e-mails go: `tls` is how the connection is encrypted, `sender` who they are from."""
+
+    host: str
+    port: int
+    username: str
+    password: str
+    tls: str
+    sender: str
+
+
+class SmtpTransport:
+    """Sends e-mails by SMTP, each over a connection of its own.
+
+    Args:
+        server: where they go.
+    """
+
+    def __init__(self, server: SmtpServer) -> None:
+        self._server = server
+        # What we call ourselves: found with the first connection, perhaps by asking name servers.
+        self._local_hostname: str | None = None
+
+    async def send(self, message: Message) -> None:
+        """See `Transport.send`."""
+        email = self._email(message)
+        client = self._client()
+        try:
+            await self._connect(client)
+            await _hand_over(client, email, message)
+            _say_goodbye(client)
+        finally:
+            client.close()
+
+    def _email(self, message: Message) -> EmailMessage:
+        sender, email = self._server.sender, EmailMessage()
+        try:
+            email["From"] = sender
+        except (ValueError, LookupError, MessageError) as error:
+            raise ServerError(f"mail.sender is no address: {error}") from error
+        try:
+            email["To"] = _one_address(message.to)
+            email["Subject"] = message.subject
+            email["Date"] = formatdate()
+            email["Message-ID"] = make_msgid(domain=sender.rpartition("@")[2] or None)
+            email.set_content(message.text)
+        except (ValueError, LookupError, MessageError) as error:
+            raise RefusedError(str(error)) from error
+        return email
+
+    def _client(self) -> aiosmtplib.SMTP:
+        """Return a client without time-outs of its own: those lose cancellations on 3.11."""
+        server = self._server
+        return aiosmtplib.SMTP(
+            hostname=server.host,
+            port=server.port,
+            username=server.username or None,
+            password=server.password or None,
+            use_tls=server.tls == "tls",
+            start_tls=server.tls == "starttls",
+            local_hostname=self._local_hostname,
+            timeout=None,
+        )
+
+    async def _connect(self, client: aiosmtplib.SMTP) -> None:
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await client.connect()
+            self._local_hostname = client.local_hostname
+        except TimeoutError as error:
+            raise ServerError(f"no answer in {CONNECT_SECONDS:.0f} s") from error
+        except (aiosmtplib.SMTPException, OSError, ValueError) as error:
+            raise ServerError(_in_words(error)) from error
+
+
+async def _hand_over(client: aiosmtplib.SMTP, email: EmailMessage, message: Message) -> None:
+    try:
+        async with asyncio.timeout(SEND_SECONDS):
+            await client.send_message(email)
+    except TimeoutError as error:
+        raise PutOffError(f"no answer in {SEND_SECONDS:.0f} s") from error
+    except (aiosmtplib.SMTPSenderRefused, aiosmtplib.SMTPHeloError) as error:
+        raise ServerError(_in_words(error)) from error
+    except (aiosmtplib.SMTPException, OSError, ValueError) as error:
+        reason = _in_words(error, message)
+        raise (RefusedError if _is_final(error) else PutOffError)(reason) from error
+
+
+def _say_goodbye(client: aiosmtplib.SMTP) -> None:
+    """Say QUIT and do not wait for the answer: the e-mail is the server's by now."""
+    protocol = client.protocol
+    if protocol is not None and protocol.is_connected:
+        protocol.write(b"QUIT\r\n")
+
+
+def _is_final(error: Exception) -> bool:
+    """Say whether the same e-mail would be refused again."""
+    if isinstance(error, aiosmtplib.SMTPRecipientsRefused):
+        return all(_is_final(each) for each in error.recipients)
+    if isinstance(error, aiosmtplib.SMTPResponseException):
+        return 500 <= error.code < 600
+    return isinstance(error, ValueError | aiosmtplib.SMTPNotSupported)
+
+
+def _in_words(error: Exception, message: Message | None = None) -> str:
+    """Return what went wrong, and nothing of an e-mail's secrets, which a server may repeat."""
+    if isinstance(error, aiosmtplib.SMTPRecipientsRefused) and error.recipients:
+        return _in_words(error.recipients[0], message)
+    words = str(error) or type(error).__name__
+    if isinstance(error, aiosmtplib.SMTPResponseException):
+        words = f"{error.code} {error.message}"
+        if message is not None and _repeats_a_secret(error.message, message):
+            words = f"{error.code}, and what else it says repeats the e-mail"
+    return words[:REASON_MAX_CHARACTERS]
+
+
+def _repeats_a_secret(text: str, message: Message) -> bool:
+    """Say whether a text has a part of what a link in an e-mail ends with; lines may be cut."""
+    folded = "".join(text.split()).lower()
+    for link in message.links:
+        secret = link.rpartition("=")[2].lower()
+        last = max(len(secret) - SECRET_PART_CHARACTERS, 0)
+        parts = (secret[at : at + SECRET_PART_CHARACTERS] for at in range(last + 1))
+        if any(part in folded for part in parts):
+            return True
+    return False
+
+
+def _one_address(text: str) -> Address:
+    """Return an address as what it is; a header of text would be read as a list of them.
+
+    Raises:
+        ValueError: it is none, or more than one.
+    """
+    if not text.isascii():  # for SMTPUTF8 (RFC 6531); addr_spec wants ASCII
+        local, _, domain = text.rpartition("@")
+        return Address(username=local, domain=domain)
+    try:
+        return Address(addr_spec=text)
+    except (IndexError, MessageError) as error:
+        raise ValueError("this is not one e-mail address") from error

@@ -1,0 +1,227 @@
+"""The hash holds a photo and its copies together, and different photos apart."""
+
+from collections.abc import Callable
+from functools import cache
+from io import BytesIO
+from random import Random
+
+import pytest
+from PIL import Image, ImageOps
+from support.pictures import cropped, framed, jpeg, natural, scene
+
+from market.photos import decoding
+from market.photos.likeness import (
+    BANDS,
+    BITS,
+    CANVAS,
+    PROBED_BITS,
+    Likeness,
+    Print,
+    _inside,
+    bands,
+    likeness,
+)
+
+PHOTOS = 300
+# Seven crops, and three each of two other views; six in eight positions, and one of each other.
+KEPT_MAX, COMPARED_MAX = 13, 64
+
+
+@cache
+def of(seed: int) -> Likeness:
+    return seen(natural(seed))
+
+
+def seen(picture: Image.Image, quality: int = 85) -> Likeness:
+    return decoding._photo(jpeg(picture, quality), 25_000_000).likeness
+
+
+def canvas(picture: Image.Image) -> Image.Image:
+    return picture.convert("L").resize((CANVAS, CANVAS), Image.Resampling.BOX)
+
+
+def are_alike(new: Likeness, kept: Likeness) -> bool:
+    """Compare as the store does: what a band brings, and then all of it."""
+    return any(
+        compared.is_like(each)
+        for compared in new.compared
+        for band, values in enumerate(compared.probes())
+        for each in kept.kept
+        if bands(each.bits)[band] in values
+    )
+
+
+def test_three_hundred_different_photos_are_told_apart() -> None:
+    index: dict[tuple[int, int], list[tuple[int, Print]]] = {}
+    for seed in range(PHOTOS):
+        for kept in of(seed).kept:
+            for place in enumerate(bands(kept.bits)):
+                index.setdefault(place, []).append((seed, kept))
+    alike = {
+        (seed, other)
+        for seed in range(PHOTOS)
+        for compared in of(seed).compared
+        for band, values in enumerate(compared.probes())
+        for value in values
+        for other, kept in index.get((band, value), ())
+        if compared.is_like(kept)
+    }
+    assert alike == {(seed, seed) for seed in range(PHOTOS)}
+
+
+def resized(picture: Image.Image, width: float, height: float) -> Image.Image:
+    return picture.resize((int(picture.width * width), int(picture.height * height)))
+
+
+COPIES = {
+    "the same": seen,
+    "half the size": lambda picture: seen(resized(picture, 0.5, 0.5)),
+    "a quarter the size": lambda picture: seen(resized(picture, 0.25, 0.25)),
+    "larger": lambda picture: seen(resized(picture, 2, 2)),
+    "stretched": lambda picture: seen(resized(picture, 1.3, 0.9)),
+    "quality 30": lambda picture: seen(picture, 30),
+    "twice compressed": lambda picture: seen(Image.open(BytesIO(jpeg(picture, 50))), 60),
+    "mirrored": lambda picture: seen(picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)),
+    "turned": lambda picture: seen(picture.transpose(Image.Transpose.ROTATE_90)),
+    "upside down": lambda picture: seen(picture.transpose(Image.Transpose.ROTATE_180)),
+    "without a strip": lambda picture: seen(cropped(picture, 0.05, 0, 0, 0)),
+    "without its edges": lambda picture: seen(cropped(picture, 0.04, 0.04, 0.04, 0.04)),
+    "in greys": lambda picture: seen(picture.convert("L")),
+}
+
+
+@pytest.mark.parametrize("copy", COPIES)
+def test_a_copy_is_known(copy: str) -> None:
+    missed = [seed for seed in range(40) if not are_alike(COPIES[copy](natural(seed)), of(seed))]
+    assert missed == []
+
+
+def test_any_slight_crop_is_known_resized_and_compressed_too() -> None:
+    random = Random(1)
+    missed = []
+    for seed in range(100):
+        picture = cropped(natural(seed), *(random.random() * 0.05 for _ in range(4)))
+        if not are_alike(seen(resized(picture, 0.8, 0.8), 70), of(seed)):
+            missed.append(seed)
+    assert missed == []
+
+
+def test_the_whole_is_known_when_a_crop_was_rewarded() -> None:
+    missed = [
+        seed
+        for seed in range(40)
+        if not are_alike(of(seed), seen(cropped(natural(seed), 0.04, 0.03, 0.04, 0.02)))
+    ]
+    assert missed == []
+
+
+SIDES = ("left", "top", "right", "bottom")
+
+
+@pytest.mark.parametrize("make", [natural, scene])
+@pytest.mark.parametrize("side", range(4), ids=SIDES)
+@pytest.mark.parametrize("share", [0.06, 0.08, 0.1, 0.12])
+def test_a_crop_on_one_side_is_known_whichever_came_first(
+    make: Callable[[int], Image.Image], side: int, share: float
+) -> None:
+    known = 0
+    for seed in range(20):
+        whole = make(seed)
+        part = cropped(whole, *(share if each == side else 0 for each in range(4)))
+        one, other = seen(whole), seen(resized(part, 0.8, 0.8), 70)
+        known += are_alike(other, one) + are_alike(one, other)
+    assert known >= 37  # of 40
+
+
+FRAMES = {
+    "white": lambda picture: framed(picture, 0.06, "white"),
+    "black": lambda picture: framed(picture, 0.15, "black"),
+    "blue": lambda picture: framed(picture, 0.1, "#2a7fd0"),
+    "thin": lambda picture: framed(picture, 0.01, "white"),
+    "two": lambda picture: framed(framed(picture, 0.02, "black"), 0.08, "white"),
+    "above and below": lambda picture: cropped(framed(picture, 0.15, "black"), 0.093, 0, 0.093, 0),
+    "below": lambda picture: cropped(framed(picture, 0.2, "white"), 0.126, 0.15, 0.126, 0),
+}
+
+
+@pytest.mark.parametrize("make", [natural, scene])
+@pytest.mark.parametrize("frame", FRAMES)
+def test_a_frame_of_one_colour_changes_nothing_whichever_came_first(
+    make: Callable[[int], Image.Image], frame: str
+) -> None:
+    known = 0
+    for seed in range(20):
+        bare = make(seed)
+        one, other = seen(bare), seen(resized(FRAMES[frame](bare), 0.8, 0.8), 70)
+        known += are_alike(other, one) + are_alike(one, other)
+    assert known >= 38  # of 40
+
+
+def test_different_photos_in_like_frames_are_told_apart() -> None:
+    several = [
+        seen(framed(make(seed), 0.2, "white")) for make in (natural, scene) for seed in range(40)
+    ]
+    alike = [
+        (one, other)
+        for one, new in enumerate(several)
+        for other, kept in enumerate(several)
+        if one != other and are_alike(new, kept)
+    ]
+    assert alike == []
+
+
+def test_a_plain_sky_is_no_frame_to_rely_on() -> None:
+    """A copy whose sky is not quite plain any more is known all the same."""
+    picture = natural(1)
+    picture.paste("white", (0, 0, 320, 60))
+    faded = picture.copy()
+    faded.paste(natural(2, (320, 60)).convert("L").point(lambda level: 255 - level // 2))
+    whole = (0, 0, CANVAS, CANVAS)
+    assert _inside(canvas(picture), with_edge=False) != whole
+    assert _inside(canvas(faded), with_edge=False) == whole
+    assert are_alike(seen(faded), seen(picture))
+    assert are_alike(seen(picture), seen(faded))
+
+
+def test_pictures_of_nothing_are_all_alike_and_like_no_photo() -> None:
+    plain = [seen(Image.new("RGB", (320, 240), colour)) for colour in ("red", "white", "#123456")]
+    assert all(are_alike(one, other) for one in plain for other in plain)
+    assert not any(are_alike(plain[0], of(seed)) for seed in range(40))
+
+
+def test_a_print_fits_a_column_and_its_bands_are_all_of_it() -> None:
+    for bits, detail in of(1).kept:
+        assert 0 <= bits < 2**BITS < 2**63 + 1
+        assert 0 <= detail < 2**63
+        assert sum(value << 16 * band for band, value in enumerate(bands(bits))) == bits
+
+
+def test_so_many_values_of_a_band_are_looked_up_and_no_more() -> None:
+    for compared in of(1).compared:
+        probes = compared.probes()
+        assert len(probes) == BANDS
+        assert all(len(values) <= 2**PROBED_BITS for values in probes)
+        assert all(bands(compared.bits)[band] in values for band, values in enumerate(probes))
+
+
+def test_what_a_photo_costs_is_bounded_however_odd_it_is() -> None:
+    plain = Image.new("L", (1000, 1000), 255)
+    striped = Image.linear_gradient("L").resize((1000, 1000)).point(lambda level: level // 40 * 40)
+    checked = Image.frombytes("L", (2, 2), bytes((0, 255, 255, 0))).resize((1000, 1000))
+    for picture in (plain, striped, checked, ImageOps.expand(checked, 300, 255)):
+        found = likeness(picture)
+        assert len(found.kept) <= KEPT_MAX
+        assert len(found.compared) <= COMPARED_MAX
+
+
+def test_what_is_looked_up_is_what_is_compared() -> None:
+    found = of(1)
+    for band, seekers in enumerate(found.seekers()):
+        assert {value for each in found.compared for value in each.probes()[band]} == set(seekers)
+        for value, several in seekers.items():
+            assert several == [each for each in found.compared if value in each.probes()[band]]
+
+
+def test_the_smallest_pictures_have_a_likeness() -> None:
+    assert likeness(Image.new("L", (1, 1))).kept
+    assert likeness(Image.new("L", (1, 1000))).compared

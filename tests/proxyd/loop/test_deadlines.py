@@ -1,0 +1,123 @@
+"""Whoever is not done in time is told, the oldest first; the others never are."""
+
+import asyncio
+
+from support.waiting import until
+
+from proxyd.loop.deadlines import Deadlines
+
+
+class Waiting:
+    """Writes down that its time is over."""
+
+    def __init__(self, told: "list[Waiting]") -> None:
+        self._told = told
+
+    def timed_out(self) -> None:
+        self._told.append(self)
+
+
+async def test_the_late_are_told_in_order() -> None:
+    told: list[Waiting] = []
+    deadlines = Deadlines(asyncio.get_running_loop(), 0.05)
+    waiting = [Waiting(told) for _ in range(3)]
+    for each in waiting:
+        deadlines.add(each)
+    assert len(deadlines) == 3
+    await until(lambda: len(told) == 3, "all are late")
+    assert told == waiting
+    assert len(deadlines) == 0
+
+
+async def test_one_that_is_done_is_not_told() -> None:
+    told: list[Waiting] = []
+    deadlines = Deadlines(asyncio.get_running_loop(), 0.05)
+    done, late = Waiting(told), Waiting(told)
+    deadlines.add(done)
+    deadlines.add(late)
+    deadlines.discard(done)
+    deadlines.discard(done)
+    await until(lambda: bool(told), "the other is late")
+    assert told == [late]
+
+
+async def test_adding_again_does_not_give_more_time() -> None:
+    told: list[Waiting] = []
+    deadlines = Deadlines(asyncio.get_running_loop(), 0.05)
+    first, second = Waiting(told), Waiting(told)
+    deadlines.add(first)
+    deadlines.add(second)
+    deadlines.add(first)
+    await until(lambda: len(told) == 2, "both are late")
+    assert told == [first, second]
+
+
+async def test_whoever_is_told_may_begin_again() -> None:
+    deadlines = Deadlines(asyncio.get_running_loop(), 0.02)
+    rounds = 0
+
+    class Again:
+        def timed_out(self) -> None:
+            nonlocal rounds
+            rounds += 1
+            if rounds < 3:
+                deadlines.add(self)
+
+    deadlines.add(Again())
+    await until(lambda: rounds == 3, "it was told each time")
+
+
+async def test_nobody_is_told_after_the_close() -> None:
+    told: list[Waiting] = []
+    loop = asyncio.get_running_loop()
+    deadlines, others = Deadlines(loop, 0.02), Deadlines(loop, 0.06)
+    deadlines.add(Waiting(told))
+    deadlines.close()
+    others.add(late := Waiting(told))
+    await until(lambda: bool(told), "the others are told")
+    assert told == [late]
+
+
+async def test_the_oldest_may_be_told_early() -> None:
+    told: list[Waiting] = []
+    deadlines = Deadlines(asyncio.get_running_loop(), 3600.0)
+    first, gone, last = (Waiting(told) for _ in range(3))
+    for each in (first, gone, last):
+        deadlines.add(each)
+    assert deadlines.end_oldest(-1.0)
+    deadlines.discard(gone)
+    assert deadlines.end_oldest(-1.0)
+    assert told == [first, last]
+    assert not deadlines.end_oldest(-1.0)
+    deadlines.close()
+
+
+async def test_nobody_is_told_earlier_than_that() -> None:
+    told: list[Waiting] = []
+    deadlines = Deadlines(asyncio.get_running_loop(), 7200.0)
+    deadlines.add(Waiting(told))
+    assert not deadlines.end_oldest(3600.0)
+    assert (told, len(deadlines)) == ([], 1)
+    deadlines.close()
+
+
+async def test_a_shorter_time_is_not_held_up_by_whoever_had_a_longer_one() -> None:
+    told: list[Waiting] = []
+    deadlines = Deadlines(asyncio.get_running_loop(), 7200.0)
+    early, late = Waiting(told), Waiting(told)
+    deadlines.add(early)
+    deadlines.seconds = 0.02
+    deadlines.add(late)
+    await until(lambda: told == [early, late], "both are late")
+    deadlines.close()
+
+
+async def test_the_oldest_makes_room_whatever_the_time_was_when_it_began() -> None:
+    told: list[Waiting] = []
+    deadlines = Deadlines(asyncio.get_running_loop(), 7200.0)
+    waiting = Waiting(told)
+    deadlines.add(waiting)
+    deadlines.seconds = 15.0
+    assert deadlines.end_oldest(0.0)
+    assert told == [waiting]
+    deadlines.close()

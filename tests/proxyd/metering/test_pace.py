@@ -1,0 +1,122 @@
+"""A session's speed limit: never more than its rate, in equal shares."""
+
+import asyncio
+
+import pytest
+
+from proxyd.metering.pace import BURST_SECONDS, ROUND_SECONDS, Pace
+
+
+class Timers:
+    """A loop of which only time is used, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.due: list[tuple[float, object]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, act: object) -> object:
+        self.due.append((self.now + delay, act))
+        return act
+
+    def go(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self.due and min(at for at, _ in self.due) <= end:
+            at, act = min(self.due, key=lambda each: each[0])
+            self.due.remove((at, act))
+            self.now = at
+            act()  # type: ignore[operator]
+        self.now = end
+
+
+class Taker:
+    """Takes all it may, again and again."""
+
+    def __init__(self, pace: Pace, most: int = 1 << 60) -> None:
+        self.pace = pace
+        self.most = most
+        self.taken = 0
+
+    def go(self) -> None:
+        size = min(self.pace.allowance(self), self.most)
+        if size > 0:
+            self.pace.spend(self, size)
+            self.taken += size
+        self.pace.wait(self.go)
+
+
+@pytest.fixture
+def timers() -> Timers:
+    return Timers()
+
+
+def paced(timers: Timers, rate: int) -> Pace:
+    return Pace(timers, rate)  # type: ignore[arg-type]
+
+
+def test_what_was_taken_in_advance_is_earned_before_anything_else(timers: Timers) -> None:
+    pace = paced(timers, 1000)
+    assert 0 < pace.allowance("datagrams") < 1200
+    pace.spend("datagrams", 1200)
+    other = Taker(pace)
+    other.go()
+    timers.go(0.9)
+    assert pace.allowance("datagrams") <= 0
+    assert other.taken == 0
+    timers.go(1.1)
+    assert 0 < other.taken <= 1000
+
+
+@pytest.mark.parametrize("rate", [7, 1000, 123_457, 50_000_000])
+def test_no_more_than_the_rate_is_taken_and_hardly_less(timers: Timers, rate: int) -> None:
+    taker = Taker(paced(timers, rate))
+    taker.go()
+    timers.go(20)
+    most = rate * (20 + BURST_SECONDS)
+    assert rate * (20 - 2 * ROUND_SECONDS) - 1 <= taker.taken <= most + 1
+
+
+def test_all_who_want_more_get_the_same(timers: Timers) -> None:
+    pace = paced(timers, 1_000_000)
+    takers = [Taker(pace) for _ in range(7)]
+    for taker in takers:
+        taker.go()
+    timers.go(10)
+    first = takers[0].taken - 1_000_000 * BURST_SECONDS  # it came when nobody else was there
+    shares = [first, *(taker.taken for taker in takers[1:])]
+    assert max(shares) - min(shares) <= 0.02 * max(shares)
+
+
+def test_what_one_leaves_the_others_get(timers: Timers) -> None:
+    pace = paced(timers, 1_000_000)
+    modest, greedy = Taker(pace, most=100), Taker(pace)
+    for taker in (modest, greedy):
+        taker.go()
+    timers.go(10)
+    assert modest.taken <= 100 * (10 / ROUND_SECONDS + 2)
+    assert modest.taken + greedy.taken >= 9_800_000
+
+
+def test_whoever_stops_waiting_is_not_called(timers: Timers) -> None:
+    pace = paced(timers, 1000)
+    taker = Taker(pace)
+    taker.go()
+    pace.stop_waiting(taker.go)
+    before = taker.taken
+    timers.go(5)
+    assert taker.taken == before
+    assert timers.due == []
+
+
+async def test_it_runs_on_a_real_loop() -> None:
+    pace = Pace(asyncio.get_running_loop(), 1000)
+    assert pace.allowance(pace) == 200
+    while left := pace.allowance(pace):  # what is earned meanwhile, on a slow machine, as well
+        pace.spend(pace, left)
+    waited = asyncio.Event()
+    pace.wait(waited.set)
+    async with asyncio.timeout(10):
+        await waited.wait()
+    assert pace.allowance(pace) > 0

@@ -1,0 +1,187 @@
+"""Records of proxied connections: what they say, when they are deleted, and a disk that is slow."""
+
+import json
+import os
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import targets
+from support.service import running_in
+from support.socks import Client, tunnel
+from support.waiting import until, until_true
+
+from proxyd.ops import access_log
+from proxyd.ops.access_log import Access, AccessLog, CannotRecordError
+
+ONE = Access(7, "session", "198.51.100.7", "example.com", 443, 10, 20, 1.25, "ended")
+DAY = 86_400
+NOON = 1_769_860_800
+
+
+def opened(folder: Path, now: list[int], **changes: Any) -> AccessLog:
+    wanted = {"target": "host", "keep_days": 2, "key": b"k" * 32, "now": lambda: now[0]}
+    return AccessLog(folder, **{"client": "none", **wanted, **changes})
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    return [
+        json.loads(line)
+        for path in sorted(folder.iterdir())
+        for line in path.read_text().splitlines()
+    ]
+
+
+async def test_each_proxied_connection_is_recorded(tmp_path: Path) -> None:
+    folder = tmp_path / "access"
+    async with running_in(
+        tmp_path, access_log={"folder": str(folder), "target": "host", "client": "full"}
+    ) as service:
+        bought = await service.buy(await service.person(usd="10"))
+        async with targets.echo() as target:
+            for end in ("ended", "reset"):
+                client = await tunnel(
+                    service.proxy_port, bought.username, bought.password, "127.0.0.1", target.port
+                )
+                await client.send(b"hello")
+                await client.receive(5)
+                if end == "ended":
+                    client.end()
+                    await client.rest()
+                    await client.close()
+                else:
+                    client.reset()
+                await until(lambda: service.daemon.gateway.connections == 0)
+            refused = await Client.open(service.proxy_port)
+            await refused.log_in(bought.username, bought.password)
+            assert await refused.connect("127.0.0.1", 25) == 2
+            await refused.close()
+            await until(lambda: service.daemon.gateway.connections == 0)
+    found = records(folder)
+    assert [each["reason"] for each in found] == ["ended", "reset", "not_allowed"]
+    assert [(each["bytes_up"], each["bytes_down"]) for each in found] == [(5, 5), (5, 5), (0, 0)]
+    assert {each["session"] for each in found} == {bought.id}
+    assert {each["host"] for each in found} == {"127.0.0.1"}
+    assert [each["connection"] for each in found] == [1, 2, 3]
+    assert {each["client"] for each in found} == {"127.0.0.1"}
+    assert all(each["started"] <= each["time"] for each in found)
+    assert bought.password not in json.dumps(found)
+
+
+@pytest.mark.parametrize(
+    ("client", "address", "told"),
+    [
+        ("none", "198.51.100.7", None),
+        ("full", "198.51.100.7", "198.51.100.7"),
+        ("network", "198.51.100.7", "198.51.100.0/24"),
+        ("full", "2001:db8:1:2::3", "2001:db8:1:2::3"),
+        ("network", "2001:db8:1:2::3", "2001:db8:1::/48"),
+        ("network", "fe80::1%lo", "fe80::/48"),
+    ],
+)
+def test_a_client_is_told_as_configured(
+    tmp_path: Path, client: str, address: str, told: str | None
+) -> None:
+    log = opened(tmp_path, [NOON], client=client)
+    log.put(ONE._replace(client=address))
+    log.close()
+    (found,) = records(tmp_path)
+    assert found.get("client") == told
+    assert (address in json.dumps(found)) is (client == "full")
+
+
+def test_a_record_tells_when_the_client_had_connected(tmp_path: Path) -> None:
+    log = opened(tmp_path, [NOON])
+    log.put(ONE._replace(seconds=3_600.25))
+    log.put(ONE._replace(seconds=0.003))
+    log.close()
+    long, short = records(tmp_path)
+    assert (long["started"], long["time"]) == ("2026-01-31T11:00:00Z", "2026-01-31T12:00:00Z")
+    assert long["seconds"] == 3_600.25
+    assert short["started"] == short["time"]  # and not in the second before
+
+
+@pytest.mark.parametrize(
+    ("target", "keys"), [("host", {"host"}), ("hash", {"host_hash"}), ("none", set())]
+)
+def test_a_target_is_told_hashed_or_left_out(tmp_path: Path, target: str, keys: set[str]) -> None:
+    log = opened(tmp_path, [NOON], target=target)
+    log.put(ONE)
+    log.close()
+    (found,) = records(tmp_path)
+    assert set(found) & {"host", "host_hash"} == keys
+    assert ("example.com" in json.dumps(found)) is (target == "host")
+
+
+def test_the_hash_needs_the_key(tmp_path: Path) -> None:
+    hashes = []
+    for folder, key in (("a", b"1" * 32), ("b", b"1" * 32), ("c", b"2" * 32)):
+        log = opened(tmp_path / folder, [NOON], target="hash", key=key)
+        log.put(ONE)
+        log.close()
+        hashes.append(records(tmp_path / folder)[0]["host_hash"])
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_a_day_has_a_file_and_old_ones_go(tmp_path: Path) -> None:
+    now = [NOON]
+    (tmp_path / "access-notes.txt").write_text("mine")
+    log = opened(tmp_path, now)
+    for _ in range(4):
+        log.put(ONE)
+        now[0] += DAY
+    log.close()
+    days = [datetime.fromtimestamp(NOON + each * DAY, UTC).date() for each in (1, 2, 3)]
+    kept = sorted(path.name for path in tmp_path.iterdir())
+    assert kept == [*(f"access-{day}.jsonl" for day in days), "access-notes.txt"]
+    modes = {stat.S_IMODE((tmp_path / f"access-{day}.jsonl").stat().st_mode) for day in days}
+    assert modes == {0o600}
+    assert log.written == 4
+
+
+def test_old_files_go_when_nobody_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access_log, "IDLE_SECONDS", 0.01)
+    now = [NOON]
+    log = opened(tmp_path, now)
+    log.put(ONE)
+    until_true(lambda: log.written == 1, "it is written")
+    now[0] += 4 * DAY
+    until_true(lambda: not list(tmp_path.iterdir()), "the old file is gone")
+    log.put(ONE)
+    log.close()
+    assert len(records(tmp_path)) == 1
+
+
+def test_a_name_has_one_hash_however_it_is_written(tmp_path: Path) -> None:
+    log = opened(tmp_path, [NOON], target="hash")
+    for host in ("example.com", "Example.COM"):
+        log.put(ONE._replace(host=host))
+    log.close()
+    first, second = records(tmp_path)
+    assert first["host_hash"] == second["host_hash"]
+
+
+def test_a_disk_that_does_not_follow_costs_records_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access_log, "WAITING_MAX", 3)
+    now = [NOON]
+    log = opened(tmp_path, now)
+    os.mkfifo(tmp_path / "access-2026-02-01.jsonl")  # opening it waits, as a disk that hangs
+    now[0] += DAY
+    log.put(ONE)
+    until_true(log._waiting.empty, "the writer is stuck")
+    for _ in range(8):
+        log.put(ONE)
+    assert log.dropped == 5
+    with (tmp_path / "access-2026-02-01.jsonl").open("rb"):
+        log.close()
+    assert log.written == 4
+
+
+def test_a_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CannotRecordError, match=r"the access log in .*: "):
+        opened(tmp_path / "file", [NOON])

@@ -1,0 +1,518 @@
+"""E-mails go out through a real SMTP server, none waits for another, none is lost or doubled."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from support.clock import Clock
+from support.mailbox import Mailbox, emails_waiting, smtp, until_no_email_waits
+from support.ports import closed_port
+from support.waiting import until
+
+from market.ids import Identifiers
+from market.mail import Message, encoded, mail_share, password_reset, verification
+from market.outbox import FIRST_PAUSE_SECONDS, Outbox
+from market.sealing import Sealing
+from proxyd.loop import cancellation
+from proxyd.outbound import mailer
+from proxyd.outbound import smtp as smtp_client
+from proxyd.outbound.mailer import (
+    AGAIN_MAX,
+    SENDERS,
+    LogTransport,
+    Mailer,
+    Transport,
+)
+from proxyd.outbound.smtp import SmtpServer, SmtpTransport
+from storage import outbox as queries
+from storage.errors import UnavailableError
+from storage.open import open_store
+from storage.store import Store
+
+LETTER = verification("ada@example.com", "https://app.example.com", "a-secret")
+DAY = 86_400
+
+
+class Post:
+    """An outbox, and whoever sends from it."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self.store = store
+        self.clock = clock
+        self.outbox = self.opened()
+
+    def opened(self) -> Outbox:
+        """Return the outbox as one more daemon opens it."""
+        identifiers = Identifiers(self.clock.milliseconds)
+        sealing = Sealing(b"k" * 40, b"outbox")
+        return Outbox(self.store, sealing, identifiers, self.clock.seconds, "mail")
+
+    async def put(self, *messages: Message) -> None:
+        """Put e-mails, as one that was just written down."""
+        for message in messages:
+            row = self.outbox.item(
+                f"to {message.to}",
+                share=mail_share(message.to),
+                payload=encoded(message),
+                lifetime_seconds=DAY,
+            )
+            await self.store.write(queries.put, row)
+        self.outbox.wake()
+
+    async def write_to(self, *addresses: str) -> None:
+        """Put an e-mail to each address."""
+        await self.put(*(Message(address, "subject", "text") for address in addresses))
+
+    @asynccontextmanager
+    async def sending(
+        self, port: int = 0, username: str = "", password: str = "", by: Transport | None = None
+    ) -> AsyncIterator[None]:
+        """Send what is put."""
+        transport = by or SmtpTransport(server(port, username, password))
+        running = asyncio.create_task(Mailer(self.outbox, transport, is_alone=True).run())
+        try:
+            yield
+        finally:
+            await ended(running)
+
+    async def until_sent(self) -> None:
+        """Wait until nothing waits."""
+        await until_no_email_waits(self.store)
+
+    async def until_put_off(self, number: int = 1) -> None:
+        """Wait until so many e-mails were tried and wait to be tried again."""
+
+        async def are_put_off() -> bool:
+            later = self.clock.seconds() + FIRST_PAUSE_SECONDS
+            rows = await self.store.read(
+                queries.due, "mail", again=True, but=(), now=later, limit=1_000
+            )
+            return len(rows) == number
+
+        await until(are_put_off, "put off")
+
+    def pass_time(self, seconds: int = FIRST_PAUSE_SECONDS) -> None:
+        """Let time pass."""
+        self.clock.now += seconds
+        self.outbox.wake()
+
+
+def server(port: int, username: str = "", password: str = "") -> SmtpServer:
+    return SmtpServer("127.0.0.1", port, username, password, "none", "proxyd@example.com")
+
+
+async def ended(running: "asyncio.Task[None]") -> None:
+    running.cancel()
+    done, _ = await asyncio.wait([running], timeout=20)
+    await cancellation.end([running])  # so that a failure is one, and no hang
+    assert done
+    assert running.cancelled() or running.exception() is None, running.exception()
+
+
+@pytest.fixture
+async def post(tmp_path: Path, clock: Clock) -> AsyncIterator[Post]:
+    store = await open_store(f"sqlite:///{tmp_path}/proxyd.db")
+    yield Post(store, clock)
+    await store.close()
+
+
+async def test_an_email_arrives_whole(post: Post) -> None:
+    mailbox = Mailbox()
+    async with smtp(mailbox) as port, post.sending(port):
+        await post.put(LETTER)
+        await post.until_sent()
+        await until(lambda: mailbox.goodbyes == 1)
+    [letter] = mailbox.letters
+    assert (letter["From"], letter["To"]) == ("proxyd@example.com", "ada@example.com")
+    assert letter["Subject"] == LETTER.subject
+    assert letter["Message-ID"].endswith("@example.com>")
+    assert "https://app.example.com/verify?token=a-secret" in letter.get_content()
+
+
+async def test_an_email_reaches_an_address_beyond_ascii(post: Post) -> None:
+    mailbox = Mailbox()
+    async with smtp(mailbox) as port, post.sending(port):
+        await post.put(verification("zoë@example.com", "https://app.example.com", "a-secret"))
+        await post.until_sent()
+    assert mailbox.recipients == [["zoë@example.com"]]
+
+
+@pytest.mark.filterwarnings("ignore:Requiring AUTH while not requiring TLS")
+async def test_a_server_that_wants_a_password_gets_it(post: Post) -> None:
+    mailbox = Mailbox()
+    async with smtp(mailbox, auth=True) as port, post.sending(port, "user", "secret"):
+        await post.put(LETTER)
+        await post.until_sent()
+    assert len(mailbox.letters) == 1
+
+
+# --- what will never be taken is tried once ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "to",
+    [
+        "ada@example.com,all@example.com",
+        "all@example.com <ada@example.com>",
+        "a;b@example.com",
+        "",
+        "eve@example.com\r\nBcc: all@example.com",
+    ],
+)
+async def test_what_is_not_one_address_gets_no_email_and_harms_nobody(
+    post: Post, to: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    mailbox = Mailbox()
+    async with smtp(mailbox) as port, post.sending(port):
+        await post.write_to(to)
+        await post.put(LETTER)
+        await post.until_sent()
+    assert mailbox.recipients == [["ada@example.com"]]
+    assert "is given up" in caplog.text
+
+
+async def test_an_address_beyond_ascii_is_tried_once_where_the_server_takes_none(
+    post: Post, caplog: pytest.LogCaptureFixture
+) -> None:
+    mailbox = Mailbox()
+    async with smtp(mailbox, utf8=False) as port, post.sending(port):
+        await post.write_to("é@example.com", "ok@example.com")
+        await post.until_sent()  # although no time passes for a second attempt
+    assert mailbox.recipients == [["ok@example.com"]]
+    assert "e-mail to é@example.com is given up" in caplog.text
+
+
+async def test_a_recipient_whom_the_server_does_not_know_is_tried_once(
+    post: Post, caplog: pytest.LogCaptureFixture
+) -> None:
+    mailbox = Mailbox(replies={"nobody@example.com": "550 5.1.1 no such user"})
+    async with smtp(mailbox) as port, post.sending(port):
+        await post.write_to("nobody@example.com")
+        await post.until_sent()
+    assert mailbox.asked == ["nobody@example.com"]
+    assert "e-mail to nobody@example.com is given up: 550 5.1.1 no such user" in caplog.text
+
+
+# --- what may be taken later is put off, and nobody waits for it ---------------------------------
+
+
+async def test_an_email_that_has_to_wait_lets_the_next_pass(post: Post) -> None:
+    mailbox = Mailbox(replies={"slow@example.com": "451 try again later"})
+    async with smtp(mailbox) as port, post.sending(port):
+        await post.write_to("slow@example.com")
+        await post.until_put_off()
+        await post.write_to("ok@example.com")
+        await until(lambda: mailbox.recipients == [["ok@example.com"]])
+        assert mailbox.asked == ["slow@example.com", "ok@example.com"]
+        mailbox.replies = {}
+        post.pass_time()
+        await post.until_sent()
+    assert mailbox.recipients == [["ok@example.com"], ["slow@example.com"]]
+
+
+async def test_an_email_is_tried_again_and_no_secret_is_logged(
+    post: Post, caplog: pytest.LogCaptureFixture
+) -> None:
+    mailbox = Mailbox(replies={"ada@example.com": "451 not a-secre t today"})
+    async with smtp(mailbox) as port, post.sending(port):
+        await post.put(LETTER)
+        await post.until_put_off()
+        reason = "attempt 1 failed, the next is in 5 s: 451, and what else it says"
+        await until(lambda: reason in caplog.text)
+        post.pass_time()
+        await until(lambda: "attempt 2 failed, the next is in 10 s" in caplog.text)
+        mailbox.replies = {"ada@example.com": "554 http://x/verify?token=a-secret is spam"}
+        post.pass_time(10)
+        await post.until_sent()
+    assert "is given up: 554, and what else it says repeats the e-mail" in caplog.text
+    assert "secre" not in caplog.text
+
+
+async def test_an_email_is_given_up_when_nobody_wants_it_any_more(
+    post: Post, caplog: pytest.LogCaptureFixture
+) -> None:
+    mailbox = Mailbox(replies={"ada@example.com": "451 try again later"})
+    async with smtp(mailbox) as port, post.sending(port):
+        await post.put(LETTER)
+        await post.until_put_off()
+        post.pass_time(DAY - 1)
+        await post.until_sent()
+    reason = "e-mail to ada@example.com is given up after 2 attempts: 451"
+    await until(lambda: reason in caplog.text)
+
+
+async def test_several_are_sent_at_once_and_no_more_than_the_senders(post: Post) -> None:
+    domains = [f"{number}.example" for number in range(20)]
+    mailbox = Mailbox(slow=domains)
+    async with smtp(mailbox) as port, post.sending(port):
+        await post.write_to(*(f"ada@{domain}" for domain in domains))
+        await until(lambda: len(mailbox.held) > 1)
+        assert len(mailbox.held) <= SENDERS
+        mailbox.released.set()
+        await post.until_sent()
+    assert len(mailbox.letters) == 20
+
+
+async def test_a_domain_whose_server_is_slow_leaves_room_for_others(post: Post) -> None:
+    mailbox = Mailbox(slow=["one.slow.example", "two.slow.example"])
+    many = [f"{number}@{name}.slow.example" for number in range(20) for name in ("one", "two")]
+    async with smtp(mailbox) as port, post.sending(port):
+        await post.write_to(*many)
+        await until(lambda: len(mailbox.held) == SENDERS // 2)
+        await post.write_to("ok@example.com")
+        await until(lambda: mailbox.recipients == [["ok@example.com"]])
+        assert len(mailbox.held) == SENDERS // 2
+        mailbox.released.set()
+        await post.until_sent()
+    assert len(mailbox.letters) == 41
+
+
+async def test_what_is_tried_again_leaves_room_for_what_was_not_tried_yet(post: Post) -> None:
+    addresses = [f"ada@{number}.example" for number in range(2 * SENDERS)]
+    mailbox = Mailbox(replies=dict.fromkeys(addresses, "451 try again later"))
+    async with smtp(mailbox) as port, post.sending(port):
+        await post.write_to(*addresses)
+        await post.until_put_off(len(addresses))
+        mailbox.replies = {}
+        mailbox.slow = [address.partition("@")[2] for address in addresses]
+        post.pass_time()
+        await until(lambda: len(mailbox.held) == AGAIN_MAX)
+        await post.write_to("ok@example.com")
+        await until(lambda: mailbox.recipients == [["ok@example.com"]])
+        assert len(mailbox.held) == AGAIN_MAX
+        mailbox.released.set()
+        await post.until_sent()
+
+
+async def test_a_server_that_stalls_costs_one_email_its_attempt(
+    post: Post, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(smtp_client, "SEND_SECONDS", 0.2)
+    mailbox = Mailbox(slow=["slow.example"])
+    async with smtp(mailbox) as port, post.sending(port):
+        await post.write_to("ada@slow.example")
+        await post.until_put_off()
+        reason = "attempt 1 failed, the next is in 5 s: no answer in 0 s"
+        await until(lambda: reason in caplog.text)
+        mailbox.released.set()
+        post.pass_time()
+        await post.until_sent()
+
+
+async def test_a_mistake_in_a_library_costs_one_email_its_attempt(
+    post: Post, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent: list[str] = []
+
+    class Mistaken:
+        async def send(self, message: Message) -> None:
+            if message.to == "eve@example.com":
+                raise AttributeError("nothing")
+            sent.append(message.to)
+
+    async with post.sending(by=Mistaken()):
+        await post.write_to("eve@example.com", "ok@example.com")
+        await post.until_put_off()
+        await until(lambda: sent == ["ok@example.com"])
+    assert "e-mail to eve@example.com met a mistake in the program" in caplog.text
+
+
+# --- a server that is away is no e-mail's fault --------------------------------------------------
+
+
+async def test_what_waits_for_a_server_that_is_away_is_sent_when_it_is_back(
+    post: Post, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(mailer, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(mailer, "LONGEST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(mailer, "LOOK_SECONDS", 0.01)
+    caplog.set_level(logging.INFO)
+    mailbox = Mailbox()
+    with closed_port() as port:
+        async with post.sending(port):
+            await post.write_to(*(f"ada@{number}.example" for number in range(20)))
+            await until(lambda: caplog.text.count("the mail server cannot be used") > 3)
+    async with post.sending(port):
+        await until(lambda: caplog.text.count("the mail server cannot be used") > 6)
+        async with smtp(mailbox, port=port):
+            await post.until_sent()
+    assert sorted(mailbox.recipients) == sorted([f"ada@{number}.example"] for number in range(20))
+    assert "the mail server can be used again" in caplog.text
+    assert "attempt" not in caplog.text.replace("the next attempt is in", "")
+
+
+async def test_while_a_server_is_away_one_email_is_tried_at_a_time(
+    post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once: list[int] = []
+
+    class Away:
+        def __init__(self) -> None:
+            self.trying = 0
+
+        async def send(self, message: Message) -> None:
+            self.trying += 1
+            at_once.append(self.trying)
+            await asyncio.sleep(0)
+            self.trying -= 1
+            raise mailer.ServerError("away")
+
+    monkeypatch.setattr(mailer, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(mailer, "LONGEST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(mailer, "LOOK_SECONDS", 0.01)
+    await post.write_to(*(f"ada@{number}.example" for number in range(20)))
+    async with post.sending(by=Away()):
+        await until(lambda: len(at_once) > SENDERS + 5)
+    assert set(at_once[SENDERS:]) == {1}
+
+
+async def test_a_sender_of_ours_that_is_no_address_loses_no_email(
+    post: Post, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = SmtpServer("127.0.0.1", 1, "", "", "none", "proxyd\r\n@example.com")
+    async with post.sending(by=SmtpTransport(wrong)):
+        await post.put(LETTER)
+        await until(lambda: "mail.sender is no address" in caplog.text)
+    assert await emails_waiting(post.store) == 1
+
+
+@pytest.mark.filterwarnings("ignore:Requiring AUTH while not requiring TLS")
+async def test_a_wrong_password_of_ours_loses_no_email(
+    post: Post, caplog: pytest.LogCaptureFixture
+) -> None:
+    mailbox = Mailbox()
+    async with smtp(mailbox, auth=True) as port:
+        async with post.sending(port, "user", "mistaken"):
+            await post.put(LETTER)
+            await until(lambda: "the mail server cannot be used" in caplog.text)
+        async with post.sending(port, "user", "secret"):
+            await post.until_sent()
+    assert len(mailbox.letters) == 1
+    assert "mistaken" not in caplog.text
+
+
+async def test_a_server_that_falls_silent_is_left(
+    post: Post, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(smtp_client, "CONNECT_SECONDS", 0.2)
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    async with silent, post.sending(silent.sockets[0].getsockname()[1]):
+        await post.put(LETTER)
+        await until(lambda: "the mail server cannot be used, 1 e-mails wait" in caplog.text)
+    assert "a-secret" not in caplog.text
+
+
+# --- once, whatever ends -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_cancellation_that_comes_with_the_answer_is_not_lost(
+    post: Post, turns: int
+) -> None:
+    mailbox = Mailbox()
+    async with smtp(mailbox) as port:
+        mailer = Mailer(post.outbox, SmtpTransport(server(port)), is_alone=True)
+        running = asyncio.create_task(mailer.run())
+        await post.put(LETTER)
+        while not mailbox.letters:
+            await asyncio.sleep(0)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await ended(running)
+        async with post.sending(port):  # it was noted all the same: the next daemon sends nothing
+            await post.write_to("next@example.com")
+            await post.until_sent()
+    assert mailbox.recipients == [["ada@example.com"], ["next@example.com"]]
+
+
+async def test_what_is_being_sent_when_a_daemon_stops_is_not_sent_twice(post: Post) -> None:
+    mailbox = Mailbox(is_late=True)
+    async with smtp(mailbox) as port:
+        running = asyncio.create_task(
+            Mailer(post.outbox, SmtpTransport(server(port)), is_alone=True).run()
+        )
+        await post.put(LETTER)
+        await until(lambda: bool(mailbox.letters))
+        running.cancel()
+        await asyncio.sleep(0)
+        mailbox.released.set()
+        await asyncio.wait([running], timeout=20)
+    assert running.cancelled()
+    assert await emails_waiting(post.store) == 0
+
+
+async def test_a_mailer_that_waits_for_a_silent_server_ends_all_the_same(post: Post) -> None:
+    mailbox = Mailbox(slow=["slow.example"])
+    async with smtp(mailbox) as port:
+        async with post.sending(port):
+            await post.write_to("ada@slow.example")
+            await until(lambda: bool(mailbox.held))
+        mailbox.released.set()
+        async with post.sending(port):
+            await post.until_sent()
+    assert mailbox.recipients[-1:] == [["ada@slow.example"]]
+
+
+async def test_an_email_that_is_sent_while_the_store_fails_is_sent_once(
+    post: Post, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(mailer, "STORE_PAUSE_SECONDS", 0.01)
+    real: Callable[..., object] = post.store.write
+    failures = iter(range(3))
+
+    async def failing(unit: object, *args: object, **kwargs: object) -> object:
+        if unit is queries.delete and next(failures, None) is not None:
+            raise UnavailableError("away")
+        return await real(unit, *args, **kwargs)  # type: ignore[misc]
+
+    monkeypatch.setattr(post.store, "write", failing)
+    mailbox = Mailbox()
+    async with smtp(mailbox) as port, post.sending(port):
+        await post.put(LETTER)
+        await post.until_sent()
+    assert len(mailbox.letters) == 1
+    waits = "what became of e-mail to ada@example.com waits for the store to return: away"
+    assert caplog.text.count(waits) == 1
+
+
+async def test_two_daemons_on_one_store_send_each_email_once(store: Store, clock: Clock) -> None:
+    post, mailbox = Post(store, clock), Mailbox()
+    async with smtp(mailbox) as port:
+        mailers = [
+            Mailer(outbox, SmtpTransport(server(port)), is_alone=False)
+            for outbox in (post.outbox, post.opened())
+        ]
+        running = [asyncio.create_task(mailer.run()) for mailer in mailers]
+        addresses = [f"{number}@{number % 7}.example" for number in range(60)]
+        await post.write_to(*addresses)
+        await post.until_sent()
+        for each in running:
+            await ended(each)
+    assert sorted(mailbox.recipients) == sorted([address] for address in addresses)
+
+
+async def test_how_many_wait_is_counted(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mailer, "LOOK_SECONDS", 0.01)
+    with closed_port() as port:
+        async with post.sending(port):
+            await post.write_to("ada@example.com", "bob@example.com")
+            await until(lambda: post.outbox.waiting == 2)
+            assert await emails_waiting(post.store) == 2
+
+
+async def test_without_a_server_the_link_is_logged(
+    post: Post, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with post.sending(by=LogTransport()):
+        await post.put(password_reset("ada@example.com", "https://app.example.com", "a-secret"))
+        await post.until_sent()
+    assert "https://app.example.com/reset?token=a-secret" in caplog.text
