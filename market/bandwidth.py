@@ -306,7 +306,7 @@ class Bandwidth:
     async def _leave_active(self, session_id: str, status: SessionStatus) -> None:
         usage = self._traffic.cut(session_id, status)
         try:
-            await self._leases.call_in(session_id, status)
+            await self._leases.recall(session_id, status)
             await self._leases.settle(session_id, status, usage)
         except BaseException:
             self._traffic.restore(session_id)

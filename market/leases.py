@@ -205,7 +205,7 @@ class Leases:
         """
         return await self._store.write(_exchange, asks, node_id=self.node_id or "")
 
-    async def call_in(self, session_id: str, status: SessionStatus) -> None:
+    async def recall(self, session_id: str, status: SessionStatus) -> None:
         """Have other nodes cut a session and report a last time; wait for them, at most a second.
 
         What they report later is not billed.
@@ -216,7 +216,7 @@ class Leases:
         if self.node_id is None:
             return
         notice = Notice(Topic.CUT, session_id, status, self.node_id)
-        if not await self._store.write(_call_in, notice):
+        if not await self._store.write(_recall, notice):
             return
         loop = asyncio.get_running_loop()
         deadline = loop.time() + CALL_IN_SECONDS
@@ -274,17 +274,17 @@ class Leases:
         """Return every node, as it was seen last."""
         return await self._store.read(nodes.seen)
 
-    async def bury(self, dead: Sequence[SeenRow]) -> int:
+    async def reap(self, dead: Sequence[SeenRow]) -> int:
         """Close the leases of nodes that were not seen since, and remove them.
 
-        As in `recover`, what they had reported counts. Returns how many nodes were buried.
+        As in `recover`, what they had reported counts. Returns how many nodes were reaped.
         """
-        buried = 0
+        reaped = 0
         for node in dead:
-            buried += await self._store.write(_bury, node, now=self._now())
-        if buried:
+            reaped += await self._store.write(_reap, node, now=self._now())
+        if reaped:
             await self._settle_used_up()
-        return buried
+        return reaped
 
     async def leave(self) -> None:
         """Take this node from the database; leases that it did not release are closed."""
@@ -431,7 +431,7 @@ async def _exchange(tx: Transaction, asks: Sequence[Ask], *, node_id: str) -> li
     return answers
 
 
-async def _call_in(tx: Transaction, notice: Notice) -> bool:
+async def _recall(tx: Transaction, notice: Notice) -> bool:
     """Tell other nodes to let go of a session; False when none has a lease of it."""
     if not await queries.leased_elsewhere(tx, notice.session_id, notice.node_id):
         return False
@@ -490,7 +490,7 @@ async def _recover(tx: Transaction, *, now: int) -> int:
     return len(leases)
 
 
-async def _bury(tx: Transaction, node: SeenRow, *, now: int) -> int:
+async def _reap(tx: Transaction, node: SeenRow, *, now: int) -> int:
     """Declare a node dead, unless it was seen after all."""
     await nodes.lock(tx, node.id)
     if node not in await nodes.seen(tx):

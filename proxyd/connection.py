@@ -13,10 +13,10 @@ from enum import Enum, auto
 from typing import Protocol
 
 from market.networks import counted_network
-from proxyd.counters import Tally
+from proxyd.counters import Counters
 from proxyd.egress.direct import Dial, Dialer
-from proxyd.limits import Places
 from proxyd.loop.deadlines import Deadlines
+from proxyd.loop.fair_slots import FairSlots
 from proxyd.loop.poller import GONE, HUNG_UP, READS, URGENT, Poller
 from proxyd.metering.meter import LiveSession, Meter
 from proxyd.ops.access_log import Access
@@ -39,7 +39,7 @@ from proxyd.wire.events import (
 from proxyd.wire.hosts import address_of
 
 HANDSHAKE_READ_BYTES = 4096
-PASSWORD_SLOT = -1
+PASSWORD_PORT = -1
 
 _logger = logging.getLogger("gateway")
 
@@ -64,9 +64,9 @@ class Shared:
     datagrams: Datagrams
     public_address: Address | None
     forget: Callable[["ClientConnection"], None]
-    tally: Tally
-    dials: Places
-    associations: Places
+    counters: Counters
+    dials: FairSlots
+    associations: FairSlots
     record: Callable[[Access], None] | None = None
     relays: int = 0
 
@@ -109,7 +109,7 @@ class ClientConnection:
         sock: the client's socket, non-blocking; owned from here on.
         address: the client's address, in text; an IPv4 address is never mapped.
         protocol: what the client is expected to speak.
-        slot: on which of the ports without passwords it came; `PASSWORD_SLOT` for the other one.
+        slot: on which of the ports without passwords it came; `PASSWORD_PORT` for the other one.
         number: names it in the log.
     """
 
@@ -141,7 +141,7 @@ class ClientConnection:
         sock: socket.socket,
         address: str,
         protocol: ServerProtocol,
-        slot: int = PASSWORD_SLOT,
+        slot: int = PASSWORD_PORT,
         number: int = 0,
     ) -> None:
         self._shared = shared
@@ -157,7 +157,7 @@ class ClientConnection:
         self._dial_began = 0.0
         self._host: Address | str = ""
         self._port = 0
-        self._place: Places | None = None
+        self._place: FairSlots | None = None
         self._reason = ""
         self.address = address
         self.network = counted_network(address)
@@ -229,7 +229,7 @@ class ClientConnection:
     def _lost(self, reason: str, words: str) -> None:
         """Cut it before it relays."""
         _logger.debug("%s: %s", self, words)
-        self._shared.tally.handshake_failures[reason] += 1
+        self._shared.counters.handshake_failures[reason] += 1
         self._reason = reason
         self.abort()
 
@@ -280,7 +280,7 @@ class ClientConnection:
                 self._associate(host, port)
             case Violation(reason):
                 _logger.debug("%s: %s", self, reason)
-                self._shared.tally.handshake_failures["violation"] += 1
+                self._shared.counters.handshake_failures["violation"] += 1
                 self._reason = "violation"
                 self._close_gently()
 
@@ -295,13 +295,13 @@ class ClientConnection:
             return
         if isinstance(decision, Refusal):
             _logger.debug("%s: credentials refused: %s", self, decision.name)
-            self._shared.tally.handshake_failures[decision.name.lower()] += 1
+            self._shared.counters.handshake_failures[decision.name.lower()] += 1
             self._protocol.refuse_credentials(decision)
             self._close_gently()
             return
         self._session = decision
         decision.connections.add(self)
-        if self.slot == PASSWORD_SLOT:
+        if self.slot == PASSWORD_PORT:
             self._shared.meter.prove(decision, self.address)
         self._protocol.accept_credentials()
         self._state = State.HANDSHAKE
@@ -324,7 +324,7 @@ class ClientConnection:
     def _dialed(self, outcome: socket.socket | Failure) -> None:
         dial, self._dial = self._dial, None
         self._give_back()
-        self._shared.tally.dials.observe(self._shared.loop.time() - self._dial_began)
+        self._shared.counters.dials.observe(self._shared.loop.time() - self._dial_began)
         try:
             self._answer(outcome, target_unread=dial is not None and dial.is_unread)
         except Exception as error:  # noqa: BLE001 - logged there; half a connection helps nobody
@@ -358,7 +358,7 @@ class ClientConnection:
             shared.way, self._sock, target, session, shared.closer, self._relayed, self.network
         )
         shared.relays += 1
-        shared.tally.relays["tcp"] += 1
+        shared.counters.relays["tcp"] += 1
         self._protocol = None
         self._transfer = relay
         self._state = State.RELAYING
@@ -401,7 +401,7 @@ class ClientConnection:
         association = Association(
             shared.datagrams, self._sock, inner, client, client_port, session, self._over
         )
-        shared.tally.relays["udp"] += 1
+        shared.counters.relays["udp"] += 1
         self._protocol = None
         self._transfer = association
         self._state = State.RELAYING
@@ -414,7 +414,7 @@ class ClientConnection:
         if self._state is State.DIALING and self._protocol is not None:
             _logger.debug("%s: no connection: %s", self, failure.name)
             self._reason = failure.name.lower()
-            self._shared.tally.dial_failures[self._reason] += 1
+            self._shared.counters.dial_failures[self._reason] += 1
             self._protocol.fail(failure)
             self._close_gently()
         else:
@@ -449,7 +449,7 @@ class ClientConnection:
         self._transfer = None
         self._shared.forget(self)
 
-    def _take(self, places: Places, session: LiveSession) -> bool:
+    def _take(self, places: FairSlots, session: LiveSession) -> bool:
         """Take one of the places for this connection; False when there is none for its session."""
         if not places.take(session.id):
             return False
@@ -466,8 +466,8 @@ class ClientConnection:
         """Count what it has relayed, and have it recorded if that is wanted."""
         shared, transfer = self._shared, self._transfer
         up, down = self.traffic
-        shared.tally.bytes_up += up
-        shared.tally.bytes_down += down
+        shared.counters.bytes_up += up
+        shared.counters.bytes_down += down
         if shared.record is not None:
             broken = isinstance(transfer, Relay) and transfer.is_broken
             reason = self._reason or ("reset" if broken else "ended")

@@ -35,7 +35,7 @@ class Latency:
         self.seconds += seconds
 
 
-class Tally:
+class Counters:
     """What became of the proxy's clients; bytes are those of connections that are over."""
 
     __slots__ = (

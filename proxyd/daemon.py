@@ -78,9 +78,9 @@ from proxyd.ops import reachability
 from proxyd.ops.access_log import AccessLog
 from proxyd.ops.activation import Held
 from proxyd.ops.listening import (
-    address_in_words,
     bound_address,
     bound_port,
+    format_address,
     listen,
     listen_beside,
     load_certificate,
@@ -106,7 +106,7 @@ EXPIRY_CHECK_SECONDS = 2.0
 TAKE_BACK_CHECK_SECONDS = 15.0
 JOB_EXPIRY_CHECK_SECONDS = 15.0
 REFERRAL_CHECK_SECONDS = 10.0
-BURY_CHECK_SECONDS = 1.0
+REAP_CHECK_SECONDS = 1.0
 CLOSE_SECONDS = 8.0  # the API's requests in progress have 5 s of them (`api.server`)
 COUNTS_SECONDS = 15.0  # to write the last counts, with a store that may be away
 # 1.3 MB/s at a round trip of 100 ms, since Linux doubles it. More would stand in the kernel for so
@@ -233,13 +233,13 @@ class Daemon:
             is_shared=self.node is not None,
             bounds=_bounds(settings),
         )
-        self.attention = clock.Attention(clock.boottime, 2 * TAKE_BACK_CHECK_SECONDS)
+        self.observed_time = clock.ObservedTime(clock.boottime, 2 * TAKE_BACK_CHECK_SECONDS)
         self.jobs = Jobs(
             store,
             self.devices,
             self.identifiers,
             clock.seconds,
-            self.attention.seconds,
+            self.observed_time.seconds,
             fee=int(settings.market.fee_percent * 100),
             waiting_seconds=settings.market.job_waiting_days * DAY_SECONDS,
             bounds=_bounds(settings),
@@ -364,7 +364,7 @@ class Daemon:
             fence,
             self.identifiers,
             clock.boottime,
-            clock.Attention(clock.boottime, 2 * BURY_CHECK_SECONDS),
+            clock.ObservedTime(clock.boottime, 2 * REAP_CHECK_SECONDS),
             timeout_seconds=timeout,
         )
         return shared, node
@@ -409,12 +409,12 @@ class Daemon:
         ]
         if self.node is not None:
             self._tasks.append(loop.create_task(self.node.run(), name="node"))
-            self._tasks.append(loop.create_task(self._bury(self.node), name="dead nodes"))
+            self._tasks.append(loop.create_task(self._reap(self.node), name="dead nodes"))
         for task in self._tasks:
             task.add_done_callback(self._watch)
         self.gateway.start(self.listeners.proxy, self.listeners.passwordless)
         self._serve_api(loop)
-        _logger.info("ready: %s", self.in_words())
+        _logger.info("ready: %s", self.describe())
 
     def _serve_api(self, loop: asyncio.AbstractEventLoop) -> None:
         api = self.listeners.api
@@ -507,7 +507,7 @@ class Daemon:
         if self.node is not None:
             await self.node.stop()
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Return where everything listens, and on which database."""
         listeners = self.listeners
         words = [
@@ -553,22 +553,22 @@ class Daemon:
             StoreError: devices may not have been heard either, so that this time does not count.
         """
         taken = await self.jobs.take_back()
-        self.attention.look()
+        self.observed_time.tick()
         if taken:
             _logger.info("jobs taken back from devices that have vanished: %d", taken)
 
-    async def _bury(self, node: Node) -> None:
+    async def _reap(self, node: Node) -> None:
         """Take back what dead nodes had leased, again and again."""
         is_first = True
         while True:
-            await asyncio.sleep(BURY_CHECK_SECONDS)
+            await asyncio.sleep(REAP_CHECK_SECONDS)
             try:
                 if is_first and node.sweeps:
                     await self.leases.recover()
                     is_first = False
-                buried = await node.bury() if node.sweeps else 0
-                if buried:
-                    _logger.warning("nodes that were not seen and are now dead: %d", buried)
+                reaped = await node.reap() if node.sweeps else 0
+                if reaped:
+                    _logger.warning("nodes that were not seen and are now dead: %d", reaped)
             except StoreError as error:
                 _logger.warning("dead nodes wait for the store to return: %s", error)
 
@@ -616,7 +616,7 @@ async def serve(
     def reload_and_tell() -> None:
         manager.reloading()
         reload()
-        manager.ready(daemon.in_words())
+        manager.ready(daemon.describe())
 
     signals: asyncio.Queue[None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
@@ -627,7 +627,7 @@ async def serve(
         await daemon.start()
         loop.add_signal_handler(signal.SIGHUP, reload_and_tell)
         await on_ready()
-        manager.ready(daemon.in_words())
+        manager.ready(daemon.describe())
         await signals.get()
         loop.add_signal_handler(signal.SIGHUP, lambda: None)
         manager.stopping(f"draining {daemon.gateway.connections} connections")
@@ -795,7 +795,7 @@ def _app_url(settings: Settings, api_port: int) -> str:
     """Return where links lead: to the web application, or to the API for want of one."""
     api = settings.api
     scheme = "https" if api.tls_cert else "http"
-    local = f"{scheme}://{address_in_words(api.host, api_port)}"
+    local = f"{scheme}://{format_address(api.host, api_port)}"
     return (api.app_url or api.base_url or local).rstrip("/")
 
 

@@ -10,13 +10,14 @@ from functools import partial
 from api.rate import RateLimit
 from market.networks import NetworkCounts, counted_network, crowded
 from proxyd.acceptor import Acceptor
-from proxyd.connection import PASSWORD_SLOT, ClientConnection, Shared
-from proxyd.counters import Tally
+from proxyd.connection import PASSWORD_PORT, ClientConnection, Shared
+from proxyd.counters import Counters
 from proxyd.egress.direct import Dialer
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import Resolver
-from proxyd.limits import Limits, Places
+from proxyd.limits import Limits
 from proxyd.loop.deadlines import Deadlines
+from proxyd.loop.fair_slots import FairSlots
 from proxyd.loop.poller import Poller
 from proxyd.metering.meter import Meter
 from proxyd.ops.access_log import Access
@@ -55,7 +56,7 @@ class Gateway:
         record: Callable[[Access], None] | None = None,
     ) -> None:
         self.limits = limits
-        self.tally = Tally()
+        self.counters = Counters()
         self.loop = asyncio.get_running_loop()
         self._poller = Poller(self.loop)
         self._pipes = PipePool(limits.pipes)
@@ -82,9 +83,9 @@ class Gateway:
             ),
             public_address=public_address,
             forget=self._forget,
-            tally=self.tally,
-            dials=Places(limits.dials_waiting),
-            associations=Places(limits.associations),
+            counters=self.counters,
+            dials=FairSlots(limits.dials_waiting),
+            associations=FairSlots(limits.associations),
             record=record,
         )
         self._connections: set[ClientConnection] = set()
@@ -136,7 +137,7 @@ class Gateway:
 
     def traffic(self) -> tuple[int, int]:
         """Return how many bytes were relayed so far, from clients and to them."""
-        up, down = self.tally.bytes_up, self.tally.bytes_down
+        up, down = self.counters.bytes_up, self.counters.bytes_down
         for connection in self._connections:
             more_up, more_down = connection.traffic
             up += more_up
@@ -161,7 +162,7 @@ class Gateway:
             listener: where clients show the credentials of a session.
             passwordless: where their addresses must do, in the order of the slots.
         """
-        for slot, sock in {PASSWORD_SLOT: listener, **dict(enumerate(passwordless))}.items():
+        for slot, sock in {PASSWORD_PORT: listener, **dict(enumerate(passwordless))}.items():
             # Its connections inherit both. Urgent data is left out of the stream otherwise.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
@@ -210,16 +211,16 @@ class Gateway:
         most = self.limits.connections_per_address
         full = crowded(network, most, self._per_network, self.closer.held)
         if full:
-            self.tally.refused += 1
+            self.counters.refused += 1
             return f"{full} has {self._per_network[full] + self.closer.held[full]} connections"
         if total >= self.limits.connections_total and not self._shed(1):
-            self.tally.refused += 1
+            self.counters.refused += 1
             return f"{total} connections are open"
         self._per_network.add(network)
-        self.tally.accepted += 1
-        protocol = Detecting(password_required=slot == PASSWORD_SLOT)
+        self.counters.accepted += 1
+        protocol = Detecting(password_required=slot == PASSWORD_PORT)
         connection = ClientConnection(
-            self._shared, sock, address, protocol, slot, self.tally.accepted
+            self._shared, sock, address, protocol, slot, self.counters.accepted
         )
         self._connections.add(connection)
         self._empty.clear()
@@ -235,8 +236,8 @@ class Gateway:
         """
         shed = 0
         while shed < most and (
-            self.closer.end_oldest(ROOM_AFTER_SECONDS)
-            or self._handshakes.end_oldest(ROOM_AFTER_SECONDS)
+            self.closer.expire_oldest(ROOM_AFTER_SECONDS)
+            or self._handshakes.expire_oldest(ROOM_AFTER_SECONDS)
         ):
             shed += 1
         return shed

@@ -188,18 +188,18 @@ def _without_strip(canvas: Image.Image, box: _Box, side: int, *, with_edge: bool
         part = part.transpose(Image.Transpose.FLIP_TOP_BOTTOM)
     edge = sorted(part.crop((0, 0, part.width, 1)).tobytes())
     colour = edge[len(edge) // 2]
-    lines = _strangers(part, colour, FRAME_TOLERANCE)
+    lines = _unknown(part, colour, FRAME_TOLERANCE)
     wide = next((line for line, share in enumerate(lines) if share > FRAME_STRANGERS), CANVAS)
     if part.height - wide < PICTURE_MIN:
         return box
-    if with_edge and _strangers(part, colour, EDGE_CONTRAST)[wide + EDGE_LINES] < EDGE_STRANGERS:
+    if with_edge and _unknown(part, colour, EDGE_CONTRAST)[wide + EDGE_LINES] < EDGE_STRANGERS:
         return box
     cut = list(box)
     cut[side] += wide if side < 2 else -wide
     return cut[0], cut[1], cut[2], cut[3]
 
 
-def _strangers(picture: Image.Image, colour: int, tolerance: int) -> bytes:
+def _unknown(picture: Image.Image, colour: int, tolerance: int) -> bytes:
     """Return how many in 255 pixels of each line differ from a shade of grey by more than that."""
     differing = picture.point([255 * (abs(each - colour) > tolerance) for each in range(256)])
     return differing.resize((1, picture.height), Image.Resampling.BOX).tobytes()

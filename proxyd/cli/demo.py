@@ -14,7 +14,7 @@ from market.money import GB, Currency, micro
 from market.states import SessionStatus
 from proxyd.daemon import Daemon
 from proxyd.loop import clock
-from proxyd.ops.listening import address_in_words, bound_port
+from proxyd.ops.listening import bound_port, format_address
 
 EMAIL = "demo@example.com"
 USERNAME = "demo"
@@ -119,8 +119,8 @@ def _text(daemon: Daemon, token: str, bought: Purchase) -> str:
     api = daemon.settings.api
     scheme = "https" if daemon.listeners.tls else "http"
     return TEXT.format(
-        api=f"{scheme}://{address_in_words(api.host, bound_port(daemon.listeners.api))}",
-        proxy=address_in_words(bought.host, bought.port),
+        api=f"{scheme}://{format_address(api.host, bound_port(daemon.listeners.api))}",
+        proxy=format_address(bought.host, bought.port),
         email=EMAIL,
         password=PASSWORD,
         token=token,

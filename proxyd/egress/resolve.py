@@ -14,7 +14,7 @@ from aiodns.error import DNSError
 
 from proxyd.egress.dns_cache import DnsCache
 from proxyd.egress.names import address_of_number, canonical, is_number
-from proxyd.limits import Places
+from proxyd.loop.fair_slots import FairSlots
 
 Address = IPv4Address | IPv6Address
 
@@ -102,7 +102,7 @@ class DnsResolver:
     ) -> None:
         self._nameservers = nameservers
         self._lookup_seconds = lookup_seconds
-        self._places = Places(lookups_max)
+        self._places = FairSlots(lookups_max)
         self._cache = DnsCache(names_max, now)
         self._lookups: dict[str, _Lookup] = {}
         self._channel: _Channel | None = None

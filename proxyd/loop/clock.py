@@ -19,11 +19,11 @@ def boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Attention:
-    """For how long this process was there to notice things, counted at each look.
+class ObservedTime:
+    """Monotonic time during which this process was running, counted at each `tick`.
 
-    What passes between two looks counts, but no more than `most`: a process that stood still, or
-    slept with its machine, has noticed nothing meanwhile.
+    Suspends and stalls longer than `most` count as `most`: a process that stood still, or slept
+    with its machine, has observed nothing meanwhile.
 
     Args:
         steady: a clock that nobody sets, in seconds.
@@ -33,15 +33,15 @@ class Attention:
     def __init__(self, steady: Callable[[], float], most: float) -> None:
         self._steady = steady
         self._most = most
-        self._looked_at = steady()
+        self._ticked_at = steady()
         self._seconds = 0.0
 
     def seconds(self) -> float:
-        """Return how long, up to the last look."""
+        """Return how long it was running, up to the last tick."""
         return self._seconds
 
-    def look(self) -> None:
-        """Note that somebody looks."""
+    def tick(self) -> None:
+        """Count the time since the last tick."""
         now = self._steady()
-        self._seconds += min(now - self._looked_at, self._most)
-        self._looked_at = now
+        self._seconds += min(now - self._ticked_at, self._most)
+        self._ticked_at = now

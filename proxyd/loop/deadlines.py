@@ -7,7 +7,7 @@ CHECKS_PER_LIMIT = 20
 LONGEST_PAUSE_SECONDS = 1.0
 
 
-class Impatient(Protocol):
+class Expiring(Protocol):
     """Whoever has only so much time."""
 
     def timed_out(self) -> None:
@@ -27,23 +27,23 @@ class Deadlines:
     def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
         self._loop = loop
         self.seconds = seconds
-        self._since: dict[Impatient, float] = {}
+        self._since: dict[Expiring, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._since)
 
-    def add(self, waiting: Impatient) -> None:
+    def add(self, waiting: Expiring) -> None:
         """Begin to count for one; nothing changes for whoever is counted already."""
         self._since.setdefault(waiting, self._loop.time())
         if self._timer is None:
             self._check_later()
 
-    def discard(self, waiting: Impatient) -> None:
+    def discard(self, waiting: Expiring) -> None:
         """Stop counting for one; nothing happens when it is not counted."""
         self._since.pop(waiting, None)
 
-    def end_oldest(self, seconds: float) -> bool:
+    def expire_oldest(self, seconds: float) -> bool:
         """End the time of the one that has taken most of it, if that is at least `seconds`.
 
         Returns:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from market.states import SessionStatus
-from proxyd.metering.single_flight import Lookups, Strangers
+from proxyd.metering.single_flight import NegativeCache, SingleFlight
 from proxyd.wire.events import Refusal
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ class Addresses:
     def __init__(self, find: Callable[[Name], Coroutine[Any, Any, "LiveSession | None"]]) -> None:
         self._find = find
         self._sessions: dict[Name, LiveSession] = {}
-        self._strangers: Strangers[Name] = Strangers()
-        self._lookups: Lookups[Name, LiveSession] = Lookups(self._look_up)
+        self._unknown: NegativeCache[Name] = NegativeCache()
+        self._lookups: SingleFlight[Name, LiveSession] = SingleFlight(self._look_up)
         self._named_since: set[Name] = set()
 
     def ask(self, name: Name, asker: str, told: "Callable[[LiveSession | Refusal], None]") -> None:
@@ -43,7 +43,7 @@ class Addresses:
         session = self._sessions.get(name)
         if session is not None and session.status is SessionStatus.ACTIVE:
             told(session)
-        elif name in self._strangers:
+        elif name in self._unknown:
             told(session or Refusal.WRONG)
         else:
             self._lookups.ask(name, asker, told)
@@ -68,7 +68,7 @@ class Addresses:
     def named(self, slot: int, addresses: Sequence[str]) -> None:
         """Forget that addresses open no session: they do from now on."""
         for address in addresses:
-            self._strangers.discard((slot, address))
+            self._unknown.discard((slot, address))
             if (slot, address) in self._lookups:
                 self._named_since.add((slot, address))
 
@@ -86,5 +86,5 @@ class Addresses:
         if found is not None:
             self.learn(name, found)  # it may have been proved since the session was leased
             return found
-        self._strangers.add(name)
+        self._unknown.add(name)
         return self._sessions.get(name) or Refusal.WRONG

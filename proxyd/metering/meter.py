@@ -17,7 +17,7 @@ from market.leases import Grant, Leases, Share, Usage
 from market.states import SessionStatus
 from proxyd.metering.allowlist import Addresses
 from proxyd.metering.pace import Pace
-from proxyd.metering.single_flight import Lookups, Strangers
+from proxyd.metering.single_flight import NegativeCache, SingleFlight
 from proxyd.wire.events import Refusal
 from storage.errors import StoreError, UnavailableError
 
@@ -260,8 +260,8 @@ class Meter:
         self._by_id: dict[str, LiveSession] = {}
         # Those whose counts may not be written down: most sessions that are known rest.
         self._changed: set[LiveSession] = set()
-        self._lookups: Lookups[tuple[str, bytes], LiveSession] = Lookups(self._find)
-        self._strangers: Strangers[tuple[str, bytes]] = Strangers()
+        self._lookups: SingleFlight[tuple[str, bytes], LiveSession] = SingleFlight(self._find)
+        self._unknown: NegativeCache[tuple[str, bytes]] = NegativeCache()
         self._addresses = Addresses(self._find_by_address)
         self._opening: dict[str, asyncio.Event] = {}
         self._cut_unseen: dict[str, SessionStatus] = {}
@@ -300,7 +300,7 @@ class Meter:
         if session is not None:
             right = matches(password, session.password_hash)
             decide(self._admitted(session) if right else Refusal.WRONG)
-        elif not is_username(name) or (name, password) in self._strangers:
+        elif not is_username(name) or (name, password) in self._unknown:
             decide(Refusal.WRONG)
         else:
             self._lookups.ask((name, password), asker, lambda found: decide(self._admitted(found)))
@@ -347,7 +347,7 @@ class Meter:
         session_id = await self._leases.find(*shown)
         session = await self._live(session_id) if session_id is not None else None
         if session is None:
-            self._strangers.add(shown)
+            self._unknown.add(shown)
             return Refusal.WRONG
         return session
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from market.ids import Identifiers
 from market.leases import Leases
-from proxyd.loop.clock import Attention
+from proxyd.loop.clock import ObservedTime
 from proxyd.metering.lease_slices import Fence
 from proxyd.metering.shared_meter import SharedMeter
 from storage.errors import StoreError
@@ -39,7 +39,7 @@ class Node:
         fence: until when it may.
         identifiers: makes identifiers.
         boottime: a clock that goes on while the machine sleeps, in seconds.
-        attention: for how long this node was there to notice things.
+        observed_time: for how long this node was there to notice things.
         timeout_seconds: a node that was not seen for so long is dead.
     """
 
@@ -51,7 +51,7 @@ class Node:
         fence: Fence,
         identifiers: Identifiers,
         boottime: Callable[[], float],
-        attention: Attention,
+        observed_time: ObservedTime,
         *,
         timeout_seconds: float,
     ) -> None:
@@ -61,9 +61,9 @@ class Node:
         self._fence = fence
         self._identifiers = identifiers
         self._boottime = boottime
-        self._attention = attention
+        self._observed_time = observed_time
         self._timeout = timeout_seconds
-        # Since when, by `attention`, a node was not seen again.
+        # Since when, by `observed_time`, a node was not seen again.
         self._unseen_since: dict[SeenRow, float] = {}
         self._is_linked = False
         self._is_failing = False
@@ -98,7 +98,7 @@ class Node:
                 self._is_failing = False
                 await self._pause()
 
-    async def bury(self) -> int:
+    async def reap(self) -> int:
         """Take back what nodes had leased that are silent for too long; return how many were.
 
         To be called again and again. No clock that somebody may set decides: a node is silent when
@@ -108,10 +108,10 @@ class Node:
             StoreError: they may not have been seen either, so that this time does not count.
         """
         seen = await self._leases.nodes()
-        self._attention.look()
-        now = self._attention.seconds()
+        self._observed_time.tick()
+        now = self._observed_time.seconds()
         self._unseen_since = {row: self._unseen_since.get(row, now) for row in seen}
-        return await self._leases.bury(
+        return await self._leases.reap(
             [row for row, since in self._unseen_since.items() if now - since >= self._timeout]
         )
 

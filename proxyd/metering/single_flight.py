@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 
-from proxyd.limits import Places
+from proxyd.loop.fair_slots import FairSlots
 from proxyd.wire.events import Refusal
 from storage.errors import StoreError
 
@@ -19,8 +19,8 @@ LOOKUPS_MAX = 1000
 # How many the store is asked at once: enough to keep it busy and to share its commits, and few
 # enough that whoever's turn is next does not wait long behind them.
 RUNNING_MAX = 8
-STRANGER_SECONDS = 1.0
-STRANGERS_MAX = 4096
+NEGATIVE_SECONDS = 1.0
+NEGATIVE_MAX = 4096
 
 _logger = logging.getLogger("meter")
 
@@ -28,7 +28,7 @@ Key = TypeVar("Key", bound=Hashable)
 Found = TypeVar("Found")
 
 
-class Strangers(Generic[Key]):
+class NegativeCache(Generic[Key]):
     """Who was found to open nothing, remembered for a moment, so many of them at most."""
 
     def __init__(self) -> None:
@@ -43,16 +43,16 @@ class Strangers(Generic[Key]):
 
     def add(self, key: Key) -> None:
         """Remember one; of too many, the one remembered for longest is forgotten."""
-        if len(self._until) >= STRANGERS_MAX:
+        if len(self._until) >= NEGATIVE_MAX:
             del self._until[next(iter(self._until))]
-        self._until[key] = asyncio.get_running_loop().time() + STRANGER_SECONDS
+        self._until[key] = asyncio.get_running_loop().time() + NEGATIVE_SECONDS
 
     def discard(self, key: Key) -> None:
         """Forget one."""
         self._until.pop(key, None)
 
 
-class Lookups(Generic[Key, Found]):
+class SingleFlight(Generic[Key, Found]):
     """Asks the store, and tells everybody who waits.
 
     Of `LOOKUPS_MAX` questions nobody may have more than are left for the others, and askers take
@@ -65,7 +65,7 @@ class Lookups(Generic[Key, Found]):
     def __init__(self, find: Callable[[Key], Coroutine[Any, Any, Found | Refusal]]) -> None:
         self._find = find
         self._asked: dict[Key, list[Callable[[Found | Refusal], None]]] = {}
-        self._places = Places(LOOKUPS_MAX)
+        self._places = FairSlots(LOOKUPS_MAX)
         # What waits, by who asked; whoever comes first here is next.
         self._waiting: dict[Hashable, deque[Key]] = {}
         self._running: set[asyncio.Task[None]] = set()

@@ -41,7 +41,7 @@ def listen(host: str, port: int, purpose: str) -> socket.socket:
         sock.setblocking(False)
     except OSError as error:
         sock.close()
-        where = address_in_words(host, port)
+        where = format_address(host, port)
         words = f"cannot listen on {where} for the {purpose}: {error.strerror}"
         if error.errno == errno.EADDRINUSE:
             words += _way_out(purpose)
@@ -70,7 +70,7 @@ def _way_out(purpose: str) -> str:
     )
 
 
-def address_in_words(host: str, port: int) -> str:
+def format_address(host: str, port: int) -> str:
     """Return `host:port`, an IPv6 address in brackets (RFC 3986, section 3.2.2)."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -84,7 +84,7 @@ def bound_port(sock: socket.socket) -> int:
 def bound_address(sock: socket.socket) -> str:
     """Return where a socket listens, as `host:port`."""
     host, port = sock.getsockname()[:2]
-    return address_in_words(host, port)
+    return format_address(host, port)
 
 
 def tls_context(certificate: str, key: str) -> ssl.SSLContext | None:

@@ -94,7 +94,7 @@ class Metrics(Collector):
 
     def _proxy(self) -> Iterator[Metric]:
         gateway = self._sources.gateway
-        tally = gateway.tally
+        counters = gateway.counters
         yield _gauge("proxyd_connections_open", "Clients connected", gateway.connections)
         yield _gauge("proxyd_handshakes_waiting", "Clients not admitted yet", gateway.handshakes)
         yield _gauge("proxyd_dials_waiting", "Clients that wait for a target", gateway.dialing)
@@ -103,12 +103,12 @@ class Metrics(Collector):
         yield _gauge("proxyd_sockets_closing", "Sockets with last bytes", len(gateway.closer))
         yield _gauge("proxyd_pipes_lent", "Pipes with bytes that wait", gateway.pipes_lent)
         yield _gauge("proxyd_sessions_live", "Sessions in memory", self._sources.meter.live)
-        yield _count("proxyd_connections", "Clients accepted", tally.accepted)
-        yield _count("proxyd_connections_refused", "Clients over a limit", tally.refused)
+        yield _count("proxyd_connections", "Clients accepted", counters.accepted)
+        yield _count("proxyd_connections_refused", "Clients over a limit", counters.refused)
         over_rate = gateway.datagrams_over_rate
         yield _count("proxyd_udp_datagrams_over_rate", "Datagrams dropped, too many", over_rate)
         relays = CounterMetricFamily("proxyd_relays", "Relays begun", labels=["protocol"])
-        for protocol, number in tally.relays.items():
+        for protocol, number in counters.relays.items():
             relays.add_metric([protocol], number)
         yield relays
         moved = CounterMetricFamily("proxyd_bytes", "Bytes relayed", labels=["direction"])
@@ -121,14 +121,16 @@ class Metrics(Collector):
         failures = CounterMetricFamily(
             "proxyd_handshake_failures", "Clients not admitted", labels=["reason"]
         )
-        for reason, number in tally.handshake_failures.items():
+        for reason, number in counters.handshake_failures.items():
             failures.add_metric([reason], number)
         yield failures
         dials = CounterMetricFamily("proxyd_dial_failures", "Failed dials", labels=["reason"])
-        for reason, number in tally.dial_failures.items():
+        for reason, number in counters.dial_failures.items():
             dials.add_metric([reason], number)
         yield dials
-        yield _histogram("proxyd_dial_seconds", "Time to the outcome of a dial", {"": tally.dials})
+        yield _histogram(
+            "proxyd_dial_seconds", "Time to the outcome of a dial", {"": counters.dials}
+        )
 
     def _rest(self) -> Iterator[Metric]:
         sources = self._sources

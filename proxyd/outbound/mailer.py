@@ -16,7 +16,7 @@ import msgspec
 
 from market.mail import Message, decoded
 from market.outbox import Item, Outbox
-from proxyd.limits import Places
+from proxyd.loop.fair_slots import FairSlots
 from storage.errors import StoreError
 from storage.outbox import OutboxRow
 
@@ -88,7 +88,7 @@ class Mailer:
         self._is_alone = is_alone
         self._sending: dict[str, _Sending] = {}
         # E-mails to one domain, whose server may be slow by intent, leave room for others.
-        self._places = Places(SENDERS)
+        self._places = FairSlots(SENDERS)
         self._tidy_at = 0.0
         self._store_is_failing = False
         # How often in a row the server could not be used, and until when it is left alone.

@@ -166,7 +166,7 @@ class Closer:
             self._unpaid[closing] = self._loop.time()
         closing.start()
 
-    def end_oldest(self, seconds: float) -> bool:
+    def expire_oldest(self, seconds: float) -> bool:
         """Close the one that waits longest of those that nobody has paid for.
 
         They were refused, and have been told so.

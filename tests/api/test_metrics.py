@@ -231,7 +231,7 @@ async def test_lines_about_a_request_are_logged_within_it(
 async def test_bytes_that_are_given_back_do_not_make_the_counter_fall(service: Service) -> None:
     gateway = service.daemon.gateway
     for now, told in (((10, 20), (10, 20)), ((5, 25), (10, 25)), ((11, 24), (11, 25))):
-        gateway.tally.bytes_up, gateway.tally.bytes_down = now
+        gateway.counters.bytes_up, gateway.counters.bytes_down = now
         after = await scrape(service)
         moved = after["proxyd_bytes_total", "up"], after["proxyd_bytes_total", "down"]
         assert moved == told

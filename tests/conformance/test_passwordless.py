@@ -440,7 +440,7 @@ async def test_a_session_that_is_known_by_its_password_is_known_by_its_addresses
 async def test_a_stranger_who_knocks_and_knocks_is_looked_up_once(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(single_flight, "STRANGER_SECONDS", 1000.0)
+    monkeypatch.setattr(single_flight, "NEGATIVE_SECONDS", 1000.0)
     asked = counting(service, monkeypatch)
     port = bound_port(service.daemon.listeners.passwordless[0])
     for _ in range(20):
@@ -456,7 +456,7 @@ async def test_a_stranger_who_knocks_and_knocks_is_looked_up_once(
 async def test_a_stranger_is_looked_up_again_after_a_moment(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(single_flight, "STRANGER_SECONDS", 0.0)
+    monkeypatch.setattr(single_flight, "NEGATIVE_SECONDS", 0.0)
     asked = counting(service, monkeypatch)
     port = bound_port(service.daemon.listeners.passwordless[0])
     for _ in range(3):
@@ -467,8 +467,8 @@ async def test_a_stranger_is_looked_up_again_after_a_moment(
 async def test_no_more_strangers_are_remembered_than_there_is_room_for(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(single_flight, "STRANGER_SECONDS", 1000.0)
-    monkeypatch.setattr(single_flight, "STRANGERS_MAX", 2)
+    monkeypatch.setattr(single_flight, "NEGATIVE_SECONDS", 1000.0)
+    monkeypatch.setattr(single_flight, "NEGATIVE_MAX", 2)
     asked = counting(service, monkeypatch)
     port = bound_port(service.daemon.listeners.passwordless[0])
     for last in (1, 2, 3, 3, 2, 1):  # the third drives the first out, who drives the second out

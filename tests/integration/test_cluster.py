@@ -212,7 +212,7 @@ async def test_nodes_that_start_at_once_migrate_once(url: str) -> None:
         assert len(rows(url, "SELECT id FROM nodes")) == 3
     # Those were killed; whoever comes later buries them, and leaves no trace of itself.
     with serving(url) as late:
-        until_true(lambda: len(rows(url, "SELECT id FROM nodes")) == 1, "the dead are buried")
+        until_true(lambda: len(rows(url, "SELECT id FROM nodes")) == 1, "the dead are reaped")
         assert late.stop() == 0
         assert rows(url, "SELECT id FROM nodes") == []
 
@@ -437,7 +437,7 @@ async def test_a_node_that_dies_before_the_databases_clock_is_set_back_is_buried
     with cluster(url, 1), serving(url) as victim:
         victim.stop(signal.SIGKILL)
         set_ahead(url, 0)
-        until_true(lambda: len(rows(url, "SELECT id FROM nodes")) == 1, "it is buried")
+        until_true(lambda: len(rows(url, "SELECT id FROM nodes")) == 1, "it is reaped")
 
 
 def set_ahead(url: str, seconds: int) -> None:

@@ -146,7 +146,7 @@ class Slices(RuleBasedStateMachine):
         others = [each.leases.node_id for each in self.holders.values()]
         for other in others:
             await self.store.write(seen, other or "", self.clock.seconds())
-        assert await self.market.leases.bury(before) == 1
+        assert await self.market.leases.reap(before) == 1
 
     @precondition(lambda self: len(self.holders) < NODES)
     @rule(number=node)
@@ -245,7 +245,7 @@ async def test_a_node_that_is_not_known_gets_nothing(store: Store, clock: Clock)
     market = Market(store, clock)
     user = await market.person("10")
     bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
-    market.leases.node_id = "buried"
+    market.leases.node_id = "reaped"
     with pytest.raises(ConstraintError):
         await market.leases.open(bought.session_id)
     row = await store.read(queries.find, bought.session_id)

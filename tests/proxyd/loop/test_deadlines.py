@@ -84,11 +84,11 @@ async def test_the_oldest_may_be_told_early() -> None:
     first, gone, last = (Waiting(told) for _ in range(3))
     for each in (first, gone, last):
         deadlines.add(each)
-    assert deadlines.end_oldest(-1.0)
+    assert deadlines.expire_oldest(-1.0)
     deadlines.discard(gone)
-    assert deadlines.end_oldest(-1.0)
+    assert deadlines.expire_oldest(-1.0)
     assert told == [first, last]
-    assert not deadlines.end_oldest(-1.0)
+    assert not deadlines.expire_oldest(-1.0)
     deadlines.close()
 
 
@@ -96,7 +96,7 @@ async def test_nobody_is_told_earlier_than_that() -> None:
     told: list[Waiting] = []
     deadlines = Deadlines(asyncio.get_running_loop(), 7200.0)
     deadlines.add(Waiting(told))
-    assert not deadlines.end_oldest(3600.0)
+    assert not deadlines.expire_oldest(3600.0)
     assert (told, len(deadlines)) == ([], 1)
     deadlines.close()
 
@@ -118,6 +118,6 @@ async def test_the_oldest_makes_room_whatever_the_time_was_when_it_began() -> No
     waiting = Waiting(told)
     deadlines.add(waiting)
     deadlines.seconds = 15.0
-    assert deadlines.end_oldest(0.0)
+    assert deadlines.expire_oldest(0.0)
     assert told == [waiting]
     deadlines.close()

@@ -333,7 +333,7 @@ async def test_a_user_name_that_was_never_made_is_wrong_without_a_question_to_th
 async def test_credentials_that_open_nothing_are_asked_about_once_in_a_while(
     meter: Meter, market: Market, reads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(single_flight, "STRANGER_SECONDS", 1000.0)
+    monkeypatch.setattr(single_flight, "NEGATIVE_SECONDS", 1000.0)
     bought = await market.bandwidth.buy(
         await market.person("10"), quota_bytes=GB, price_per_gb=None
     )
@@ -349,13 +349,13 @@ async def test_credentials_that_open_nothing_are_asked_about_once_in_a_while(
 async def test_what_is_remembered_of_wrong_credentials_is_bounded_and_forgotten(
     meter: Meter, reads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(single_flight, "STRANGER_SECONDS", 1000.0)
-    monkeypatch.setattr(single_flight, "STRANGERS_MAX", 2)
+    monkeypatch.setattr(single_flight, "NEGATIVE_SECONDS", 1000.0)
+    monkeypatch.setattr(single_flight, "NEGATIVE_MAX", 2)
     one, two, three = (new_credentials() for _ in range(3))
     for each in (one, two, three, three, two, one):  # the third drives the first out
         assert await shown(meter, each.username, "secret", HERE) is Refusal.WRONG
     assert len(reads) == 4
-    monkeypatch.setattr(single_flight, "STRANGER_SECONDS", 0.0)
+    monkeypatch.setattr(single_flight, "NEGATIVE_SECONDS", 0.0)
     for _ in range(2):
         assert await shown(meter, new_credentials().username, "secret", HERE) is Refusal.WRONG
     other = new_credentials()

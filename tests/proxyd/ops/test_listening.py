@@ -13,8 +13,8 @@ from proxyd.daemon import Listeners
 from proxyd.ops.listening import (
     BACKLOG,
     CannotListenError,
-    address_in_words,
     bound_port,
+    format_address,
     listen,
     tls_context,
 )
@@ -156,7 +156,7 @@ def test_an_address_of_another_machine_is_named(host: str, shown: str) -> None:
     ],
 )
 def test_an_address_is_written_as_in_a_url(host: str, port: int, words: str) -> None:
-    assert address_in_words(host, port) == words
+    assert format_address(host, port) == words
 
 
 @pytest.mark.parametrize(

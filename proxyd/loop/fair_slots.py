@@ -1,0 +1,39 @@
+"""Slots that holders compete for: nobody may have more of them than are left for the others."""
+
+from collections import Counter
+from collections.abc import Hashable
+
+
+class FairSlots:
+    """Slots that holders compete for: none may have more of them than are left for the others.
+
+    So one that takes all it can get has half, two have a third each, and there is one for whoever
+    comes next. `taken` is how many all have.
+
+    Args:
+        most: how many there are; it may be lowered while more are taken.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.taken = 0
+        self._theirs: Counter[Hashable] = Counter()
+
+    def take(self, holder: Hashable) -> bool:
+        """Take one; False when there is none for this holder."""
+        if not self.has_room(holder):
+            return False
+        self._theirs[holder] += 1
+        self.taken += 1
+        return True
+
+    def has_room(self, holder: Hashable) -> bool:
+        """Say whether this holder may take one."""
+        return self._theirs[holder] < self.most - self.taken
+
+    def give(self, holder: Hashable) -> None:
+        """Give one back."""
+        self.taken -= 1
+        self._theirs[holder] -= 1
+        if not self._theirs[holder]:
+            del self._theirs[holder]
