@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from proxyd.loop.runner import turns
+from proxyd.loop import turns
 from proxyd.loop.turns import Turns
 
 
