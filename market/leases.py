@@ -32,8 +32,10 @@ from storage.store import Store, Transaction
 SLICE_FIRST_BYTES = 1024 * 1024
 SLICE_LEAST_BYTES = 64 * 1024
 SHARE_OF_REMAINDER = 4
-CALL_IN_SECONDS = 1.0
-CALL_IN_STEP_SECONDS = 0.02
+# Other nodes report in a quarter of a second; one that is busy may need longer, and what it reports
+# too late is given away. One that is dead makes whoever ends a session wait so long.
+RECALL_SECONDS = 5.0
+RECALL_STEP_SECONDS = 0.02
 
 _logger = logging.getLogger("leases")
 
@@ -206,9 +208,9 @@ class Leases:
         return await self._store.write(_exchange, asks, node_id=self.node_id or "")
 
     async def recall(self, session_id: str, status: SessionStatus) -> None:
-        """Have other nodes cut a session and report a last time; wait for them, at most a second.
+        """Have other nodes cut a session and report a last time, and wait for them.
 
-        What they report later is not billed.
+        At most `RECALL_SECONDS`: what they report later is not billed.
 
         Raises:
             UnavailableError: the store did not answer.
@@ -219,9 +221,9 @@ class Leases:
         if not await self._store.write(_recall, notice):
             return
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + CALL_IN_SECONDS
+        deadline = loop.time() + RECALL_SECONDS
         while loop.time() < deadline:
-            await asyncio.sleep(CALL_IN_STEP_SECONDS)
+            await asyncio.sleep(RECALL_STEP_SECONDS)
             if not await self._store.read(queries.leased_elsewhere, session_id, self.node_id):
                 return
 
