@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 
@@ -164,7 +164,7 @@ def _from_toml(value: object, kind: Any) -> object:  # noqa: ANN401 - as above
 
 
 def _from_text(text: str, kind: Any) -> object:  # noqa: ANN401 - as above
-    if get_origin(kind) in (tuple, dict):
+    if get_origin(_bare(kind)) in (tuple, dict):
         if text[:1] not in ("[", "{"):
             raise msgspec.DecodeError("neither a list nor a table")
         return msgspec.json.decode(text, type=kind)
@@ -188,6 +188,7 @@ def _variable(section: str, key: str) -> str:
 
 
 def _words(error: Exception, kind: Any) -> str:  # noqa: ANN401 - as above
+    kind = _bare(kind)
     if get_origin(kind) is Literal:
         return f"expected one of {', '.join(get_args(kind))}"
     if get_origin(kind) in (tuple, dict) and _is_no_json(error):
@@ -196,6 +197,11 @@ def _words(error: Exception, kind: Any) -> str:  # noqa: ANN401 - as above
         return f"expected {what}, written as JSON: {example}"
     told = _TYPE.sub(lambda found: _NAMES.get(found[1], found[1]), str(error))
     return told.replace("Expected", "expected").removesuffix(" - at $")
+
+
+def _bare(kind: Any) -> Any:  # noqa: ANN401 - as above
+    """Return a type without what it is annotated with."""
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
 def _is_no_json(error: Exception) -> bool:

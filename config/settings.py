@@ -1,9 +1,17 @@
-"""The settings of the service: one frozen structure per section, with its defaults and bounds."""
+"""The settings of the service: one frozen structure per section, with its defaults and bounds.
+
+A setting that is `Reloadable` changes at SIGHUP, every other one with a restart. That mark is the
+only list of them: `proxyd.reload` reads it, and a test holds that each one has an effect.
+"""
 
 from decimal import Decimal
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar, get_args
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, field, structs
+
+_Kind = TypeVar("_Kind")
+_RELOADABLE = "changes at SIGHUP"
+Reloadable = Annotated[_Kind, _RELOADABLE]
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Ports = tuple[Port, ...]
@@ -135,39 +143,39 @@ class MailSettings(Struct, frozen=True):
 class LimitSettings(Struct, frozen=True):
     """Bounds on time and number; a client that passes one is refused, the others are served."""
 
-    handshake_seconds: Seconds = 15.0
-    dial_seconds: Seconds = 10.0
-    idle_seconds: Seconds = 300.0
-    drain_seconds: Seconds = 30.0
-    connections_per_session: PositiveInt = 1000
+    handshake_seconds: Reloadable[Seconds] = 15.0
+    dial_seconds: Reloadable[Seconds] = 10.0
+    idle_seconds: Reloadable[Seconds] = 300.0
+    drain_seconds: Reloadable[Seconds] = 30.0
+    connections_per_session: Reloadable[PositiveInt] = 1000
     session_bytes_per_second: NonNegativeInt = 0
-    session_datagrams_per_second: NonNegativeInt = 20_000
-    connections_per_address: PositiveInt = 2000
-    connections_total: NonNegativeInt = 0
-    dials_waiting: PositiveInt = 4096
+    session_datagrams_per_second: Reloadable[NonNegativeInt] = 20_000
+    connections_per_address: Reloadable[PositiveInt] = 2000
+    connections_total: Reloadable[NonNegativeInt] = 0
+    dials_waiting: Reloadable[PositiveInt] = 4096
     login_failures_per_email: NonNegativeInt = 10
     login_failures_per_client: NonNegativeInt = 100
     registrations_per_hour: NonNegativeInt = 30
-    requests_per_second: NonNegativeInt = 100
-    requests_per_second_of_user: NonNegativeInt = 400
-    api_connections_per_network: PositiveInt = 128
-    api_connections_total: NonNegativeInt = 0
-    api_bytes_per_network: ApiBytes = 4 * 1024 * 1024
-    api_bytes_total: ApiBytes = 64 * 1024 * 1024
-    api_stall_seconds: Seconds = 60.0
-    sessions_per_user: NonNegativeInt = 1000
-    addresses_per_user: NonNegativeInt = 256
-    jobs_per_user: NonNegativeInt = 1000
-    free_jobs_per_user: NonNegativeInt = 200
-    job_bytes_per_user: NonNegativeInt = 4_000_000
-    devices_per_user: NonNegativeInt = 1000
+    requests_per_second: Reloadable[NonNegativeInt] = 100
+    requests_per_second_of_user: Reloadable[NonNegativeInt] = 400
+    api_connections_per_network: Reloadable[PositiveInt] = 128
+    api_connections_total: Reloadable[NonNegativeInt] = 0
+    api_bytes_per_network: Reloadable[ApiBytes] = 4 * 1024 * 1024
+    api_bytes_total: Reloadable[ApiBytes] = 64 * 1024 * 1024
+    api_stall_seconds: Reloadable[Seconds] = 60.0
+    sessions_per_user: Reloadable[NonNegativeInt] = 1000
+    addresses_per_user: Reloadable[NonNegativeInt] = 256
+    jobs_per_user: Reloadable[NonNegativeInt] = 1000
+    free_jobs_per_user: Reloadable[NonNegativeInt] = 200
+    job_bytes_per_user: Reloadable[NonNegativeInt] = 4_000_000
+    devices_per_user: Reloadable[NonNegativeInt] = 1000
 
 
 class LogSettings(Struct, frozen=True):
     """What is written to standard error, and how."""
 
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    format: Literal["text", "json"] = "text"
+    level: Reloadable[Literal["debug", "info", "warning", "error"]] = "info"
+    format: Reloadable[Literal["text", "json"]] = "text"
 
 
 class AccessLogSettings(Struct, frozen=True):
@@ -194,3 +202,13 @@ class Settings(Struct, frozen=True):
     limits: LimitSettings = LimitSettings()
     log: LogSettings = LogSettings()
     access_log: AccessLogSettings = AccessLogSettings()
+
+
+def reloadable() -> frozenset[str]:
+    """Return the settings that change at SIGHUP, each as `section.key`."""
+    return frozenset(
+        f"{section.name}.{each.name}"
+        for section in structs.fields(Settings)
+        for each in structs.fields(section.type)
+        if _RELOADABLE in get_args(each.type)
+    )

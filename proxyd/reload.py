@@ -8,39 +8,10 @@ from pathlib import Path
 import msgspec
 
 from config.load import SettingsError, load
-from config.settings import Settings
+from config.settings import Settings, reloadable
 from proxyd.daemon import Daemon
 from proxyd.ops import logs
 from proxyd.ops.listening import CannotListenError
-
-RELOADABLE = frozenset(
-    {
-        "log.level",
-        "log.format",
-        "limits.handshake_seconds",
-        "limits.dial_seconds",
-        "limits.idle_seconds",
-        "limits.drain_seconds",
-        "limits.connections_per_session",
-        "limits.session_datagrams_per_second",
-        "limits.connections_per_address",
-        "limits.connections_total",
-        "limits.dials_waiting",
-        "limits.requests_per_second",
-        "limits.sessions_per_user",
-        "limits.addresses_per_user",
-        "limits.jobs_per_user",
-        "limits.free_jobs_per_user",
-        "limits.job_bytes_per_user",
-        "limits.devices_per_user",
-        "limits.requests_per_second_of_user",
-        "limits.api_connections_per_network",
-        "limits.api_connections_total",
-        "limits.api_bytes_per_network",
-        "limits.api_bytes_total",
-        "limits.api_stall_seconds",
-    }
-)
 
 _logger = logging.getLogger("reload")
 
@@ -55,7 +26,7 @@ def reload(daemon: Daemon, path: Path | None) -> None:
     try:
         wanted = load(path, os.environ)
         changed = tuple(_differences(daemon.settings, wanted))
-        daemon.reload(_with(daemon.settings, wanted, RELOADABLE.intersection(changed)))
+        daemon.reload(_with(daemon.settings, wanted, reloadable().intersection(changed)))
     except SettingsError as error:
         _logger.error("not reloaded, the old settings stay: %s", "; ".join(error.problems))
         return
@@ -63,9 +34,9 @@ def reload(daemon: Daemon, path: Path | None) -> None:
         _logger.error("not reloaded, the old settings stay: %s", error)
         return
     logs.set_up(daemon.settings.log.level, daemon.settings.log.format)
-    done = sorted(RELOADABLE.intersection(changed))
+    done = sorted(reloadable().intersection(changed))
     _logger.info("reloaded: %s", ", ".join([*done, "the certificate"] if _tls(daemon) else done))
-    waiting = sorted(set(changed) - RELOADABLE)
+    waiting = sorted(set(changed) - reloadable())
     if waiting:
         _logger.warning("these change with a restart only: %s", ", ".join(waiting))
 
