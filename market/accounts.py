@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from market import ledger
+from market.context import Context
 from market.errors import Code, MarketError
 from market.idempotency import Once, replay, sealed
-from market.ids import Identifiers
 from market.ledger import Movement, Transfer, TransferKind
 from market.money import Currency
 from market.passwords import Passwords
@@ -26,7 +26,7 @@ from storage import idempotency as idempotency_queries
 from storage import ledger as ledger_queries
 from storage import users as queries
 from storage.idempotency import AnswerRow
-from storage.store import Store, Transaction
+from storage.store import Transaction
 from storage.users import LoginRow, UserRow
 
 LOGIN_MAX_SECONDS = 30 * 86_400
@@ -82,11 +82,9 @@ class Accounts:
     """Registers people, lets them in, and knows who is calling.
 
     Args:
-        store: where accounts are kept.
+        context: the store, identifiers and the time.
         passwords: hashes and verifies.
         tokens: signs and verifies.
-        identifiers: makes identifiers.
-        now: the wall clock, in UTC seconds.
         limits: how often somebody may try.
         rewards: what somebody earns who comes by another's code, and that other.
         proofs: makes the e-mail that asks a newcomer to confirm their address.
@@ -94,22 +92,20 @@ class Accounts:
 
     def __init__(
         self,
-        store: Store,
+        context: Context,
         passwords: Passwords,
         tokens: Tokens,
-        identifiers: Identifiers,
-        now: Callable[[], int],
         limits: LoginLimits,
         rewards: Rewards,
         proofs: Proofs,
     ) -> None:
         self._rewards = rewards
         self._proofs = proofs
-        self._store = store
+        self._store = context.store
         self._passwords = passwords
         self._tokens = tokens
-        self._identifiers = identifiers
-        self._now = now
+        self._identifiers = context.identifiers
+        self._now = now = context.now
         # By token: who it was, as of a version of the store and a second, and no longer.
         self._known: dict[str, tuple[bytes, int, Caller]] = {}
         self._failures_by_email = Throttle(limits.failures_per_email, LOGIN_WINDOW_SECONDS, now)

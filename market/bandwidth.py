@@ -8,10 +8,10 @@ from typing import NamedTuple, Protocol
 from market import idempotency, leases, ledger
 from market.allowlist import canonical, prove
 from market.bounds import Bounds, lock_user, require
+from market.context import Context
 from market.credentials import Credentials, new_credentials
 from market.errors import Code, MarketError
 from market.idempotency import Remember, forget
-from market.ids import Identifiers
 from market.leases import Leases, Usage
 from market.money import GB, MICRO, Currency, cost, shown
 from market.states import SessionStatus
@@ -21,7 +21,7 @@ from storage import bandwidth as queries
 from storage.allowlist import AddressRow, ListedAddressRow
 from storage.bandwidth import ListedRow, SessionRow
 from storage.ledger import HoldRow
-from storage.store import Store, Transaction
+from storage.store import Transaction
 
 QUOTA_MAX_BYTES = 10_000 * GB
 PRICE_MAX_PER_GB = 1_000_000 * MICRO
@@ -122,32 +122,28 @@ class Bandwidth:
     """Sells sessions.
 
     Args:
-        store: where sessions are kept.
+        context: the store, identifiers and the time.
         leases: settles them.
         traffic: the live counters.
         terms: prices and addresses.
-        identifiers: makes identifiers.
-        now: the wall clock, in UTC seconds.
         bounds: how much one user may have at once; may be replaced.
     """
 
     def __init__(
         self,
-        store: Store,
+        context: Context,
         leases: Leases,
         traffic: Traffic,
         terms: Terms,
-        identifiers: Identifiers,
-        now: Callable[[], int],
         bounds: Bounds,
     ) -> None:
         self.bounds = bounds
-        self._store = store
+        self._store = context.store
         self._leases = leases
         self._traffic = traffic
         self._terms = terms
-        self._identifiers = identifiers
-        self._now = now
+        self._identifiers = context.identifiers
+        self._now = context.now
         # Sessions that could not be ended, and until when they are left alone.
         self._expiring = Sweep("session %s cannot be ended", _logger)
 

@@ -5,16 +5,16 @@ from dataclasses import dataclass, replace
 
 from market import idempotency
 from market.bounds import Bounds
+from market.context import Context
 from market.errors import Code, MarketError
 from market.idempotency import Remember, forget
-from market.ids import Identifiers
 from market.jobs import DURATION_MAX_HOURS, PRICE_MAX, Jobs, NewJob, put_up, waiting
 from market.money import Currency, shown
 from market.states import JobStatus
 from storage import deploys as queries
 from storage.deploys import DeployRow, ReplicaRow
 from storage.jobs import JobRow
-from storage.store import Store, Transaction
+from storage.store import Transaction
 
 NAME_MAX_CHARACTERS = 180
 MODEL_MAX_CHARACTERS = 100
@@ -112,25 +112,16 @@ class Deploys:
     """Takes deploy requests.
 
     Args:
-        store: where deploys are kept.
+        context: the store, identifiers and the time.
         jobs: the marketplace that their replicas go to.
-        identifiers: makes identifiers.
-        now: the wall clock, in UTC seconds.
         rates: what GPUs cost.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        jobs: Jobs,
-        identifiers: Identifiers,
-        now: Callable[[], int],
-        rates: Rates,
-    ) -> None:
-        self._store = store
+    def __init__(self, context: Context, jobs: Jobs, rates: Rates) -> None:
+        self._store = context.store
         self._jobs = jobs
-        self._identifiers = identifiers
-        self._now = now
+        self._identifiers = context.identifiers
+        self._now = context.now
         self.rates = rates
 
     async def create(

@@ -16,13 +16,13 @@ from typing import TypedDict
 
 from market import idempotency
 from market.bounds import Bounds, lock_user, require
+from market.context import Context
 from market.errors import Code, MarketError
 from market.idempotency import Remember, forget
-from market.ids import Identifiers
 from storage import devices as queries
 from storage.devices import DeviceRow
 from storage.errors import StoreError
-from storage.store import Store, Transaction
+from storage.store import Transaction
 
 TOKEN_BYTES = 32
 TOKEN_MAX_CHARACTERS = 256
@@ -66,27 +66,17 @@ class Devices:
     """Knows the worker devices.
 
     Args:
-        store: where devices are kept.
-        identifiers: makes identifiers.
-        now: the wall clock, in UTC seconds.
+        context: the store, identifiers and the time.
+        bounds: how much one user may have at once; may be replaced.
         is_shared: whether other daemons hear of the same devices. Then the store is asked every
             time, and only what is not written down yet is answered from memory.
-        bounds: how much one user may have at once; may be replaced.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        identifiers: Identifiers,
-        now: Callable[[], int],
-        *,
-        is_shared: bool = False,
-        bounds: Bounds,
-    ) -> None:
+    def __init__(self, context: Context, bounds: Bounds, *, is_shared: bool = False) -> None:
         self.bounds = bounds
-        self._store = store
-        self._identifiers = identifiers
-        self._now = now
+        self._store = context.store
+        self._identifiers = context.identifiers
+        self._now = context.now
         self._is_shared = is_shared
         self._by_token: dict[str, DeviceRow] = {}
         self._by_id: dict[str, str] = {}

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from market import idempotency, ledger
 from market.bounds import Bounds, lock_user, require
+from market.context import Context
 from market.devices import Devices
 from market.errors import Code, MarketError
 from market.idempotency import Remember, forget
-from market.ids import Identifiers
 from market.ledger import Movement, Transfer, TransferIds, TransferKind
 from market.money import MICRO, Currency, shown
 from market.states import JobStatus
@@ -29,7 +29,7 @@ from storage.devices import DeviceRow
 from storage.errors import StoreError
 from storage.jobs import JobRow, OpenJobRow, OwnJobRow, QuietRow
 from storage.ledger import HoldRow
-from storage.store import Store, Transaction
+from storage.store import Transaction
 
 TITLE_MAX_CHARACTERS = 200
 TEXT_MAX_CHARACTERS = 20_000
@@ -57,6 +57,14 @@ UNWANTED = "No worker took the job in time."
 REVOKED = "the token of the device was revoked"
 
 _logger = logging.getLogger("jobs")
+
+
+@dataclass(frozen=True, slots=True)
+class JobTerms:
+    """The house's `fee` of a payment, in ten-thousandths, and how long a job waits for a worker."""
+
+    fee: int
+    waiting_seconds: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,39 +124,31 @@ class Jobs:
     """The marketplace of jobs.
 
     Args:
-        store: where jobs are kept.
+        context: the store, identifiers and the time.
         devices: knows who is alive.
-        identifiers: makes identifiers.
-        now: the wall clock, in UTC seconds.
-        listened: for how many seconds this daemon has been there to hear devices, by a clock that
-            nobody sets.
-        fee: what the house keeps of a payment, in ten-thousandths.
-        waiting_seconds: how long a job may wait for a worker.
+        observed_seconds: for how many seconds this daemon has been there to hear devices, by a
+            clock that nobody sets.
+        terms: the house's fee, and how long a job may wait.
         bounds: how much one user may have open at once; may be replaced.
     """
 
     def __init__(
         self,
-        store: Store,
+        context: Context,
         devices: Devices,
-        identifiers: Identifiers,
-        now: Callable[[], int],
-        listened: Callable[[], float],
-        *,
-        fee: int,
-        waiting_seconds: int,
+        observed_seconds: Callable[[], float],
+        terms: JobTerms,
         bounds: Bounds,
     ) -> None:
         self.bounds = bounds
-        self._waiting_seconds = waiting_seconds
-        self._store = store
+        self._terms = terms
+        self._store = context.store
         self._devices = devices
-        self._identifiers = identifiers
-        self._now = now
-        self._listened = listened
-        self._refusals = Throttle(REFUSALS_MAX, REFUSALS_SECONDS, now)
-        self._fee = fee
-        # Since when, by `listened`, a running job's device has said nothing.
+        self._identifiers = context.identifiers
+        self._now = context.now
+        self._observed_seconds = observed_seconds
+        self._refusals = Throttle(REFUSALS_MAX, REFUSALS_SECONDS, context.now)
+        # Since when, by `observed_seconds`, a running job's device has said nothing.
         self._quiet_since: dict[QuietRow, float] = {}
         self._expiring = Sweep("job %s cannot be cancelled", _logger)
 
@@ -311,9 +311,9 @@ class Jobs:
         found = await self._store.read(
             queries.quiet, quiet_since=self._now() - QUIET_SECONDS, limit=QUIET_MAX_JOBS
         )
-        listened = self._listened()
-        self._quiet_since = {row: self._quiet_since.get(row, listened) for row in found}
-        enough = listened - (SILENCE_SECONDS - QUIET_SECONDS)
+        observed = self._observed_seconds()
+        self._quiet_since = {row: self._quiet_since.get(row, observed) for row in found}
+        enough = observed - (SILENCE_SECONDS - QUIET_SECONDS)
         silent = [row for row, since in self._quiet_since.items() if since <= enough]
         taken = 0
         for row in silent[:TAKE_BACK_MAX_JOBS]:
@@ -336,7 +336,7 @@ class Jobs:
             UnavailableError: the store did not answer; the others wait for it.
         """
         now = self._now()
-        before = now - self._waiting_seconds
+        before = now - self._terms.waiting_seconds
 
         async def find(limit: int) -> list[str]:
             return await self._store.read(queries.due_to_expire, created_before=before, limit=limit)
@@ -451,7 +451,7 @@ class Jobs:
         A worker is always paid in credits. Where the buyer holds another currency, the house takes
         that and pays the credits.
         """
-        fee = outcome.gross * self._fee // FEE_WHOLE
+        fee = outcome.gross * self._terms.fee // FEE_WHOLE
         earned = outcome.gross - fee if worker is not None else 0
         await _move(tx, job, outcome, earned, moment.now)
         house = ledger.revenue(Currency(job.currency))

@@ -9,14 +9,14 @@ node, which leases a slice, asks for more in time, and returns what others need 
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from market import ledger
 from market.allowlist import prove
+from market.context import Context
 from market.credentials import matches
 from market.errors import MarketError
-from market.ids import Identifiers
 from market.ledger import TransferIds
 from market.money import Currency, earned
 from market.notices import Notice, Topic
@@ -27,7 +27,7 @@ from storage import ledger as ledger_queries
 from storage.bandwidth import CountsRow, LeaseRow
 from storage.errors import UnavailableError
 from storage.nodes import SeenRow
-from storage.store import Store, Transaction
+from storage.store import Transaction
 
 SLICE_FIRST_BYTES = 1024 * 1024
 SLICE_LEAST_BYTES = 64 * 1024
@@ -103,15 +103,13 @@ class Leases:
     `node_id` is this daemon among several on the database, None when there is only one.
 
     Args:
-        store: where sessions are kept.
-        identifiers: makes identifiers.
-        now: the wall clock, in UTC seconds.
+        context: the store, identifiers and the time.
     """
 
-    def __init__(self, store: Store, identifiers: Identifiers, now: Callable[[], int]) -> None:
-        self._store = store
-        self._identifiers = identifiers
-        self._now = now
+    def __init__(self, context: Context) -> None:
+        self._store = context.store
+        self._identifiers = context.identifiers
+        self._now = context.now
         self.node_id: str | None = None
         # By session: a lease whose writing failed, so that nobody knows whether it was committed.
         self._unsure: dict[str, str] = {}

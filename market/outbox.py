@@ -8,14 +8,14 @@ long as it waits.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from market.ids import Identifiers
+from market.context import Context
 from market.sealing import Sealing
 from storage import outbox as queries
 from storage.outbox import Backlog, OutboxRow
-from storage.store import Store, Transaction
+from storage.store import Transaction
 
 # At a kilobyte each, ten megabytes of the database; a day's e-mails of a busy service.
 WAITING_MAX = 10_000
@@ -46,28 +46,24 @@ class Outbox:
     """What waits to leave by one way.
 
     Args:
-        store: where it waits.
+        context: the store, identifiers and the time.
         sealing: seals it meanwhile.
-        identifiers: makes identifiers.
-        now: the wall clock, in UTC seconds.
         channel: by which way it leaves.
         most: how many may wait; beyond it those go whose share is largest.
     """
 
     def __init__(
         self,
-        store: Store,
+        context: Context,
         sealing: Sealing,
-        identifiers: Identifiers,
-        now: Callable[[], int],
         channel: str,
         *,
         most: int = WAITING_MAX,
     ) -> None:
-        self._store = store
+        self._store = context.store
         self._sealing = sealing
-        self._identifiers = identifiers
-        self._now = now
+        self._identifiers = context.identifiers
+        self._now = context.now
         self._channel = channel
         self._most = most
         self._news = asyncio.Event()

@@ -6,9 +6,9 @@ together, with whatever else that transaction does.
 
 import hashlib
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from market.context import Context
 from market.mail import Message, encoded, mail_share, password_reset, verification
 from market.outbox import Outbox
 from market.throttle import Throttle
@@ -40,16 +40,16 @@ class Proofs:
     """Makes secrets and their e-mails, so many for each person and time.
 
     Args:
+        context: the store, identifiers and the time.
         outbox: where e-mails wait.
         app_url: where the links in them lead.
-        now: the wall clock, in UTC seconds.
     """
 
-    def __init__(self, outbox: Outbox, app_url: str, now: Callable[[], int]) -> None:
+    def __init__(self, context: Context, outbox: Outbox, app_url: str) -> None:
         self._outbox = outbox
         self._app_url = app_url
-        self._now = now
-        self._emails = Throttle(EMAILS_PER_WINDOW, WINDOW_SECONDS, now)
+        self._now = context.now
+        self._emails = Throttle(EMAILS_PER_WINDOW, WINDOW_SECONDS, context.now)
 
     def count(self, key: str) -> None:
         """Count an e-mail that somebody causes.

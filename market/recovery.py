@@ -7,7 +7,6 @@ before is to write the request down. `run` looks later whose address it is.
 
 import hashlib
 import logging
-from collections.abc import Callable
 
 from market.accounts import (
     LOGIN_WINDOW_SECONDS,
@@ -16,6 +15,7 @@ from market.accounts import (
     LoginLimits,
     replace_password,
 )
+from market.context import Context
 from market.errors import Code, MarketError
 from market.mail import mail_share
 from market.outbox import Outbox
@@ -27,7 +27,7 @@ from storage import outbox as outbox_queries
 from storage import users
 from storage.errors import StoreError
 from storage.outbox import OutboxRow
-from storage.store import Store, Transaction
+from storage.store import Transaction
 
 # Requests are answered at once by the daemon that took them; others look for what it left behind.
 LOOK_SECONDS = 5.0
@@ -41,32 +41,30 @@ class Recovery:
     """Sends secrets by mail and accepts them back.
 
     Args:
-        store: where accounts are kept.
+        context: the store, identifiers and the time.
         passwords: hashes new ones.
         proofs: makes the secrets, and their e-mails.
         requests: where requests wait whose address is still to be looked up.
-        now: the wall clock, in UTC seconds.
         accounts: is told whose failed logins are forgotten.
         limits: how often somebody may fail.
     """
 
     def __init__(
         self,
-        store: Store,
+        context: Context,
         passwords: Passwords,
         proofs: Proofs,
         requests: Outbox,
-        now: Callable[[], int],
         accounts: Accounts,
         limits: LoginLimits,
     ) -> None:
         self._accounts = accounts
-        self._failures = Throttle(limits.failures_per_client, LOGIN_WINDOW_SECONDS, now)
-        self._store = store
+        self._failures = Throttle(limits.failures_per_client, LOGIN_WINDOW_SECONDS, context.now)
+        self._store = context.store
         self._passwords = passwords
         self._proofs = proofs
         self._requests = requests
-        self._now = now
+        self._now = context.now
 
     async def resend_verification(self, caller: Caller) -> None:
         """Send the e-mail that confirms an address again, unless it is confirmed.

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from market import idempotency, ledger
+from market.context import Context
 from market.errors import Code, MarketError
 from market.idempotency import Remember, forget
-from market.ids import Identifiers
 from market.ledger import Movement, Transfer, TransferKind
 from market.money import Currency
 from market.throttle import Throttle
 from storage import referrals as queries
 from storage.errors import ConstraintError
 from storage.referrals import ReferralRow, TotalsRow
-from storage.store import Store, Transaction
+from storage.store import Transaction
 
 CODE_CHARACTERS = 8
 APPLY_SECONDS = 30 * 86_400
@@ -94,24 +94,16 @@ class Referrals:
     """The referral programme.
 
     Args:
-        store: where it is kept.
-        identifiers: makes identifiers.
-        now: the wall clock, in UTC seconds.
+        context: the store, identifiers and the time.
         rewards: what a referral earns.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        identifiers: Identifiers,
-        now: Callable[[], int],
-        rewards: Rewards,
-    ) -> None:
-        self._store = store
-        self._identifiers = identifiers
-        self._now = now
+    def __init__(self, context: Context, rewards: Rewards) -> None:
+        self._store = context.store
+        self._identifiers = context.identifiers
+        self._now = context.now
         self.rewards = rewards
-        self._failures = Throttle(FAILURES_MAX, FAILURES_SECONDS, now)
+        self._failures = Throttle(FAILURES_MAX, FAILURES_SECONDS, context.now)
 
     async def standing(self, user_id: str) -> Standing:
         """Return a user's code, made when it is first asked for, and what came of it."""

@@ -3,11 +3,11 @@
 from typing import NamedTuple
 
 from market import ledger
+from market.context import Context
 from market.ledger import TransferKind
 from market.money import Currency
 from storage import ledger as queries
 from storage.ledger import MovedRow
-from storage.store import Store
 
 # Whoever gets something of a capture has earned it; so has who is paid out.
 EARNING = "earning"
@@ -32,11 +32,11 @@ class Wallet:
     """Reads users' wallets.
 
     Args:
-        store: where the ledger is kept.
+        context: the store, identifiers and the time.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, context: Context) -> None:
+        self._store = context.store
 
     async def page(self, user_id: str, *, before: str, limit: int) -> list[Change]:
         """Return what changed of what a user can spend, newest first; it sums to the balance."""

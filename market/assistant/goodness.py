@@ -5,7 +5,7 @@ operator's table. Whatever a photo or its caption says, it can win no more than 
 caps allow.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, NamedTuple
@@ -21,14 +21,14 @@ from market.assistant.chat import LANGUAGE_NAMES, context
 from market.assistant.languages import Language
 from market.assistant.model import ModelError, Question, Schema, Turn
 from market.assistant.phrases import phrase
-from market.ids import Identifiers
+from market.context import Context
 from market.ledger import Movement, Transfer, TransferKind
 from market.money import MICRO, Currency
 from market.photos.decoding import Photo
 from market.photos.likeness import Likeness, Print, bands
 from storage import assistant as queries
 from storage.assistant import PROBES, PayeeRow, PrintRow, RewardRow
-from storage.store import Store, Transaction
+from storage.store import Transaction
 
 DAY_SECONDS = 86_400
 DESCRIPTION_MAX_CHARACTERS = 1_000
@@ -121,9 +121,7 @@ class Goodness:
     """Looks at photos and rewards good deeds.
 
     Args:
-        store: where rewards are kept.
-        identifiers: makes identifiers.
-        now: the wall clock, in UTC seconds.
+        context: the store, identifiers and the time.
         terms: what good deeds earn.
         asking: asks the vision model; None when there is none.
         model: its name on the server.
@@ -131,16 +129,14 @@ class Goodness:
 
     def __init__(
         self,
-        store: Store,
-        identifiers: Identifiers,
-        now: Callable[[], int],
+        context: Context,
         terms: RewardTerms,
         asking: Asking | None,
         model: str,
     ) -> None:
-        self._store = store
-        self._identifiers = identifiers
-        self._now = now
+        self._store = context.store
+        self._identifiers = context.identifiers
+        self._now = context.now
         self._terms = terms
         self._asking = asking
         self._model = model

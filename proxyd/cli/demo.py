@@ -69,32 +69,34 @@ async def prepare(daemon: Daemon) -> str:
     """Fund the account, buy a session in the place of older ones, and return how to use it."""
     token, user_id = await _account(daemon)
     await _fund(daemon)
-    old = await daemon.bandwidth.page(
+    old = await daemon.market.bandwidth.page(
         user_id, status=SessionStatus.ACTIVE, before="", limit=PAGE_MAX_SESSIONS
     )
     for session in old:
-        await daemon.bandwidth.end(user_id, session.id)
-    bought = await daemon.bandwidth.buy(user_id, quota_bytes=SESSION_BYTES, price_per_gb=None)
+        await daemon.market.bandwidth.end(user_id, session.id)
+    bought = await daemon.market.bandwidth.buy(
+        user_id, quota_bytes=SESSION_BYTES, price_per_gb=None
+    )
     return _text(daemon, token, bought)
 
 
 async def _account(daemon: Daemon) -> tuple[str, str]:
     """Log in, as somebody who is made at the first start; no e-mail goes to an invented address."""
     try:
-        login = await daemon.accounts.login(email=EMAIL, password=PASSWORD)
+        login = await daemon.market.accounts.login(email=EMAIL, password=PASSWORD)
     except MarketError as error:
         if error.code is not Code.INVALID_CREDENTIALS:
             raise
         user = await accounts.prepared_user(
-            daemon.passwords,
-            user_id=daemon.identifiers.new(),
+            daemon.market.passwords,
+            user_id=daemon.market.context.identifiers.new(),
             username=USERNAME,
             email=EMAIL,
             password=PASSWORD,
             now=clock.seconds(),
         )
         await daemon.store.write(accounts.add_user, user)
-        login = await daemon.accounts.login(email=EMAIL, password=PASSWORD)
+        login = await daemon.market.accounts.login(email=EMAIL, password=PASSWORD)
     return login.token, login.profile.user_id
 
 
@@ -103,7 +105,7 @@ async def _fund(daemon: Daemon) -> None:
     has = await daemon.store.read(accounts.spendable, EMAIL)
     for currency in Currency:
         if has[currency] < FUNDS:
-            transfer = daemon.identifiers.new()
+            transfer = daemon.market.context.identifiers.new()
             await daemon.store.write(
                 accounts.deposit,
                 email=EMAIL,

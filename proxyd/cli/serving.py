@@ -4,8 +4,9 @@ import os
 from pathlib import Path
 
 from config.settings import Settings
-from proxyd import daemon
+from proxyd.build import build
 from proxyd.cli import demo
+from proxyd.daemon import serve
 from proxyd.loop import runner
 from proxyd.ops.activation import inherited
 from proxyd.ops.sd_notify import ServiceManager
@@ -28,11 +29,11 @@ def run(settings: Settings, path: Path | None, *, with_demo: bool) -> int:
 async def _serve(settings: Settings, path: Path | None, *, with_demo: bool) -> int:
     if with_demo:
         settings = demo.settings_for(settings)
-    built = await daemon.build(settings, inherited(os.environ))
+    built = await build(settings, inherited(os.environ))
 
     async def introduce() -> None:
         if with_demo:
             print(await demo.prepare(built), flush=True)  # noqa: T201 - what a person came for
 
-    await daemon.serve(built, introduce, lambda: reload(built, path), ServiceManager(os.environ))
-    return FAILED if built.has_failed else 0
+    await serve(built, introduce, lambda: reload(built, path), ServiceManager(os.environ))
+    return FAILED if built.tasks.has_failed else 0

@@ -646,7 +646,7 @@ async def test_a_session_whose_time_is_over_is_expired(tmp_path: Path) -> None:
             )
 
         await service.daemon.store.write(age)
-        assert await service.daemon.bandwidth.expire() == 1
+        assert await service.daemon.market.bandwidth.expire() == 1
         assert await listed(service, buyer) == []
         (session,) = await listed(service, buyer, "?status=expired")
         assert session["id"] == bought.id

@@ -88,7 +88,7 @@ async def is_cut(reader: asyncio.StreamReader) -> bool:
 async def test_under_siege_another_address_gets_every_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_tls: bool
 ) -> None:
-    monkeypatch.setattr("proxyd.daemon.api_connections_total", lambda _: PLACES)
+    monkeypatch.setattr("proxyd.slices.api_connections_total", lambda _: PLACES)
     settings: dict[str, Any] = {"limits": {"requests_per_second": 100}}
     trusting = None
     if by_tls:
@@ -188,15 +188,14 @@ async def test_a_network_has_its_share_of_connections_and_makes_room_for_itself(
 async def test_who_is_being_served_makes_room_for_nobody(tmp_path: Path, opened: Open) -> None:
     async with running_in(tmp_path, limits={"api_connections_per_network": 2}) as service:
         http, leave = service.daemon.http, asyncio.Event()
-        ready = service.daemon._ready
+        [health] = [each.handler.__self__ for each in http.routes if each.path == "/readyz"]
+        ready = health._ready
 
         async def waiting() -> bool:
             await leave.wait()
             return await ready()
 
-        for route in http.routes:
-            if route.path == "/readyz":
-                route.handler.__self__._ready = waiting
+        health._ready = waiting
         asked = b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n"
         served = [await opened(service, sent=asked) for _ in range(2)]
         await until(lambda: sum(each._at_work for each in http._server.places) == 2)

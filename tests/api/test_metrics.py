@@ -68,7 +68,7 @@ async def test_what_the_proxy_does_is_counted(service: Service) -> None:
     assert await wrong.log_in(bought.username, "wrong") == 1
     await wrong.close()
     await until(lambda: service.daemon.gateway.connections == 0)
-    await until(lambda: bool(service.daemon.metrics._ledger))
+    await until(lambda: bool(service.daemon.helpers.metrics._ledger))
     after = await scrape(service)
     assert after["proxyd_connections_open", ""] == after["proxyd_tcp_relays", ""] == 0
     assert after["proxyd_relays_total", "tcp"] == 1
@@ -146,7 +146,7 @@ async def test_every_metric_of_the_dashboard_is_there(service: Service) -> None:
     dashboard = json.loads((ROOT / "grafana" / "proxyd.json").read_text())
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     named = set(re.findall(r"\b(?:proxyd|process)_\w+", " ".join(expressions)))
-    await until(lambda: bool(service.daemon.metrics._ledger))
+    await until(lambda: bool(service.daemon.helpers.metrics._ledger))
     async with service.http.get(f"{service.url}/metrics") as response:
         text = await response.text()
     told = {
@@ -170,7 +170,7 @@ async def test_every_metric_of_the_dashboard_is_there(service: Service) -> None:
 
 
 async def test_the_documentation_names_every_metric(service: Service) -> None:
-    await until(lambda: bool(service.daemon.metrics._ledger))
+    await until(lambda: bool(service.daemon.helpers.metrics._ledger))
     async with service.http.get(f"{service.url}/metrics") as response:
         told = set(re.findall(r"^# TYPE (proxyd_\w+)", await response.text(), re.MULTILINE))
     documented = (ROOT / "docs" / "operations.md").read_text()

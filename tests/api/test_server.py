@@ -307,7 +307,7 @@ async def test_who_shows_an_old_session_token_is_told_so(service: Service) -> No
     await service.call("POST", "/auth/logout", token=person.token)
     answer = await service.call("GET", "/auth/me", token=person.token)
     assert answer.body["error"]["message"] == "The login session has ended; log in again."
-    tokens = service.daemon.accounts._tokens
+    tokens = service.daemon.market.accounts._tokens
     claims = Claims(person.user_id, "x", clock.seconds() - tokens.lifetime_seconds)
     old = tokens.sign(claims, token_id="x")
     answer = await service.call("GET", "/auth/me", token=old)
@@ -564,7 +564,7 @@ async def test_a_head_that_does_not_come_is_not_waited_for_forever(
 async def test_of_too_many_connections_the_one_that_waits_longest_makes_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxyd.daemon.api_connections_total", lambda _: 3)
+    monkeypatch.setattr("proxyd.slices.api_connections_total", lambda _: 3)
     async with running_in(tmp_path) as service:
         idle = [
             await asyncio.open_connection("127.0.0.1", service.api_port, local_addr=(source, 0))
@@ -701,7 +701,7 @@ async def test_a_mistake_in_the_program_is_500_without_detail(
     async def fail(**_: object) -> None:
         raise RuntimeError(SECRET)
 
-    monkeypatch.setattr(service.daemon.accounts, "login", fail)
+    monkeypatch.setattr(service.daemon.market.accounts, "login", fail)
     body = {"email": "a@example.com", "password": "b"}
     answer = await service.call("POST", "/auth/login", body)
     refused(answer, 500, "internal_error")

@@ -111,7 +111,7 @@ async def test_a_deposit_is_told_by_its_reference(service: Service) -> None:
             currency=Currency.USD,
             amount=1_500_000,
             reference=reference,
-            transfer_id=service.daemon.identifiers.new(),
+            transfer_id=service.daemon.market.context.identifiers.new(),
             now=clock.seconds(),
         )
     assert await moved(service, person) == [

@@ -129,7 +129,7 @@ async def test_a_silent_name_server_holds_up_neither_addresses_nor_known_names(
 
 
 async def test_the_look_ups_of_one_session_leave_room_for_those_of_another(named: Named) -> None:
-    service, resolver = named.service, named.service.daemon.resolver
+    service, resolver = named.service, named.service.daemon.helpers.resolver
     resolver._places.most = 4
     other = await service.buy(await service.person(usd="10"))
     held = [named.names.has(f"{number}.example", held=True) for number in range(4)]
@@ -153,5 +153,5 @@ async def test_a_daemon_closes_while_names_are_looked_up(tmp_path: Path) -> None
         named.names.has("mute.example", mute=True)
         stuck = asyncio.create_task(named.outcome("mute.example", 80))
         await until(lambda: named.names.times("mute.example") == 1)
-        await named.service.daemon.resolver.close()
+        await named.service.daemon.helpers.resolver.close()
         assert await stuck == GENERAL

@@ -41,7 +41,9 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
 async def buy(service: Service, *allow_ips: str, quota: int = 10**9) -> tuple[Person, Bought]:
     """Return somebody with a session for these addresses, which are proved."""
     person, bought = await order(service, *allow_ips, quota=quota)
-    proved = await service.daemon.leases.prove([(bought.id, each) for each in canonical(allow_ips)])
+    proved = await service.daemon.market.leases.prove(
+        [(bought.id, each) for each in canonical(allow_ips)]
+    )
     assert None not in proved
     return person, bought
 
@@ -97,7 +99,7 @@ async def used(service: Service, person: Person, bought: Bought) -> int:
 
 def counting(service: Service, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
     """Note every question about an address that the store is asked."""
-    leases, asked = service.daemon.leases, []
+    leases, asked = service.daemon.market.leases, []
     find = leases.find_by_address
 
     async def noting(slot: int, address: str) -> str | None:
@@ -372,7 +374,7 @@ async def test_what_somebody_else_has_proved_is_not_asked_for_with_every_connect
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = await order(service, THERE), await order(service, THERE)
-    leases, asked = service.daemon.leases, []
+    leases, asked = service.daemon.market.leases, []
     prove = leases.prove
 
     async def noting(shown: Sequence[tuple[str, str]]) -> list[int | None]:
@@ -404,7 +406,7 @@ async def test_a_store_that_fails_while_an_address_is_proved_is_asked_again(
         raise UnavailableError("gone")
 
     with monkeypatch.context() as patched:
-        patched.setattr(service.daemon.leases, "prove", fail)
+        patched.setattr(service.daemon.market.leases, "prove", fail)
         await log_in(service, bought, source=THERE)
         await until(lambda: bool(failures), "the store has failed")
         assert await pending(service, buyer, bought) == [THERE]
@@ -479,7 +481,7 @@ async def test_no_more_strangers_are_remembered_than_there_is_room_for(
 async def test_a_purchase_while_its_address_is_looked_up_in_vain_lets_in(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leases, found, bought_now = service.daemon.leases, asyncio.Event(), asyncio.Event()
+    leases, found, bought_now = service.daemon.market.leases, asyncio.Event(), asyncio.Event()
     find = leases.find_by_address
 
     async def late(slot: int, address: str) -> str | None:
@@ -503,7 +505,7 @@ async def test_a_session_is_leased_once_however_it_is_opened(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, bought = await buy(service, HERE, THERE)
-    leases, asked, go = service.daemon.leases, [], asyncio.Event()
+    leases, asked, go = service.daemon.market.leases, [], asyncio.Event()
     open_now, find, find_by_address = leases.open, leases.find, leases.find_by_address
     found = []
 
@@ -550,7 +552,7 @@ async def test_a_store_that_does_not_answer_is_not_held_against_a_client(
         raise UnavailableError("gone")
 
     with monkeypatch.context() as patched:
-        patched.setattr(service.daemon.leases, "find_by_address", fail)
+        patched.setattr(service.daemon.market.leases, "find_by_address", fail)
         assert (await told(bought.passwordless_port))[0] == 503
         assert await greeted(bought.passwordless_port) == REFUSED
     assert await greeted(bought.passwordless_port) == ACCEPTED

@@ -105,7 +105,7 @@ async def test_a_session_that_a_jump_expires_is_paid_once(
         assert balance == pytest.approx(10 - 2 * len(BLOCK) / 10**9)
         for jump in (-DAY, 31 * DAY, 0):
             wall.ahead = jump
-            assert await service.daemon.bandwidth.expire() == 0
+            assert await service.daemon.market.bandwidth.expire() == 0
         await service.end(person, bought)
         assert await service.balance(person) == balance
         refused = await Client.open(service.proxy_port)

@@ -160,15 +160,7 @@ async def test_a_purchase_without_money_takes_no_address(market: Market) -> None
 
 async def test_where_there_is_no_such_port_no_address_may_be_named(market: Market) -> None:
     terms = replace(TERMS, passwordless_ports=())
-    bandwidth = Bandwidth(
-        market.store,
-        market.leases,
-        market.traffic,
-        terms,
-        market.identifiers,
-        market.clock.seconds,
-        Bounds(),
-    )
+    bandwidth = Bandwidth(market.context, market.leases, market.traffic, terms, Bounds())
     user = await market.person("100")
     with pytest.raises(MarketError) as caught:
         await bandwidth.buy(user, quota_bytes=GB, price_per_gb=None, allow_ips=[HERE])
@@ -375,15 +367,7 @@ async def test_a_port_that_was_changed_is_told_and_one_that_is_gone_is_not(marke
     for _ in TERMS.passwordless_ports:
         await buy(market, HERE, user=user)
     terms = replace(TERMS, passwordless_ports=(3001,))
-    bandwidth = Bandwidth(
-        market.store,
-        market.leases,
-        market.traffic,
-        terms,
-        market.identifiers,
-        market.clock.seconds,
-        Bounds(),
-    )
+    bandwidth = Bandwidth(market.context, market.leases, market.traffic, terms, Bounds())
     found = await bandwidth.page(user, status=None, before="", limit=10)
     assert [(each.passwordless_port, each.allow_ips) for each in found] == [
         (None, (HERE,)),

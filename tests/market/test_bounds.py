@@ -106,10 +106,7 @@ async def test_bytes_that_are_worth_less_than_a_millionth_are_not_free(market: M
 
 async def test_what_is_sold_for_nothing_costs_nothing(market: Market) -> None:
     terms = replace(TERMS, price_floor=0)
-    sales = Bandwidth(
-        *(market.store, market.leases, market.traffic, terms, market.identifiers),
-        *(market.clock.seconds, Bounds()),
-    )
+    sales = Bandwidth(market.context, market.leases, market.traffic, terms, Bounds())
     user = await market.person("1")
     bought = await sales.buy(user, quota_bytes=GB, price_per_gb=0)
     grant = await market.lease(bought)
@@ -121,10 +118,7 @@ async def test_what_is_sold_for_nothing_costs_nothing(market: Market) -> None:
 
 async def test_an_operator_may_say_what_a_session_must_be_worth(market: Market) -> None:
     terms = replace(TERMS, cost_floor=10_000)
-    sales = Bandwidth(
-        *(market.store, market.leases, market.traffic, terms, market.identifiers),
-        *(market.clock.seconds, Bounds()),
-    )
+    sales = Bandwidth(market.context, market.leases, market.traffic, terms, Bounds())
     user = await market.person("1")
     small = sales.buy(user, quota_bytes=GB // 100 - 1_000, price_per_gb=None)
     assert await refused(small) == (Code.SESSION_TOO_SMALL, "gb")

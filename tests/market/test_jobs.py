@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
 from support.clock import Clock
-from support.market import SWEEP_SECONDS, WAITING_SECONDS, Market
+from support.market import RULES, SWEEP_SECONDS, Market
 
 from market import jobs as jobs_module
 from market import ledger
@@ -120,18 +121,8 @@ async def running(market: Market, buyer: str, worker: str, **changes: Any) -> tu
 
 def restarted(market: Market) -> Jobs:
     """What a new daemon on the same store would run."""
-    seconds = market.clock.seconds
-    devices = Devices(market.store, market.identifiers, seconds, bounds=Bounds())
-    return Jobs(
-        market.store,
-        devices,
-        market.identifiers,
-        seconds,
-        market.clock.steady,
-        fee=1_000,
-        waiting_seconds=WAITING_SECONDS,
-        bounds=Bounds(),
-    )
+    devices = Devices(market.context, Bounds())
+    return Jobs(market.context, devices, market.clock.steady, RULES.jobs, Bounds())
 
 
 async def test_a_new_job_waits_and_holds_exactly_its_price(market: Market) -> None:
@@ -816,9 +807,7 @@ async def test_a_daemon_whose_clock_is_behind_hears_for_one_whose_clock_is_right
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id, device = await running(market, buyer, worker)
     behind = Clock(market.clock.now)
-    elsewhere = Devices(
-        market.store, market.identifiers, behind.seconds, is_shared=True, bounds=Bounds()
-    )
+    elsewhere = Devices(replace(market.context, now=behind.seconds), Bounds(), is_shared=True)
     market.clock.jump(HOUR)
     for _ in range(2 * SILENCE // 30):
         behind.now += 30

@@ -1,6 +1,7 @@
 """Leases: what is handed out never passes what was sold, and only what was used is billed."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from support.market import Market
@@ -201,7 +202,7 @@ async def test_a_lease_whose_opening_was_not_confirmed_keeps_nobody_out(
     """The store commits and goes away before it says so, and is not back at once."""
     _, bought = await buy(market)
     store = Interrupted(market.store, failures)
-    leases = Leases(store, market.identifiers, market.clock.seconds)
+    leases = Leases(replace(market.context, store=store))
     for _ in range(failures):
         with pytest.raises(UnavailableError):
             await leases.open(bought.session_id)
@@ -215,7 +216,7 @@ async def test_a_lease_that_nobody_is_sure_of_is_given_back_though_nobody_asks_a
     market: Market, failures: int
 ) -> None:
     _, bought = await buy(market)
-    leases = Leases(Interrupted(market.store, failures), market.identifiers, market.clock.seconds)
+    leases = Leases(replace(market.context, store=Interrupted(market.store, failures)))
     with pytest.raises(UnavailableError):
         await leases.open(bought.session_id)
     assert (await stored(market, bought)).bytes_leased == GB

@@ -6,6 +6,7 @@ import pytest
 from support.clock import Clock
 
 from market import outbox
+from market.context import Context
 from market.ids import Identifiers
 from market.outbox import Item, Outbox
 from market.sealing import Sealing
@@ -18,9 +19,8 @@ DAY = 86_400
 
 
 def opened(store: Store, clock: Clock, key: bytes = KEY, most: int = 10_000) -> Outbox:
-    identifiers = Identifiers(clock.milliseconds)
-    sealing = Sealing(key, b"outbox")
-    return Outbox(store, sealing, identifiers, clock.seconds, "mail", most=most)
+    context = Context(store, Identifiers(clock.milliseconds), clock.seconds)
+    return Outbox(context, Sealing(key, b"outbox"), "mail", most=most)
 
 
 @pytest.fixture

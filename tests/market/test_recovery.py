@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from support.market import Market
+from support.market import SEALING, Market
 from support.statements import counted
 from support.waiting import until
 
@@ -14,6 +14,7 @@ from market import passwords
 from market.accounts import Caller, LoginLimits
 from market.errors import Code, MarketError
 from market.mail import Message, decoded
+from market.outbox import Outbox
 from market.recovery import Recovery
 from storage.errors import StoreError
 from storage.store import Transaction
@@ -56,11 +57,10 @@ def letters(market: Market) -> Letters:
 def opened(market: Market) -> Recovery:
     """Return what one daemon does about proofs."""
     return Recovery(
-        market.store,
+        market.context,
         market.passwords,
-        market.proofs,
-        market.outbox("forgotten password"),
-        market.clock.seconds,
+        market.recovery._proofs,
+        Outbox(market.context, SEALING, "forgotten password"),
         market.accounts,
         LoginLimits(),
     )
@@ -370,7 +370,10 @@ async def test_a_known_address_costs_the_answer_what_an_unknown_one_does(
 async def test_a_request_is_answered_by_one_daemon_if_two_look(
     market: Market, letters: Letters, token: str
 ) -> None:
-    requests, daemons = market.outbox("forgotten password"), [opened(market), opened(market)]
+    requests, daemons = (
+        Outbox(market.context, SEALING, "forgotten password"),
+        [opened(market), opened(market)],
+    )
     before = await letters.look()
     await daemons[0].forgot(EMAIL)
     running = [asyncio.create_task(each.run()) for each in daemons]

@@ -76,7 +76,7 @@ def programme(market: Market, **changes: Any) -> Referrals:
     """Return a programme with other terms, which registrations of the market also go by."""
     rewards = replace(REWARDS, **changes)
     market.accounts._rewards = rewards
-    return Referrals(market.store, market.identifiers, market.clock.seconds, rewards)
+    return Referrals(market.context, rewards)
 
 
 async def count(tx: Transaction, table: str) -> int:

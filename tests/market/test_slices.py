@@ -123,7 +123,7 @@ class Slices(RuleBasedStateMachine):
 
     async def _lease(self, number: int) -> None:
         self.births += 1
-        leases = Leases(self.store, self.market.identifiers, self.clock.seconds)
+        leases = Leases(self.market.context)
         leases.node_id = f"node-{self.births}"
         await self.store.write(nodes.register, leases.node_id, self.clock.seconds())
         grant = await leases.open(self.bought.session_id)

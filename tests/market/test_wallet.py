@@ -10,12 +10,12 @@ from market.deploys import NewDeploy
 from market.jobs import NewJob
 from market.ledger import TransferKind
 from market.money import GB, MICRO, Currency
-from market.wallet import WORDS, Wallet
+from market.wallet import WORDS
 from storage.store import Transaction
 
 
 async def test_a_wallet_in_pages_sums_to_its_balance(market: Market) -> None:
-    user, wallet = await market.person(usd="3", credit="100"), Wallet(market.store)
+    user, wallet = await market.person(usd="3", credit="100"), market.wallet
     await market.person(usd="5", credit="5")
     jobs = [
         await market.jobs.create(user, NewJob("x", "script", number * MICRO, 1, "", ""))

@@ -1,7 +1,5 @@
 """The daemon's own loops go on whatever one turn of them meets."""
 
-import asyncio
-
 import pytest
 from support.service import Service
 from support.waiting import until
@@ -22,10 +20,8 @@ async def test_a_sweep_that_fails_is_told_once_and_tried_again(
             raise outcome
         done.append(None)
 
-    sweeping = asyncio.create_task(service.daemon._sweep(0, sweep, "lost things"))
+    service.daemon.tasks.every(0, "lost", sweep, "lost things")
     await until(lambda: len(done) >= 3, "it goes on")
-    sweeping.cancel()
-    await asyncio.gather(sweeping, return_exceptions=True)
     told = [each for each in caplog.records if "lost things wait" in each.getMessage()]
     assert len(told) == 2
-    assert not service.daemon.has_failed
+    assert not service.daemon.tasks.has_failed

@@ -8,7 +8,8 @@ import sys
 import uvloop
 
 from config.load import load
-from proxyd import daemon
+from proxyd.build import build
+from proxyd.daemon import serve
 from proxyd.ops import logs
 from proxyd.ops.sd_notify import ServiceManager
 
@@ -16,13 +17,13 @@ from proxyd.ops.sd_notify import ServiceManager
 async def _serve() -> None:
     settings = load(None, os.environ)
     logs.set_up(settings.log.level, settings.log.format)
-    built = await daemon.build(settings)
+    built = await build(settings)
 
     async def observe() -> None:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGUSR1, tell)
 
-    await daemon.serve(built, observe, lambda: None, ServiceManager(os.environ))
+    await serve(built, observe, lambda: None, ServiceManager(os.environ))
 
 
 def tell() -> None:

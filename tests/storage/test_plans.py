@@ -21,7 +21,6 @@ from market.bounds import Bounds
 from market.jobs import NewJob
 from market.money import GB, MICRO
 from market.states import JobStatus, SessionStatus
-from market.wallet import Wallet
 from storage import bandwidth, idempotency, ledger, nodes, users
 from storage.open import open_store
 from storage.store import Transaction
@@ -179,7 +178,7 @@ async def marketplace(market: Market, status: JobStatus | None, job_type: str) -
 
 
 async def wallet(market: Market, buyer: str, before: str) -> None:
-    await Wallet(market.store).page(buyer, before=before, limit=101)
+    await market.wallet.page(buyer, before=before, limit=101)
 
 
 async def trade(market: Market, buyer: str) -> None:

@@ -4,20 +4,19 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from decimal import Decimal
 
-from market import accounts
-from market.accounts import Accounts, LoginLimits
-from market.bandwidth import Bandwidth, Purchase, Terms
+from market import accounts, market
+from market.accounts import LoginLimits
+from market.bandwidth import Purchase, Terms
 from market.bounds import Bounds
-from market.deploys import Deploys, Rates
-from market.devices import Devices
+from market.context import Context
+from market.deploys import Rates
 from market.ids import Identifiers
-from market.jobs import Jobs
+from market.jobs import Jobs, JobTerms
 from market.leases import Grant, Leases, Usage, hold_of
+from market.market import Keys, Rules
 from market.money import Currency, micro
-from market.outbox import Outbox
 from market.passwords import Passwords
-from market.proofs import Proofs
-from market.referrals import Referrals, Rewards
+from market.referrals import Rewards
 from market.sealing import Sealing
 from market.states import SessionStatus
 from market.tokens import Tokens
@@ -38,7 +37,17 @@ SWEEP_SECONDS = 15
 WAITING_SECONDS = 30 * 86_400
 
 REWARDS = Rewards(referrer=50_000_000, referred=25_000_000)
-RATES = Rates(by_model={"a100": 1_500_000}, default=1_000_000, credit=10_000)
+RULES = Rules(
+    terms=TERMS,
+    jobs=JobTerms(fee=1_000, waiting_seconds=WAITING_SECONDS),
+    rates=Rates(by_model={"a100": 1_500_000}, default=1_000_000, credit=10_000),
+    rewards=REWARDS,
+    bounds=Bounds(),
+    login_limits=LoginLimits(),
+    app_url="https://app.example.com",
+)
+SECRET = b"k" * 40
+SEALING = Sealing(SECRET, b"outbox")
 
 
 class NoTraffic:
@@ -69,51 +78,25 @@ class NoTraffic:
         self.settled += 1
 
 
-class Market:
-    """Everything that sells, over one store."""
+class Market(market.Market):
+    """The marketplace as the daemon builds it, over one store and a clock that tests set."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self.store = store
         self.clock = clock
         self.identifiers = Identifiers(clock.milliseconds)
-        self.passwords = Passwords(time_cost=1, memory_kib=64)
-        self.tokens = Tokens(b"k" * 40, lifetime_seconds=86_400)
-        self.emails = self.outbox("mail")
-        self.proofs = Proofs(self.emails, "https://app.example.com", clock.seconds)
-        self.accounts = Accounts(
-            store,
-            self.passwords,
-            self.tokens,
-            self.identifiers,
-            clock.seconds,
-            LoginLimits(),
-            REWARDS,
-            self.proofs,
-        )
-        self.referrals = Referrals(store, self.identifiers, clock.seconds, REWARDS)
-        self.devices = Devices(store, self.identifiers, clock.seconds, bounds=Bounds())
-        self.jobs = Jobs(
-            store,
-            self.devices,
-            self.identifiers,
-            clock.seconds,
-            clock.steady,
-            fee=1_000,
-            waiting_seconds=WAITING_SECONDS,
-            bounds=Bounds(),
-        )
-        self.deploys = Deploys(store, self.jobs, self.identifiers, clock.seconds, RATES)
-        self.leases = Leases(store, self.identifiers, clock.seconds)
+        self.tokens = Tokens(SECRET, lifetime_seconds=86_400)
         self.traffic = NoTraffic()
-        self.bandwidth = Bandwidth(
-            store, self.leases, self.traffic, TERMS, self.identifiers, clock.seconds, Bounds()
+        context = Context(store, self.identifiers, clock.seconds)
+        super().__init__(
+            context,
+            RULES,
+            Keys(Passwords(time_cost=1, memory_kib=64), self.tokens, SEALING),
+            leases=Leases(context),
+            traffic=self.traffic,
+            observed_seconds=clock.steady,
         )
         self._people = 0
-
-    def outbox(self, channel: str) -> Outbox:
-        """Return what waits to leave by one way."""
-        sealing = Sealing(b"k" * 40, b"outbox")
-        return Outbox(self.store, sealing, self.identifiers, self.clock.seconds, channel)
 
     async def lease(self, bought: Purchase) -> Grant | None:
         """Lease a session as its meter does when a client shows its credentials."""

@@ -48,4 +48,4 @@ def look_names_up_by(monkeypatch: pytest.MonkeyPatch, resolver: Resolver) -> Non
     def build(meter: object, _: Resolver, *others: object, **named: object) -> Gateway:
         return Gateway(meter, resolver, *others, **named)
 
-    monkeypatch.setattr("proxyd.daemon.Gateway", build)
+    monkeypatch.setattr("proxyd.build.Gateway", build)

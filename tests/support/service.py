@@ -17,7 +17,7 @@ from config.settings import Settings
 from market import accounts
 from market.audit import audit_ledger
 from market.money import Currency, micro
-from proxyd import daemon
+from proxyd.build import build
 from proxyd.daemon import Daemon
 from proxyd.loop import clock
 from proxyd.ops.listening import bound_port
@@ -166,7 +166,7 @@ class Service:
     async def fund(self, email: str, amount: str, currency: Currency = Currency.USD) -> None:
         """Pay money into an account."""
         if Decimal(amount):
-            transfer = self.daemon.identifiers.new()
+            transfer = self.daemon.market.context.identifiers.new()
             await self.daemon.store.write(
                 accounts.deposit,
                 email=email,
@@ -250,7 +250,7 @@ class Service:
 @asynccontextmanager
 async def running(settings: Settings) -> AsyncIterator[Service]:
     """Run a daemon; at the end it is drained and its ledger audited by whoever wants to."""
-    built = await daemon.build(settings)
+    built = await build(settings)
     try:
         await built.start()
     except BaseException:

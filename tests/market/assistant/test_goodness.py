@@ -25,7 +25,6 @@ from market.ledger import Movement, Transfer, TransferKind
 from market.money import MICRO, Currency
 from market.photos import decoding
 from market.photos.decoding import Photo
-from market.wallet import Wallet
 from storage import ledger as ledger_queries
 from storage import users
 from storage.store import Store, Transaction
@@ -61,8 +60,7 @@ def goodness(market: Market, *answers: Any, terms: RewardTerms = TERMS) -> Goodn
     asking = None
     if answers:
         asking = Asking(ScriptedModel(*answers), Slots(200), seconds=20)
-    now = market.clock.seconds
-    return Goodness(market.store, market.identifiers, now, terms, asking, "eye")
+    return Goodness(market.context, terms, asking, "eye")
 
 
 async def caller_of(market: Market, user_id: str) -> Caller:
@@ -102,7 +100,7 @@ async def test_a_reward_stands_in_the_wallet_by_its_word_without_an_internal_key
 ) -> None:
     user = await market.person()
     await look(goodness(market, saying()), market, photo(1), user)
-    [change] = await Wallet(market.store).page(user, before="", limit=10)
+    [change] = await market.wallet.page(user, before="", limit=10)
     assert change.kind == "reward"
     assert change.reference.startswith("photo:")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.service import settings_for
 
-from proxyd.daemon import Listeners
+from proxyd.listeners import Listeners
 from proxyd.ops.listening import (
     BACKLOG,
     CannotListenError,

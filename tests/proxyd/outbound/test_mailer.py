@@ -12,6 +12,7 @@ from support.mailbox import Mailbox, emails_waiting, smtp, until_no_email_waits
 from support.ports import closed_port
 from support.waiting import until
 
+from market.context import Context
 from market.ids import Identifiers
 from market.mail import Message, encoded, mail_share, password_reset, verification
 from market.outbox import FIRST_PAUSE_SECONDS, Outbox
@@ -46,9 +47,8 @@ class Post:
 
     def opened(self) -> Outbox:
         """Return the outbox as one more daemon opens it."""
-        identifiers = Identifiers(self.clock.milliseconds)
-        sealing = Sealing(b"k" * 40, b"outbox")
-        return Outbox(self.store, sealing, identifiers, self.clock.seconds, "mail")
+        context = Context(self.store, Identifiers(self.clock.milliseconds), self.clock.seconds)
+        return Outbox(context, Sealing(b"k" * 40, b"outbox"), "mail")
 
     async def put(self, *messages: Message) -> None:
         """Put e-mails, as one that was just written down."""

@@ -1,0 +1,45 @@
+"""The table of routes: every endpoint of the API, from a marketplace."""
+
+from collections.abc import Awaitable, Callable
+
+from api.accounts import AccountRoutes
+from api.assistant import AssistantRoutes
+from api.bandwidth import BandwidthRoutes
+from api.deploys import DeployRoutes
+from api.health import HealthRoutes
+from api.jobs import JobRoutes
+from api.referrals import ReferralRoutes
+from api.response_cache import Answers
+from api.routes import Route
+from api.wallet import WalletRoutes
+from api.workers import WorkerRoutes
+from market.market import Market
+
+
+def routes(
+    market: Market,
+    assistant: AssistantRoutes,
+    *,
+    ready: Callable[[], Awaitable[bool]],
+    app_url: str,
+) -> list[Route]:
+    """Return every endpoint; a new one is added to the file of its resource, or that file here.
+
+    Args:
+        market: the marketplace.
+        assistant: the routes of the assistant, which asks a model.
+        ready: says whether the store is reachable and the listeners are up.
+        app_url: where referral links lead.
+    """
+    responses = Answers(market.context.store.version)
+    return [
+        *HealthRoutes(ready).table(),
+        *AccountRoutes(market.accounts, market.recovery).table(),
+        *BandwidthRoutes(market.bandwidth).table(),
+        *WorkerRoutes(market.devices, market.jobs).table(),
+        *JobRoutes(market.jobs, responses).table(),
+        *ReferralRoutes(market.referrals, app_url).table(),
+        *DeployRoutes(market.deploys).table(),
+        *assistant.table(),
+        *WalletRoutes(market.wallet).table(),
+    ]

@@ -1,0 +1,30 @@
+"""What every service of the marketplace works with: a store, identifiers, the time."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Self
+
+from market.ids import Identifiers
+from storage.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Handed to every service first; a service keeps of it what it uses.
+
+    Args:
+        store: the database in which the marketplace is kept.
+        identifiers: makes the identifiers of new rows.
+        now: the wall clock, in whole UTC seconds; tests set it.
+    """
+
+    store: Store
+    identifiers: Identifiers
+    now: Callable[[], int]
+
+    def set_aside(self) -> Self:
+        """Return the same over the connections that are reserved for leases and counts.
+
+        A client with a session must not wait for what the API asks of the store.
+        """
+        return replace(self, store=self.store.set_aside())

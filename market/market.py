@@ -1,0 +1,97 @@
+"""The marketplace: every service, built once, by the same code for the daemon and for tests.
+
+A new service is a line here, and a line of `api.app.routes` for its endpoints.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from market.accounts import Accounts, LoginLimits
+from market.bandwidth import Bandwidth, Terms, Traffic
+from market.bounds import Bounds
+from market.context import Context
+from market.deploys import Deploys, Rates
+from market.devices import Devices
+from market.jobs import Jobs, JobTerms
+from market.leases import Leases
+from market.outbox import Outbox
+from market.passwords import Passwords
+from market.proofs import Proofs
+from market.recovery import Recovery
+from market.referrals import Referrals, Rewards
+from market.sealing import Sealing
+from market.tokens import Tokens
+from market.wallet import Wallet
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the operator decides about the marketplace, a slice for each service.
+
+    `app_url` is where the links in e-mails lead.
+    """
+
+    terms: Terms
+    jobs: JobTerms
+    rates: Rates
+    rewards: Rewards
+    bounds: Bounds
+    login_limits: LoginLimits
+    app_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """What people and e-mails are kept safe with: hashing, signing, sealing."""
+
+    passwords: Passwords
+    tokens: Tokens
+    sealing: Sealing
+
+
+class Market:
+    """Every service of the marketplace.
+
+    Metering comes between the leases, which it spends, and the sessions, which are sold by what it
+    says of live traffic: so `leases` are built first, then the meter, then this.
+
+    Args:
+        context: the store, identifiers and the time.
+        rules: what the operator decides.
+        keys: hash passwords, sign tokens, seal e-mails that wait.
+        leases: grant the bytes of sessions.
+        traffic: the live counters.
+        observed_seconds: for how many seconds this daemon has been there to hear devices.
+        is_shared: whether other daemons work on the same store.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        rules: Rules,
+        keys: Keys,
+        *,
+        leases: Leases,
+        traffic: Traffic,
+        observed_seconds: Callable[[], float],
+        is_shared: bool = False,
+    ) -> None:
+        passwords, limits, bounds = keys.passwords, rules.login_limits, rules.bounds
+        self.context = context
+        self.passwords = passwords
+        self.emails = Outbox(context, keys.sealing, "mail")
+        proofs = Proofs(context, self.emails, rules.app_url)
+        forgotten = Outbox(context, keys.sealing, "forgotten password")
+        self.accounts = Accounts(context, passwords, keys.tokens, limits, rules.rewards, proofs)
+        self.recovery = Recovery(context, passwords, proofs, forgotten, self.accounts, limits)
+        self.wallet = Wallet(context)
+        self.referrals = Referrals(context, rules.rewards)
+        self.leases = leases
+        self.bandwidth = Bandwidth(context, leases, traffic, rules.terms, bounds)
+        self.devices = Devices(context, bounds, is_shared=is_shared)
+        self.jobs = Jobs(context, self.devices, observed_seconds, rules.jobs, bounds)
+        self.deploys = Deploys(context, self.jobs, rules.rates)
+
+    def change_bounds(self, bounds: Bounds) -> None:
+        """Hold each user to other bounds from now on; nothing that is open is ended."""
+        self.bandwidth.bounds = self.devices.bounds = self.jobs.bounds = bounds

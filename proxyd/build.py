@@ -1,0 +1,311 @@
+"""Building the daemon from settings: the one place that knows every class.
+
+What a part needs of the settings is made in `slices`; when it runs is said in `daemon`.
+"""
+
+import logging
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+
+from api.app import routes
+from api.assistant import AssistantRoutes
+from api.landing import landing_pages
+from api.metrics import Exposition
+from api.server import HttpServer
+from config.settings import Settings
+from market.assistant.asking import Asking, Slots
+from market.assistant.builtin import Offer, Responder
+from market.assistant.chat import Chat
+from market.assistant.goodness import Goodness
+from market.context import Context
+from market.idempotency import Seal
+from market.ids import Identifiers
+from market.leases import Leases
+from market.market import Keys, Market
+from market.money import micro
+from market.passwords import Passwords
+from market.photos.decoding import Photos
+from market.sealing import Sealing
+from market.throttle import Throttle
+from market.tokens import Tokens
+from proxyd import __version__, slices
+from proxyd.daemon import TAKE_BACK_CHECK_SECONDS, Daemon, Helpers
+from proxyd.egress.own import OwnAddresses
+from proxyd.egress.resolve import DnsResolver
+from proxyd.gateway import Gateway
+from proxyd.limits import raise_descriptors
+from proxyd.listeners import Listeners
+from proxyd.loop import clock
+from proxyd.metering.lease_slices import Fence
+from proxyd.metering.meter import Meter
+from proxyd.metering.node import Node
+from proxyd.metering.shared_meter import SharedMeter
+from proxyd.ops.access_log import AccessLog
+from proxyd.ops.activation import Held
+from proxyd.ops.listening import bound_port
+from proxyd.ops.metrics import Metrics, Sources
+from proxyd.ops.signing_key import exposed_files, signing_key
+from proxyd.ops.timed_store import TimedStore
+from proxyd.outbound.chat_model import OpenAiModel
+from proxyd.outbound.mailer import LogTransport, Mailer
+from proxyd.outbound.smtp import SmtpServer, SmtpTransport
+from proxyd.tasks import REAP_CHECK_SECONDS
+from storage.errors import StoreError
+from storage.open import open_store
+from storage.store import Store, probe
+
+HOUR_SECONDS = 3_600
+MINUTE_SECONDS = 60
+
+_logger = logging.getLogger("daemon")
+
+
+async def build(settings: Settings, held: Held = MappingProxyType({})) -> Daemon:
+    """Bind, open the store, and build the daemon; whatever fails leaves nothing open.
+
+    Args:
+        settings: what the operator wants.
+        held: sockets that the service manager has bound, by what they are for.
+
+    Raises:
+        CannotListenError, CannotOpenError, SigningKeyError, CannotRecordError, SettingsError: why,
+            in its message.
+    """
+    listeners = Listeners.open(settings, held)
+    try:
+        store = await open_store(settings.storage.url, pool_size=settings.storage.pool_size)
+    except BaseException:
+        listeners.close()
+        raise
+    access_log = None
+    try:
+        key = signing_key(settings)
+        for warning in exposed_files(settings):
+            _logger.warning("%s", warning)
+        access_log = _access_log(settings, key)
+        daemon = _daemon(settings, listeners, store, key, access_log)
+        await store.claim(lambda: daemon.tasks.stop_daemon("the claim on the database is lost"))
+    except BaseException:
+        if access_log is not None:
+            access_log.close()
+        listeners.close()
+        await store.close()
+        raise
+    return daemon
+
+
+def _daemon(
+    settings: Settings,
+    listeners: Listeners,
+    store: Store,
+    key: bytes,
+    access_log: AccessLog | None,
+) -> Daemon:
+    """Return the daemon: leases, then the meter that spends them, then all that sells and serves.
+
+    Args:
+        settings: what the operator wants.
+        listeners: the sockets to serve on.
+        store: an open store.
+        key: what session tokens are signed with, and other keys are derived from.
+        access_log: takes records of proxied connections, if they are wanted.
+    """
+    store = timed = TimedStore(store)
+    context = Context(store, Identifiers(clock.milliseconds), clock.seconds)
+    leases = Leases(context.set_aside())
+    meter, node = _metering(settings, context, leases)
+    observed_time = clock.ObservedTime(clock.boottime, 2 * TAKE_BACK_CHECK_SECONDS)
+    app_url = slices.app_url(settings, bound_port(listeners.api))
+    terms = slices.terms(settings, bound_port(listeners.proxy), listeners.passwordless_ports)
+    market = Market(
+        context,
+        slices.rules(settings, terms, app_url),
+        _keys(settings, key),
+        leases=leases,
+        traffic=meter,
+        observed_seconds=observed_time.seconds,
+        is_shared=node is not None,
+    )
+    egress, own_addresses = settings.egress, OwnAddresses()
+    resolver = DnsResolver(egress.nameservers, lookup_seconds=egress.lookup_seconds)
+    gateway = Gateway(
+        meter,
+        resolver,
+        slices.policy(settings, own_addresses),
+        slices.limits(settings, raise_descriptors()),
+        slices.public_address(settings),
+        access_log.put if access_log is not None else None,
+    )
+    helpers = Helpers(
+        resolver=resolver,
+        own_addresses=own_addresses,
+        model=_model(settings),
+        photos=Photos(slices.photo_limits(settings)),
+        mailer=Mailer(market.emails, _transport(settings), is_alone=node is None),
+        metrics=Metrics(
+            Sources(gateway, meter, timed, lambda: market.emails.waiting, access_log, __version__)
+        ),
+        access_log=access_log,
+    )
+    return Daemon(
+        settings,
+        listeners,
+        store=store,
+        market=market,
+        meter=meter,
+        node=node,
+        gateway=gateway,
+        http=_http(settings, key, market, gateway, helpers, app_url),
+        helpers=helpers,
+        observed_time=observed_time,
+    )
+
+
+def _metering(settings: Settings, context: Context, leases: Leases) -> tuple[Meter, Node | None]:
+    """Return what counts bytes, and this daemon among others where there may be others."""
+    limits, timeout = settings.limits, settings.cluster.node_timeout_seconds
+    link = context.store.link(timeout)
+    if link is None:
+        meter = Meter(
+            leases,
+            context.now,
+            connections_per_session=limits.connections_per_session,
+            bytes_per_second=limits.session_bytes_per_second,
+        )
+        return meter, None
+    fence = Fence(clock.boottime)
+    shared = SharedMeter(
+        leases,
+        context.now,
+        fence,
+        connections_per_session=limits.connections_per_session,
+        bytes_per_second=limits.session_bytes_per_second,
+    )
+    node = Node(
+        link,
+        leases,
+        shared,
+        fence,
+        context.identifiers,
+        clock.boottime,
+        clock.ObservedTime(clock.boottime, 2 * REAP_CHECK_SECONDS),
+        timeout_seconds=timeout,
+    )
+    return shared, node
+
+
+def _keys(settings: Settings, key: bytes) -> Keys:
+    auth = settings.auth
+    return Keys(
+        Passwords(time_cost=auth.argon2_time_cost, memory_kib=auth.argon2_memory_kib),
+        Tokens(key, lifetime_seconds=auth.token_hours * HOUR_SECONDS),
+        Sealing(key, b"outbox"),
+    )
+
+
+def _http(
+    settings: Settings,
+    key: bytes,
+    market: Market,
+    gateway: Gateway,
+    helpers: Helpers,
+    app_url: str,
+) -> HttpServer:
+    """Return the API: its routes, and how it serves them."""
+    api, context = settings.api, market.context
+    return HttpServer(
+        routes(
+            market,
+            _assistant(settings, market, helpers),
+            ready=partial(is_ready, gateway, context.store),
+            app_url=app_url,
+        ),
+        authenticate=market.accounts.authenticate,
+        authenticate_worker=market.devices.authenticate,
+        body_max_bytes=api.body_max_bytes,
+        version=__version__,
+        base_url=api.base_url,
+        seal=Seal(key),
+        now=context.now,
+        limits=slices.api_limits(settings, raise_descriptors()),
+        trusted_proxies=api.trusted_proxies,
+        more_pages={} if api.app_url else landing_pages(),
+        exposition=Exposition(helpers.metrics.render, api.metrics_allow),
+    )
+
+
+async def is_ready(gateway: Gateway, store: Store) -> bool:
+    """Say whether new clients of the proxy are accepted, and the store answers."""
+    if not gateway.is_listening:
+        return False
+    try:
+        await store.read(probe)
+    except StoreError:
+        return False
+    return True
+
+
+def _assistant(settings: Settings, market: Market, helpers: Helpers) -> AssistantRoutes:
+    """Return the routes of the assistant, with a model where one is configured."""
+    assistant, context = settings.assistant, market.context
+    slots = Slots(assistant.concurrency, assistant.concurrency_per_caller)
+
+    def asking(model: str) -> Asking | None:
+        if not model:
+            return None
+        return Asking(helpers.model, slots, seconds=assistant.timeout_seconds)
+
+    responder = Responder(
+        market.bandwidth,
+        market.jobs,
+        market.devices,
+        market.referrals,
+        Offer(micro(settings.market.price_per_gb_default_usd)),
+    )
+    goodness = Goodness(
+        context,
+        slices.reward_terms(settings),
+        asking(assistant.vision_model),
+        assistant.vision_model,
+    )
+    return AssistantRoutes(
+        Chat(responder, asking(assistant.model), assistant.model),
+        helpers.photos,
+        goodness,
+        Throttle(assistant.requests_per_minute, MINUTE_SECONDS, context.now),
+        photo_max_bytes=assistant.photo_max_bytes,
+    )
+
+
+def _model(settings: Settings) -> OpenAiModel:
+    assistant = settings.assistant
+    return OpenAiModel(
+        assistant.base_url,
+        assistant.api_key,
+        max_tokens=assistant.reply_max_tokens,
+        connections=assistant.concurrency,
+    )
+
+
+def _transport(settings: Settings) -> LogTransport | SmtpTransport:
+    mail = settings.mail
+    if not mail.host:
+        return LogTransport()
+    return SmtpTransport(
+        SmtpServer(mail.host, mail.port, mail.username, mail.password, mail.tls, mail.sender)
+    )
+
+
+def _access_log(settings: Settings, key: bytes) -> AccessLog | None:
+    access_log = settings.access_log
+    if not access_log.folder:
+        return None
+    return AccessLog(
+        Path(access_log.folder),
+        target=access_log.target,
+        client=access_log.client,
+        keep_days=access_log.keep_days,
+        key=key,
+        now=clock.seconds,
+    )

@@ -1,0 +1,213 @@
+"""Settings as each part wants them: pure functions, the same at the start and at a reload.
+
+No room but this one reads settings. A part that needs one gets a slice: a value of its own type, in
+its own units (money in millionths, times in seconds).
+"""
+
+from collections.abc import Sequence
+from ipaddress import ip_address
+
+from api.limits import Limits as ApiLimits
+from config.settings import Settings
+from market.accounts import LoginLimits
+from market.assistant.goodness import RewardTerms
+from market.bandwidth import Terms
+from market.bounds import Bounds
+from market.deploys import Rates
+from market.jobs import JobTerms
+from market.market import Rules
+from market.money import micro
+from market.photos.decoding import PhotoLimits
+from market.referrals import Rewards
+from proxyd.egress.own import OwnAddresses
+from proxyd.egress.policy import Policy
+from proxyd.limits import (
+    Limits,
+    api_connections_total,
+    associations_total,
+    connections_total,
+    pipes_total,
+    racers_total,
+)
+from proxyd.ops.listening import format_address
+from proxyd.wire.events import Address
+
+DAY_SECONDS = 86_400
+
+
+def rules(settings: Settings, session_terms: Terms, app_url: str) -> Rules:
+    """Return what the operator decides about the marketplace.
+
+    Args:
+        settings: all of them.
+        session_terms: as `terms` returns them.
+        app_url: as `app_url` returns it.
+    """
+    return Rules(
+        terms=session_terms,
+        jobs=job_terms(settings),
+        rates=rates(settings),
+        rewards=rewards(settings),
+        bounds=bounds(settings),
+        login_limits=login_limits(settings),
+        app_url=app_url,
+    )
+
+
+def terms(settings: Settings, proxy_port: int, passwordless_ports: Sequence[int]) -> Terms:
+    """Return what sessions cost, and what their buyers dial.
+
+    Args:
+        settings: all of them.
+        proxy_port: the port that the proxy is bound to.
+        passwordless_ports: those it is bound to where addresses stand for passwords.
+    """
+    market, proxy = settings.market, settings.proxy
+    public_ports = proxy.public_passwordless_ports or passwordless_ports
+    return Terms(
+        price_default=micro(market.price_per_gb_default_usd),
+        price_floor=micro(market.price_per_gb_floor_usd),
+        lifetime_seconds=market.session_days * DAY_SECONDS,
+        public_host=proxy.public_host or proxy.host,
+        public_port=proxy.public_port or proxy_port,
+        passwordless_ports=tuple(
+            public or bound for public, bound in zip(public_ports, passwordless_ports, strict=True)
+        ),
+        cost_floor=micro(market.session_cost_floor_usd),
+    )
+
+
+def job_terms(settings: Settings) -> JobTerms:
+    """Return the house's fee, and how long a job may wait."""
+    market = settings.market
+    return JobTerms(
+        fee=int(market.fee_percent * 100), waiting_seconds=market.job_waiting_days * DAY_SECONDS
+    )
+
+
+def bounds(settings: Settings) -> Bounds:
+    """Return how much one user may have open at once."""
+    limits = settings.limits
+    return Bounds(
+        sessions=limits.sessions_per_user,
+        addresses=limits.addresses_per_user,
+        jobs=limits.jobs_per_user,
+        free_jobs=limits.free_jobs_per_user,
+        free_below=micro(settings.market.free_job_below_credits),
+        job_bytes=limits.job_bytes_per_user,
+        devices=limits.devices_per_user,
+    )
+
+
+def login_limits(settings: Settings) -> LoginLimits:
+    """Return how often somebody may fail to log in, and register."""
+    limits = settings.limits
+    return LoginLimits(
+        failures_per_email=limits.login_failures_per_email,
+        failures_per_client=limits.login_failures_per_client,
+        registrations_per_client=limits.registrations_per_hour,
+    )
+
+
+def rewards(settings: Settings) -> Rewards:
+    """Return what referrals earn; `auto` wants confirmed addresses where e-mails go out."""
+    market = settings.market
+    verification = market.referral_verification
+    return Rewards(
+        micro(market.referrer_reward_credits),
+        micro(market.referred_reward_credits),
+        needs_verified=(
+            bool(settings.mail.host) if verification == "auto" else verification == "required"
+        ),
+        per_referrer_daily=market.referrals_per_referrer_daily,
+        total_daily=micro(market.referral_total_daily_credits),
+    )
+
+
+def rates(settings: Settings) -> Rates:
+    """Return what GPUs and credits cost."""
+    market = settings.market
+    return Rates(
+        by_model={
+            model.strip().lower(): micro(rate) for model, rate in market.gpu_rates_usd.items()
+        },
+        default=micro(market.gpu_rate_default_usd),
+        credit=micro(market.credit_usd),
+    )
+
+
+def photo_limits(settings: Settings) -> PhotoLimits:
+    """Return how large a photo may be."""
+    assistant = settings.assistant
+    return PhotoLimits(assistant.photo_max_bytes, assistant.photo_max_pixels)
+
+
+def reward_terms(settings: Settings) -> RewardTerms:
+    """Return what good deeds earn."""
+    assistant = settings.assistant
+    return RewardTerms(
+        amounts={category: micro(amount) for category, amount in assistant.rewards.items()},
+        confidence_min=assistant.confidence_min,
+        user_daily=micro(assistant.reward_user_daily_credits),
+        total_daily=micro(assistant.reward_total_daily_credits),
+    )
+
+
+def app_url(settings: Settings, api_port: int) -> str:
+    """Return where links lead: to the web application, or to the API for want of one."""
+    api = settings.api
+    scheme = "https" if api.tls_cert else "http"
+    local = f"{scheme}://{format_address(api.host, api_port)}"
+    return (api.app_url or api.base_url or local).rstrip("/")
+
+
+def policy(settings: Settings, own_addresses: OwnAddresses) -> Policy:
+    """Return which targets may be dialled."""
+    egress = settings.egress
+    return Policy(
+        allow=egress.allow,
+        deny=egress.deny,
+        blocked_ports=egress.blocked_ports,
+        is_own=own_addresses,
+    )
+
+
+def limits(settings: Settings, descriptors: int) -> Limits:
+    """Return the bounds on clients of the proxy; `descriptors` is how many may be open."""
+    limits = settings.limits
+    total = connections_total(limits.connections_total, descriptors)
+    return Limits(
+        handshake_seconds=limits.handshake_seconds,
+        dial_seconds=limits.dial_seconds,
+        idle_seconds=limits.idle_seconds,
+        connections_per_address=limits.connections_per_address,
+        connections_total=total,
+        dials_waiting=limits.dials_waiting,
+        racers=racers_total(descriptors),
+        pipes=pipes_total(descriptors),
+        associations=associations_total(total),
+        datagrams_per_second=limits.session_datagrams_per_second,
+    )
+
+
+def api_limits(settings: Settings, descriptors: int) -> ApiLimits:
+    """Return the bounds on clients of the API; `descriptors` is how many may be open."""
+    limits = settings.limits
+    affordable = api_connections_total(descriptors)
+    return ApiLimits(
+        requests_per_second=limits.requests_per_second,
+        requests_per_second_of_user=limits.requests_per_second_of_user,
+        connections=min(limits.api_connections_total or affordable, affordable),
+        connections_per_network=limits.api_connections_per_network,
+        memory=limits.api_bytes_total,
+        memory_per_network=limits.api_bytes_per_network,
+        stall_seconds=limits.api_stall_seconds,
+    )
+
+
+def public_address(settings: Settings) -> Address | None:
+    """Return the public host if it is an address."""
+    try:
+        return ip_address(settings.proxy.public_host)
+    except ValueError:
+        return None

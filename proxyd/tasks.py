@@ -1,0 +1,123 @@
+"""The background tasks: each has a name and one owner, and the daemon does not outlive it."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from market.leases import Leases
+from proxyd.loop import cancellation
+from proxyd.metering.node import Node
+from storage.errors import StoreError
+
+REAP_CHECK_SECONDS = 1.0  # a fifteenth of the default node timeout: a dead node is noticed in time
+
+_logger = logging.getLogger("daemon")
+
+
+class Tasks:
+    """Starts, watches and ends tasks.
+
+    A task that fails stops the daemon: it is drained as on SIGTERM, and `has_failed` says that its
+    exit status is not 0, so that the service manager starts it anew.
+
+    Args:
+        sweeps: says whether this daemon does what only one on the database should.
+    """
+
+    def __init__(self, sweeps: Callable[[], bool]) -> None:
+        self._sweeps = sweeps
+        self._tasks: list[asyncio.Task[None]] = []
+        self._writers: list[asyncio.Task[None]] = []
+        self.has_failed = False
+
+    def spawn(
+        self, name: str, work: Coroutine[Any, Any, None], *, is_writer: bool = False
+    ) -> asyncio.Task[None]:
+        """Run `work` until it is ended here.
+
+        Args:
+            name: of the task, for the log.
+            work: runs until cancelled.
+            is_writer: whether it writes counts down, and so is ended before the last are written.
+        """
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        task.add_done_callback(self._watch)
+        (self._writers if is_writer else self._tasks).append(task)
+        return task
+
+    def every(
+        self, seconds: float, name: str, sweep: Callable[[], Awaitable[object]], what: str
+    ) -> asyncio.Task[None]:
+        """Spawn a sweep, which runs again and again on the one daemon of a database that sweeps.
+
+        A sweep that fails is run again the next time. Its failure is logged once, until it has
+        succeeded again.
+
+        Args:
+            seconds: how long to wait before each time.
+            name: of the task.
+            sweep: what is done.
+            what: waits meanwhile, for the log.
+        """
+        return self.spawn(name, self._sweep(seconds, sweep, what))
+
+    async def end_writers(self) -> None:
+        """End the tasks that write counts down, so that the last ones can be written."""
+        await cancellation.end(self._writers)
+
+    async def end(self) -> None:
+        """End every task."""
+        await cancellation.end([*self._writers, *self._tasks])
+
+    def stop_daemon(self, reason: str) -> None:
+        """Drain because something has ended that must not; the exit status will say so."""
+        _logger.critical("%s; the daemon stops", reason)
+        self.has_failed = True
+        signal.raise_signal(signal.SIGTERM)
+
+    def _watch(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and task.exception() is not None:
+            _logger.critical("the %s task failed", task.get_name(), exc_info=task.exception())
+            self.stop_daemon(f"without its {task.get_name()} task")
+
+    async def _sweep(
+        self, seconds: float, sweep: Callable[[], Awaitable[object]], what: str
+    ) -> None:
+        is_failing = False
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                if self._sweeps():
+                    await sweep()
+            except StoreError as error:
+                if not is_failing:
+                    _logger.warning("%s wait for the store to return: %s", what, error)
+                is_failing = True
+            except Exception:  # whatever it is: the proxy and the other sweeps go on
+                if not is_failing:
+                    _logger.exception("%s wait: the sweep failed", what)
+                is_failing = True
+            else:
+                is_failing = False
+
+
+async def reap(leases: Leases, node: Node) -> None:
+    """Take back what dead nodes had leased, every `REAP_CHECK_SECONDS`, until cancelled.
+
+    The first time that this node sweeps, it also takes back what an only daemon had leased, from
+    before there were several.
+    """
+    is_first = True
+    while True:
+        await asyncio.sleep(REAP_CHECK_SECONDS)
+        try:
+            if is_first and node.sweeps:
+                await leases.recover()
+                is_first = False
+            reaped = await node.reap() if node.sweeps else 0
+            if reaped:
+                _logger.warning("nodes that were not seen and are now dead: %d", reaped)
+        except StoreError as error:
+            _logger.warning("dead nodes wait for the store to return: %s", error)
