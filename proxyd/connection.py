@@ -366,7 +366,6 @@ class ClientConnection:
         relay.start(
             early,
             protocol.upload_limit(),
-            is_upgrade=protocol.is_upgrade(),
             client_unread=self._unread,
             target_unread=target_unread,
         )

@@ -157,10 +157,6 @@ class HalfPipe:
         if early or unread:
             self._pump()
 
-    def lift_limit(self) -> None:
-        """Let any number of bytes follow after all."""
-        self._left = UNLIMITED
-
     def source_ready(self, events: int) -> None:
         """The source has something to read, has ended, or is broken."""
         if self.ended:

@@ -9,12 +9,10 @@ import logging
 import socket
 from collections.abc import Callable
 
-from proxyd.loop.poller import HUNG_UP, READS, WRITABLE
+from proxyd.loop.poller import READS, WRITABLE
 from proxyd.metering.meter import LiveSession
 from proxyd.relay.closing import Closer, close_with_reset
 from proxyd.relay.halfpipe import HalfPipe, Way
-
-SWITCHING = b"HTTP/1.1 101 "
 
 _logger = logging.getLogger("relay")
 
@@ -87,7 +85,6 @@ class Relay:
         early: bytes,
         limit: int | None,
         *,
-        is_upgrade: bool = False,
         client_unread: bool,
         target_unread: bool,
     ) -> None:
@@ -96,17 +93,13 @@ class Relay:
         Args:
             early: what the client sent ahead of the connection to the target.
             limit: how many bytes the client may send after it; None for any number.
-            is_upgrade: whether that limit falls when the target switches protocols.
             client_unread: whether the client may have sent more already.
             target_unread: whether the target may have sent something already.
         """
         self._poller.watch(self._client.fileno(), Side(self, self._up, self._down))
-        side = Side(self, self._down, self._up)
-        if is_upgrade:
-            side = Upgrading(self, self._down, self._up, self._target)
-        self._poller.watch(self._target.fileno(), side)
+        self._poller.watch(self._target.fileno(), Side(self, self._down, self._up))
         self._up.start(early, limit, unread=client_unread)
-        if not self.is_closed and (not target_unread or side.may_be_read(READS)):
+        if not self.is_closed:
             self._down.start(b"", None, unread=target_unread)
 
     def finish(self) -> None:
@@ -211,52 +204,9 @@ class Side:
         """See `Watcher.ready`."""
         if events & WRITABLE:
             self._sink_of.sink_ready()
-        if events & READS and not self._relay.is_closed and self.may_be_read(events):
+        if events & READS and not self._relay.is_closed:
             self._source_of.source_ready(events)
-
-    def may_be_read(self, events: int) -> bool:  # noqa: ARG002 - others look at it
-        """Say whether what the socket has to say is to be relayed now."""
-        return True
 
     def fail(self, error: Exception) -> None:
         """See `Watcher.fail`."""
         self._relay.fail(error)
-
-
-class Upgrading(Side):
-    """A target that was asked to switch protocols: only if it does may the client say more.
-
-    A client that is refused may use its connection for the next request, to another host, with its
-    credentials.
-
-    Args:
-        relay: the relay.
-        source_of: the half that reads from the target.
-        sink_of: the half that writes to it.
-        target: its socket.
-    """
-
-    __slots__ = ("_has_answered", "_target")
-
-    def __init__(
-        self, relay: Relay, source_of: HalfPipe, sink_of: HalfPipe, target: socket.socket
-    ) -> None:
-        super().__init__(relay, source_of, sink_of)
-        self._target = target
-        self._has_answered = False
-
-    def may_be_read(self, events: int) -> bool:
-        """Say whether enough of the answer is there to know what it is; it is left unread."""
-        if not self._has_answered:
-            try:
-                start = self._target.recv(len(SWITCHING), socket.MSG_PEEK)
-            except (BlockingIOError, InterruptedError):
-                return bool(events & HUNG_UP)
-            except OSError:
-                return True  # the half finds out, too
-            if len(start) < len(SWITCHING) and SWITCHING.startswith(start) and start:
-                return bool(events & HUNG_UP)
-            self._has_answered = True
-            if start == SWITCHING:
-                self._sink_of.lift_limit()
-        return True

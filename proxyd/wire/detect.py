@@ -64,7 +64,3 @@ class Detecting:
     def upload_limit(self) -> int | None:
         """Return how many bytes may follow the `trailing_data` to this target; None: any number."""
         return self._protocol.upload_limit()
-
-    def is_upgrade(self) -> bool:
-        """Say whether that limit falls when the target switches protocols."""
-        return self._protocol.is_upgrade()

@@ -110,6 +110,3 @@ class ServerProtocol(Protocol):
 
         Whatever a client sends beyond that is meant for somebody else, and must be thrown away.
         """
-
-    def is_upgrade(self) -> bool:
-        """Say whether that limit falls when the target switches protocols (RFC 9110, 15.2.2)."""

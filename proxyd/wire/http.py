@@ -4,8 +4,7 @@ A connection carries one request that is served; before it there may be some wit
 because browsers show theirs only when they are asked. CONNECT becomes a tunnel. Any other request
 is rewritten for its target, which is told to close the connection after its answer; the answer
 comes back untouched. What follows such a request is for another host, perhaps, and credentials are
-in it: it must not reach this one, hence `upload_limit`. Whoever wants a WebSocket may send nothing
-before the target has agreed (RFC 6455, section 4.1), and may be another's client if it has not.
+in it: it must not reach this one, hence `upload_limit`.
 
 The rules of this file are those of `socks5`. Nothing is kept but one head, whose size is limited,
 and what came in one segment with its end.
@@ -72,7 +71,6 @@ class Http:
         "_buffer",
         "_challenges",
         "_has_body",
-        "_is_upgrade",
         "_limit",
         "_output",
         "_password_required",
@@ -89,7 +87,6 @@ class Http:
         self._scanned = 0
         self._challenges = 0
         self._has_body = True
-        self._is_upgrade = False
         self._request: Request | None = None
         self._limit: int | None = None
 
@@ -136,7 +133,6 @@ class Http:
         if request.is_tunnel:
             self._output += _TUNNEL
         self._limit = request.upload_limit
-        self._is_upgrade = request.is_upgrade
         self.state = State.ESTABLISHED
 
     def fail(self, failure: Failure) -> None:
@@ -163,10 +159,6 @@ class Http:
     def upload_limit(self) -> int | None:
         """Return how many bytes of the body are yet to come; None for a tunnel."""
         return self._limit
-
-    def is_upgrade(self) -> bool:
-        """Say whether the client wants a WebSocket."""
-        return self._is_upgrade
 
     def _read(self) -> Event | None:
         while (head := self._next_head()) is not None:

@@ -68,9 +68,8 @@ class Request:
     """A request that may be served once its credentials are accepted.
 
     `head` goes to the target, and after it at most `upload_limit` bytes of what the client sends
-    (None: any number), or any number once the target has agreed to an `is_upgrade`. `keeps_alive`
-    says that another request may follow if this one is refused. `authorizations` are the values of
-    Proxy-Authorization.
+    (None: any number). `keeps_alive` says that another request may follow if this one is refused.
+    `authorizations` are the values of Proxy-Authorization.
     """
 
     host: Address | str
@@ -79,7 +78,6 @@ class Request:
     head: bytes
     upload_limit: int | None
     keeps_alive: bool
-    is_upgrade: bool
 
     @property
     def is_tunnel(self) -> bool:
@@ -168,14 +166,11 @@ def read_request(head: bytes) -> Request:
     size = _body_size(fields)
     persistence = fields.tokens(b"connection", b"proxy-connection")
     keeps_alive = b"keep-alive" in persistence if is_old else b"close" not in persistence
-    is_upgrade = not is_old and size == 0 and _is_websocket(method, fields)
     if method == b"CONNECT":
         host, port = _tunnel_target(target, size)
         rewritten, limit = b"", None
     else:
-        host, port, rewritten = _rewritten(
-            method, target, fields, is_old=is_old, is_upgrade=is_upgrade
-        )
+        host, port, rewritten = _rewritten(method, target, fields, is_old=is_old)
         limit = size
     return Request(
         host=host,
@@ -184,7 +179,6 @@ def read_request(head: bytes) -> Request:
         head=rewritten,
         upload_limit=limit,
         keeps_alive=keeps_alive and size == 0,
-        is_upgrade=is_upgrade,
     )
 
 
@@ -230,20 +224,16 @@ def _tunnel_target(target: bytes, size: int) -> tuple[Address | str, int]:
     return _host(authority[1]), _port(authority[2])
 
 
-def _is_websocket(method: bytes, fields: Fields) -> bool:
-    """Say whether a request wants a WebSocket and nothing else (RFC 6455, section 4.1)."""
-    wants = b"upgrade" in fields.options and fields.tokens(b"upgrade") == {b"websocket"}
-    return method == b"GET" and wants
-
-
 def _rewritten(
-    method: bytes, target: bytes, fields: Fields, *, is_old: bool, is_upgrade: bool
+    method: bytes, target: bytes, fields: Fields, *, is_old: bool
 ) -> tuple[Address | str, int, bytes]:
     """Return where a plain request goes, and its head as the target gets it.
 
     There is no Via, in spite of RFC 9110, section 7.6.3: a target sees what it would see of a
     client of SOCKS5, and there is no loop to find, since what is forwarded is no request to a
     proxy any more. The client's own version goes on, because the answer comes back untouched.
+    An Upgrade is not passed on (RFC 9110, section 7.8 leaves it to each hop): the target answers
+    as if it had not been asked. WebSocket clients use CONNECT at a proxy (RFC 6455, section 4.1).
     """
     if method == b"TRACE":
         raise RequestError(NOT_OFFERED)
@@ -255,9 +245,7 @@ def _rewritten(
         b"Host: " + authority,
         *fields.to_forward(),
     ]
-    if is_upgrade:
-        lines += [b"Upgrade: websocket", b"Connection: Upgrade, close"]
-    elif fields.tokens(b"te") == {b"trailers"}:
+    if fields.tokens(b"te") == {b"trailers"}:
         lines += [b"TE: trailers", b"Connection: TE, close"]
     else:
         lines += [b"Connection: close"]

@@ -174,10 +174,6 @@ class Socks5:
         """Return None: whatever the client sends is for its target."""
         return None
 
-    def is_upgrade(self) -> bool:
-        """Return False: there is no limit to fall."""
-        return False
-
     def _read_methods(self) -> Event | None:
         buffer = self._buffer
         if buffer and buffer[0] != VERSION:

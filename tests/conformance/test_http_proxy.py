@@ -258,35 +258,30 @@ async def test_a_quota_ends_a_page_at_its_last_byte(service: Service) -> None:
 
 
 UPGRADE = ("Connection: Upgrade", "Upgrade: websocket")
-SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\n\r\n"
 
 
-@pytest.mark.parametrize("pieces", [[SWITCHING], [SWITCHING[:9], SWITCHING[9:]]], ids=len)
-async def test_a_websocket_goes_both_ways(service: Service, pieces: list[bytes]) -> None:
+async def test_a_websocket_without_connect_gets_the_ordinary_answer(service: Service) -> None:
+    """The target never hears of the Upgrade, and answers as a server that does not know it."""
     _, bought = await buy(service)
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert b"\r\nUpgrade: websocket\r\n" in await reader.readuntil(b"\r\n\r\n")
-        for piece in pieces:
-            writer.write(piece)
-            await asyncio.sleep(0.02)  # lets the daemon see this piece alone
-        while data := await reader.read(65_536):
-            writer.write(data)
-
-    async with targets.serving(handle) as target:
-        client = await Client.open(service.proxy_port)
-        await client.send(asked(f"GET http://127.0.0.1:{target.port}/", bought, *UPGRADE))
-        assert (await head(client)).startswith(b"HTTP/1.1 101 ")
-        for message in (b"\x81\x05hello", bytes(10_000)):
-            await client.send(message)
-            assert await client.receive(len(message)) == message
-        await client.close()
+    seen: list[bytes] = []
+    async with targets.serving(serving_a_page(seen)) as target:
+        request = asked(f"GET http://127.0.0.1:{target.port}/", bought, *UPGRADE)
+        assert await answer_to(service, request) == PAGE
+    assert b"pgrade" not in b"".join(seen)
+    assert b"\r\nConnection: close\r\n" in b"".join(seen)
 
 
 @pytest.mark.parametrize(
-    "answer", [PAGE, b"HTTP/1.1 1", b"HTTP/1.0 101 \r\n\r\n" + PAGE, b"nonsense"]
+    "answer",
+    [
+        PAGE,
+        b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
+        b"HTTP/1.1 1",
+        b"HTTP/1.0 101 \r\n\r\n" + PAGE,
+        b"nonsense",
+    ],
 )
-async def test_a_target_that_does_not_switch_never_sees_the_next_request(
+async def test_no_answer_to_an_upgrade_lets_the_next_request_reach_the_target(
     service: Service, answer: bytes
 ) -> None:
     _, bought = await buy(service)

@@ -426,19 +426,18 @@ def test_a_body_without_a_length_is_refused_in_words(coding: bytes) -> None:
     assert "Content-Length" in answer.text
 
 
-# --- WebSocket over plain HTTP -------------------------------------------------------------------
+# --- an Upgrade without CONNECT ------------------------------------------------------------------
 
 WEBSOCKET = (b"Upgrade: websocket", b"Connection: keep-alive, Upgrade", b"Sec-WebSocket-Key: eA==")
 
 
-def test_a_websocket_may_send_nothing_before_its_target_agrees() -> None:
+def test_a_websocket_without_connect_is_forwarded_as_an_ordinary_request() -> None:
     protocol = established(asked(b"GET http://example.com/chat HTTP/1.1", *WEBSOCKET) + b"\x81\x00")
     assert protocol.trailing_data() == (
         b"GET /chat HTTP/1.1\r\nHost: example.com\r\nSec-WebSocket-Key: eA==\r\n"
-        b"Upgrade: websocket\r\nConnection: Upgrade, close\r\n\r\n"
+        b"Connection: close\r\n\r\n"
     )
     assert protocol.upload_limit() == 0
-    assert protocol.is_upgrade()
 
 
 @pytest.mark.parametrize(
@@ -453,11 +452,12 @@ def test_a_websocket_may_send_nothing_before_its_target_agrees() -> None:
         (b"GET http://example.com/ HTTP/1.1", (*WEBSOCKET, b"Content-Length: 5")),
     ],
 )
-def test_no_other_request_sheds_its_limit(line: bytes, headers: tuple[bytes, ...]) -> None:
+def test_no_upgrade_reaches_a_target_or_sheds_a_limit(
+    line: bytes, headers: tuple[bytes, ...]
+) -> None:
     protocol = established(asked(line, *headers))
     assert b"pgrade" not in protocol.trailing_data()
     assert protocol.upload_limit() in (0, 5)
-    assert not protocol.is_upgrade()
 
 
 # --- the head ------------------------------------------------------------------------------------
