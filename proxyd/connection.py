@@ -18,7 +18,8 @@ from proxyd.egress.direct import Dial, Dialer
 from proxyd.loop.deadlines import Deadlines
 from proxyd.loop.fair_slots import FairSlots
 from proxyd.loop.poller import GONE, HUNG_UP, READS, URGENT, Poller
-from proxyd.metering.meter import LiveSession, Meter
+from proxyd.metering.meter import Meter
+from proxyd.metering.session import LiveSession
 from proxyd.ops.access_log import Access
 from proxyd.relay.closing import Closer, reset
 from proxyd.relay.halfpipe import Way

@@ -13,7 +13,7 @@ from proxyd.metering.single_flight import NegativeCache, SingleFlight
 from proxyd.wire.events import Refusal
 
 if TYPE_CHECKING:
-    from proxyd.metering.meter import LiveSession
+    from proxyd.metering.session import LiveSession
 
 Name = tuple[int, str]
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from market.leases import SLICE_FIRST_BYTES, Grant
-from proxyd.metering.meter import LiveSession
 from proxyd.metering.pace import Pace
+from proxyd.metering.session import LiveSession
 
 SLICE_MOST_BYTES = 64 * 1024 * 1024
 LOW_BYTES = 64 * 1024
@@ -87,12 +87,6 @@ class SharedSession(LiveSession):
     def is_waited_for(self) -> bool:
         """Whether connections wait for bytes, or the last ones granted are still to be reported."""
         return bool(self._waiting) or (self.used == self.granted != self.reported)
-
-    def wake(self) -> None:
-        """Let whoever waits try again."""
-        waiting, self._waiting = self._waiting, set()
-        for resume in waiting:
-            resume()
 
     def wanted(self, now: float) -> int:
         """Return how much to ask for: twice as much when the last slice was soon used up."""

@@ -9,26 +9,18 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import islice
-from typing import TYPE_CHECKING, Protocol
 
 from market.credentials import is_username, matches
 from market.leases import Grant, Leases, Share, Usage
 from market.states import SessionStatus
 from proxyd.metering.allowlist import Addresses
 from proxyd.metering.pace import Pace
+from proxyd.metering.session import LiveSession
 from proxyd.metering.single_flight import NegativeCache, SingleFlight
 from proxyd.wire.events import Refusal
 from storage.errors import StoreError, UnavailableError
 
-if TYPE_CHECKING:
-    from proxyd.relay.closing import Closing, InTransit
-
 FLUSH_SECONDS = 0.5
-# Sinks of a session that have taken nothing since they were asked last are asked again in turn, so
-# many at a time: a thousand clients that never read cost what a few do. That one of them takes more
-# is noticed all the same, since more is written to it then.
-STALLED_ASKED = 32
 REMEMBER_SECONDS = 60.0
 # Somebody else has the address, for as long as their session lasts: asking is a write each time.
 PROVE_AGAIN_SECONDS = 60.0
@@ -40,198 +32,6 @@ REFUSAL_OF_STATUS = {
 }
 
 _logger = logging.getLogger("meter")
-
-
-class MeteredConnection(Protocol):
-    """A connection that spends a session's bytes."""
-
-    def finish(self) -> None:
-        """Close it so that everything already counted still arrives."""
-
-    def abort(self) -> None:
-        """Cut it at once, after giving back what was not delivered."""
-
-
-class LiveSession:
-    """A session in memory: its budget, its counters, its connections.
-
-    `available` bytes may be taken; `used` bytes were delivered; `granted` bytes are both and those
-    that were read and not yet written.
-
-    What is `used` was given to the kernel; some of it may not have left this machine. The session
-    keeps, for each sink where that may be so, at most how many bytes it is: what was written there
-    adds to it, asking the kernel lowers it, and a sink with nothing left is dropped. So a count
-    costs a question for each sink that has moved, and none for those that are idle. What always
-    holds, and `certain` asserts: `reported <= certain <= used <= granted`. What is certain never
-    falls: a refund takes at most what was not certain.
-
-    Args:
-        grant: what was leased.
-        on_exhausted: called with the last byte.
-        pace: how fast it may go, if that is bounded.
-        changed: has the session in it from when `used` changes.
-    """
-
-    __slots__ = (
-        "_changed",
-        "_in_transit",
-        "_moved",
-        "_on_exhausted",
-        "_pace",
-        "_waiting",
-        "available",
-        "closings",
-        "connections",
-        "cuts",
-        "expires_at",
-        "granted",
-        "id",
-        "lease_id",
-        "names",
-        "password_hash",
-        "pending",
-        "reported",
-        "status",
-        "used",
-        "username",
-    )
-
-    def __init__(
-        self,
-        grant: Grant,
-        on_exhausted: Callable[["LiveSession"], None],
-        pace: Pace | None = None,
-        changed: set["LiveSession"] | None = None,
-    ) -> None:
-        self.id = grant.session_id
-        self.username = grant.username
-        self.names = grant.names
-        # Addresses that are to be proved, and from when on (loop time) that may be tried.
-        self.pending = dict.fromkeys(grant.pending, 0.0)
-        self.password_hash = grant.password_hash
-        self.lease_id = grant.lease_id
-        self.status = grant.status
-        self.expires_at = grant.expires_at
-        self.granted = grant.granted_bytes
-        self.available = grant.granted_bytes
-        self.used = 0
-        self.reported = 0
-        self.cuts = 0
-        self.connections: set[MeteredConnection] = set()
-        self.closings: set[Closing] = set()
-        self._in_transit: dict[InTransit, int] = {}
-        self._moved: set[InTransit] = set()
-        self._waiting: set[Callable[[], None]] = set()
-        self._on_exhausted = on_exhausted
-        self._pace = pace
-        self._changed: set[LiveSession] = changed if changed is not None else set()
-
-    def allowance(self, taker: object) -> int:
-        """Return how many bytes one connection may take now."""
-        if self._pace is None:
-            return self.available
-        return min(self.available, self._pace.allowance(taker))
-
-    def affords(self, size: int, taker: object) -> bool:
-        """Say whether bytes may be taken that only go together: a datagram.
-
-        The budget must have them all. The pace need not, or a datagram larger than its burst would
-        never go: whoever may take a part may take the rest in advance, and waits longer for more.
-        One without a payload costs nothing, and goes only where a byte would.
-        """
-        return self.allowance(taker) > 0 and size <= self.available
-
-    def take(self, size: int, taker: object) -> None:
-        """Take bytes out of the budget; at most the `allowance`, or what it `affords`."""
-        self.available -= size
-        if self._pace is not None:
-            self._pace.spend(taker, size)
-
-    def give_back(self, size: int) -> None:
-        """Return bytes that were taken and not delivered; whoever waits for bytes may go on."""
-        if size == 0:
-            return
-        self.available += size
-        waiting, self._waiting = self._waiting, set()
-        for resume in waiting:
-            resume()
-
-    def deliver(self, size: int, sink: "InTransit | None" = None) -> None:
-        """Count bytes that were delivered; the last one of the budget exhausts the session.
-
-        Args:
-            size: how many.
-            sink: where some of them may still wait to leave this machine; None if none do.
-        """
-        if sink is not None:
-            self.may_wait(sink, size)
-        self._changed.add(self)
-        self.used += size
-        if self.used == self.granted:
-            self._on_exhausted(self)
-
-    def may_wait(self, sink: "InTransit", size: int) -> None:
-        """Note that of the bytes used at most so many more may not have left through a sink."""
-        self._in_transit[sink] = self._in_transit.get(sink, 0) + size
-        self._moved.add(sink)
-
-    def forget(self, sink: "InTransit") -> None:
-        """Ask a sink nothing any more: what waits there is refunded, or has become another's."""
-        self._in_transit.pop(sink, None)
-        self._moved.discard(sink)
-
-    def refund(self, size: int) -> None:
-        """Count bytes as not delivered after all; nothing once the session has left `active`.
-
-        Those of an exhausted session are not billed, and not handed out again: it is over.
-        """
-        self._changed.add(self)
-        if size and self.status is SessionStatus.ACTIVE:
-            self.used -= size
-            self.give_back(size)
-        elif self.status is SessionStatus.EXHAUSTED:
-            self.used -= size
-
-    def wait(self, resume: Callable[[], None]) -> None:
-        """Have `resume` called when there are bytes again, or when it is somebody's turn again."""
-        if self._pace is not None and self.available > 0:
-            self._pace.wait(resume)
-        else:
-            self._waiting.add(resume)
-
-    def stop_waiting(self, resume: Callable[[], None]) -> None:
-        """Forget about `resume`."""
-        self._waiting.discard(resume)
-        if self._pace is not None:
-            self._pace.stop_waiting(resume)
-
-    @property
-    def usage(self) -> Usage | None:
-        """What is to be reported of the lease when its connections are closed."""
-        return Usage(self.id, self.lease_id, self.used) if self.lease_id is not None else None
-
-    @property
-    def is_used_up(self) -> bool:
-        """See `Payer.is_used_up`."""
-        return self.status is SessionStatus.EXHAUSTED
-
-    def certain(self) -> int:
-        """Return how many bytes are used whatever happens to this process now.
-
-        What waits in the kernel's queues would be lost with it, and is written down later. Asked
-        are the sinks that moved since the last time, and a few of those that stand still.
-        """
-        in_transit = self._in_transit
-        moved, self._moved = self._moved, set()
-        stalled = (each for each in in_transit if each not in moved)
-        for sink in (*islice(stalled, STALLED_ASKED), *moved):
-            most = in_transit.pop(sink)
-            if waiting := min(most, sink.unsent()):
-                in_transit[sink] = waiting  # behind all others, whose turn comes first then
-        certain = self.used - sum(in_transit.values())
-        # Better no daemon than one that bills what was not delivered.
-        assert self.reported <= certain <= self.used <= self.granted  # noqa: S101
-        return certain
 
 
 class Meter:

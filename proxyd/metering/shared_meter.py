@@ -12,8 +12,9 @@ from market.leases import Answer, Ask, Grant, Leases, Refused, Usage
 from market.notices import Notice, Topic
 from market.states import SessionStatus
 from proxyd.metering.lease_slices import Fence, SharedSession
-from proxyd.metering.meter import FLUSH_SECONDS, LiveSession, Meter
+from proxyd.metering.meter import FLUSH_SECONDS, Meter
 from proxyd.metering.pace import Pace
+from proxyd.metering.session import LiveSession
 from storage.errors import StoreError
 
 BATCH_SESSIONS = 1_000

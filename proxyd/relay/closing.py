@@ -12,10 +12,10 @@ import socket
 import struct
 import termios
 from contextlib import suppress
-from typing import Protocol
 
 from market.networks import NetworkCounts
 from proxyd.loop.poller import Poller
+from proxyd.metering.session import Payer
 
 PATIENCE_SECONDS = 5.0
 USED_UP_PATIENCE_SECONDS = 300.0
@@ -67,42 +67,6 @@ def reset(sock: socket.socket) -> None:
     """Close a socket with a reset."""
     close_with_reset(sock)
     sock.close()
-
-
-class InTransit(Protocol):
-    """A sink that may hold bytes which are counted and may still be lost."""
-
-    def unsent(self) -> int:
-        """Return how many counted bytes have not left this machine.
-
-        It grows by what is written to the sink, and by nothing else.
-        """
-
-
-class Closing(InTransit, Protocol):
-    """A sink that is being closed."""
-
-    def abort(self) -> None:
-        """Cut it at once; what has not left this machine is given back."""
-
-
-class Payer(Protocol):
-    """Whoever paid for the bytes on their way, and gets back those that are lost."""
-
-    closings: set[Closing]
-
-    @property
-    def is_used_up(self) -> bool:
-        """Whether it is to be settled as soon as nothing is on its way."""
-
-    def may_wait(self, sink: InTransit, size: int) -> None:
-        """Note that at most so many of the bytes paid for may not have left through a sink."""
-
-    def forget(self, sink: InTransit) -> None:
-        """Ask a sink nothing any more."""
-
-    def refund(self, size: int) -> None:
-        """Take back bytes that were counted as delivered."""
 
 
 class Closer:

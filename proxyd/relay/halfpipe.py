@@ -14,7 +14,7 @@ from typing import Protocol
 
 from proxyd.loop.poller import GONE, HUNG_UP, URGENT, Poller
 from proxyd.loop.turns import Turns
-from proxyd.metering.meter import LiveSession
+from proxyd.metering.session import LiveSession
 from proxyd.relay.closing import unsent
 from proxyd.relay.path import fit_to_path
 from proxyd.relay.pipes import WIDE_PIPE_BYTES, Pipe, PipePool

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 
 from proxyd.loop.poller import READS, WRITABLE
-from proxyd.metering.meter import LiveSession
+from proxyd.metering.session import LiveSession
 from proxyd.relay.closing import Closer, close_with_reset
 from proxyd.relay.halfpipe import HalfPipe, Way
 

@@ -18,7 +18,7 @@ from market.networks import counted_network
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import LookupFailedError, NameNotFoundError, Resolver
 from proxyd.loop.poller import READS, Poller
-from proxyd.metering.meter import LiveSession
+from proxyd.metering.session import LiveSession
 from proxyd.relay.closing import Closer, reset
 from proxyd.wire.datagram import Datagram, header, unwrap
 from proxyd.wire.events import Address

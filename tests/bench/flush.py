@@ -22,7 +22,8 @@ from bench.servers import LOOPBACK, ServerError
 from market.credentials import new_credentials
 from market.leases import Grant, Leases, Share, Usage
 from proxyd.limits import raise_descriptors
-from proxyd.metering.meter import LiveSession, Meter
+from proxyd.metering.meter import Meter
+from proxyd.metering.session import LiveSession
 from proxyd.wire.events import Refusal
 
 SESSIONS = 10

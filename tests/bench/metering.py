@@ -18,7 +18,7 @@ from bench.servers import Kind, Server, all_started
 from market.leases import Grant
 from market.states import SessionStatus
 from proxyd.loop.poller import Poller
-from proxyd.metering.meter import LiveSession
+from proxyd.metering.session import LiveSession
 from proxyd.relay.closing import Closer
 from proxyd.relay.halfpipe import Way
 from proxyd.relay.pipes import PipePool

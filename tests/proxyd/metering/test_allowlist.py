@@ -8,7 +8,7 @@ from support.waiting import until
 from market.leases import Grant
 from market.states import SessionStatus
 from proxyd.metering.allowlist import Addresses, Name
-from proxyd.metering.meter import LiveSession
+from proxyd.metering.session import LiveSession
 from proxyd.metering.single_flight import LOOKUPS_MAX
 from proxyd.wire.events import Refusal
 

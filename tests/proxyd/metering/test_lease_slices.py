@@ -3,7 +3,7 @@
 from market.leases import SLICE_FIRST_BYTES, Grant
 from market.states import SessionStatus
 from proxyd.metering.lease_slices import LOW_BYTES, SLICE_MOST_BYTES, Fence, SharedSession
-from proxyd.metering.meter import LiveSession
+from proxyd.metering.session import LiveSession
 
 GRANTED = SLICE_FIRST_BYTES
 

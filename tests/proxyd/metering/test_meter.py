@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from support import nodes
 from support.market import Market
+from support.sessions import Stalled, use
 from support.statements import counted
 from support.waiting import until
 
@@ -18,7 +19,8 @@ from market.notices import Notice, Topic
 from market.states import SessionStatus
 from proxyd.metering import single_flight
 from proxyd.metering.lease_slices import Fence
-from proxyd.metering.meter import STALLED_ASKED, LiveSession, Meter
+from proxyd.metering.meter import Meter
+from proxyd.metering.session import LiveSession
 from proxyd.metering.shared_meter import SharedMeter
 from proxyd.metering.single_flight import LOOKUPS_MAX, RUNNING_MAX
 from proxyd.wire.events import Refusal
@@ -239,69 +241,6 @@ async def test_where_the_store_is_away_one_session_waits_for_it_and_not_each_in_
     assert {each.status for each in sessions} == {SessionStatus.EXHAUSTED}
 
 
-class Stalled:
-    """A sink that holds bytes until a test lets them go, and counts how often it is asked."""
-
-    def __init__(self) -> None:
-        self.waiting = 10
-        self.asked = 0
-
-    def unsent(self) -> int:
-        self.asked += 1
-        return self.waiting
-
-
-def session_of(granted_bytes: int) -> LiveSession:
-    """Return a session that nobody else knows."""
-    grant = Grant(
-        session_id="session",
-        username="somebody",
-        password_hash="",
-        status=SessionStatus.ACTIVE,
-        expires_at=2**40,
-        lease_id="lease",
-        granted_bytes=granted_bytes,
-        names=(),
-    )
-    return LiveSession(grant, lambda _: None)
-
-
-def test_sinks_that_stand_still_are_asked_a_few_at_a_time_and_each_in_its_turn() -> None:
-    session = session_of(GB)
-    sinks = [Stalled() for _ in range(3 * STALLED_ASKED)]
-    for sink in sinks:
-        session.deliver(10, sink)
-    assert session.certain() == 0
-    assert {each.asked for each in sinks} == {1}
-    for sink in sinks:
-        sink.waiting = 0
-    for turn in (1, 2, 3):
-        assert session.certain() == 10 * STALLED_ASKED * turn
-        assert sum(each.asked for each in sinks) == len(sinks) + STALLED_ASKED * turn
-    assert session.certain() == session.used
-
-
-def test_a_sink_that_takes_more_is_asked_at_once_however_many_stand_still() -> None:
-    session = session_of(GB)
-    sinks = [Stalled() for _ in range(3 * STALLED_ASKED)]
-    for sink in sinks:
-        session.deliver(10, sink)
-    session.certain()
-    sinks[-1].waiting = 0
-    session.deliver(5, sinks[-1])
-    assert session.certain() == 15
-
-
-def test_a_sink_that_claims_more_than_it_was_given_makes_nothing_uncertain_again() -> None:
-    session = session_of(GB)
-    sink = Stalled()
-    sink.waiting = 4
-    session.deliver(10, sink)
-    assert session.certain() == 6
-    sink.waiting = 9
-    assert session.certain() == 6
-
-
 # --- wrong credentials ---------------------------------------------------------------------------
 
 
@@ -401,11 +340,6 @@ async def bought_and_used(market: Market, meter: Meter, count: int) -> list[Live
         use(session, 1)
         sessions.append(session)
     return sessions
-
-
-def use(session: LiveSession, size: int) -> None:
-    session.take(size, None)
-    session.deliver(size)
 
 
 async def written(market: Market, session: LiveSession) -> int:

@@ -17,7 +17,7 @@ from market.leases import Grant
 from market.states import SessionStatus
 from proxyd.limits import raise_descriptors
 from proxyd.loop.poller import Poller
-from proxyd.metering.meter import LiveSession
+from proxyd.metering.session import LiveSession
 from proxyd.relay import closing, halfpipe
 from proxyd.relay.closing import Closer
 from proxyd.relay.halfpipe import SWALLOW_MAX_BYTES, Way
@@ -117,7 +117,7 @@ async def scene(quota: int = QUOTA, pipes: int = 4) -> AsyncIterator[Scene]:
             client.close()
             target.close()
         made.closer.close_now()
-        assert not made.session._in_transit
+        assert not len(made.session.sinks)
         made.client.close()
         made.target.close()
         made.pipes.close()
