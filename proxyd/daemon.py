@@ -31,7 +31,7 @@ from api.workers import WorkerRoutes
 from config.load import SettingsError
 from config.settings import Settings
 from market.accounts import Accounts, LoginLimits
-from market.assistant.asking import Asking, Slots
+from market.assistant.asking import Asking, model_slots
 from market.assistant.builtin import Offer, Responder
 from market.assistant.chat import Chat
 from market.assistant.goodness import Goodness, RewardTerms
@@ -307,7 +307,7 @@ class Daemon:
     def _assistant(self) -> AssistantRoutes:
         """Return the routes of the assistant, with a model where one is configured."""
         wanted = self.settings.assistant
-        slots = Slots(wanted.concurrency, wanted.concurrency_per_caller)
+        slots = model_slots(wanted.concurrency, wanted.concurrency_per_caller)
 
         def asking(model: str) -> Asking | None:
             if not model:
