@@ -14,10 +14,10 @@ from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
 from api import request_id
 from api.errors import Transport, of_transport
+from api.evictable_slots import EvictableSlots
 from api.forwarded import Clients
 from api.limits import Limits
 from api.memory import Memory
-from api.places import Places
 from api.rate import RateLimit
 from api.responses import refusal
 from market.networks import counted_network
@@ -70,7 +70,7 @@ class Server(web.Server):
         **settings: Any,  # noqa: ANN401 - aiohttp's own
     ) -> None:
         super().__init__(handler, **settings)
-        self.places: Places[Connection] = Places()
+        self.slots: EvictableSlots[Connection] = EvictableSlots()
         self.memory = Memory(limits)
         self.unread: dict[Connection, None] = {}
         self._clients = clients
@@ -94,10 +94,10 @@ class Server(web.Server):
         if network and not self._arrivals.allows(network):
             return f"{network} comes too often"
         limits = self.limits
-        reason = self.places.refusal(network, limits.connections, limits.share_of_connections)
+        reason = self.slots.refusal(network, limits.connections, limits.share_of_connections)
         if not reason:
             connection = Connection(self, loop=self._loop, **self._kwargs)
-            self.places.take(connection, network)
+            self.slots.take(connection, network)
             connection.open(sock, self._tls)
         return reason
 
@@ -107,7 +107,7 @@ class Server(web.Server):
         await asyncio.sleep(0)  # so that what has arrived is begun
         self.pre_shutdown()
         await self.shutdown(seconds)
-        for connection in self.places:
+        for connection in self.slots:
             connection.cut()
 
     def _sweep(self) -> None:
@@ -195,7 +195,7 @@ class Connection(RequestHandler):
             await self._loop.connect_accepted_socket(lambda: self, sock, ssl=tls, **times)
         except (OSError, RuntimeError, asyncio.CancelledError) as error:
             _logger.debug("a client was not let in: %s", type(error).__name__)
-            self._server.places.give(self)
+            self._server.slots.give(self)
         finally:
             self._shakes_hands = False
             self._opening = None
@@ -231,10 +231,10 @@ class Connection(RequestHandler):
             self._wire.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Give the place back."""
+        """Give the slot back."""
         serving = self._task_handler
         super().connection_lost(exc)
-        self._server.places.give(self)
+        self._server.slots.give(self)
         self._server.unread.pop(self, None)
         if self.ends_request and serving is not None:
             serving.cancel()
@@ -261,13 +261,13 @@ class Connection(RequestHandler):
 
     async def _handle_request(self, *parts: Any) -> tuple[web.StreamResponse, bool]:  # noqa: ANN401
         self._at_work = True
-        self._server.places.touch(self)
+        self._server.slots.touch(self)
         try:
             return await super()._handle_request(*parts)
         finally:
             self._at_work = False
             self._give_memory()
-            self._server.places.touch(self)
+            self._server.slots.touch(self)
             if self._waiting_bytes:
                 self._watch_unread()
 
@@ -337,7 +337,7 @@ class Connection(RequestHandler):
         if self._received >= PROGRESS_BYTES:
             self._received = 0
             self._progress_at = self._loop.time()
-            self._server.places.touch(self)
+            self._server.slots.touch(self)
 
     def _refuse_head(self) -> None:
         """Refuse a request whose head has no end."""
@@ -365,7 +365,7 @@ class Connection(RequestHandler):
         if not self._waiting_bytes:
             return False
         if self._note_leaving():
-            self._server.places.touch(self)
+            self._server.slots.touch(self)
         if self._left >= self._due:
             self._expect_leaving(now)
             return True

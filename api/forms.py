@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Generic, TypeVar
 
 import msgspec
@@ -14,89 +14,52 @@ from api.bodies import receive, too_large, unsupported_media_type
 from api.codec import File, convert_query
 from api.prefer import check_names
 from market.errors import Code, MarketError
-from market.networks import NetworkCounts, crowded
+from market.slots import Bounds, Slots
 
 MULTIPART = "multipart/form-data"
 FIELDS_MAX = 32
 FIELD_MAX_BYTES = 64 * 1024
-READING_MAX = 16
-READING_NOBODY_MAX = 12
-READING_PER_CALLER_MAX = 8
+READING_MAX = 16  # with the largest photo of 10 MB that is 160 MB, and its copies
+READING_RESERVED = 4  # of them, for users who are logged in
+READING_PER_CALLER_MAX = 8  # half: one caller never has all
 WAITING_MAX = 512
-WAITING_SECONDS = 30.0
-# A photo of the largest size and some smaller ones; the places above are for those.
+WAITING_SECONDS = 30.0  # browsers and their users give up at about that time
+# One photo of the largest size and some smaller ones: the slots above are for small files.
 BYTES_PER_CALLER_MAX = 16 * 1024 * 1024
 
 _Body = TypeVar("_Body", bound=Struct)
 
 
 class Uploads:
-    """Bounds how many forms are in memory at once, of one caller and in all; the others wait.
-
-    A few places are kept for those who are logged in.
-    """
+    """Bounds how many forms are in memory at once, of one caller and in all; the others wait."""
 
     def __init__(self) -> None:
-        self._waiting = 0
-        self._held = NetworkCounts()
-        self._bytes = NetworkCounts()
-        self._held_in_all = 0
-        self._held_by_nobody = 0
-        self._changed = asyncio.Condition()
+        self._slots = Slots(
+            Bounds(
+                total=READING_MAX,
+                reserved=READING_RESERVED,
+                per_caller=READING_PER_CALLER_MAX,
+                size_per_caller=BYTES_PER_CALLER_MAX,
+                queue=WAITING_MAX,
+            )
+        )
 
-    @asynccontextmanager
-    async def slot(self, client: str, user_id: str = "", *, size: int = 0) -> AsyncIterator[None]:
-        """Hold a slot.
+    def slot(
+        self, client: str, user_id: str = "", *, size: int = 0
+    ) -> AbstractAsyncContextManager[None]:
+        """Return a context that holds a slot, and waits for it for a bounded time.
 
         Args:
-            client: the network that the caller is counted by.
-            user_id: who that is, "" for nobody; they are counted too.
+            client: the network that the sender is counted by.
+            user_id: the user who is logged in, "" for none; they are counted, too.
             size: the bytes that the form has, or may have.
 
         Raises:
             MarketError: `too_busy`, when too many wait or none got free in time.
         """
-        if self._waiting >= WAITING_MAX:
-            raise MarketError(Code.TOO_BUSY)
-        callers = [client, user_id] if user_id else [client]
-        self._waiting += 1
-        try:
-            async with asyncio.timeout(WAITING_SECONDS), self._changed:
-                await self._changed.wait_for(lambda: self._has_room(callers, size))
-                self._hold(callers, 1, size)
-        except TimeoutError as error:
-            raise MarketError(Code.TOO_BUSY) from error
-        finally:
-            self._waiting -= 1
-        try:
-            yield
-        finally:
-            self._hold(callers, -1, -size)
-            async with self._changed:
-                self._changed.notify_all()
-
-    def _has_room(self, callers: list[str], size: int) -> bool:
-        is_nobody = len(callers) == 1
-        # One of any size is read, or a setting for larger photos would mean nothing.
-        are_full = (
-            each
-            for each in callers
-            if self._bytes[each] and crowded(each, BYTES_PER_CALLER_MAX, self._bytes, more=size)
-        )
-        return (
-            self._held_in_all < READING_MAX
-            and (not is_nobody or self._held_by_nobody < READING_NOBODY_MAX)
-            and not any(crowded(each, READING_PER_CALLER_MAX, self._held) for each in callers)
-            and not any(are_full)
-        )
-
-    def _hold(self, callers: list[str], change: int, size: int) -> None:
-        self._held_in_all += change
-        if len(callers) == 1:
-            self._held_by_nobody += change
-        for caller in callers:
-            self._held.add(caller, change)
-            self._bytes.add(caller, size)
+        callers = (client, user_id) if user_id else (client,)
+        deadline = asyncio.get_running_loop().time() + WAITING_SECONDS
+        return self._slots.slot(*callers, size=size, is_known=bool(user_id), deadline=deadline)
 
 
 class Form(Generic[_Body]):

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Sequence
 from ipaddress import (
     IPv4Address,
     IPv4Network,
-    IPv6Address,
     IPv6Network,
     ip_address,
     ip_network,
 )
 
-Address = IPv4Address | IPv6Address
+from market.networks import Address, plain
+
 Network = IPv4Network | IPv6Network
 
 MAPPED_BITS = 96
@@ -67,18 +67,15 @@ def _address(text: str) -> Address | None:
     if with_port is not None:
         text = with_port["v4"] or with_port["v6"]
     try:
-        address = ip_address(text)
+        return plain(ip_address(text))
     except ValueError:
         return None
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped
-    return address
 
 
 def _plain_network(network: Network) -> Network:
     """Return the IPv4 network that a network of mapped addresses stands for."""
     if isinstance(network, IPv6Network) and network.prefixlen >= MAPPED_BITS:
-        mapped = network.network_address.ipv4_mapped
-        if mapped is not None:
-            return IPv4Network((mapped, network.prefixlen - MAPPED_BITS))
+        address = plain(network.network_address)
+        if isinstance(address, IPv4Address):
+            return IPv4Network((address, network.prefixlen - MAPPED_BITS))
     return network

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable
 from ipaddress import ip_address, ip_network
 
+from market.networks import plain
+
 PATH = "/metrics"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -28,11 +30,9 @@ class Exposition:
                 address is not the reader's.
         """
         try:
-            address = ip_address(client)
+            address = plain(ip_address(client))
         except ValueError:
             return False
-        mapped = getattr(address, "ipv4_mapped", None)
-        address = mapped or address
         if forwarded:
             return False
         return address.is_loopback or any(

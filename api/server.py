@@ -153,12 +153,12 @@ class HttpServer:
 
     def shed(self, most: int) -> int:
         """Let go of at most so many clients that do nothing; return how many."""
-        return 0 if self._server is None else self._server.places.shed(most)
+        return 0 if self._server is None else self._server.slots.shed(most)
 
     @property
     def connections(self) -> int:
         """How many clients are connected."""
-        return 0 if self._server is None else len(self._server.places)
+        return 0 if self._server is None else len(self._server.slots)
 
     def change_limits(self, limits: Limits) -> None:
         """Hold clients to other bounds from now on."""

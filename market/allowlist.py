@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from ipaddress import IPv6Address, ip_address
 
 from market.errors import Code, MarketError
+from market.networks import plain
 from storage import allowlist as queries
 from storage import bandwidth as session_queries
 from storage.allowlist import AddressRow
@@ -34,10 +35,9 @@ def _each(texts: Iterable[str]) -> Iterator[str]:
             address = ip_address(text)
         except ValueError:
             raise _refused(place) from None
-        if isinstance(address, IPv6Address):
-            if address.scope_id is not None:
-                raise _refused(place)
-            address = address.ipv4_mapped or address
+        if isinstance(address, IPv6Address) and address.scope_id is not None:
+            raise _refused(place)
+        address = plain(address)
         if address.is_unspecified or address.is_multicast:
             raise _refused(place)
         yield str(address)

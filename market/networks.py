@@ -1,8 +1,14 @@
-"""The networks that a client is counted by: an IPv4 address, or what is around an IPv6 address."""
+"""Addresses, and the networks that a client is counted by.
+
+An IPv4 client counts as its address, an IPv6 client as its /64 and the networks around that. One
+address has one spelling here: an IPv4 address that an IPv6 socket reports as mapped is `plain`.
+"""
 
 from collections import Counter
 from functools import lru_cache
-from ipaddress import AddressValueError, IPv6Address, IPv6Network
+from ipaddress import AddressValueError, IPv4Address, IPv6Address, IPv6Network
+
+Address = IPv4Address | IPv6Address
 
 SUBSCRIBER_BITS = 64
 
@@ -12,22 +18,29 @@ SUBSCRIBER_BITS = 64
 WIDER = ((56, 4), (48, 16))
 
 
+def plain(address: Address) -> Address:
+    """Return the IPv4 address that an IPv6 one carries (RFC 4291, section 2.5.5.2), or itself."""
+    if isinstance(address, IPv6Address):
+        return address.ipv4_mapped or address
+    return address
+
+
 @lru_cache(maxsize=4096)
 def counted_network(address: str) -> str:
     """Return what everything that is bounded per address counts an address as.
 
     One subscriber has a /64 at least, and with it as many IPv6 addresses as they like (RFC 6177),
-    so these count as one. An IPv4 address that IPv6 carries is that address (RFC 4291, section
-    2.5.5.2), and a zone is left out (RFC 4007). What is no IPv6 address is returned as it is.
+    so these count as one. An address counts as it is `plain`, and a zone is left out (RFC 4007).
+    What is no IPv6 address is returned as it is.
     """
     if ":" not in address:
         return address
     try:
-        parsed = IPv6Address(address.partition("%")[0])
+        parsed = plain(IPv6Address(address.partition("%")[0]))
     except AddressValueError:
         return address
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
+    if isinstance(parsed, IPv4Address):
+        return str(parsed)
     return str(IPv6Network((parsed, SUBSCRIBER_BITS), strict=False))
 
 

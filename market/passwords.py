@@ -5,16 +5,15 @@ import base64
 import os
 import secrets
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import TypeVar
 
 from argon2 import PasswordHasher, Type
 from argon2.exceptions import InvalidHashError, VerificationError
 
-from market.errors import Code, MarketError
-from market.networks import NetworkCounts, crowded, enclosing
+from market.slots import Bounds, Slots
 
 THREADS = 2
 # Of one network, the widest that is counted: whoever guesses leaves a thread to others.
@@ -49,9 +48,16 @@ class Passwords:
         self._threads = ThreadPoolExecutor(
             THREADS, thread_name_prefix="argon2", initializer=_be_nice
         )
-        self._waiting = NetworkCounts()
-        self._running = NetworkCounts()
-        self._changed = asyncio.Condition()
+        self._slots = Slots(
+            Bounds(
+                total=THREADS,
+                per_caller=THREADS_PER_NETWORK,
+                is_per_site=True,
+                queue=WAITING_MAX,
+                queue_per_caller=WAITING_MAX_PER_CLIENT,
+                queue_has_running=True,
+            )
+        )
         self._decoy = _decoy(time_cost, memory_kib)
 
     async def hash(self, password: str, *, client: str = "") -> str:
@@ -93,33 +99,9 @@ class Passwords:
             return False
 
     async def _in_thread(self, client: str, work: Callable[[], _Answer]) -> _Answer:
-        is_crowded = client != "" and crowded(client, WAITING_MAX_PER_CLIENT, self._waiting)
-        if is_crowded or self._waiting.total >= WAITING_MAX:
-            raise MarketError(Code.TOO_BUSY)
-        self._waiting.add(client)
-        try:
-            async with self._turn(enclosing(client)[-1][0]):
-                return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-        finally:
-            self._waiting.add(client, -1)
-
-    @asynccontextmanager
-    async def _turn(self, network: str) -> AsyncIterator[None]:
-        """Wait for a thread that a network may have; "" is ourselves, and may have any."""
-
-        def is_free() -> bool:
-            theirs = self._running[network] if network else 0
-            return self._running.total < THREADS and theirs < THREADS_PER_NETWORK
-
-        async with self._changed:
-            await self._changed.wait_for(is_free)
-            self._running.add(network)
-        try:
-            yield
-        finally:
-            self._running.add(network, -1)
-            async with self._changed:
-                self._changed.notify_all()
+        # Without a client it is this process itself, which no bound of one caller holds back.
+        async with self._slots.slot(*((client,) if client else ())):
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
 
 def _be_nice() -> None:

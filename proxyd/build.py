@@ -14,7 +14,7 @@ from api.landing import landing_pages
 from api.metrics import Exposition
 from api.server import HttpServer
 from config.settings import Settings
-from market.assistant.asking import Asking, Slots
+from market.assistant.asking import Asking, model_slots
 from market.assistant.builtin import Offer, Responder
 from market.assistant.chat import Chat
 from market.assistant.goodness import Goodness
@@ -249,7 +249,7 @@ async def is_ready(gateway: Gateway, store: Store) -> bool:
 def _assistant(settings: Settings, market: Market, helpers: Helpers) -> AssistantRoutes:
     """Return the routes of the assistant, with a model where one is configured."""
     assistant, context = settings.assistant, market.context
-    slots = Slots(assistant.concurrency, assistant.concurrency_per_caller)
+    slots = model_slots(assistant.concurrency, assistant.concurrency_per_caller)
 
     def asking(model: str) -> Asking | None:
         if not model:

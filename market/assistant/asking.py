@@ -3,12 +3,12 @@
 import asyncio
 import dataclasses
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import TypeVar
 
 from market.assistant.model import REPLY_MAX_CHARACTERS, Model, ModelError, Question, Said
-from market.networks import NetworkCounts, crowded
+from market.slots import Bounds, Busy, Slots
 
 ATTEMPTS = 2
 PAUSE_SECONDS = 0.2
@@ -18,6 +18,10 @@ WITHOUT_SCHEMA_SECONDS = 3600.0
 WAITING_MAX = 64
 WAITING_PER_CALLER_MAX = 16
 CUT_OFF = " …"
+BUSY = {
+    Busy.QUEUE_FULL: "too many calls wait for it",
+    Busy.TIMED_OUT: "no call got free in time",
+}
 
 _logger = logging.getLogger("assistant")
 
@@ -70,60 +74,27 @@ class CircuitBreaker:
             self._open_until = self._now() + OPEN_SECONDS
 
 
-class Slots:
-    """Bounds how many calls run at once and how many wait; shared by all who ask one server.
+def model_slots(concurrency: int, per_caller: int = 0) -> Slots:
+    """Return the slots for calls of one server; whoever asks it shares them.
 
     Args:
-        concurrency: how many run at once.
-        per_caller: how many of one caller's do; the default is no less than all.
+        concurrency: how many calls run at once.
+        per_caller: how many of one caller's do; 0 for no less than all.
     """
-
-    def __init__(self, concurrency: int, per_caller: int = 0) -> None:
-        self._concurrency = concurrency
-        self._per_caller = per_caller or concurrency
-        self._running = NetworkCounts()
-        self._waiting = NetworkCounts()
-        self._changed = asyncio.Condition()
-
-    @asynccontextmanager
-    async def take(self, deadline: float, caller: str) -> AsyncIterator[None]:
-        """Hold a slot.
-
-        Args:
-            deadline: until when to wait, by the loop's clock.
-            caller: whose call it is.
-
-        Raises:
-            ModelError: too many wait, or none got free in time.
-        """
-        is_crowded = crowded(caller, WAITING_PER_CALLER_MAX, self._waiting)
-        if is_crowded or self._waiting.total >= WAITING_MAX:
-            raise _busy("too many calls wait for it")
-        self._waiting.add(caller)
-        try:
-            async with asyncio.timeout_at(deadline), self._changed:
-                await self._changed.wait_for(lambda: self._is_free(caller))
-                self._running.add(caller)
-        except TimeoutError as error:
-            raise _busy("no call got free in time") from error
-        finally:
-            self._waiting.add(caller, -1)
-        try:
-            yield
-        finally:
-            self._running.add(caller, -1)
-            async with self._changed:
-                self._changed.notify_all()
-
-    def _is_free(self, caller: str) -> bool:
-        is_free = self._running.total < self._concurrency
-        return is_free and not crowded(caller, self._per_caller, self._running)
+    bounds = Bounds(
+        total=concurrency,
+        per_caller=per_caller,
+        queue=WAITING_MAX,
+        queue_per_caller=WAITING_PER_CALLER_MAX,
+    )
+    return Slots(bounds, _busy)
 
 
-def _busy(reason: str) -> ModelError:
-    """Return, and log, that we ask too much at once; that says nothing about the server."""
-    _logger.warning("the model was not asked: %s", reason)
-    return ModelError(reason, is_final=True)
+def _busy(reason: Busy) -> ModelError:
+    """Return, and log, that too many calls are made at once; that is no fault of the server."""
+    text = BUSY[reason]
+    _logger.warning("the model was not asked: %s", text)
+    return ModelError(text, is_final=True)
 
 
 class Asking:
@@ -160,7 +131,7 @@ class Asking:
         if _clock() < self._without_schema_until:
             question = dataclasses.replace(question, schema=None)
         has_schema = question.schema is not None
-        async with self._slots.take(deadline, caller):
+        async with self._slots.slot(caller, deadline=deadline):
             for attempt in range(1, ATTEMPTS + 1):
                 try:
                     said = await self._complete(question, deadline)
@@ -193,7 +164,7 @@ class Asking:
         """
         self._breaker.check()
         deadline = _clock() + self._seconds
-        async with self._slots.take(deadline, caller):
+        async with self._slots.slot(caller, deadline=deadline):
             for attempt in range(1, ATTEMPTS + 1):
                 last: Said | None = None
                 try:

@@ -12,6 +12,7 @@ from market.errors import Code, MarketError
 from market.photos.containers import Container, inspect, refused
 from market.photos.likeness import Likeness, likeness
 from market.photos.origin import is_declared_generated
+from market.slots import Bounds, Slots
 
 THREADS = 2
 WAITING_MAX = 32
@@ -65,7 +66,7 @@ class Photos:
     def __init__(self, limits: PhotoLimits) -> None:
         self._limits = limits
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="photos")
-        self._waiting = 0
+        self._slots = Slots(Bounds(total=THREADS, queue=WAITING_MAX, queue_has_running=True))
 
     async def read(self, data: bytes) -> Photo:
         """Return the photo in a file.
@@ -81,14 +82,9 @@ class Photos:
                 f"{self._limits.max_bytes:,} at most."
             )
             raise refused(Code.PHOTO_TOO_LARGE, message)
-        if self._waiting >= WAITING_MAX:
-            raise MarketError(Code.TOO_BUSY)
-        self._waiting += 1
-        try:
+        async with self._slots.slot():
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._threads, _photo, data, self._limits.max_pixels)
-        finally:
-            self._waiting -= 1
 
     def close(self) -> None:
         """Let the threads end."""

@@ -1,12 +1,10 @@
 """Which of a name's addresses are tried, and in which order. Pure."""
 
 from collections.abc import Iterable
-from ipaddress import IPv4Address, IPv6Address
 from itertools import chain, zip_longest
 
+from market.networks import Address
 from proxyd.egress.policy import Policy
-
-Address = IPv4Address | IPv6Address
 
 # Each may hold a descriptor until the dial is over.
 CANDIDATES_MAX = 6

@@ -10,8 +10,8 @@ import errno
 import logging
 import socket
 from collections.abc import Callable, Hashable
-from ipaddress import IPv4Address, IPv6Address
 
+from market.networks import Address
 from proxyd.egress.candidates import candidates
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import (
@@ -24,7 +24,6 @@ from proxyd.loop.deadlines import Deadlines
 from proxyd.loop.poller import GONE, READS, Poller
 from proxyd.wire.events import Failure
 
-Address = IPv4Address | IPv6Address
 Done = Callable[[socket.socket | Failure], None]
 
 STAGGER_SECONDS = 0.25

@@ -2,9 +2,8 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from ipaddress import IPv4Address, IPv6Address
 
-Address = IPv4Address | IPv6Address
+from market.networks import Address
 
 TTL_MIN_SECONDS = 1.0
 TTL_MAX_SECONDS = 3600.0

@@ -10,9 +10,8 @@ import socket
 import struct
 import time
 from collections.abc import Callable
-from ipaddress import IPv4Address, IPv6Address
 
-Address = IPv4Address | IPv6Address
+from market.networks import Address
 
 KEPT_SECONDS = 10.0
 KEPT_MAX = 4096

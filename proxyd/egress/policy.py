@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_network
 
-Address = IPv4Address | IPv6Address
+from market.networks import Address, plain
+
 Network = IPv4Network | IPv6Network
 
 VERDICTS_KEPT = 4096
@@ -95,15 +96,15 @@ class Policy:
         verdict = self._verdict(address)
         if verdict is not Verdict.UNLESS_OWN:
             return verdict is Verdict.ALLOWED
-        carried = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-        return not self._is_own(address if carried is None else carried)
+        return not self._is_own(plain(address))
 
     def _judge(self, address: Address) -> Verdict:
         inside = embedded_ipv4(address)
         if _within(address, self._deny) or (inside is not None and _within(inside, self._deny)):
             return Verdict.DENIED
-        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-            return self._judge(address.ipv4_mapped)
+        carried = plain(address)
+        if carried is not address:
+            return self._judge(carried)
         if _within(address, self._allow):
             return Verdict.ALLOWED
         return Verdict.UNLESS_OWN if is_global(address) else Verdict.DENIED
@@ -120,9 +121,10 @@ def embedded_ipv4(address: Address) -> IPv4Address | None:
     """Return the IPv4 address inside an IPv6 one: mapped, compatible, NAT64, 6to4, Teredo."""
     if isinstance(address, IPv4Address):
         return None
+    carried = plain(address)
+    if isinstance(carried, IPv4Address):
+        return carried
     value = int(address)
-    if address.ipv4_mapped is not None:
-        return address.ipv4_mapped
     if address in _COMPATIBLE or _within(address, _TRANSLATED):
         return IPv4Address(value & _LOW_32_BITS)
     if address in _SIX_TO_FOUR:

@@ -5,18 +5,17 @@ import logging
 import time
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import ip_address
 from typing import Protocol
 
 import aiodns
 import pycares
 from aiodns.error import DNSError
 
+from market.networks import Address
 from proxyd.egress.dns_cache import DnsCache
 from proxyd.egress.names import address_of_number, canonical, is_number
 from proxyd.loop.fair_slots import FairSlots
-
-Address = IPv4Address | IPv6Address
 
 LOOKUP_SECONDS = 5.0
 NAMES_MAX = 10_000

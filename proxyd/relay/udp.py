@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 
-from market.networks import counted_network
+from market.networks import counted_network, plain
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import LookupFailedError, NameNotFoundError, Resolver
 from proxyd.loop.poller import READS, Poller
@@ -332,8 +332,7 @@ class Association:
         Returns:
             False when another address of the same name may do better.
         """
-        if isinstance(host, IPv6Address) and host.ipv4_mapped is not None:
-            host = host.ipv4_mapped
+        host = plain(host)
         target = (host, port)
         size = len(payload)
         if target not in self._targets and not self._shared.policy.permits(host, port):

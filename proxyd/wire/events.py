@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from ipaddress import IPv4Address, IPv6Address
 from typing import Protocol
 
-Address = IPv4Address | IPv6Address
+from market import networks
+
+Address = networks.Address
 
 
 @dataclass(frozen=True, slots=True)

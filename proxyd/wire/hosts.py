@@ -4,6 +4,7 @@ import re
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 
+from market.networks import plain
 from proxyd.wire.events import Address
 
 _PRINTABLE = re.compile(rb"[\x21-\x7e]+")
@@ -33,9 +34,7 @@ def host_from_text(encoded: bytes) -> Address | str | None:
 @lru_cache(maxsize=4096)
 def address_of(text: str) -> Address:
     """Return the address that a system call names: one that an IPv6 socket has mapped, unmapped."""
-    address = ip_address(text.partition("%")[0])
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return address if mapped is None else mapped
+    return plain(ip_address(text.partition("%")[0]))
 
 
 @lru_cache(maxsize=4096)

@@ -17,7 +17,6 @@ from support.tls import make_certificate
 from support.waiting import until
 
 from api import bodies, connections
-from api.places import Places
 
 BESIEGER, ANOTHER = "127.0.0.2", "127.0.0.3"
 PLACES = 16
@@ -165,7 +164,7 @@ async def test_a_page_is_in_memory_once_however_many_do_not_read_it(
             writer.transport.pause_reading()
         server = http._server
         await until(lambda: len(server.unread) == 20, "all wait for their clients")
-        for connection in server.places:
+        for connection in server.slots:
             assert connection._waiting_bytes <= 2 * connections.UNREAD_MAX_BYTES
 
 
@@ -198,7 +197,7 @@ async def test_who_is_being_served_makes_room_for_nobody(tmp_path: Path, opened:
         health._ready = waiting
         asked = b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n"
         served = [await opened(service, sent=asked) for _ in range(2)]
-        await until(lambda: sum(each._at_work for each in http._server.places) == 2)
+        await until(lambda: sum(each._at_work for each in http._server.slots) == 2)
         assert await is_refused(opened(service))
         leave.set()
         for reader, _writer in served:
@@ -213,7 +212,7 @@ async def test_who_sends_nothing_of_its_body_makes_room(
         http = service.daemon.http
         begun = b"POST /auth/login HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{"
         stuck = [await opened(service, sent=begun) for _ in range(2)]
-        await until(lambda: all(each.can_leave for each in http._server.places))
+        await until(lambda: all(each.can_leave for each in http._server.slots))
         await until(lambda: http.connections == 2)
         reader, _ = await opened(service, sent=b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
@@ -293,7 +292,7 @@ async def test_requests_behind_one_that_is_not_read_are_not_read_either(
         writer.transport.pause_reading()
         server = service.daemon.http._server
         await until(lambda: len(server.unread) == 1)
-        (connection,) = server.places
+        (connection,) = server.slots
         await until(lambda: len(connection._messages) >= connections.QUEUED_MAX)
         for _ in range(20):
             await asyncio.sleep(0.01)
@@ -332,54 +331,3 @@ def _noting(slept: list[float]) -> Any:
         await sleep(0)
 
     return note
-
-
-class Holder:
-    """Somebody with a place."""
-
-    def __init__(self, *, can_leave: bool = True) -> None:
-        self.can_leave = can_leave
-        self.was_cut = False
-
-    def cut(self) -> None:
-        self.was_cut = True
-
-
-def test_who_was_active_least_recently_makes_room_first() -> None:
-    places: Places[Holder] = Places()
-    one, two, busy = Holder(), Holder(), Holder(can_leave=False)
-    for holder in (busy, one, two):
-        places.take(holder, "192.0.2.1")
-    places.touch(one)
-    assert places.refusal("192.0.2.1", 100, 3) == ""
-    assert (busy.was_cut, one.was_cut, two.was_cut) == (False, False, True)
-    assert len(places) == places.of("192.0.2.1") == 2
-
-
-def test_a_network_that_is_full_of_work_is_refused_and_others_are_not() -> None:
-    places: Places[Holder] = Places()
-    for _ in range(3):
-        places.take(Holder(can_leave=False), "192.0.2.1")
-    assert places.refusal("192.0.2.1", 100, 3) == "192.0.2.1 has 3 connections"
-    assert places.refusal("192.0.2.2", 100, 3) == ""
-    assert places.refusal("192.0.2.2", 3, 3) == "3 connections are open"
-
-
-def test_an_ipv6_site_has_a_share_of_the_places() -> None:
-    places: Places[Holder] = Places()
-    networks = [f"2001:db8:1:{number:x}::/64" for number in range(5)]
-    for network in networks[:4]:
-        places.take(Holder(can_leave=False), network)
-    assert places.refusal(networks[4], 100, 1) == "2001:db8:1::/56 has 4 connections"
-    assert places.refusal("2001:db8:1:100::/64", 100, 1) == ""
-
-
-def test_places_that_are_given_back_leave_nothing() -> None:
-    places: Places[Holder] = Places()
-    holders = [Holder() for _ in range(3)]
-    for holder, network in zip(holders, ("192.0.2.1", "2001:db8:1:2::/64", ""), strict=True):
-        places.take(holder, network)
-    for holder in (*holders, *holders):
-        places.give(holder)
-    assert len(places) == 0
-    assert places._of == {}

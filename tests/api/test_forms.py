@@ -211,6 +211,7 @@ async def test_a_client_that_asks_first_is_told_to_go_on(service: Service) -> No
 
 async def test_so_many_forms_are_in_memory_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forms, "READING_MAX", 3)
+    monkeypatch.setattr(forms, "READING_RESERVED", 0)
     monkeypatch.setattr(forms, "READING_PER_CALLER_MAX", 2)
     uploads, leave = Uploads(), asyncio.Event()
     held: list[str] = []
@@ -249,7 +250,7 @@ async def test_some_places_are_kept_for_those_who_are_logged_in(
 ) -> None:
     monkeypatch.setattr(forms, "WAITING_SECONDS", 0.05)
     monkeypatch.setattr(forms, "READING_MAX", 4)
-    monkeypatch.setattr(forms, "READING_NOBODY_MAX", 2)
+    monkeypatch.setattr(forms, "READING_RESERVED", 2)
     monkeypatch.setattr(forms, "READING_PER_CALLER_MAX", 2)
     uploads = Uploads()
 
@@ -297,19 +298,23 @@ async def test_who_waits_too_long_or_behind_too_many_is_told_to_come_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(forms, "READING_MAX", 1)
-    monkeypatch.setattr(forms, "WAITING_SECONDS", 0.05)
+    monkeypatch.setattr(forms, "READING_RESERVED", 0)
+    monkeypatch.setattr(forms, "WAITING_MAX", 1)
     uploads = Uploads()
 
-    async def refusal() -> Code:
+    async def refusal(seconds: float) -> Code:
+        monkeypatch.setattr(forms, "WAITING_SECONDS", seconds)
         with pytest.raises(MarketError) as caught:
             async with uploads.slot("b"):
                 pass
         return caught.value.code
 
     async with uploads.slot("a"):
-        assert await refusal() is Code.TOO_BUSY
-        monkeypatch.setattr(forms, "WAITING_MAX", 0)
-        assert await refusal() is Code.TOO_BUSY
-    monkeypatch.setattr(forms, "WAITING_MAX", 1)
+        assert await refusal(0.05) is Code.TOO_BUSY
+        first = asyncio.create_task(refusal(0.5))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(0.1):
+            assert await refusal(30) is Code.TOO_BUSY
+        assert await first is Code.TOO_BUSY
     async with uploads.slot("b"):
         pass

@@ -1,8 +1,24 @@
 """Callers are counted by address, and by network where addresses cost nothing."""
 
+from ipaddress import ip_address
+
 import pytest
 
-from market.networks import NetworkCounts, counted_network, crowded, enclosing
+from market.networks import NetworkCounts, counted_network, crowded, enclosing, plain
+
+
+@pytest.mark.parametrize(
+    ("address", "same"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("::192.0.2.1", "::192.0.2.1"),
+        ("64:ff9b::192.0.2.1", "64:ff9b::192.0.2.1"),
+        ("2001:db8::1", "2001:db8::1"),
+    ],
+)
+def test_an_ipv4_address_that_is_mapped_is_that_address(address: str, same: str) -> None:
+    assert plain(ip_address(address)) == ip_address(same)
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ from support.market import SEALING, Market
 from support.statements import counted
 from support.waiting import until
 
-from market import passwords
 from market.accounts import Caller, LoginLimits
 from market.errors import Code, MarketError
 from market.mail import Message, decoded
 from market.outbox import Outbox
 from market.recovery import Recovery
+from market.slots import Bounds, Slots
 from storage.errors import StoreError
 from storage.store import Transaction
 
@@ -537,7 +537,8 @@ async def test_registrations_are_throttled_by_client(market: Market) -> None:
 async def test_of_forty_registrations_at_once_thirty_are_done(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(passwords, "WAITING_MAX_PER_CLIENT", 40)
+    # The queue of one client is not what stops them.
+    monkeypatch.setattr(market.passwords, "_slots", Slots(Bounds(total=2, queue=40)))
     outcomes = await asyncio.gather(
         *(
             market.accounts.register(

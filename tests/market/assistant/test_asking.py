@@ -8,8 +8,9 @@ from support.model import ScriptedModel
 from support.waiting import until
 
 from market.assistant import asking as module
-from market.assistant.asking import Asking, CircuitBreaker, Slots
+from market.assistant.asking import Asking, CircuitBreaker, model_slots
 from market.assistant.model import ModelError, Question, Said, Schema, Turn
+from market.slots import Slots
 
 QUESTION = Question("m", "i", (Turn("user", "u"),), schema=Schema("s", {}))
 DOWN = ModelError("it is down")
@@ -21,7 +22,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def asking(model: ScriptedModel, seconds: float = 20, slots: Slots | None = None) -> Asking:
-    return Asking(model, slots or Slots(4), seconds=seconds)
+    return Asking(model, slots or model_slots(4), seconds=seconds)
 
 
 async def ask(made: Asking, caller: str = "ann") -> tuple[str, str]:
@@ -139,7 +140,7 @@ async def test_an_answer_that_does_not_end_is_cut(monkeypatch: pytest.MonkeyPatc
 
 async def test_so_many_calls_run_at_once_and_no_more() -> None:
     model = ScriptedModel("yes")
-    slots = Slots(3)
+    slots = model_slots(3)
     first, second = asking(model, slots=slots), asking(model, slots=slots)
     several = enumerate([first, second] * 20)
     await asyncio.gather(*(ask(made, f"caller {number % 4}") for number, made in several))
@@ -151,7 +152,7 @@ async def test_of_those_that_wait_too_many_are_turned_away_and_the_operator_is_t
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "WAITING_MAX", 2)
-    made = asking(ScriptedModel(None), seconds=0.1, slots=Slots(1))
+    made = asking(ScriptedModel(None), seconds=0.1, slots=model_slots(1))
     outcomes = await asyncio.gather(*(ask(made) for _ in range(6)), return_exceptions=True)
     words = [str(outcome) for outcome in outcomes]
     for reason in ("too many calls wait for it", "no call got free in time"):
@@ -166,13 +167,13 @@ async def test_of_those_that_wait_too_many_are_turned_away_and_the_operator_is_t
 
 async def test_one_caller_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WAITING_PER_CALLER_MAX", 2)
-    slots = Slots(4, 2)
+    slots = model_slots(4, 2)
     deadline = asyncio.get_running_loop().time() + 20
     order: list[str] = []
     leave = asyncio.Event()
 
     async def hold(caller: str) -> None:
-        async with slots.take(deadline, caller):
+        async with slots.slot(caller, deadline=deadline):
             order.append(caller)
             await leave.wait()
 
@@ -189,7 +190,7 @@ async def test_one_caller_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_a_slot_is_given_back_whatever_happens() -> None:
-    slots = Slots(1)
+    slots = model_slots(1)
     for attempt in (DOWN, None, "yes"):
         made = asking(ScriptedModel(attempt), seconds=0.05, slots=slots)
         await asyncio.gather(ask(made), return_exceptions=True)

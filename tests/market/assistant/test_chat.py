@@ -8,7 +8,7 @@ from support.model import ScriptedModel
 
 from market.accounts import Caller
 from market.assistant import asking as asking_module
-from market.assistant.asking import Asking, Slots
+from market.assistant.asking import Asking, model_slots
 from market.assistant.builtin import Offer, Responder
 from market.assistant.chat import Chat, Message
 from market.assistant.model import ModelError, Turn
@@ -26,7 +26,7 @@ def responder(market: Market) -> Responder:
 
 
 def chat(market: Market, model: ScriptedModel | None = None) -> Chat:
-    asking = None if model is None else Asking(model, Slots(4), seconds=20)
+    asking = None if model is None else Asking(model, model_slots(4), seconds=20)
     return Chat(responder(market), asking, "small")
 
 

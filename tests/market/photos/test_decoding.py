@@ -270,14 +270,14 @@ async def test_a_file_that_is_too_large_is_not_looked_at() -> None:
     photos.close()
 
 
-async def test_so_many_photos_wait_and_no_more(
-    photos: Photos, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_so_many_photos_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WAITING_MAX", 3)
+    photos = Photos(PhotoLimits())
     outcomes = await asyncio.gather(*(photos.read(JPEG) for _ in range(8)), return_exceptions=True)
     refused = [outcome.code for outcome in outcomes if isinstance(outcome, MarketError)]
     assert refused == [Code.TOO_BUSY] * 5
     assert (await photos.read(JPEG)).width == 320
+    photos.close()
 
 
 SMALL = (jpeg(natural(1, (40, 30))), png(natural(1, (40, 30))))

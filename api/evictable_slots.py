@@ -1,4 +1,10 @@
-"""Who holds the places that there are: in all and by network, least recently active first."""
+"""Slots whose idle holders make room for newcomers: the API's connections.
+
+Nobody waits here, which is the difference to `market.slots`: browsers keep connections open that
+they do not use. When all slots are taken, the holder that does nothing and was active least
+recently is cut, and the newcomer is served at once. `proxyd.loop.fair_slots` cuts nobody: it
+refuses newcomers.
+"""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -7,28 +13,29 @@ from typing import Generic, Protocol, TypeVar
 
 from market.networks import enclosing
 
-# Whoever is at work stands behind those that do nothing before long; so many are looked at.
+# Holders at work are touched, and so move behind the idle ones before long: a search that goes past
+# so many of them finds nobody idle, and must not cost more with every connection.
 SEARCH_MAX = 256
 
 
 class Holder(Protocol):
-    """Whoever has a place."""
+    """The holder of a slot."""
 
     @property
     def can_leave(self) -> bool:
-        """Whether it keeps the place and does nothing with it."""
+        """Whether it does nothing with its slot."""
 
     def cut(self) -> None:
-        """Be gone, at once."""
+        """Be closed, at once."""
 
 
 _Holder = TypeVar("_Holder", bound=Holder)
 
 
-class Places(Generic[_Holder]):
-    """Places in bounded number; who does nothing with one makes room for whoever comes.
+class EvictableSlots(Generic[_Holder]):
+    """Slots in bounded number, in all and by network, in the order of their last activity.
 
-    The bounds are given with each question, since they may change.
+    The bounds come with each call, since a reload may change them.
     """
 
     def __init__(self) -> None:
@@ -42,15 +49,15 @@ class Places(Generic[_Holder]):
         return iter(tuple(self._all))
 
     def of(self, network: str) -> int:
-        """Return how many a network has, or one of those around it."""
+        """Return how many slots a network has, or one of those around it."""
         return len(self._of.get(network, ()))
 
     def refusal(self, network: str, most: int, most_of_network: int) -> str:
-        """Make room for one more; return why there is none, or "".
+        """Make room for one more; return the reason when there is none, else "".
 
         Args:
-            network: who wants it; "" is not counted by network.
-            most: how many places there are.
+            network: the newcomer's; "" is not counted by network.
+            most: how many slots there are.
             most_of_network: how many a network may have; those around it have their share.
         """
         if network:
@@ -62,28 +69,28 @@ class Places(Generic[_Holder]):
                     return f"{name} has {len(theirs)} connections"
         if len(self._all) < most:
             return ""
-        # One's own first: whoever comes again and again pushes nobody else out.
+        # The newcomer's network first: one that connects again and again evicts only itself.
         own = self._of.get(network, OrderedDict())
         if self._make_room(own) or self._make_room(self._all):
             return ""
         return f"{len(self._all)} connections are open"
 
     def shed(self, most: int) -> int:
-        """Let go of at most so many who do nothing; return how many there were."""
+        """Cut at most `most` idle holders; return how many were cut."""
         shed = 0
         while shed < most and self._make_room(self._all):
             shed += 1
         return shed
 
     def take(self, holder: _Holder, network: str) -> None:
-        """Give a place to somebody; with "" it is not counted by network."""
+        """Give a slot to a holder; with the network "" it is not counted by network."""
         self._all[holder] = network
         if network:
             for name, _ in enclosing(network):
                 self._of.setdefault(name, OrderedDict())[holder] = None
 
     def give(self, holder: _Holder) -> None:
-        """Take a place back; twice is harmless."""
+        """Give the slot of a holder back; doing so twice is harmless."""
         network = self._all.pop(holder, "")
         if not network:
             return
@@ -94,7 +101,7 @@ class Places(Generic[_Holder]):
                 del self._of[name]
 
     def touch(self, holder: _Holder) -> None:
-        """Note that somebody does something with its place."""
+        """Note that a holder was active."""
         network = self._all.get(holder)
         if network is None:
             return
