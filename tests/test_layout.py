@@ -1,8 +1,10 @@
 """Each module has its test file, and each test file its module, or an entry here says why not."""
 
+import re
 from pathlib import Path
 
 import pytest
+import support
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("proxyd", "api", "market", "storage", "config")
@@ -115,3 +117,8 @@ def test_no_entry_is_about_what_is_gone() -> None:
 def test_entries_are_sorted() -> None:
     assert list(TESTED_IN) == sorted(TESTED_IN)
     assert list(ABOUT_SEVERAL) == sorted(ABOUT_SEVERAL)
+
+
+def test_the_index_of_support_names_each_file_once() -> None:
+    entries = re.findall(r"^    (\w+): ", support.__doc__ or "", re.MULTILINE)
+    assert sorted(entries) == [Path(each).stem for each in files("tests/support", "[!_]*.py")]
