@@ -13,7 +13,8 @@ import pytest
 from support import pictures
 from support import upstream as stand_in
 from support.pictures import cropped, jpeg, natural, png
-from support.service import Answer, Person, Service, running_in
+from support.service import Service, running_in
+from support.story import credits_of, refused
 from support.upstream import Upstream
 from support.waiting import until
 
@@ -53,16 +54,6 @@ def with_model(upstream: Upstream, **more: Any) -> dict[str, Any]:
         "requests_per_minute": 0,
         **more,
     }
-
-
-async def credits_of(service: Service, person: Person) -> float:
-    answer = await service.call("GET", "/auth/me", token=person.token)
-    return float(answer.body["credit_balance"])
-
-
-def refused(answer: Answer, code: str, field: str | None, status: int = 400) -> None:
-    assert answer.status == status, answer.body
-    assert (answer.code, answer.field) == (code, field)
 
 
 # --- without a model ---------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 from support import targets
 from support.service import Answer, Person, Service, running_in
 from support.socks import Client, tunnel
+from support.story import refused
 from support.waiting import until
 
 from proxyd.ops.listening import bound_port
@@ -35,14 +36,6 @@ async def listed(service: Service, person: Person, query: str = "") -> list[dict
 
 async def end(service: Service, person: Person, session_id: Any) -> Answer:
     return await service.call("POST", END, {"session_id": session_id}, token=person.token)
-
-
-def refused(answer: Answer, code: str, field: str | None, status: int = 400) -> None:
-    assert answer.status == status, answer.body
-    assert answer.body.keys() == {"ok", "error"}
-    assert answer.body["ok"] is False
-    assert answer.body["error"]["message"]
-    assert (answer.code, answer.field) == (code, field)
 
 
 async def nothing_was_bought(service: Service, person: Person, usd: float) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.service import Answer, Person, Service, running_in
+from support.story import refused, worker_token
 
 from proxyd.loop import clock
 
@@ -69,19 +70,7 @@ async def balances(service: Service, person: Person) -> tuple[float, float]:
 
 async def worker_of(service: Service, person: Person) -> dict[str, str]:
     """Return the header of a new device."""
-    answer = await service.call(
-        "POST", "/api/worker/token/create", {"name": "worker"}, token=person.token
-    )
-    assert answer.status == 200, answer.body
-    return {"X-Worker-Token": answer.body["token"]}
-
-
-def refused(answer: Answer, code: str, field: str | None, status: int = 400) -> None:
-    assert answer.status == status, answer.body
-    assert answer.body.keys() == {"ok", "error"}
-    assert answer.body["ok"] is False
-    assert answer.body["error"]["message"]
-    assert (answer.code, answer.field) == (code, field)
+    return {"X-Worker-Token": await worker_token(service, person)}
 
 
 async def nothing_was_bought(service: Service, person: Person, usd: float) -> None:
@@ -300,7 +289,7 @@ async def test_a_replica_dearer_than_any_job_is_refused(service: Service) -> Non
 async def test_without_a_valid_token_there_is_no_deploy(service: Service) -> None:
     buyer = await service.person(usd="10")
     path = f"{CREATE}/{await created(service, buyer)}"
-    worker = (await worker_of(service, buyer))["X-Worker-Token"]
+    worker = await worker_token(service, buyer)
     for token in (None, "", "nonsense", worker):
         for method, asked, body in (
             ("POST", CREATE, LEAST),

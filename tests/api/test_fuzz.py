@@ -49,5 +49,4 @@ def test_the_document_is_kept(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
         assert "ERROR" not in daemon.output
-    audit = process.run(url, "ledger", "audit")
-    assert audit.returncode == 0, audit.stdout
+    process.assert_audit(url)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.service import Answer, Person, Service
+from support.story import credits_of, refused, worker_token
 
 MARKETPLACE = "/api/marketplace/jobs"
 JOBS = "/api/jobs"
@@ -53,13 +54,6 @@ async def put_up(service: Service, person: Person, **fields: Any) -> str:
     return str(answer.body["job_id"])
 
 
-async def worker(service: Service, person: Person) -> str:
-    """Make a device and return its token."""
-    path = "/api/worker/token/create"
-    answer = await service.call("POST", path, {"name": "rig"}, token=person.token)
-    return str(answer.body["token"])
-
-
 async def as_worker(
     service: Service,
     device: str,
@@ -78,7 +72,7 @@ async def accept(service: Service, device: str, job_id: str) -> Answer:
 
 async def running(service: Service, buyer: Person, owner: Person, **fields: Any) -> tuple[str, str]:
     """Put a job up and accept it on a new device; returns the job and the device's token."""
-    job_id, device = await put_up(service, buyer, **fields), await worker(service, owner)
+    job_id, device = await put_up(service, buyer, **fields), await worker_token(service, owner)
     assert (await accept(service, device, job_id)).status == 200
     return job_id, device
 
@@ -103,21 +97,8 @@ async def own(service: Service, person: Person, job_id: str) -> dict[str, Any]:
     return dict(answer.body["job"])
 
 
-async def credits_of(service: Service, person: Person) -> float:
-    answer = await service.call("GET", "/auth/me", token=person.token)
-    return float(answer.body["credit_balance"])
-
-
 def types_of(item: dict[str, Any]) -> dict[str, type]:
     return {name: type(value) for name, value in item.items()}
-
-
-def refused(answer: Answer, code: str, field: str | None, status: int = 400) -> None:
-    assert answer.status == status, answer.body
-    assert answer.body.keys() == {"ok", "error"}
-    assert answer.body["ok"] is False
-    assert answer.body["error"]["message"]
-    assert (answer.code, answer.field) == (code, field)
 
 
 def is_recent(text: str) -> bool:
@@ -153,7 +134,7 @@ async def test_a_job_is_created_and_listed_with_the_fields_of_the_specification(
 
 async def test_accepting_answers_with_the_fields_of_the_specification(service: Service) -> None:
     buyer, owner = await service.person(credit="10"), await service.person()
-    job_id, device = await put_up(service, buyer), await worker(service, owner)
+    job_id, device = await put_up(service, buyer), await worker_token(service, owner)
     for _ in range(2):
         answer = await accept(service, device, job_id)
         assert (answer.status, answer.body) == (
@@ -163,20 +144,20 @@ async def test_accepting_answers_with_the_fields_of_the_specification(service: S
                 "job": {"id": job_id, "title": "train", "status": "running", "attempt": 1},
             },
         )
-    answer = await accept(service, await worker(service, owner), job_id)
+    answer = await accept(service, await worker_token(service, owner), job_id)
     refused(answer, "job_not_waiting", None)
 
 
 async def test_an_identifier_in_capitals_is_the_same(service: Service) -> None:
     buyer, owner = await service.person(credit="10"), await service.person()
-    job_id, device = await put_up(service, buyer), await worker(service, owner)
+    job_id, device = await put_up(service, buyer), await worker_token(service, owner)
     assert (await accept(service, device, job_id.upper())).body["job"]["id"] == job_id
 
 
 async def test_of_many_who_accept_at_once_one_wins(service: Service) -> None:
     buyer, owner = await service.person(credit="10"), await service.person()
     job_id = await put_up(service, buyer)
-    devices = [await worker(service, owner) for _ in range(30)]
+    devices = [await worker_token(service, owner) for _ in range(30)]
     answers = await asyncio.gather(*(accept(service, device, job_id) for device in devices))
     assert sorted(answer.status for answer in answers) == [200] + [400] * 29
     assert {answer.code for answer in answers if answer.status == 400} == {"job_not_waiting"}
@@ -195,12 +176,12 @@ async def test_a_change_of_status_is_read_at_once(service: Service) -> None:
     for _ in range(5):
         job_id = await put_up(service, buyer, price_credit=1)
         assert await statuses(job_id) == (["waiting"], "waiting")
-        device = await worker(service, owner)
+        device = await worker_token(service, owner)
         await accept(service, device, job_id)
         assert await statuses(job_id) == (["running"], "running")
         assert (await report(service, device, job_id, "fail", {"reason": "x"})).status == 200
         assert await statuses(job_id) == (["waiting"], "waiting")
-        device = await worker(service, other)
+        device = await worker_token(service, other)
         await accept(service, device, job_id)
         assert (await report(service, device, job_id, "complete")).status == 200
         assert await statuses(job_id) == ([], "completed")
@@ -217,7 +198,7 @@ async def test_a_buyer_sees_a_job_of_its_own_from_beginning_to_end(service: Serv
     assert {name: job[name] for name in WANTED} == WANTED
     assert (job["description"], job["requirements"]) == ("run it", "a GPU")
     assert (job["attempts"], job["buyer_id"]) == (0, buyer.user_id)
-    device = await worker(service, owner)
+    device = await worker_token(service, owner)
     await accept(service, device, job_id)
     job = await own(service, buyer, job_id)
     assert types_of(job) == {**OWN_FIELDS, "accepted_at": str}
@@ -254,7 +235,7 @@ async def test_an_open_job_is_shown_whole_to_its_buyer_and_to_workers(service: S
     path = f"{MARKETPLACE}/{job_id}"
     shown = {**WANTED, "id": job_id, "status": "waiting", "buyer_id": buyer.user_id}
     texts = {"description": "run it", "requirements": "a GPU"}
-    device = await worker(service, owner)
+    device = await worker_token(service, owner)
     for _ in range(2):
         for answer in (
             await service.call("GET", path),
@@ -380,11 +361,11 @@ async def test_after_three_failures_the_price_comes_back(service: Service) -> No
     for attempt in (1, 2, 3):
         assert await credits_of(service, buyer) == 0
         owner = await service.person()
-        device = await worker(service, owner)
+        device = await worker_token(service, owner)
         assert (await accept(service, device, job_id)).body["job"]["attempt"] == attempt
         await report(service, device, job_id, "fail", {"reason": "no GPU"})
         if attempt < 3:
-            for own_one in (device, await worker(service, owner)):
+            for own_one in (device, await worker_token(service, owner)):
                 refused(await accept(service, own_one, job_id), "job_failed_here", None)
     job = await own(service, buyer, job_id)
     assert (job["status"], job["attempts"], job["failure_reason"]) == ("failed", 3, "no GPU")
@@ -572,7 +553,7 @@ async def test_a_result_that_cannot_be_kept_is_refused(
 async def test_without_a_valid_session_token_a_buyer_does_nothing(
     service: Service, method: str, path: str
 ) -> None:
-    device = await worker(service, await service.person())
+    device = await worker_token(service, await service.person())
     body = WANTED if method == "POST" else None
     for token in (None, "", "wrong", device):
         refused(await service.call(method, path, body, token=token), "unauthorized", None, 401)
@@ -607,7 +588,7 @@ async def test_without_a_valid_worker_token_a_device_does_nothing(
 @pytest.mark.parametrize("job_id", [UNKNOWN, *MALFORMED])
 async def test_a_job_that_does_not_exist_is_not_found(service: Service, job_id: str) -> None:
     person = await service.person(credit="10")
-    device = await worker(service, person)
+    device = await worker_token(service, person)
     for answer in (
         await service.call("GET", f"{JOBS}/{job_id}", token=person.token),
         await cancel(service, person, job_id),
@@ -622,7 +603,7 @@ async def test_a_job_that_does_not_exist_is_not_found(service: Service, job_id: 
 async def test_somebody_elses_job_is_not_found(service: Service) -> None:
     buyer, owner = await service.person(credit="10"), await service.person()
     job_id, device = await running(service, buyer, owner)
-    sibling = await worker(service, owner)
+    sibling = await worker_token(service, owner)
     for answer in (
         await service.call("GET", f"{JOBS}/{job_id}", token=owner.token),
         await cancel(service, owner, job_id),

@@ -7,6 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from support.service import Answer, Person, Service, running_in
+from support.story import credits_of, refused
 from support.waiting import until
 
 from storage.store import Transaction
@@ -32,11 +33,6 @@ async def apply(service: Service, person: Person, code: Any) -> Answer:
     return await service.call("POST", APPLY, {"referral_code": code}, token=person.token)
 
 
-async def credits_of(service: Service, person: Person) -> float:
-    answer = await service.call("GET", "/auth/me", token=person.token)
-    return float(answer.body["credit_balance"])
-
-
 async def register(service: Service, name: str, **fields: Any) -> Answer:
     body = {"username": name, "email": f"{name}@example.com", "password": "long enough"}
     return await service.call("POST", REGISTER, {**body, **fields})
@@ -48,14 +44,6 @@ async def grow_older(tx: Transaction, user_id: str, seconds: int) -> None:
         seconds=seconds,
         id=user_id,
     )
-
-
-def refused(answer: Answer, code: str, field: str | None, status: int = 400) -> None:
-    assert answer.status == status, answer.body
-    assert answer.body.keys() == {"ok", "error"}
-    assert answer.body["ok"] is False
-    assert answer.body["error"]["message"]
-    assert (answer.code, answer.field) == (code, field)
 
 
 async def test_the_info_has_the_fields_of_the_specification(service: Service) -> None:

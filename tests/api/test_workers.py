@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.service import Answer, Person, Service
+from support.story import refused
 from support.waiting import until
 
 CREATE = "/api/worker/token/create"
@@ -62,14 +63,6 @@ async def listed(service: Service, person: Person, path: str = DEVICES) -> list[
     answer = await service.call("GET", path, token=person.token)
     assert answer.status == 200, answer.body
     return list(answer.body["devices" if path.startswith(DEVICES) else "tokens"])
-
-
-def refused(answer: Answer, code: str, field: str | None, status: int = 400) -> None:
-    assert answer.status == status, answer.body
-    assert answer.body.keys() == {"ok", "error"}
-    assert answer.body["ok"] is False
-    assert answer.body["error"]["message"]
-    assert (answer.code, answer.field) == (code, field)
 
 
 async def test_a_new_token_has_the_fields_of_the_specification(service: Service) -> None:

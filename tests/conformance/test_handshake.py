@@ -12,8 +12,9 @@ import pytest
 from support import targets
 from support.descriptors import all_gone, at_rest
 from support.ports import closed_port, silent_port
-from support.service import Bought, Person, Service, running_in
+from support.service import Bought, Service, running_in
 from support.socks import GREETING, Client, credentials, request, tunnel
+from support.story import buy
 from support.waiting import until
 
 from proxyd.loop import clock
@@ -32,12 +33,6 @@ def failure(code: int) -> bytes:
 def named(host: bytes, port: int) -> bytes:
     """Return a request for a domain name, whatever is in it."""
     return bytes((5, 1, 0, 3, len(host))) + host + struct.pack(">H", port)
-
-
-async def buy(service: Service, *, quota: int = 10**9) -> tuple[Person, Bought]:
-    """Return somebody with a session."""
-    person = await service.person(usd="10")
-    return person, await service.buy(person, quota=quota)
 
 
 async def logged_in(service: Service, bought: Bought) -> Client:

@@ -7,18 +7,13 @@ from pathlib import Path
 import pytest
 from support import targets
 from support.ports import closed_port, silent_port
-from support.service import Bought, Person, Service, running_in
+from support.service import Bought, Service, running_in
 from support.socks import GREETING, Client, credentials, request
+from support.story import buy
 from support.waiting import until
 
 PAGE = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 TUNNEL = b"HTTP/1.1 200 Connection established\r\n\r\n"
-
-
-async def buy(service: Service, *, quota: int = 10**9) -> tuple[Person, Bought]:
-    """Return somebody with a session."""
-    person = await service.person(usd="10")
-    return person, await service.buy(person, quota=quota)
 
 
 def basic(username: str, password: str) -> bytes:

@@ -6,16 +6,18 @@ import socket
 import struct
 import termios
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing, suppress
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
 
 import pytest
 from support import targets
+from support.ports import silent_port
 from support.service import Bought, Person, Service, running, running_in, settings_for
 from support.socks import GREETING, Client, credentials, plain_tunnel, request, tunnel
+from support.story import buy, reached, status_is, used
 from support.waiting import until
 
 from storage import bandwidth
@@ -28,35 +30,6 @@ QUIET_POLLS = 25
 INSTANT_BYTES = 2 * 65_536
 
 LINGER_NOT = struct.pack("ii", 1, 0)
-
-
-async def buy(
-    service: Service, *, quota: int = 10**9, price: float = 1.0, usd: str = "10"
-) -> tuple[Person, Bought]:
-    """Return somebody with a session."""
-    person = await service.person(usd=usd)
-    return person, await service.buy(person, quota=quota, price=price)
-
-
-async def reached(service: Service, bought: Bought, target: targets.Target) -> Client:
-    """Return a client whose bytes are relayed to a target."""
-    return await tunnel(
-        service.proxy_port, bought.username, bought.password, target.host, target.port
-    )
-
-
-async def used(service: Service, person: Person, bought: Bought) -> int:
-    """Return what the buyer is told."""
-    return int((await service.session(person, bought))["bytes_used"])
-
-
-async def status_is(service: Service, person: Person, bought: Bought, status: str) -> None:
-    """Wait until the buyer is told of a status."""
-
-    async def reads() -> bool:
-        return bool((await service.session(person, bought))["status"] == status)
-
-    await until(reads, f"the session is {status}")
 
 
 async def login_status(service: Service, bought: Bought) -> int:
@@ -125,16 +98,6 @@ async def settled(target: targets.Target) -> None:
         return quiet >= QUIET_POLLS
 
     await until(is_quiet, "the target is held back")
-
-
-@contextmanager
-def silent_port() -> Iterator[int]:
-    """Keep a port that never answers: its queue is full."""
-    with socket.socket() as listener, socket.socket() as first:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        first.connect(listener.getsockname())
-        yield listener.getsockname()[1]
 
 
 class Gate:

@@ -10,6 +10,7 @@ import pytest
 from support import targets
 from support.service import Bought, Person, Service, running_in
 from support.socks import Client, request, tunnel
+from support.story import used
 from support.waiting import until
 
 from market.allowlist import canonical
@@ -91,10 +92,6 @@ async def told(port: int, *, source: str = "") -> tuple[int, bytes]:
     head, _, words = (await client.rest()).partition(b"\r\n\r\n")
     await client.close()
     return int(head.split()[1]), words
-
-
-async def used(service: Service, person: Person, bought: Bought) -> int:
-    return int((await service.session(person, bought))["bytes_used"])
 
 
 def counting(service: Service, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:

@@ -5,8 +5,8 @@ import fcntl
 import socket
 import struct
 import termios
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 
@@ -14,8 +14,10 @@ import pytest
 from support import targets
 from support.descriptors import all_gone, at_rest
 from support.names import Slow, look_names_up_by
-from support.service import Bought, Person, Service, running_in
-from support.socks import GREETING, Client, credentials, plain_tunnel, request, tunnel
+from support.ports import silent_port
+from support.service import Service, running_in
+from support.socks import GREETING, Client, credentials, plain_tunnel, request
+from support.story import buy, reached
 from support.targets import pattern
 from support.waiting import until
 
@@ -24,19 +26,6 @@ QUIET_POLLS = 25
 STALLED_MAX_BYTES = 16 * MEGABYTE  # what kernels keep for three sockets, and no more
 
 LINGER_NOT = struct.pack("ii", 1, 0)
-
-
-async def buy(service: Service, *, quota: int = 10**9) -> tuple[Person, Bought]:
-    """Return somebody with a session."""
-    person = await service.person(usd="10")
-    return person, await service.buy(person, quota=quota)
-
-
-async def reached(service: Service, bought: Bought, target: targets.Target) -> Client:
-    """Return a client whose bytes are relayed to a target."""
-    return await tunnel(
-        service.proxy_port, bought.username, bought.password, target.host, target.port
-    )
 
 
 # --- plain sockets, whose every step happens when the test says ----------------------------------
@@ -78,16 +67,6 @@ async def outcome(sock: socket.socket) -> tuple[bytes, str]:
     except TimeoutError:
         return bytes(received), "nothing"
     return bytes(received), "end"
-
-
-@contextmanager
-def silent_port() -> Iterator[int]:
-    """Keep a port that never answers: its queue is full."""
-    with socket.socket() as listener, socket.socket() as first:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        first.connect(listener.getsockname())
-        yield listener.getsockname()[1]
 
 
 # --- ends ----------------------------------------------------------------------------------------

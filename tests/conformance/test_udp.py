@@ -33,6 +33,7 @@ from support.descriptors import all_gone, at_rest, none_left
 from support.ports import closed_port
 from support.service import Bought, Person, Service, running, running_in, settings_for
 from support.socks import GREETING, Client, credentials, request
+from support.story import buy, used
 from support.targets import pattern
 from support.waiting import PATIENCE_SECONDS, until
 
@@ -48,12 +49,6 @@ SIZES = [0, 1, 1_200, 1_472, 8_000, 60_000]
 GENERAL_FAILURE = b"\x05\x01\x00\x01" + bytes(6)
 
 
-async def buy(service: Service, *, quota: int = 10**9) -> tuple[Person, Bought]:
-    """Return somebody with a session."""
-    person = await service.person(usd="10")
-    return person, await service.buy(person, quota=quota)
-
-
 @asynccontextmanager
 async def bought_association(
     service: Service, *, quota: int = 10**9, announced: tuple[str, int] | None = None
@@ -62,11 +57,6 @@ async def bought_association(
     person, bought = await buy(service, quota=quota)
     async with associated(service, bought, announced=announced) as client:
         yield client, person, bought
-
-
-async def used(service: Service, person: Person, bought: Bought) -> int:
-    """Return what the buyer is told."""
-    return int((await service.session(person, bought))["bytes_used"])
 
 
 def only_connection(service: Service) -> ClientConnection:

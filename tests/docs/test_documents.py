@@ -50,7 +50,7 @@ def walk_through(name: str, folder: Path, *, times: int = 1, **variables: str) -
             )
             assert done.returncode == 0, done.stdout + done.stderr
             printed.add(done.stdout)
-    assert process.run(url, "ledger", "audit").returncode == 0
+    process.assert_audit(url)
     (only,) = printed
     return only
 

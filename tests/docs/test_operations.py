@@ -70,7 +70,7 @@ def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
         path.name for path in (ROOT / "systemd").iterdir() if path.is_file()
     }
     assert (state / "before-upgrade.db").exists()
-    assert process.run(f"sqlite:///{database}", "ledger", "audit").returncode == 0
+    process.assert_audit(f"sqlite:///{database}")
 
 
 def test_the_settings_of_the_page_are_settings() -> None:

@@ -66,11 +66,6 @@ def stored(url: str, session_id: str) -> Any:
     return rows(url, "SELECT * FROM bandwidth_sessions WHERE id = $1", session_id)[0]
 
 
-def assert_audit(url: str) -> None:
-    audit = process.run(url, "ledger", "audit")
-    assert audit.returncode == 0, audit.stdout + audit.stderr
-
-
 class Download(threading.Thread):
     """A client that reads as fast as it can, until it is cut."""
 
@@ -133,7 +128,7 @@ async def test_a_killed_node_never_makes_more_of_a_session_and_loses_none_of_it(
         row = stored(url, session)
         assert (row["bytes_used"], row["bytes_leased"]) == (quota, 0)
         assert received(alive) + reported_by_dead == quota
-    assert_audit(url)
+    process.assert_audit(url)
 
 
 def leases_of(url: str, session: str, node: Process) -> list[str]:
@@ -173,7 +168,7 @@ async def test_parallel_downloads_over_three_nodes_stop_at_the_last_byte(url: st
         assert received(downloads) == quota
         until_true(lambda: stored(url, bought["session_id"])["status"] == "exhausted")
         assert stored(url, bought["session_id"])["bytes_used"] == quota
-    assert_audit(url)
+    process.assert_audit(url)
 
 
 async def test_ending_on_one_node_cuts_and_bills_on_the_others(url: str) -> None:
@@ -201,7 +196,7 @@ async def test_ending_on_one_node_cuts_and_bills_on_the_others(url: str) -> None
         assert stored(url, bought["session_id"])["status"] == "ended"
         with pytest.raises(OSError):
             process.proxied(second, bought["proxy"], target.port)
-    assert_audit(url)
+    process.assert_audit(url)
 
 
 async def test_nodes_that_start_at_once_migrate_once(url: str) -> None:
@@ -226,7 +221,7 @@ async def test_the_sweeper_moves_when_its_holder_is_killed(url: str) -> None:
         rows(url, "UPDATE bandwidth_sessions SET expires_at = 1")
         until_true(lambda: stored(url, bought["session_id"])["status"] == "expired", "swept")
         assert sweepers(url) == 1
-    assert_audit(url)
+    process.assert_audit(url)
 
 
 def sweepers(url: str) -> int:
@@ -271,7 +266,7 @@ async def test_a_node_cut_off_from_the_store_stops_in_time_and_comes_back(url: s
             each.close()
             each.join()
         download.join()
-    assert_audit(url)
+    process.assert_audit(url)
 
 
 async def test_a_node_alone_waits_for_the_store_and_goes_on(url: str) -> None:
@@ -292,7 +287,7 @@ async def test_a_node_alone_waits_for_the_store_and_goes_on(url: str) -> None:
             while seen < 300 * MB:
                 seen += len(connection.recv(262_144))
             assert node.node_id == name
-    assert_audit(url)
+    process.assert_audit(url)
 
 
 async def test_a_connection_to_the_store_that_is_lost_is_made_again(url: str) -> None:
@@ -317,7 +312,7 @@ async def test_a_connection_to_the_store_that_is_lost_is_made_again(url: str) ->
         until_true(lambda: first.call("POST", "/api/bandwidth/end", body, token)[0] == 200)
         until_true(lambda: download.is_over, "it is cut")
         download.join()
-    assert_audit(url)
+    process.assert_audit(url)
 
 
 def listening(url: str) -> int:
@@ -342,7 +337,7 @@ async def test_a_session_nobody_uses_goes_back_to_the_others(url: str) -> None:
         row = stored(url, bought["session_id"])
         assert (row["bytes_used"], row["bytes_leased"]) == (quota, 0)
         assert got == quota - len("GET /bytes/1000000 HTTP/1.1\r\nConnection: close\r\n\r\n")
-    assert_audit(url)
+    process.assert_audit(url)
 
 
 async def test_devices_are_seen_by_every_node(url: str) -> None:
@@ -401,7 +396,7 @@ async def test_a_frozen_node_wakes_up_to_hand_out_nothing(url: str) -> None:
         connection.settimeout(20)
         with pytest.raises(ConnectionResetError):
             connection.recv(1)
-    assert_audit(url)
+    process.assert_audit(url)
 
 
 def arriving(connection: socket.socket, enough: int = GB) -> int:
@@ -429,7 +424,7 @@ async def test_a_database_whose_clock_jumps_ahead_declares_nobody_dead(url: str)
             assert {row["id"] for row in rows(url, "SELECT id FROM nodes")} == names
             other.process.send_signal(signal.SIGCONT)
             assert arriving(connection, enough=20_000) >= 20_000
-    assert_audit(url)
+    process.assert_audit(url)
 
 
 async def test_a_node_that_dies_before_the_databases_clock_is_set_back_is_buried(url: str) -> None:

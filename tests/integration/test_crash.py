@@ -26,11 +26,6 @@ class Download(threading.Thread):
                 pass
 
 
-def assert_audit(url: str) -> None:
-    audit = process.run(url, "ledger", "audit")
-    assert audit.returncode == 0, audit.stdout + audit.stderr
-
-
 async def test_killed_in_mid_transfer(store_url: str) -> None:
     url = store_url
     email, password = process.funded(url)
@@ -47,20 +42,20 @@ async def test_killed_in_mid_transfer(store_url: str) -> None:
             daemon.stop(signal.SIGKILL)
         for download in downloads:
             download.join()
-    assert_audit(url)
+    process.assert_audit(url)
     with process.serving(url) as daemon:
         token = daemon.log_in(email, password)
         billed = daemon.used(token, bought["session_id"])
         delivered = sum(each.received for each in downloads)
         assert 50_000_000 < seen <= billed <= delivered
-        assert_audit(url)
+        process.assert_audit(url)
         status, body = daemon.call(
             "POST", "/api/bandwidth/end", {"session_id": bought["session_id"]}, token
         )
         assert (status, body) == (200, {"ok": True})
         _, me = daemon.call("GET", "/auth/me", token=token)
         assert me["usd_balance"] == (100_000_000 - billed * 1_000_000 // 10**9) / 1_000_000
-        assert_audit(url)
+        process.assert_audit(url)
 
 
 async def test_killed_while_both_directions_are_stuck(store_url: str) -> None:
@@ -84,7 +79,7 @@ async def test_killed_while_both_directions_are_stuck(store_url: str) -> None:
     billed = process.bytes_used(url, bought["session_id"])
     assert 0 < billed <= delivered
     assert uploaded > 0
-    assert_audit(url)
+    process.assert_audit(url)
 
 
 async def test_killed_as_the_quota_runs_out(store_url: str) -> None:
@@ -106,7 +101,7 @@ async def test_killed_as_the_quota_runs_out(store_url: str) -> None:
             daemon.stop(signal.SIGKILL)
         delivered = len(asked) + drained(client)
     assert 0 < process.bytes_used(url, session) <= delivered < quota
-    assert_audit(url)
+    process.assert_audit(url)
 
 
 def fill(client: socket.socket) -> int:
@@ -152,7 +147,7 @@ async def test_a_session_goes_on_after_a_crash_with_what_was_left(store_url: str
             assert used + len(got) <= 1_000
             _, body = daemon.call("GET", "/api/bandwidth/sessions?status=exhausted", token=token)
             assert [each["id"] for each in body["sessions"]] == [bought["session_id"]]
-    assert_audit(url)
+    process.assert_audit(url)
 
 
 def fetch(daemon: Process, proxy: dict[str, str], port: int, size: int) -> bytes:

@@ -58,8 +58,7 @@ def test_curl_fetches_without_a_password(tmp_path: Path, target: WebTarget) -> N
         stranger = curl("--interface", "127.0.0.2", "-x", f"socks5h://{here}", page)
         assert stranger.returncode == 97
         assert b"No authentication method was acceptable" in stranger.stderr
-    audit = process.run(url, "ledger", "audit")
-    assert audit.returncode == 0, audit.stdout
+    process.assert_audit(url)
 
 
 def test_a_daemon_that_was_killed_lets_the_same_clients_in(

@@ -54,7 +54,7 @@ def test_a_live_transfer_finishes_and_is_counted_to_the_byte(tmp_path: Path) -> 
         assert daemon.wait() == 0
         assert "stopped" in daemon.output
         assert process.bytes_used(url, bought["session_id"]) == target.received + target.sent
-    assert process.run(url, "ledger", "audit").returncode == 0
+    process.assert_audit(url)
 
 
 def test_a_transfer_beyond_the_limit_is_cut_and_what_it_got_is_billed(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_transfer_beyond_the_limit_is_cut_and_what_it_got_is_billed(tmp_path: 
         received = 1 + until_reset(connection)
         sent = len(f"GET /bytes/{SIZE} HTTP/1.1\r\nConnection: close\r\n\r\n")
         assert process.bytes_used(url, bought["session_id"]) == received + sent
-    assert process.run(url, "ledger", "audit").returncode == 0
+    process.assert_audit(url)
 
 
 def test_a_second_signal_cuts_the_draining_short(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_a_restart_under_load_loses_no_new_connection(tmp_path: Path) -> None:
         supervisor.signal(signal.SIGTERM)
         assert supervisor.wait() == 0
         until_true(lambda: supervisor.count("STOPPING=1") == 3, "told")
-    assert process.run(supervisor.url, "ledger", "audit").returncode == 0
+    process.assert_audit(supervisor.url)
 
 
 def test_systemd_is_told_of_every_step_and_that_the_loop_turns(tmp_path: Path) -> None:

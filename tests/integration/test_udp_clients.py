@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 from dnslib import QTYPE, RCODE, RR, DNSRecord
 from dnslib.server import BaseResolver, DNSLogger, DNSServer
 from support.datagrams import Associated, associated, unwrapped, wrapped
-from support.process import Process, funded, run, serving
+from support.process import Process, assert_audit, funded, serving
 from support.service import Service
 from support.targets import pattern
 from support.waiting import until_true
@@ -94,8 +94,7 @@ def test_names_are_asked_for_through_pysocks(tmp_path: Path) -> None:
             assert RCODE[answer.header.rcode] == "NXDOMAIN"
             assert QTYPE[answer.q.qtype] == "A"
         until_true(lambda: daemon.used(token, bought["session_id"]) == zone.bytes, "all is counted")
-    audit = run(url, "ledger", "audit")
-    assert audit.returncode == 0, audit.stdout
+    assert_audit(url)
 
 
 # --- QUIC ----------------------------------------------------------------------------------------

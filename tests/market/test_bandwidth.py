@@ -3,26 +3,17 @@
 import asyncio
 
 import pytest
+from support.books import available, revenue
 from support.market import Market
 
-from market import ledger
 from market.errors import Code, MarketError
 from market.leases import Usage
 from market.money import GB, Currency
 from market.states import SessionStatus
 from market.sweeping import PUT_OFF_SECONDS
-from storage import ledger as ledger_queries
 from storage.errors import UnavailableError
 
 USD = Currency.USD
-
-
-async def available(market: Market, user: str) -> int:
-    return await market.store.read(ledger_queries.balance, ledger.available(user, USD)) or 0
-
-
-async def revenue(market: Market) -> int:
-    return await market.store.read(ledger_queries.balance, ledger.revenue(USD)) or 0
 
 
 async def test_a_purchase_holds_its_price_and_says_what_to_dial(market: Market) -> None:

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.books import available, stored_job
 from support.market import SWEEP_SECONDS, TERMS, WAITING_SECONDS, Market
 from support.statements import counted
 
 from market import bandwidth as bandwidth_module
 from market import jobs as jobs_module
-from market import ledger
 from market.bandwidth import Bandwidth, Purchase
 from market.bounds import Bounds
 from market.deploys import NewDeploy
@@ -21,8 +21,6 @@ from market.leases import Usage
 from market.money import GB, MICRO, Currency
 from market.states import JobStatus, SessionStatus
 from market.sweeping import PUT_OFF_SECONDS
-from storage import jobs as job_queries
-from storage import ledger as ledger_queries
 from storage.devices import DeviceRow
 from storage.jobs import JobRow
 from storage.store import Transaction
@@ -61,17 +59,6 @@ async def put_up(market: Market, user: str, price: int = 0, **texts: str) -> str
 async def make(market: Market, user: str) -> DeviceRow:
     made = await market.devices.create(user, name="rig", device_type="desktop", min_price_usd=None)
     return await market.devices.authenticate(made.token)
-
-
-async def stored(market: Market, job_id: str) -> JobRow:
-    job = await market.store.read(job_queries.find, job_id)
-    assert job is not None
-    return job
-
-
-async def available(market: Market, user: str, currency: Currency) -> int:
-    account = ledger.available(user, currency)
-    return await market.store.read(ledger_queries.balance, account) or 0
 
 
 # --- sessions ------------------------------------------------------------------------------------
@@ -257,11 +244,11 @@ async def test_a_job_that_nobody_takes_is_cancelled_and_releases_its_price(marke
     market.clock.now += 1
     assert await market.jobs.expire() == 1
     assert await market.jobs.expire() == 0
-    job = await stored(market, waiting)
+    job = await stored_job(market, waiting)
     assert (job.status, job.finished_at) == (JobStatus.CANCELLED, market.clock.now)
     assert job.failure_reason == jobs_module.UNWANTED
     assert await available(market, user, Currency.CREDIT) == 10 * MICRO
-    statuses = [(await stored(market, each)).status for each in (taken, late)]
+    statuses = [(await stored_job(market, each)).status for each in (taken, late)]
     assert statuses == [JobStatus.RUNNING, JobStatus.WAITING]
 
 
@@ -285,7 +272,7 @@ async def test_a_job_that_cannot_be_cancelled_holds_up_no_other(
         patched.setattr(market.jobs, "_leave", leave_unless_damaged)
         assert [await market.jobs.expire() for _ in range(4)] == [0, 1, 1, 0]
     assert f"job {damaged} cannot be cancelled" in caplog.text
-    assert {(await stored(market, each)).status for each in others} == {JobStatus.CANCELLED}
+    assert {(await stored_job(market, each)).status for each in others} == {JobStatus.CANCELLED}
     market.clock.now += PUT_OFF_SECONDS
     assert await market.jobs.expire() == 1
 
@@ -297,7 +284,7 @@ async def test_of_expiring_and_accepting_at_once_the_books_agree(market: Market)
         device = await make(market, worker)
         market.clock.now += WAITING_SECONDS
         await outcomes_of([market.jobs.expire(), market.jobs.accept(device, job_id)])
-        assert (await stored(market, job_id)).status in (JobStatus.CANCELLED, JobStatus.RUNNING)
+        assert (await stored_job(market, job_id)).status in (JobStatus.CANCELLED, JobStatus.RUNNING)
 
 
 async def test_a_users_many_jobs_do_not_keep_others_from_expiring(
@@ -311,7 +298,7 @@ async def test_a_users_many_jobs_do_not_keep_others_from_expiring(
     job_id = await put_up(market, user, MICRO)
     market.clock.now += WAITING_SECONDS
     assert await market.jobs.expire() == 2
-    assert (await stored(market, job_id)).status == JobStatus.CANCELLED
+    assert (await stored_job(market, job_id)).status == JobStatus.CANCELLED
     assert [await market.jobs.expire() for _ in range(3)] == [2, 2, 0]
 
 
@@ -329,7 +316,7 @@ async def test_a_users_many_silent_jobs_do_not_keep_others_from_being_taken_back
     assert await market.silence(SILENCE - SWEEP_SECONDS) == 0
     market.clock.now += 2 * SWEEP_SECONDS
     assert await market.jobs.take_back() == 2
-    assert (await stored(market, job_id)).status == JobStatus.WAITING
+    assert (await stored_job(market, job_id)).status == JobStatus.WAITING
 
 
 # --- devices -------------------------------------------------------------------------------------

@@ -5,17 +5,16 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from support.books import available, held, revenue
 from support.market import Market
 from support.statements import counted
 
-from market import ledger
 from market.audit import audit_ledger
 from market.deploys import Deploy, NewDeploy
 from market.errors import Code, MarketError
 from market.jobs import TITLE_MAX_CHARACTERS
 from market.money import Currency, micro
 from market.states import JobStatus
-from storage import ledger as ledger_queries
 from storage.devices import DeviceRow
 from storage.jobs import JobRow
 from storage.store import Transaction
@@ -37,18 +36,6 @@ REPLICA_CREDIT = micro(900)
 
 async def create(market: Market, user: str, **changes: Any) -> str:
     return (await market.deploys.create(user, NewDeploy(**{**FIELDS, **changes}))).id
-
-
-async def available(market: Market, user: str, currency: Currency = USD) -> int:
-    return await market.store.read(ledger_queries.balance, ledger.available(user, currency)) or 0
-
-
-async def held(market: Market, user: str, currency: Currency = USD) -> int:
-    return await market.store.read(ledger_queries.balance, ledger.held(user, currency)) or 0
-
-
-async def revenue(market: Market, currency: Currency = USD) -> int:
-    return await market.store.read(ledger_queries.balance, ledger.revenue(currency)) or 0
 
 
 async def device(market: Market, owner: str) -> DeviceRow:

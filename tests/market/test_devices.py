@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from support.books import refusal
 from support.market import Market
 from support.statements import counted
 from support.waiting import until
@@ -39,12 +40,6 @@ def restarted(market: Market) -> Devices:
 async def only(devices: Devices, user: str) -> DeviceRow:
     [device] = await devices.page(user, before="", limit=10)
     return device
-
-
-async def refusal(attempt: Awaitable[Any]) -> Code:
-    with pytest.raises(MarketError) as caught:
-        await attempt
-    return caught.value.code
 
 
 class Gate:

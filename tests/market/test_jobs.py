@@ -4,14 +4,16 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
+from support import books
+from support.books import refusal, stored_job
 from support.clock import Clock
 from support.market import RULES, SWEEP_SECONDS, Market
 
 from market import jobs as jobs_module
-from market import ledger
 from market.audit import audit_ledger
 from market.bounds import Bounds
 from market.devices import Devices
@@ -19,7 +21,6 @@ from market.errors import Code, MarketError
 from market.jobs import Jobs, NewJob, Work
 from market.money import MICRO, Currency
 from market.states import JobStatus
-from storage import jobs as queries
 from storage import ledger as ledger_queries
 from storage.devices import DeviceRow
 from storage.errors import UnavailableError
@@ -31,6 +32,10 @@ HOUR = 3_600
 SILENCE = 600
 UNHEARD = 510  # of them are observed, whatever the clocks say
 ATTEMPTS = 3
+
+available = partial(books.available, currency=CREDIT)
+held = partial(books.held, currency=CREDIT)
+revenue = partial(books.revenue, currency=CREDIT)
 
 
 class Attempt(NamedTuple):
@@ -60,28 +65,6 @@ async def device_of(market: Market, user: str) -> DeviceRow:
     return await market.devices.authenticate(token.token)
 
 
-async def balance(market: Market, account: str) -> int:
-    return await market.store.read(ledger_queries.balance, account) or 0
-
-
-async def available(market: Market, user: str) -> int:
-    return await balance(market, ledger.available(user, CREDIT))
-
-
-async def held(market: Market, user: str) -> int:
-    return await balance(market, ledger.held(user, CREDIT))
-
-
-async def revenue(market: Market) -> int:
-    return await balance(market, ledger.revenue(CREDIT))
-
-
-async def stored(market: Market, job_id: str) -> JobRow:
-    job = await market.store.read(queries.find, job_id)
-    assert job is not None
-    return job
-
-
 async def history(market: Market, job_id: str) -> list[Attempt]:
     async def read(tx: Transaction) -> list[Attempt]:
         return await tx.all(
@@ -94,12 +77,6 @@ async def history(market: Market, job_id: str) -> list[Attempt]:
         )
 
     return await market.store.read(read)
-
-
-async def refusal(attempt: Awaitable[Any]) -> Code:
-    with pytest.raises(MarketError) as caught:
-        await attempt
-    return caught.value.code
 
 
 def code_of(outcome: object) -> Code | None:
@@ -129,7 +106,7 @@ async def test_a_new_job_waits_and_holds_exactly_its_price(market: Market) -> No
     user = await market.person(credit="10")
     new = wanted(price=3_333_333, description="run it", requirements="a GPU")
     job_id = await market.jobs.create(user, new)
-    job = await stored(market, job_id)
+    job = await stored_job(market, job_id)
     assert (job.id, job.user_id, job.title, job.job_type) == (job_id, user, "train", "training")
     assert (job.price_credit, job.duration_hrs) == (3_333_333, 2)
     assert (job.description, job.requirements) == ("run it", "a GPU")
@@ -168,11 +145,11 @@ async def test_a_job_without_a_price_lives_and_is_paid_nothing(market: Market) -
     buyer, worker = await market.person(), await market.person()
     job_id, device = await running(market, buyer, worker, price=0)
     await market.jobs.complete(device, job_id, "done")
-    assert (await stored(market, job_id)).status == JobStatus.COMPLETED
+    assert (await stored_job(market, job_id)).status == JobStatus.COMPLETED
     assert (await available(market, worker), await revenue(market)) == (0, 0)
     cancelled, _ = await running(market, buyer, worker, price=0)
     await market.jobs.cancel(buyer, cancelled)
-    assert (await stored(market, cancelled)).status == JobStatus.CANCELLED
+    assert (await stored_job(market, cancelled)).status == JobStatus.CANCELLED
 
 
 async def test_a_field_out_of_range_is_refused_by_name(market: Market) -> None:
@@ -207,7 +184,7 @@ async def test_a_field_at_the_end_of_its_range_is_taken(market: Market) -> None:
         *({"job_type": kind} for kind in ("docker", "training", "inference", "script")),
     ]
     for changes in right:
-        job = await stored(market, await market.jobs.create(user, wanted(**changes)))
+        job = await stored_job(market, await market.jobs.create(user, wanted(**changes)))
         kept = {**job._asdict(), "price": job.price_credit}
         assert {name: kept[name] for name in changes} == changes
         await market.jobs.cancel(user, job.id)
@@ -219,7 +196,7 @@ async def test_accepting_lets_the_device_run_the_job(market: Market) -> None:
     device = await device_of(market, worker)
     market.clock.now += 7
     job = await market.jobs.accept(device, job_id)
-    assert job == await stored(market, job_id)
+    assert job == await stored_job(market, job_id)
     assert (job.status, job.device_id, job.attempts) == (JobStatus.RUNNING, device.id, 1)
     assert job.accepted_at == market.clock.now
     assert await market.jobs.work(device, job_id) == Work(job)
@@ -230,10 +207,10 @@ async def test_accepting_lets_the_device_run_the_job(market: Market) -> None:
 async def test_accepting_again_changes_nothing(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id, device = await running(market, buyer, worker)
-    first = await stored(market, job_id)
+    first = await stored_job(market, job_id)
     market.clock.now += 60
     assert await market.jobs.accept(device, job_id) == first
-    assert await stored(market, job_id) == first
+    assert await stored_job(market, job_id) == first
     assert len(await history(market, job_id)) == 1
 
 
@@ -249,7 +226,7 @@ async def test_of_a_thousand_who_accept_at_once_one_wins(market: Market) -> None
     assert codes.count(Code.JOB_NOT_WAITING) == 980
     assert codes.count(None) == 20  # the winner, and the same device again
     assert len({outcome.device_id for outcome in outcomes if isinstance(outcome, JobRow)}) == 1
-    job = await stored(market, job_id)
+    job = await stored_job(market, job_id)
     assert (job.status, job.attempts) == (JobStatus.RUNNING, 1)
     assert [attempt.device_id for attempt in await history(market, job_id)] == [job.device_id]
 
@@ -281,7 +258,7 @@ async def test_completing_pays_the_price_less_a_fee_rounded_down(
     await market.jobs.complete(device, job_id, "the result")
     assert (await available(market, worker), await revenue(market)) == (price - fee, fee)
     assert (await available(market, buyer), await held(market, buyer)) == (10 * MICRO - price, 0)
-    job = await stored(market, job_id)
+    job = await stored_job(market, job_id)
     assert (job.status, job.earned, job.result) == (JobStatus.COMPLETED, price - fee, "the result")
     assert (job.device_id, job.finished_at) == (device.id, market.clock.now)
 
@@ -293,7 +270,7 @@ async def test_completing_again_pays_once(market: Market) -> None:
     market.clock.now += 60
     await asyncio.gather(*(market.jobs.complete(device, job_id, "again") for _ in range(20)))
     assert await available(market, worker) == 9 * MICRO
-    job = await stored(market, job_id)
+    job = await stored_job(market, job_id)
     assert (job.result, job.finished_at) == ("first", market.clock.now - 60)
 
 
@@ -351,7 +328,7 @@ async def test_of_a_completion_and_its_rival_one_wins(market: Market, rival: str
     for number, (job_id, _) in enumerate(jobs):
         pair = outcomes[2 * number : 2 * number + 2]
         completion, opposed = pair if number % 2 else pair[::-1]
-        job = await stored(market, job_id)
+        job = await stored_job(market, job_id)
         if completion is None:
             assert (job.status, job.earned) == (JobStatus.COMPLETED, 9 * MICRO)
             lost = {"cancel": Code.JOB_OVER, "fail": Code.ATTEMPT_NOT_CURRENT}.get(rival)
@@ -380,7 +357,7 @@ async def test_of_accepting_and_cancelling_at_once_the_books_agree(market: Marke
         races.extend(race if number % 2 else race[::-1])
     outcomes = await asyncio.gather(*races, return_exceptions=True)
     assert {code_of(outcome) for outcome in outcomes} <= {None, Code.JOB_NOT_WAITING}
-    assert {(await stored(market, job_id)).status for job_id in jobs} == {JobStatus.CANCELLED}
+    assert {(await stored_job(market, job_id)).status for job_id in jobs} == {JobStatus.CANCELLED}
     assert (await available(market, buyer), await held(market, buyer)) == (100 * MICRO, 0)
 
 
@@ -388,7 +365,7 @@ async def test_a_job_that_fails_waits_again_and_keeps_its_hold(market: Market) -
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id, device = await running(market, buyer, worker)
     await market.jobs.fail(device, job_id, "no GPU")
-    job = await stored(market, job_id)
+    job = await stored_job(market, job_id)
     assert (job.status, job.device_id, job.attempts) == (JobStatus.WAITING, None, 1)
     assert (job.accepted_at, job.finished_at, job.earned) == (None, None, 0)
     assert (job.result, job.failure_reason) == (None, "no GPU")
@@ -406,7 +383,7 @@ async def test_whoever_has_failed_at_a_job_by_any_device_leaves_it_to_others(
     sibling = await device_of(market, worker)
     for each in (device, sibling):
         assert await refusal(market.jobs.accept(each, job_id)) is Code.JOB_FAILED_HERE
-    assert (await stored(market, job_id)).attempts == 1
+    assert (await stored_job(market, job_id)).attempts == 1
     await market.jobs.accept(device, await market.jobs.create(buyer, wanted()))
     other = await device_of(market, await market.person())
     await market.jobs.accept(other, job_id)
@@ -421,7 +398,7 @@ async def test_a_device_that_lost_a_job_may_take_it_once_more(market: Market) ->
     assert await market.silence(SILENCE + SWEEP_SECONDS) == 1
     for each in (device, await device_of(market, worker)):
         assert await refusal(market.jobs.accept(each, job_id)) is Code.JOB_FAILED_HERE
-    assert (await stored(market, job_id)).status == JobStatus.WAITING
+    assert (await stored_job(market, job_id)).status == JobStatus.WAITING
 
 
 async def test_one_person_s_devices_do_not_make_a_job_fail(market: Market) -> None:
@@ -434,7 +411,7 @@ async def test_one_person_s_devices_do_not_make_a_job_fail(market: Market) -> No
         with suppress(MarketError):
             await market.jobs.accept(device, job_id)
             await market.jobs.fail(device, job_id, "I do not like it")
-    job = await stored(market, job_id)
+    job = await stored_job(market, job_id)
     assert (job.status, job.attempts) == (JobStatus.WAITING, 1)
     device = await device_of(market, honest)
     await market.jobs.accept(device, job_id)
@@ -453,12 +430,12 @@ async def test_a_late_report_of_an_earlier_attempt_is_refused(market: Market) ->
         market.jobs.complete(device, job_id, "early", attempt=3),
     ):
         assert await refusal(late) is Code.ATTEMPT_NOT_CURRENT
-    assert (await stored(market, job_id)).status == JobStatus.RUNNING
+    assert (await stored_job(market, job_id)).status == JobStatus.RUNNING
     for _ in range(2):
         await market.jobs.complete(device, job_id, "done", attempt=2)
     late = market.jobs.complete(device, job_id, "late", attempt=1)
     assert await refusal(late) is Code.ATTEMPT_NOT_CURRENT
-    assert (await stored(market, job_id)).result == "done"
+    assert (await stored_job(market, job_id)).result == "done"
 
 
 async def test_a_device_that_was_revoked_after_it_was_recognised_gets_no_job(
@@ -468,7 +445,7 @@ async def test_a_device_that_was_revoked_after_it_was_recognised_gets_no_job(
     job_id, device = await market.jobs.create(buyer, wanted()), await device_of(market, worker)
     await market.devices.revoke(worker, device.id)
     assert await refusal(market.jobs.accept(device, job_id)) is Code.WORKER_UNAUTHORIZED
-    assert (await stored(market, job_id)).status == JobStatus.WAITING
+    assert (await stored_job(market, job_id)).status == JobStatus.WAITING
 
 
 async def test_a_revoked_device_hands_its_jobs_back(
@@ -485,11 +462,11 @@ async def test_a_revoked_device_hands_its_jobs_back(
     for _ in range(2):
         await market.devices.revoke(worker, device.id)
         await market.jobs.take_back_from(device.id)
-    assert (await stored(market, jobs[0])).status == JobStatus.COMPLETED
+    assert (await stored_job(market, jobs[0])).status == JobStatus.COMPLETED
     for job_id in jobs[1:]:
-        job = await stored(market, job_id)
+        job = await stored_job(market, job_id)
         assert (job.status, job.failure_reason) == (JobStatus.WAITING, jobs_module.REVOKED)
-    assert (await stored(market, other)).device_id == another.id
+    assert (await stored_job(market, other)).device_id == another.id
 
 
 async def test_of_revoking_and_accepting_at_once_no_job_stays_with_the_device(
@@ -506,7 +483,7 @@ async def test_of_revoking_and_accepting_at_once_no_job_stays_with_the_device(
         accepting = market.jobs.accept(device, job_id)
         outcome, _ = await asyncio.gather(accepting, revoke(), return_exceptions=True)
         assert code_of(outcome) in (None, Code.WORKER_UNAUTHORIZED)
-        assert (await stored(market, job_id)).status == JobStatus.WAITING
+        assert (await stored_job(market, job_id)).status == JobStatus.WAITING
 
 
 async def test_a_device_lists_the_jobs_that_it_runs(market: Market) -> None:
@@ -548,10 +525,10 @@ async def test_the_third_owner_who_fails_is_the_last_and_the_price_is_released(
     owners = [worker, await market.person(), await market.person()]
     devices = [await device_of(market, owner) for owner in owners]
     for number, device in enumerate(devices):
-        assert (await stored(market, job_id)).status == JobStatus.WAITING
+        assert (await stored_job(market, job_id)).status == JobStatus.WAITING
         await market.jobs.accept(device, job_id)
         await market.jobs.fail(device, job_id, f"reason {number}")
-    job = await stored(market, job_id)
+    job = await stored_job(market, job_id)
     assert (job.status, job.attempts, job.result) == (JobStatus.FAILED, 3, None)
     assert job.failure_reason == "reason 2"
     assert (job.finished_at, job.earned) == (market.clock.now, 0)
@@ -566,7 +543,7 @@ async def test_failing_again_is_late(market: Market) -> None:
     job_id, device = await running(market, buyer, worker)
     await market.jobs.fail(device, job_id, "cannot")
     assert await refusal(market.jobs.fail(device, job_id, "x")) is Code.ATTEMPT_NOT_CURRENT
-    assert (await stored(market, job_id)).attempts == 1
+    assert (await stored_job(market, job_id)).attempts == 1
 
 
 async def test_a_result_that_comes_after_the_job_was_taken_back_is_not_paid(
@@ -613,7 +590,7 @@ async def test_cancelling_what_waits_releases_the_price(market: Market) -> None:
     job_id = await market.jobs.create(buyer, wanted())
     market.clock.now += 10 * HOUR
     await market.jobs.cancel(buyer, job_id)
-    job = await stored(market, job_id)
+    job = await stored_job(market, job_id)
     assert (job.status, job.finished_at) == (JobStatus.CANCELLED, market.clock.now)
     assert (await available(market, buyer), await held(market, buyer)) == (10 * MICRO, 0)
     assert await history(market, job_id) == []
@@ -641,7 +618,7 @@ async def test_cancelling_what_runs_pays_for_the_share_that_has_run(
     fee = gross // 10
     assert (await available(market, worker), await revenue(market)) == (gross - fee, fee)
     assert (await available(market, buyer), await held(market, buyer)) == (10 * MICRO - gross, 0)
-    job = await stored(market, job_id)
+    job = await stored_job(market, job_id)
     assert (job.status, job.earned) == (JobStatus.CANCELLED, gross - fee)
     assert await refusal(market.jobs.complete(device, job_id, "")) is Code.ATTEMPT_NOT_CURRENT
 
@@ -667,10 +644,10 @@ async def test_cancelling_again_changes_nothing(market: Market) -> None:
     job_id, _ = await running(market, buyer, worker)
     market.clock.now += HOUR
     await asyncio.gather(*(market.jobs.cancel(buyer, job_id) for _ in range(20)))
-    first = await stored(market, job_id)
+    first = await stored_job(market, job_id)
     market.clock.now += HOUR
     await market.jobs.cancel(buyer, job_id)
-    assert await stored(market, job_id) == first
+    assert await stored_job(market, job_id) == first
     assert (await available(market, worker), await available(market, buyer)) == (
         4_500_000,
         5 * MICRO,
@@ -682,7 +659,7 @@ async def test_what_is_over_cannot_be_cancelled(market: Market) -> None:
     job_id, device = await running(market, buyer, worker)
     await market.jobs.complete(device, job_id, "")
     assert await refusal(market.jobs.cancel(buyer, job_id)) is Code.JOB_OVER
-    assert (await stored(market, job_id)).status == JobStatus.COMPLETED
+    assert (await stored_job(market, job_id)).status == JobStatus.COMPLETED
 
 
 async def test_somebody_elses_job_is_not_found(market: Market) -> None:
@@ -706,9 +683,9 @@ async def test_a_job_is_taken_back_after_ten_silent_minutes_and_not_before(
     assert await market.silence(105) == 0
     market.devices.heartbeat(device, {})
     assert await market.silence(SILENCE) == 0
-    assert (await stored(market, job_id)).status == JobStatus.RUNNING
+    assert (await stored_job(market, job_id)).status == JobStatus.RUNNING
     assert await market.silence(SWEEP_SECONDS) == 1
-    job = await stored(market, job_id)
+    job = await stored_job(market, job_id)
     assert (job.status, job.device_id, job.attempts) == (JobStatus.WAITING, None, 1)
     assert await held(market, buyer) == 10 * MICRO
     assert await market.jobs.take_back() == 0
@@ -722,7 +699,7 @@ async def test_a_device_that_never_reported_has_ten_minutes_from_accepting(
     job_id, _ = await running(market, buyer, worker)
     assert await market.silence(SILENCE) == 0
     assert await market.silence(SWEEP_SECONDS) == 1
-    assert (await stored(market, job_id)).status == JobStatus.WAITING
+    assert (await stored_job(market, job_id)).status == JobStatus.WAITING
 
 
 async def test_a_job_whose_device_reports_is_never_taken_back(market: Market) -> None:
@@ -731,7 +708,7 @@ async def test_a_job_whose_device_reports_is_never_taken_back(market: Market) ->
     for _ in range(5):
         assert await market.silence(SILENCE) == 0
         market.devices.heartbeat(device, {})
-    assert (await stored(market, job_id)).status == JobStatus.RUNNING
+    assert (await stored_job(market, job_id)).status == JobStatus.RUNNING
 
 
 async def test_a_report_that_is_being_written_keeps_the_job(
@@ -769,7 +746,7 @@ async def test_a_report_that_is_being_written_keeps_the_job(
     written.set()
     await asyncio.gather(flushing, taking)
     monkeypatch.undo()
-    assert (await stored(market, job_id)).status == JobStatus.RUNNING
+    assert (await stored_job(market, job_id)).status == JobStatus.RUNNING
 
 
 async def test_silence_counts_only_while_the_service_listens(market: Market) -> None:
@@ -778,9 +755,9 @@ async def test_silence_counts_only_while_the_service_listens(market: Market) -> 
     market.clock.now += 100 * SILENCE
     jobs = restarted(market)
     assert await market.silence(UNHEARD, jobs) == 0
-    assert (await stored(market, job_id)).status == JobStatus.RUNNING
+    assert (await stored_job(market, job_id)).status == JobStatus.RUNNING
     assert await market.silence(SWEEP_SECONDS, jobs) == 1
-    assert (await stored(market, job_id)).status == JobStatus.WAITING
+    assert (await stored_job(market, job_id)).status == JobStatus.WAITING
 
 
 async def test_a_jump_of_the_clock_is_no_silence(market: Market) -> None:
@@ -797,8 +774,8 @@ async def test_a_jump_of_the_clock_is_no_silence(market: Market) -> None:
         taken += await market.silence(30)
         market.devices.heartbeat(living, {})
     assert taken == 1
-    assert (await stored(market, kept)).status == JobStatus.RUNNING
-    assert (await stored(market, lost)).status == JobStatus.WAITING
+    assert (await stored_job(market, kept)).status == JobStatus.RUNNING
+    assert (await stored_job(market, lost)).status == JobStatus.WAITING
 
 
 async def test_a_daemon_whose_clock_is_behind_hears_for_one_whose_clock_is_right(
@@ -814,7 +791,7 @@ async def test_a_daemon_whose_clock_is_behind_hears_for_one_whose_clock_is_right
         elsewhere.heartbeat(device, {})
         await elsewhere.flush()
         assert await market.silence(30) == 0
-    assert (await stored(market, job_id)).status == JobStatus.RUNNING
+    assert (await stored_job(market, job_id)).status == JobStatus.RUNNING
     assert await market.silence(UNHEARD + SWEEP_SECONDS) == 1
 
 
@@ -826,7 +803,7 @@ async def test_the_job_of_a_revoked_device_is_taken_back_in_the_end(market: Mark
     await market.devices.revoke(worker, device.id)
     assert await market.silence(UNHEARD) == 0
     assert await market.silence(SWEEP_SECONDS) == 1
-    assert (await stored(market, job_id)).status == JobStatus.WAITING
+    assert (await stored_job(market, job_id)).status == JobStatus.WAITING
 
 
 async def test_a_job_that_machines_of_three_owners_abandon_has_failed(market: Market) -> None:
@@ -835,7 +812,7 @@ async def test_a_job_that_machines_of_three_owners_abandon_has_failed(market: Ma
     for _ in range(ATTEMPTS):
         await market.jobs.accept(await device_of(market, await market.person()), job_id)
         assert await market.silence(SILENCE + SWEEP_SECONDS) == 1
-    assert (await stored(market, job_id)).status == JobStatus.FAILED
+    assert (await stored_job(market, job_id)).status == JobStatus.FAILED
     assert (await available(market, buyer), await held(market, buyer)) == (10 * MICRO, 0)
 
 
@@ -870,10 +847,10 @@ async def test_what_could_not_be_taken_back_is_not_counted_and_comes_next_time(
     monkeypatch.setattr(market.store, "write", once)
     taken = await market.jobs.take_back()
     monkeypatch.undo()
-    assert (await stored(market, first)).status == JobStatus.RUNNING
-    assert (await stored(market, second)).status == JobStatus.WAITING
+    assert (await stored_job(market, first)).status == JobStatus.RUNNING
+    assert (await stored_job(market, second)).status == JobStatus.WAITING
     assert await market.jobs.take_back() == 1
-    assert (await stored(market, first)).status == JobStatus.WAITING
+    assert (await stored_job(market, first)).status == JobStatus.WAITING
     assert taken == 1
 
 

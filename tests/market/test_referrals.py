@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from support import books
 from support.market import REWARDS, Market
 from support.statements import counted
 
@@ -24,13 +26,11 @@ from storage.store import Transaction
 
 CREDIT = Currency.CREDIT
 DAY = 86_400
+
+credits_of = partial(books.available, currency=CREDIT)
 LOOK_ALIKES = set("01ILO")
 MOST = 10**18
 APPLIED = Applied(REWARDS.referred, Payment.NOW)
-
-
-async def credits_of(market: Market, user: str) -> int:
-    return await market.store.read(ledger_queries.balance, ledger.available(user, CREDIT)) or 0
 
 
 async def paid_out(market: Market) -> int:

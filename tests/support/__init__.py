@@ -1,1 +1,51 @@
-"""What several tests share."""
+"""What several tests share: one line a file, by what a test needs. Each says more at its top.
+
+A story from beginning to end
+    story: buys, connects, and asks what was used, over a whole daemon
+    books: balances, holds and refusals of a market without a network
+    waiting: waits for a condition, never for a time
+
+The daemon
+    service: a whole daemon in the test's own event loop, with a client for its API
+    process: a daemon as a process of its own, its API, and the operator's commands
+    supervisor: a daemon as systemd runs it: held sockets, notifications, restarts
+    buyer: a process that sells sessions, and the programs that fetch through it
+    market: the marketplace without a network, with a clock that tests set
+    owner: the owner of a wire protocol, without sockets
+    descriptors: the descriptors that the daemon holds in the test's own process
+    declared: holds every answer of a test against the OpenAPI document
+    time_limit: the plugin that ends a test which takes too long
+    clock: a wall clock that tests set
+
+Clients and targets
+    socks: a SOCKS5 client over asyncio, step by step
+    datagrams: UDP sockets, and a client of UDP ASSOCIATE
+    conversations: made-up conversations, the same bytes for the same number
+    targets: servers on the test's event loop that count bytes
+    threads: servers in threads, for clients that have no event loop
+    keyed: a target and a client that count each transfer at both ends
+    ports: ports at which nobody answers
+    tls: certificates, and connections over TLS whose bytes are counted
+    browser: a Chromium, driven by its DevTools protocol
+    proxied_browser: a Chromium that fetches through a proxy with credentials
+    siege: what one address can do to the API
+
+What the daemon talks to
+    postgres: a PostgreSQL server, one database a test
+    forwarder: a wire to a database that a test can freeze
+    nodes: rows of other daemons of a cluster
+    statements: counts the statements of a unit of work
+    plans: how much a statement looks at
+    grown: a market of any size
+    names: resolvers that ask nobody
+    nameserver: a DNS server on loopback
+    mailbox: an SMTP server that keeps e-mails
+    model: a language model without a network
+    upstream: a language model over HTTP
+    pictures: photos and broken files, from seeds
+    mounts: small file systems, which can be full
+
+A machine
+    machine: a Debian in a folder that boots with systemd
+    installed: the service, installed on it
+"""

@@ -66,8 +66,7 @@ def selling(folder: Path, **settings: str) -> Iterator[Callable[[], Buyer]]:
             return Buyer(daemon, token, bought["session_id"], proxy["username"], proxy["password"])
 
         yield sell
-        audit = process.run(url, "ledger", "audit")
-        assert audit.returncode == 0, audit.stdout
+        process.assert_audit(url)
 
 
 def program(name: str) -> str:

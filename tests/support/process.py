@@ -62,6 +62,12 @@ def run(url: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProce
     )
 
 
+def assert_audit(url: str) -> None:
+    """Check by the command line that the ledger agrees with everything."""
+    audit = run(url, "ledger", "audit")
+    assert audit.returncode == 0, audit.stdout + audit.stderr
+
+
 class Api:
     """The API of a daemon that runs, for a client without an event loop.
 

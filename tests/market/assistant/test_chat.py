@@ -3,10 +3,10 @@
 import json
 
 import pytest
+from support.books import caller_of
 from support.market import Market
 from support.model import ScriptedModel
 
-from market.accounts import Caller
 from market.assistant import asking as asking_module
 from market.assistant.asking import Asking, model_slots
 from market.assistant.builtin import Offer, Responder
@@ -14,7 +14,6 @@ from market.assistant.chat import Chat, Message
 from market.assistant.model import ModelError, Turn
 from market.jobs import NewJob
 from market.money import GB
-from storage import users
 
 DOWN = ModelError("it is down", is_final=True)
 
@@ -28,12 +27,6 @@ def responder(market: Market) -> Responder:
 def chat(market: Market, model: ScriptedModel | None = None) -> Chat:
     asking = None if model is None else Asking(model, model_slots(4), seconds=20)
     return Chat(responder(market), asking, "small")
-
-
-async def caller_of(market: Market, user_id: str) -> Caller:
-    profile = await market.store.read(users.profile, user_id)
-    assert profile is not None
-    return Caller(profile, "session")
 
 
 async def asked_about(market: Market, text: str, user_id: str | None, **more: str) -> str:

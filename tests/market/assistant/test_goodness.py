@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+from support.books import available, caller_of
 from support.clock import Clock
 from support.market import Market
 from support.model import ScriptedModel
@@ -14,7 +15,6 @@ from support.pictures import cropped, jpeg, natural, png, with_chunk
 from support.upstream import VERDICT
 
 from market import ledger
-from market.accounts import Caller
 from market.assistant import asking as asking_module
 from market.assistant.asking import Asking, model_slots
 from market.assistant.goodness import Finding, Goodness, RewardTerms, Submission
@@ -25,8 +25,6 @@ from market.ledger import Movement, Transfer, TransferKind
 from market.money import MICRO, Currency
 from market.photos import decoding
 from market.photos.decoding import Photo
-from storage import ledger as ledger_queries
-from storage import users
 from storage.store import Store, Transaction
 
 DAY = 86_400
@@ -63,20 +61,13 @@ def goodness(market: Market, *answers: Any, terms: RewardTerms = TERMS) -> Goodn
     return Goodness(market.context, terms, asking, "eye")
 
 
-async def caller_of(market: Market, user_id: str) -> Caller:
-    profile = await market.store.read(users.profile, user_id)
-    assert profile is not None
-    return Caller(profile, "session")
-
-
 async def look(made: Goodness, market: Market, seen: Photo, user_id: str | None) -> Finding:
     caller = await caller_of(market, user_id) if user_id is not None else None
     return await made.look(Submission(seen), caller)
 
 
 async def credits_of(market: Market, user: str) -> int:
-    account = ledger.available(user, Currency.CREDIT)
-    return (await market.store.read(ledger_queries.balance, account) or 0) // MICRO
+    return await available(market, user, Currency.CREDIT) // MICRO
 
 
 async def test_a_good_deed_is_rewarded_by_the_table(market: Market) -> None:

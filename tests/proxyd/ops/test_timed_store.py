@@ -1,0 +1,46 @@
+"""The time that a store takes is counted, also when it fails, and for what is set aside."""
+
+import pytest
+
+from proxyd.counters import Latency
+from proxyd.ops.timed_store import TimedStore
+from storage.store import Store, Transaction
+
+
+async def number(tx: Transaction) -> int:
+    return (await tx.all(int, "SELECT 7"))[0]
+
+
+async def fail(tx: Transaction) -> None:
+    raise LookupError("of its own")
+
+
+def count(latency: Latency) -> int:
+    return sum(latency.counts)
+
+
+async def test_each_read_and_write_is_counted_once_and_returns_what_the_store_does(
+    store: Store,
+) -> None:
+    timed = TimedStore(store)
+    assert await timed.read(number) == await timed.write(number) == 7
+    assert await timed.read(number) == 7
+    assert (count(timed.reads), count(timed.writes)) == (2, 1)
+    assert timed.reads.seconds > 0
+    assert timed.writes.seconds > 0
+    assert timed.version() == store.version()
+
+
+async def test_one_that_fails_is_counted_too(store: Store) -> None:
+    timed = TimedStore(store)
+    for ask in (timed.read, timed.write):
+        with pytest.raises(LookupError):
+            await ask(fail)
+    assert (count(timed.reads), count(timed.writes)) == (1, 1)
+
+
+async def test_what_is_set_aside_is_counted_with_the_rest(store: Store) -> None:
+    timed = TimedStore(store)
+    aside = timed.set_aside()
+    assert await aside.read(number) == 7
+    assert count(timed.reads) == 1

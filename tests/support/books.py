@@ -1,0 +1,56 @@
+"""What the books of a market say: balances in millionths, and why something was refused."""
+
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+
+from market import ledger
+from market.accounts import Caller
+from market.errors import Code, MarketError
+from market.money import Currency
+from storage import jobs, users
+from storage import ledger as ledger_queries
+from storage.jobs import JobRow
+from support.market import Market
+
+
+async def balance(market: Market, account: str) -> int:
+    """Return the balance of an account, 0 if nothing was ever entered."""
+    return await market.store.read(ledger_queries.balance, account) or 0
+
+
+async def available(market: Market, user: str, currency: Currency = Currency.USD) -> int:
+    """Return what a user can spend."""
+    return await balance(market, ledger.available(user, currency))
+
+
+async def held(market: Market, user: str, currency: Currency = Currency.USD) -> int:
+    """Return what is held of a user's money for what is not over yet."""
+    return await balance(market, ledger.held(user, currency))
+
+
+async def revenue(market: Market, currency: Currency = Currency.USD) -> int:
+    """Return what the operator has earned."""
+    return await balance(market, ledger.revenue(currency))
+
+
+async def stored_job(market: Market, job_id: str) -> JobRow:
+    """Return a job as it is stored."""
+    job = await market.store.read(jobs.find, job_id)
+    assert job is not None
+    return job
+
+
+async def caller_of(market: Market, user: str) -> Caller:
+    """Return a user as the caller of a request."""
+    profile = await market.store.read(users.profile, user)
+    assert profile is not None
+    return Caller(profile, "session")
+
+
+async def refusal(attempt: Awaitable[Any]) -> Code:
+    """Return why something is refused; it must be."""
+    with pytest.raises(MarketError) as caught:
+        await attempt
+    return caught.value.code

@@ -1,0 +1,124 @@
+"""Each module has its test file, and each test file its module, or an entry here says why not."""
+
+import re
+from pathlib import Path
+
+import pytest
+import support
+
+ROOT = Path(__file__).parent.parent
+ROOMS = ("proxyd", "api", "market", "storage", "config")
+
+# Modules without `tests/<folders>/test_<module>.py`, and the file to open for each: where most of
+# what the module promises is held. One line a module.
+TESTED_IN = {
+    "api/bodies.py": "tests/api/test_server.py",
+    "api/limits.py": "tests/api/test_connections.py",
+    "api/places.py": "tests/api/test_connections.py",
+    "api/responses.py": "tests/api/test_server.py",
+    "api/routes.py": "tests/api/test_router.py",
+    "api/sse.py": "tests/api/test_assistant.py",
+    "api/validation_messages.py": "tests/api/test_codec.py",
+    "config/settings.py": "tests/config/test_load.py",
+    "market/assistant/builtin.py": "tests/market/assistant/test_chat.py",
+    "market/assistant/model.py": "tests/market/assistant/test_asking.py",
+    "market/assistant/phrases.py": "tests/market/assistant/test_languages.py",
+    "market/errors.py": "tests/docs/test_documents.py",
+    "market/idempotency.py": "tests/api/test_idempotency.py",
+    "market/photos/containers.py": "tests/market/photos/test_decoding.py",
+    "market/photos/trailers.py": "tests/market/photos/test_decoding.py",
+    "market/proofs.py": "tests/market/test_recovery.py",
+    "proxyd/__main__.py": "tests/proxyd/cli/test_commands.py",
+    "proxyd/acceptor.py": "tests/conformance/test_shedding.py",
+    "proxyd/cli/bookkeeping.py": "tests/proxyd/cli/test_commands.py",
+    "proxyd/cli/demo.py": "tests/proxyd/cli/test_serving.py",
+    "proxyd/connection.py": "tests/conformance/test_handshake.py",
+    "proxyd/gateway.py": "tests/conformance/test_shedding.py",
+    "proxyd/loop/runner.py": "tests/proxyd/loop/test_cancellation.py",
+    "proxyd/metering/node.py": "tests/integration/test_cluster.py",
+    "proxyd/metering/shared_meter.py": "tests/integration/test_cluster.py",
+    "proxyd/metering/single_flight.py": "tests/proxyd/metering/test_meter.py",
+    "proxyd/ops/errors.py": "tests/proxyd/cli/test_serving.py",
+    "proxyd/ops/metrics.py": "tests/api/test_metrics.py",
+    "proxyd/ops/process_metrics.py": "tests/api/test_metrics.py",
+    "proxyd/outbound/smtp.py": "tests/proxyd/outbound/test_mailer.py",
+    "proxyd/relay/closing.py": "tests/conformance/test_streams.py",
+    "proxyd/relay/halfpipe.py": "tests/proxyd/relay/test_tcp.py",
+    "proxyd/relay/udp.py": "tests/conformance/test_udp.py",
+    "proxyd/reload.py": "tests/integration/test_restart.py",
+    "proxyd/wire/events.py": "tests/proxyd/wire/test_detect.py",
+    "proxyd/wire/http_refusals.py": "tests/proxyd/wire/test_http.py",
+    "proxyd/wire/http_request.py": "tests/proxyd/wire/test_http.py",
+    "storage/allowlist.py": "tests/market/test_allowlist.py",
+    "storage/assistant.py": "tests/market/assistant/test_goodness.py",
+    "storage/bandwidth.py": "tests/market/test_bandwidth.py",
+    "storage/deploys.py": "tests/market/test_deploys.py",
+    "storage/devices.py": "tests/market/test_devices.py",
+    "storage/errors.py": "tests/storage/test_store.py",
+    "storage/jobs.py": "tests/market/test_jobs.py",
+    "storage/ledger.py": "tests/market/test_ledger.py",
+    "storage/nodes.py": "tests/market/test_leases_among_nodes.py",
+    "storage/open.py": "tests/storage/test_store.py",
+    "storage/outbox.py": "tests/market/test_outbox.py",
+    "storage/postgres_link.py": "tests/storage/test_postgres.py",
+    "storage/referrals.py": "tests/market/test_referrals.py",
+    "storage/users.py": "tests/market/test_accounts.py",
+}
+
+# Test files below the rooms' folders without a module of their name, and what they are about.
+# One line a file.
+ABOUT_SEVERAL = {
+    "tests/api/test_bounds.py": "market/bounds.py as the operator sets it and a caller is refused",
+    "tests/api/test_fuzz.py": "every route, with requests made up from the API's own document",
+    "tests/api/test_idempotency.py": "market/idempotency.py, for every route that takes a key",
+    "tests/api/test_recovery.py": "market/recovery.py by the routes of api/accounts.py",
+    "tests/config/test_example.py": "config/proxyd.example.toml",
+    "tests/market/test_leases_among_nodes.py": "market/leases.py, any sequence on several nodes",
+    "tests/market/test_ledger_invariants.py": "money, by any sequence of operations",
+    "tests/proxyd/test_imports.py": "what each command imports",
+    "tests/proxyd/wire/test_fuzz.py": "both protocols, with conversations that are made up",
+    "tests/storage/test_plans.py": "the cost of every query as the market grows",
+}
+
+
+def own_test(module: str) -> str:
+    folder, _, name = module.rpartition("/")
+    return f"tests/{folder}/test_{name}"
+
+
+def files(folder: str, pattern: str) -> list[str]:
+    return [each.relative_to(ROOT).as_posix() for each in sorted((ROOT / folder).rglob(pattern))]
+
+
+MODULES = [
+    module for room in ROOMS for module in files(room, "*.py") if not module.endswith("__init__.py")
+]
+TESTS = [test for room in ROOMS for test in files(f"tests/{room}", "test_*.py")]
+EXPECTED = {own_test(module) for module in MODULES}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_has_its_test_file_or_an_entry(module: str) -> None:
+    own = own_test(module)
+    assert ((ROOT / own).exists()) != (module in TESTED_IN), f"{own}, or an entry in TESTED_IN"
+    assert (ROOT / TESTED_IN.get(module, own)).exists()
+
+
+@pytest.mark.parametrize("test", TESTS)
+def test_a_test_file_has_its_module_or_an_entry(test: str) -> None:
+    assert (test in EXPECTED) != (test in ABOUT_SEVERAL), "its module, or an entry in ABOUT_SEVERAL"
+
+
+def test_no_entry_is_about_what_is_gone() -> None:
+    assert set(TESTED_IN) <= set(MODULES)
+    assert set(ABOUT_SEVERAL) <= set(TESTS)
+
+
+def test_entries_are_sorted() -> None:
+    assert list(TESTED_IN) == sorted(TESTED_IN)
+    assert list(ABOUT_SEVERAL) == sorted(ABOUT_SEVERAL)
+
+
+def test_the_index_of_support_names_each_file_once() -> None:
+    entries = re.findall(r"^    (\w+): ", support.__doc__ or "", re.MULTILINE)
+    assert sorted(entries) == [Path(each).stem for each in files("tests/support", "[!_]*.py")]
