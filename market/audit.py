@@ -1,8 +1,8 @@
-"""The audit: everything the ledger says, recomputed from its entries and from the open work."""
+"""The audit: every sum in the ledger, recomputed from its entries and from the open work."""
 
 from dataclasses import dataclass
 
-from market.money import Currency, shown
+from market.money import Currency, as_decimal
 from storage import assistant as assistant_queries
 from storage import bandwidth as bandwidth_queries
 from storage import ledger as queries
@@ -12,7 +12,7 @@ from storage.store import Store, Transaction
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that must be so, and each case in which it is not."""
+    """An invariant of the ledger, and a line for each case that breaks it."""
 
     promise: str
     differences: tuple[str, ...]
@@ -20,7 +20,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What an audit found."""
+    """The outcome of an audit: how much was read, and every check."""
 
     accounts: int
     transfers: int
@@ -28,12 +28,12 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing differs."""
+        """Whether every check holds."""
         return not any(check.differences for check in self.checks)
 
 
 async def audit_ledger(store: Store) -> Report:
-    """Audit the whole ledger over one snapshot, beside whatever else uses the store.
+    """Audit the whole ledger over one snapshot, while the daemon goes on writing.
 
     Raises:
         UnavailableError: the store did not answer.
@@ -47,7 +47,8 @@ async def _audit(tx: Transaction) -> Report:
         Check(
             "every balance is the sum of its entries",
             tuple(
-                f"{row.reference} holds {shown(row.found)}, its entries make {shown(row.expected)}"
+                f"{row.reference} holds {as_decimal(row.actual)}, "
+                f"its entries make {as_decimal(row.expected)}"
                 for row in await queries.misstated_balances(tx)
             ),
         ),
@@ -55,19 +56,21 @@ async def _audit(tx: Transaction) -> Report:
         Check(
             "no user's account is below zero",
             tuple(
-                f"{row.reference} holds {shown(row.found)}" for row in await queries.overdrawn(tx)
+                f"{row.reference} holds {as_decimal(row.actual)}"
+                for row in await queries.overdrawn(tx)
             ),
         ),
-        Check("held money is the sum of open holds", _words(await queries.held_against_holds(tx))),
-        Check("every hold was set aside in full", _words(await queries.holds_without_posting(tx))),
+        Check("held money is the sum of open holds", _lines(await queries.held_against_holds(tx))),
+        Check("every hold was set aside in full", _lines(await queries.holds_without_posting(tx))),
         Check(
             "every resolved hold paid out what it captured, and released the rest",
-            _words(await queries.resolutions_against_postings(tx)),
+            _lines(await queries.resolutions_against_postings(tx)),
         ),
         Check(
             "open holds are open work",
             tuple(
-                f"{row.reference}: {'open hold without work' if row.found else 'work without hold'}"
+                f"{row.reference}: "
+                f"{'open hold without work' if row.actual else 'work without hold'}"
                 for row in await queries.holds_against_work(tx)
             ),
         ),
@@ -77,7 +80,7 @@ async def _audit(tx: Transaction) -> Report:
         ),
         Check(
             "every reward for a photo was paid once, and nothing else was",
-            _words(await assistant_queries.rewards_against_postings(tx)),
+            _lines(await assistant_queries.rewards_against_postings(tx)),
         ),
     )
     accounts = await queries.count_accounts(tx)
@@ -89,10 +92,11 @@ def _unbalanced(totals: list[TotalRow]) -> list[str]:
         currency: sum(row.amount for row in totals if row.currency == currency)
         for currency in Currency
     }
-    return [f"{currency} sums to {shown(total)}" for currency, total in sums.items() if total]
+    return [f"{currency} sums to {as_decimal(total)}" for currency, total in sums.items() if total]
 
 
-def _words(rows: list[DifferenceRow]) -> tuple[str, ...]:
+def _lines(rows: list[DifferenceRow]) -> tuple[str, ...]:
     return tuple(
-        f"{row.reference}: expected {shown(row.expected)}, found {shown(row.found)}" for row in rows
+        f"{row.reference}: expected {as_decimal(row.expected)}, found {as_decimal(row.actual)}"
+        for row in rows
     )

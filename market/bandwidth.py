@@ -13,7 +13,7 @@ from market.credentials import Credentials, new_credentials
 from market.errors import Code, MarketError
 from market.idempotency import Remember, forget
 from market.leases import Leases, Usage
-from market.money import GB, MICRO, Currency, cost, shown
+from market.money import GB, MICRO, Currency, as_decimal, cost
 from market.states import SessionStatus
 from market.sweeping import Sweep
 from storage import allowlist as address_queries
@@ -231,7 +231,7 @@ class Bandwidth:
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
-            message = f"This costs {shown(purchase.cost)} USD, more than is available."
+            message = f"This costs {as_decimal(purchase.cost)} USD, more than is available."
             raise MarketError(error.code, message, field="gb") from error
 
     async def allow(self, user_id: str, session_id: str, client: str) -> Door:
@@ -318,7 +318,7 @@ class Bandwidth:
         if price < self._terms.price_floor:
             raise MarketError(
                 Code.PRICE_BELOW_FLOOR,
-                f"The lowest price per GB is {shown(self._terms.price_floor)} USD.",
+                f"The lowest price per GB is {as_decimal(self._terms.price_floor)} USD.",
                 field="price_per_gb",
             )
         if price > PRICE_MAX_PER_GB:
@@ -330,7 +330,7 @@ class Bandwidth:
 
     def _check_cost(self, price: int) -> None:
         if price < self._terms.cost_floor:
-            message = f"The least that is sold is worth {shown(self._terms.cost_floor)} USD."
+            message = f"The least that is sold is worth {as_decimal(self._terms.cost_floor)} USD."
             raise MarketError(Code.SESSION_TOO_SMALL, message, field="gb")
 
     def _purchase(self, session: SessionRow, credentials: Credentials, price_held: int) -> Purchase:

@@ -9,7 +9,7 @@ from market.context import Context
 from market.errors import Code, MarketError
 from market.idempotency import Remember, forget
 from market.jobs import DURATION_MAX_HOURS, PRICE_MAX, Jobs, NewJob, put_up, waiting
-from market.money import Currency, shown
+from market.money import Currency, as_decimal
 from market.states import JobStatus
 from storage import deploys as queries
 from storage.deploys import DeployRow, ReplicaRow
@@ -143,7 +143,7 @@ class Deploys:
         usd = self.rates.of(new.gpu_model) * new.gpu_count * new.duration_hrs
         price_credit = self.rates.credits_for(usd)
         if price_credit > PRICE_MAX:
-            message = f"A replica may cost at most {shown(PRICE_MAX)} credits."
+            message = f"A replica may cost at most {as_decimal(PRICE_MAX)} credits."
             raise MarketError(Code.INVALID_FIELD, message, field="duration_hrs")
         held = price_credit if new.currency is Currency.CREDIT else usd
         deploy = DeployRow(
@@ -174,7 +174,7 @@ class Deploys:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
             unit = "USD" if new.currency is Currency.USD else "credits"
-            message = f"This costs {shown(deploy.price)} {unit}, more than is available."
+            message = f"This costs {as_decimal(deploy.price)} {unit}, more than is available."
             raise MarketError(error.code, message) from error
         return deploy
 

@@ -17,7 +17,7 @@ from market.devices import Devices
 from market.errors import Code, MarketError
 from market.idempotency import Remember, forget
 from market.ledger import Movement, Transfer, TransferIds, TransferKind
-from market.money import MICRO, Currency, shown
+from market.money import MICRO, Currency, as_decimal
 from market.states import JobStatus
 from market.sweeping import Sweep
 from market.throttle import Throttle
@@ -175,7 +175,7 @@ class Jobs:
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
-            message = f"The price of {shown(new.price)} credits is more than is available."
+            message = f"The price of {as_decimal(new.price)} credits is more than is available."
             raise MarketError(error.code, message, field="price_credit") from error
         return job.id
 

@@ -1,4 +1,4 @@
-"""Amounts: integers of millionths inside, decimal numbers outside."""
+"""Amounts: integers of micro-units (millionths) inside, decimal numbers outside."""
 
 from decimal import ROUND_HALF_EVEN, Decimal, localcontext
 from enum import StrEnum
@@ -8,11 +8,12 @@ MICRO = 1_000_000
 BYTE_DIGITS = 9
 GB = 1_000_000_000
 
+# Scaled numbers have no more digits than a 64-bit integer of the database holds for certain.
 _WHOLE_DIGITS = 18
 
 
 class Currency(StrEnum):
-    """What an account is kept in."""
+    """The units that accounts and prices are in."""
 
     USD = "usd"
     CREDIT = "credit"
@@ -22,7 +23,7 @@ def scaled(number: int | Decimal, digits: int) -> int:
     """Return `number` times ten to the power of `digits`, rounded half to even.
 
     Raises:
-        ValueError: the number is not finite, is negative, or is beyond any sum of money.
+        ValueError: the number is not finite, is negative, or has more than 18 digits once scaled.
     """
     value = Decimal(number)
     if not value.is_finite() or (value.is_signed() and value != 0):
@@ -40,17 +41,20 @@ def micro(number: int | Decimal) -> int:
 
 
 def cost(size_bytes: int, price_per_gb: int) -> int:
-    """Return what bytes cost before they are used: in micro-USD, rounded up."""
+    """Return the price of bytes that are to be used, in micro-USD, rounded up.
+
+    `earned` rounds down, so a hold of this amount always covers what is captured from it.
+    """
     return -(-size_bytes * price_per_gb // GB)
 
 
 def earned(size_bytes: int, price_per_gb: int) -> int:
-    """Return what used bytes cost: in micro-USD, rounded down."""
+    """Return the price of bytes that were used, in micro-USD, rounded down."""
     return size_bytes * price_per_gb // GB
 
 
-def shown(amount: int) -> str:
-    """Write micro-units as a person reads them: at least two decimals, none lost."""
+def as_decimal(amount: int) -> str:
+    """Return micro-units as a decimal number: `1.50`; at least two decimals, none lost."""
     sign = "-" if amount < 0 else ""
     whole, fraction = divmod(abs(amount), MICRO)
     decimals = f"{fraction:06d}".rstrip("0").ljust(2, "0")

@@ -7,6 +7,8 @@ from storage.ledger import DifferenceRow, differences
 from storage.store import Transaction
 
 BANDS = ("band_a", "band_b", "band_c", "band_d")
+# Values that one look-up in a band may have. The statement always has so many, the first repeated,
+# so that there is one text for the engines to prepare.
 PROBES = 64
 
 _PROBE_NAMES = tuple(f"value_{first}{second}" for first in "abcdefgh" for second in "abcdefgh")
@@ -41,7 +43,7 @@ class PayeeRow(NamedTuple):
 
 
 class PrintRow(NamedTuple):
-    """A kept print, as `market` makes it."""
+    """A photo's perceptual hash: the `bits` that the bands index, and the finer `detail`."""
 
     bits: int
     detail: int
@@ -49,7 +51,7 @@ class PrintRow(NamedTuple):
 
 async def paid_on(tx: Transaction, *, day: int, user_id: str) -> PaidRow:
     """Return what was paid on a day."""
-    found = await tx.one(
+    paid = await tx.one(
         PaidRow,
         """
         SELECT
@@ -61,7 +63,7 @@ async def paid_on(tx: Transaction, *, day: int, user_id: str) -> PaidRow:
         user_id=user_id,
         day=day,
     )
-    return found or PaidRow(0, 0)
+    return paid or PaidRow(0, 0)
 
 
 async def reward_of_file(tx: Transaction, file_hash: str) -> PayeeRow | None:
@@ -73,7 +75,7 @@ async def reward_of_file(tx: Transaction, file_hash: str) -> PayeeRow | None:
     )
 
 
-async def reward_of_print(tx: Transaction, kept: PrintRow, band_a: int) -> PayeeRow | None:
+async def reward_of_print(tx: Transaction, row: PrintRow, band_a: int) -> PayeeRow | None:
     """Return the first reward for a photo with this print, whose first band is `band_a`."""
     return await tx.one(
         PayeeRow,
@@ -85,24 +87,25 @@ async def reward_of_print(tx: Transaction, kept: PrintRow, band_a: int) -> Payee
         LIMIT 1
         """,
         band_a=band_a,
-        bits=kept.bits,
-        detail=kept.detail,
+        bits=row.bits,
+        detail=row.detail,
     )
 
 
 async def prints_near(tx: Transaction, band: int, values: Sequence[int]) -> list[PrintRow]:
-    """Return every kept print that has one of at most `PROBES` values in a band."""
+    """Return every kept print that has one of 1 to `PROBES` values in a band."""
+    assert 0 < len(values) <= PROBES  # noqa: S101 - the statement has a place for so many
     names = ", ".join(f":{name}" for name in _PROBE_NAMES)
-    filled = [*values, *[values[0]] * (PROBES - len(values))]
+    probes = [*values, *[values[0]] * (PROBES - len(values))]
     return await tx.all(
         PrintRow,
         f"SELECT bits, detail FROM goodness_prints WHERE {BANDS[band]} IN ({names})",
-        **dict(zip(_PROBE_NAMES, filled, strict=True)),
+        **dict(zip(_PROBE_NAMES, probes, strict=True)),
     )
 
 
 async def insert_reward(tx: Transaction, reward: RewardRow) -> None:
-    """Note a reward."""
+    """Add a reward."""
     await tx.run(
         """
         INSERT INTO goodness_rewards
@@ -115,9 +118,9 @@ async def insert_reward(tx: Transaction, reward: RewardRow) -> None:
 
 
 async def insert_print(
-    tx: Transaction, reward_id: str, number: int, kept: PrintRow, bands: Sequence[int]
+    tx: Transaction, reward_id: str, number: int, row: PrintRow, bands: Sequence[int]
 ) -> None:
-    """Keep a print of a rewarded photo, with its bands."""
+    """Add a print of a rewarded photo, with its bands; `number` counts the photo's prints."""
     await tx.run(
         """
         INSERT INTO goodness_prints
@@ -126,14 +129,14 @@ async def insert_print(
         """,
         reward_id=reward_id,
         number=number,
-        bits=kept.bits,
-        detail=kept.detail,
+        bits=row.bits,
+        detail=row.detail,
         **dict(zip(BANDS, bands, strict=True)),
     )
 
 
 async def rewards_against_postings(tx: Transaction) -> list[DifferenceRow]:
-    """Return each reward that the ledger did not pay to its user, and the reverse."""
+    """Return each reward that the ledger did not pay to its user, and each payment without one."""
     return await tx.all(
         DifferenceRow,
         differences(

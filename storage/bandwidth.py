@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from storage.paging import NEWEST_FIRST, behind, matches
+from storage.paging import NEWEST_FIRST, behind, in_turns, matches
 from storage.store import Transaction
 
 
@@ -70,9 +70,6 @@ class IdRow(NamedTuple):
 
     id: str
 
-
-# Users take turns among so many of the oldest: whoever has more has been refused long before.
-TURNS_MAX_ROWS = 10_000
 
 _COLUMNS = """id, user_id, username, password_hash, quota_bytes, bytes_used, bytes_leased,
     price_per_gb, status, created_at, expires_at, ended_at"""
@@ -168,22 +165,10 @@ async def due_to_expire(tx: Transaction, *, now: int, limit: int) -> list[str]:
     """Return active sessions whose time is over, at most `limit`; their users take turns."""
     rows = await tx.all(
         IdRow,
-        """
-        SELECT id FROM (
-            SELECT id, expires_at,
-                ROW_NUMBER() OVER (PARTITION BY user_id ORDER BY expires_at) AS turn
-            FROM (
-                SELECT id, user_id, expires_at FROM bandwidth_sessions
-                WHERE status = 'active' AND expires_at <= :now
-                ORDER BY expires_at
-                LIMIT :horizon
-            ) AS due
-        ) AS in_turns
-        ORDER BY turn, expires_at
-        LIMIT :limit
-        """,
+        in_turns(
+            "bandwidth_sessions", by="expires_at", due="status = 'active' AND expires_at <= :now"
+        ),
         now=now,
-        horizon=TURNS_MAX_ROWS,
         limit=limit,
     )
     return [row.id for row in rows]

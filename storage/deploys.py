@@ -8,7 +8,7 @@ from storage.paging import NEWEST_FIRST, behind
 from storage.store import Transaction
 
 
-class DeployRow(NamedTuple):
+class DeployRow(NamedTuple):  # as wide as its table
     """A deploy: price in micro-units of its currency, created in UTC seconds."""
 
     id: str
@@ -27,7 +27,7 @@ class DeployRow(NamedTuple):
 
 
 class ReplicaRow(NamedTuple):
-    """A replica of a deploy, how it is, and what it has cost, in micro-units, once it is over."""
+    """A replica of a deploy; `captured` is what it cost, in micro-units, None until it is over."""
 
     deploy_id: str
     job_id: str
@@ -52,7 +52,7 @@ async def find(tx: Transaction, deploy_id: str) -> DeployRow | None:
 
 
 async def page(tx: Transaction, *, user_id: str, before: str, limit: int) -> list[DeployRow]:
-    """Return a user's deploys, newest first, behind the identifier `before` ("" for all)."""
+    """Return a user's deploys, newest first: those older than `before` ("" for the newest)."""
     return await tx.all(
         DeployRow,
         f"""
@@ -68,14 +68,14 @@ async def page(tx: Transaction, *, user_id: str, before: str, limit: int) -> lis
 
 
 async def replicas(tx: Transaction, deploy_ids: Sequence[str]) -> list[ReplicaRow]:
-    """Return the replicas of deploys, in one statement however many they are."""
+    """Return the replicas of all these deploys, in one statement."""
     return await tx.all(
         ReplicaRow,
         f"""
-        SELECT j.deploy_id, j.id, j.status, h.captured FROM {tx.table("asked", id="TEXT")}
-        JOIN jobs AS j ON j.deploy_id = asked.id
+        SELECT j.deploy_id, j.id, j.status, h.captured FROM {tx.table("deploy_ids", id="TEXT")}
+        JOIN jobs AS j ON j.deploy_id = deploy_ids.id
         LEFT JOIN holds AS h ON h.id = 'job:' || j.id
         ORDER BY j.id
         """,
-        asked=json.dumps([{"id": deploy_id} for deploy_id in deploy_ids]),
+        deploy_ids=json.dumps([{"id": deploy_id} for deploy_id in deploy_ids]),
     )

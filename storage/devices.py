@@ -8,7 +8,7 @@ from storage.paging import NEWEST_FIRST, behind
 from storage.store import Transaction
 
 
-class DeviceRow(NamedTuple):
+class DeviceRow(NamedTuple):  # as wide as its table
     """A device: price in micro-USD per hour, memory in GB, times in UTC seconds."""
 
     id: str
@@ -42,12 +42,12 @@ async def insert(tx: Transaction, device: DeviceRow) -> None:
 
 async def count_in_use(tx: Transaction, user_id: str) -> int:
     """Return how many devices a user has whose token was not revoked."""
-    counted = await tx.one(
+    count = await tx.one(
         int,
         "SELECT COUNT(*) FROM devices WHERE user_id = :user_id AND revoked_at IS NULL",
         user_id=user_id,
     )
-    return counted or 0
+    return count or 0
 
 
 async def find_by_token(tx: Transaction, token_hash: str) -> DeviceRow | None:
@@ -88,17 +88,17 @@ async def lock(tx: Transaction, device_id: str) -> None:
 
 
 async def is_revoked(tx: Transaction, device_id: str) -> bool:
-    """Say whether a device's token was ended."""
-    found = await tx.one(
+    """Return whether a device's token was revoked, or there is no such device."""
+    row = await tx.one(
         int,
         "SELECT 1 FROM devices WHERE id = :device_id AND revoked_at IS NULL",
         device_id=device_id,
     )
-    return found is None
+    return row is None
 
 
 async def revoke(tx: Transaction, *, device_id: str, user_id: str, now: int) -> str | None:
-    """End a user's device and return the hash of its token; None when it is not theirs."""
+    """Revoke a device's token and return the token's hash; None when it is not the user's."""
     return await tx.one(
         str,
         """
@@ -113,7 +113,7 @@ async def revoke(tx: Transaction, *, device_id: str, user_id: str, now: int) -> 
 
 
 def heard_of_at(device: DeviceRow) -> int:
-    """Return when a device last said anything, in UTC seconds; 0 for never."""
+    """Return when a device last reported or went offline, in UTC seconds; 0 for never."""
     return max(device.last_heartbeat_at or 0, device.offline_at or 0)
 
 
@@ -130,18 +130,18 @@ _REPORTED = {
     "last_heartbeat_at": "BIGINT",
     "offline_at": "BIGINT",
 }
-_CHANGES = ", ".join(f"{column} = said.{column}" for column in _REPORTED)
+_CHANGES = ", ".join(f"{column} = reports.{column}" for column in _REPORTED)
 
 
 async def write_reports(
     tx: Transaction, devices: Sequence[DeviceRow], *, only_newer: bool = False
 ) -> None:
-    """Write down what devices reported last, in one statement however many they are.
+    """Write the last report of each of these devices, in one statement.
 
-    With `only_newer`, not over what they said later.
+    With `only_newer`, a report does not overwrite one that is newer than itself.
     """
     await tx.lock("devices", [device.id for device in devices])
-    said = [
+    reports = [
         {
             "id": device.id,
             "heard_of_at": heard_of_at(device) if only_newer else 0,
@@ -152,12 +152,12 @@ async def write_reports(
     await tx.run(
         f"""
         UPDATE devices AS d SET {_CHANGES}
-        FROM {tx.table("said", id="TEXT", heard_of_at="BIGINT", **_REPORTED)}
-        WHERE d.id = said.id AND (
-            said.heard_of_at = 0
-            OR COALESCE(d.last_heartbeat_at, 0) <= said.heard_of_at
-            AND COALESCE(d.offline_at, 0) <= said.heard_of_at
+        FROM {tx.table("reports", id="TEXT", heard_of_at="BIGINT", **_REPORTED)}
+        WHERE d.id = reports.id AND (
+            reports.heard_of_at = 0
+            OR COALESCE(d.last_heartbeat_at, 0) <= reports.heard_of_at
+            AND COALESCE(d.offline_at, 0) <= reports.heard_of_at
         )
         """,
-        said=json.dumps(said),
+        reports=json.dumps(reports),
     )

@@ -1,4 +1,4 @@
-"""What can go wrong in a store, in words that belong to no engine."""
+"""How a store can fail, the same for every engine."""
 
 
 class StoreError(Exception):
@@ -10,20 +10,20 @@ class CannotOpenError(StoreError):
 
 
 class AlreadyClaimedError(CannotOpenError):
-    """Another daemon works on this database."""
+    """Another daemon has claimed this database."""
 
 
 class UnavailableError(StoreError):
-    """The database did not do it now, and trying again may succeed.
+    """The database cannot do it now; another attempt may succeed.
 
-    Nothing was written, unless a commit was made whose answer was lost.
+    Nothing was written, unless the answer to a commit was lost.
     """
 
 
 class ConstraintError(StoreError):
-    """The database refused a change that breaks one of its own rules.
+    """The database refused a change that breaks one of the schema's constraints.
 
-    `constraint` is the rule's name in the schema, or "" where the engine does not tell it.
+    `constraint` is its name in the schema, or "" where the engine does not report it.
     """
 
     def __init__(self, constraint: str, detail: str) -> None:

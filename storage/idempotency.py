@@ -1,4 +1,4 @@
-"""Queries on requests that were answered once and may be asked again."""
+"""Queries on the answers to requests with an idempotency key, for when they are repeated."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ class AnswerRow(NamedTuple):
 
 async def insert(tx: Transaction, answer: AnswerRow) -> bool:
     """Keep an answer; False when the user has used this key before."""
-    added = await tx.run(
+    row_count = await tx.run(
         """
         INSERT INTO idempotency_keys
             (user_id, idempotency_key, request_hash, sealed_answer, created_at)
@@ -26,7 +26,7 @@ async def insert(tx: Transaction, answer: AnswerRow) -> bool:
         """,
         **answer._asdict(),
     )
-    return added == 1
+    return row_count == 1
 
 
 async def replace(tx: Transaction, answer: AnswerRow) -> None:
@@ -55,7 +55,7 @@ async def find(tx: Transaction, user_id: str, key: str) -> AnswerRow | None:
 
 
 async def delete_before(tx: Transaction, moment: int, *, limit: int) -> int:
-    """Forget the oldest answers from before a moment, at most `limit`; return how many."""
+    """Delete the oldest answers up to a moment, at most `limit`; return how many."""
     return await tx.run(
         """
         DELETE FROM idempotency_keys WHERE (user_id, idempotency_key) IN (

@@ -2,14 +2,14 @@
 
 from typing import NamedTuple
 
-from storage.paging import NEWEST_FIRST, behind, matches
+from storage.paging import NEWEST_FIRST, behind, in_turns, matches
 from storage.store import Transaction
 
 
-class JobRow(NamedTuple):
+class JobRow(NamedTuple):  # as wide as its table
     """A job: amounts in micro-credits, but `price_held` in `currency`; times in UTC seconds.
 
-    `text_bytes` is what the texts have that its buyer gave.
+    `text_bytes` is the size of the texts that its buyer wrote.
     """
 
     id: str
@@ -36,7 +36,7 @@ class JobRow(NamedTuple):
 
 
 class OpenWorkRow(NamedTuple):
-    """How many jobs a user has open, how many of these are as good as free, and their bytes."""
+    """How many jobs a user has open, how many of these are nearly free, and their bytes."""
 
     jobs: int
     free_jobs: int
@@ -44,7 +44,7 @@ class OpenWorkRow(NamedTuple):
 
 
 class OpenJobRow(NamedTuple):
-    """An open job as the marketplace lists it: nothing in it is long."""
+    """An open job as the marketplace lists it, without its long texts."""
 
     id: str
     user_id: str
@@ -55,8 +55,8 @@ class OpenJobRow(NamedTuple):
     status: str
 
 
-class OwnJobRow(NamedTuple):
-    """A job as its buyer's list shows it; `captured` of its hold once it is over, in `currency`."""
+class OwnJobRow(NamedTuple):  # as wide as the list that the API shows
+    """A job as its buyer's list shows it; `captured` is what it cost, None until it is over."""
 
     id: str
     user_id: str
@@ -75,7 +75,7 @@ class OwnJobRow(NamedTuple):
 
 
 class QuietRow(NamedTuple):
-    """An attempt at a job that runs, and when its device last reported, in UTC seconds."""
+    """A running job's attempt, and its device's last heartbeat in UTC seconds (0 for none)."""
 
     job_id: str
     attempt: int
@@ -89,11 +89,8 @@ class EarnedRow(NamedTuple):
     earned: int
 
 
-# Users take turns among so many of the oldest: whoever has more has been refused long before.
-TURNS_MAX_ROWS = 10_000
-
-# How often the devices of one owner may have a job: giving up uses all of it, vanishing a half, so
-# that a machine which was restarted may go on, and none can hold a job for ever.
+# The chances that the devices of one owner have at a job. A failed attempt uses both, a lost device
+# one: a machine that was restarted may go on, and no owner can keep a job for ever.
 CHANCES = 2
 _CHANCES_USED = """(
     SELECT COALESCE(SUM(CASE a.outcome WHEN 'failed' THEN 2 WHEN 'lost' THEN 1 ELSE 0 END), 0)
@@ -109,7 +106,8 @@ _JOB = f"SELECT {_COLUMNS} FROM jobs"
 _OPEN_COLUMNS = ", ".join(OpenJobRow._fields)
 _OWN_COLUMNS = ", ".join(f"j.{name}" for name in OwnJobRow._fields[:-1])
 
-# The open jobs of one type and status. An index of open jobs is used by who asks in its very words.
+# The open jobs of one type and status. Their conditions repeat those of the partial indexes word
+# for word, because only then does a planner use such an index.
 _OPEN_PARTS = {
     (job_type, status): f"""
     SELECT * FROM (
@@ -138,10 +136,10 @@ async def find(tx: Transaction, job_id: str) -> JobRow | None:
 async def page_open(
     tx: Transaction, *, status: str, job_type: str, before: str, limit: int
 ) -> list[OpenJobRow]:
-    """Return waiting and running jobs of everybody, newest first; "" filters nothing.
+    """Return the waiting and running jobs of all users, newest first; "" filters nothing.
 
-    A filtered list is merged from one of each type and status that it shows, so that jobs which are
-    not shown are not read.
+    A filtered list is merged from a list for each type and status in it, so that jobs which the
+    filter leaves out are not read.
     """
     if not status and not job_type:
         return await tx.all(
@@ -160,7 +158,7 @@ async def page_open(
         for (part_type, part_status), sql in _OPEN_PARTS.items()
         if job_type in ("", part_type) and status in ("", part_status)
     ]
-    if not parts:  # no open job is of such a kind
+    if not parts:  # the type or the status is not one of an open job
         return []
     return await tx.all(
         OpenJobRow,
@@ -174,13 +172,13 @@ async def page_of_user(
     tx: Transaction, *, user_id: str, status: str, before: str, limit: int
 ) -> list[OwnJobRow]:
     """Return a user's jobs, newest first; "" filters nothing."""
-    shown = matches("j.status", "status") if status else "TRUE"
+    status_filter = matches("j.status", "status") if status else "TRUE"
     return await tx.all(
         OwnJobRow,
         f"""
         SELECT {_OWN_COLUMNS}, h.captured FROM jobs AS j
         LEFT JOIN holds AS h ON h.id = 'job:' || j.id
-        WHERE j.user_id = :user_id AND j.id < :before AND {shown}
+        WHERE j.user_id = :user_id AND j.id < :before AND {status_filter}
         ORDER BY j.id {NEWEST_FIRST}
         LIMIT :limit
         """,
@@ -210,7 +208,7 @@ async def page_of_device(
 
 
 async def held_by(tx: Transaction, device_id: str, *, limit: int) -> list[JobRow]:
-    """Return jobs that a device runs, whole, in no order."""
+    """Return jobs that a device runs, in no order."""
     return await tx.all(
         JobRow,
         f"{_JOB} WHERE status = 'running' AND device_id = :device_id LIMIT :limit",
@@ -220,7 +218,10 @@ async def held_by(tx: Transaction, device_id: str, *, limit: int) -> list[JobRow
 
 
 async def start(tx: Transaction, *, job_id: str, device_id: str, now: int) -> JobRow | None:
-    """Let a device run a waiting job, and return it; None when it is not waiting, or not for it."""
+    """Start a waiting job on a device, and return it.
+
+    Returns None when the job is not waiting, or the device's owner has no chance left at it.
+    """
     job = await tx.one(
         JobRow,
         f"""
@@ -258,12 +259,21 @@ async def change_status(
     failure_reason: str | None = None,
     now: int,
 ) -> bool:
-    """Move a job on from the very state it was read in; False when it has left that state.
+    """Change a job's status, if it is still as it was read; False when it is not.
 
-    `attempt` is how the attempt ended that ran until now, if one did.
+    Args:
+        tx: the transaction.
+        before: the job as it was read; its status and its number of attempts must be the same now.
+        after: the new status; anything but "waiting" is final.
+        attempt: the outcome of the attempt that ran until now, if one did.
+        earned: what the device's owner is paid, in micro-credits.
+        result: what the device delivered.
+        failure_reason: why the last attempt failed.
+        now: UTC seconds.
     """
-    over = after != "waiting"
-    changed = await tx.run(
+    assert after != "running"  # noqa: S101 - `start` does that, with an attempt of its own
+    is_final = after != "waiting"
+    row_count = await tx.run(
         f"""
         UPDATE jobs
         SET status = :after, earned = :earned, result = :result,
@@ -278,11 +288,11 @@ async def change_status(
         earned=earned,
         result=result,
         failure_reason=failure_reason,
-        finished_at=now if over else None,
-        device_id=before.device_id if over else None,
-        accepted_at=before.accepted_at if over else None,
+        finished_at=now if is_final else None,
+        device_id=before.device_id if is_final else None,
+        accepted_at=before.accepted_at if is_final else None,
     )
-    if changed == 0:
+    if row_count == 0:
         return False
     await tx.run(
         """
@@ -298,32 +308,32 @@ async def change_status(
 
 
 async def owner_of(tx: Transaction, device_id: str) -> str | None:
-    """Return whose device it is."""
+    """Return the owner of a device."""
     return await tx.one(
         str, "SELECT user_id FROM devices WHERE id = :device_id", device_id=device_id
     )
 
 
 async def has_attempted(tx: Transaction, *, job_id: str, device_id: str) -> bool:
-    """Say whether a device ever ran a job."""
-    found = await tx.one(
+    """Return whether a device ever started a job."""
+    row = await tx.one(
         int,
         "SELECT 1 FROM job_attempts WHERE job_id = :job_id AND device_id = :device_id",
         job_id=job_id,
         device_id=device_id,
     )
-    return found is not None
+    return row is not None
 
 
 async def has_no_chance(tx: Transaction, *, job_id: str, device_id: str) -> bool:
-    """Say whether a device gets a job no more, because of what its owner's did with it."""
+    """Return whether the devices of this one's owner have used up their chances at a job."""
     used = await tx.one(int, f"SELECT {_CHANCES_USED}", job_id=job_id, device_id=device_id)
     return (used or 0) >= CHANCES
 
 
 async def count_unsuccessful(tx: Transaction, job_id: str, attempt: int) -> int:
-    """Return how many owners of devices did not do a job, with the one of this attempt."""
-    counted = await tx.one(
+    """Return how many owners' devices failed at a job or were lost, this attempt's included."""
+    count = await tx.one(
         int,
         """
         SELECT COUNT(DISTINCT d.user_id) FROM job_attempts AS a
@@ -333,13 +343,13 @@ async def count_unsuccessful(tx: Transaction, job_id: str, attempt: int) -> int:
         job_id=job_id,
         attempt=attempt,
     )
-    return counted or 0
+    return count or 0
 
 
 async def quiet(tx: Transaction, *, quiet_since: int, limit: int) -> list[QuietRow]:
-    """Return running jobs whose device was last heard of, and began, before a moment.
+    """Return running jobs that began before a moment, whose device was silent since or is revoked.
 
-    Buyers take turns, so that one who has many such jobs does not hold up the others.
+    Buyers take turns, so that one with many such jobs does not hold up the others.
     """
     return await tx.all(
         QuietRow,
@@ -360,25 +370,13 @@ async def quiet(tx: Transaction, *, quiet_since: int, limit: int) -> list[QuietR
 
 
 async def due_to_expire(tx: Transaction, *, created_before: int, limit: int) -> list[str]:
-    """Return jobs that have waited since before a moment, in turns of their buyers."""
+    """Return jobs that are waiting since a moment or longer, their buyers taking turns."""
     return await tx.all(
         str,
-        """
-        SELECT id FROM (
-            SELECT id, created_at,
-                ROW_NUMBER() OVER (PARTITION BY user_id ORDER BY created_at) AS turn
-            FROM (
-                SELECT id, user_id, created_at FROM jobs
-                WHERE status = 'waiting' AND created_at <= :created_before
-                ORDER BY created_at
-                LIMIT :horizon
-            ) AS due
-        ) AS in_turns
-        ORDER BY turn, created_at
-        LIMIT :limit
-        """,
+        in_turns(
+            "jobs", by="created_at", due="status = 'waiting' AND created_at <= :created_before"
+        ),
         created_before=created_before,
-        horizon=TURNS_MAX_ROWS,
         limit=limit,
     )
 
@@ -386,18 +384,18 @@ async def due_to_expire(tx: Transaction, *, created_before: int, limit: int) -> 
 async def open_work(
     tx: Transaction, user_id: str, *, free_below: int, job_bytes: int, since: int
 ) -> OpenWorkRow:
-    """Return what a user has open; the bytes are also those of jobs that were put up lately.
+    """Count a user's open jobs, and the bytes of these and of the jobs posted since a moment.
 
-    What was done and paid for does not count, if it was not as good as free.
+    A recent job that is over and earned something counts no bytes, unless it was nearly free.
 
     Args:
         tx: the transaction.
-        user_id: whose.
-        free_below: a job that is priced lower is as good as free, in micro-credits.
-        job_bytes: what a job takes beside its texts.
-        since: which jobs were put up lately, though they are over, in UTC seconds.
+        user_id: the buyer.
+        free_below: a job with a lower price is nearly free, in micro-credits.
+        job_bytes: the size of a job's row without its texts.
+        since: jobs posted after it count although they are over, in UTC seconds.
     """
-    found = await tx.one(
+    row = await tx.one(
         OpenWorkRow,
         """
         SELECT CAST(COALESCE(SUM(is_open), 0) AS BIGINT),
@@ -418,7 +416,7 @@ async def open_work(
         job_bytes=job_bytes,
         since=since,
     )
-    return found or OpenWorkRow(0, 0, 0)
+    return row or OpenWorkRow(0, 0, 0)
 
 
 async def earned_since(tx: Transaction, *, user_id: str, since: int) -> list[EarnedRow]:

@@ -26,15 +26,15 @@ class HoldRow(NamedTuple):
 
 
 class DifferenceRow(NamedTuple):
-    """A reference, with what it should be and what it is."""
+    """Something that an audit counted twice: the sum that it should have, and the one it has."""
 
     reference: str
     expected: int
-    found: int
+    actual: int
 
 
 class MovedRow(NamedTuple):
-    """What a transfer changed of a user's accounts: micro-units, below zero what left them."""
+    """What a transfer changed in a user's account: micro-units, negative for what left it."""
 
     id: str
     created_at: int
@@ -45,7 +45,7 @@ class MovedRow(NamedTuple):
 
 
 class TotalRow(NamedTuple):
-    """What all accounts of a kind and currency hold together, in micro-units."""
+    """The sum of the balances of all accounts of a kind and currency, in micro-units."""
 
     kind: str
     currency: str
@@ -83,7 +83,7 @@ async def insert_transfer(
     created_at: int,
 ) -> bool:
     """Begin a transfer; False when one with this business key was posted before."""
-    added = await tx.run(
+    row_count = await tx.run(
         """
         INSERT INTO transfers (id, business_key, kind, reference, created_at)
         VALUES (:id, :business_key, :kind, :reference, :created_at)
@@ -95,7 +95,7 @@ async def insert_transfer(
         reference=reference,
         created_at=created_at,
     )
-    return added == 1
+    return row_count == 1
 
 
 async def insert_entry(tx: Transaction, transfer_id: str, line: int, entry: EntryRow) -> None:
@@ -172,13 +172,14 @@ async def find_hold(tx: Transaction, hold_id: str) -> HoldRow | None:
 
 async def balance(tx: Transaction, account: str) -> int | None:
     """Return what an account holds, in micro-units."""
-    found = await tx.one(
+    row = await tx.one(
         CountRow, "SELECT balance FROM accounts WHERE id = :account", account=account
     )
-    return found.number if found is not None else None
+    return row.number if row is not None else None
 
 
-# All of it stands in the indexes, which an account's currency needs not to be looked up beside.
+# Both sides of both accounts. Each part is a range of an index that has all its columns; the
+# currency is the account's, so the row itself need not be read for it.
 _MOVED = " UNION ALL ".join(
     f"""
     SELECT * FROM (
@@ -196,12 +197,12 @@ _MOVED = " UNION ALL ".join(
 async def moved(
     tx: Transaction, *, usd: str, credit: str, before: str, limit: int
 ) -> list[MovedRow]:
-    """Return what transfers changed of two accounts, the latest transfer first.
+    """Return what transfers changed in a user's two accounts, the latest transfer first.
 
     Args:
         tx: the transaction.
-        usd: one account.
-        credit: the other.
+        usd: the account in USD.
+        credit: the account in credits.
         before: only transfers older than this identifier; "" for the newest.
         limit: how many at most.
     """
@@ -228,35 +229,35 @@ async def moved(
 
 async def count_accounts(tx: Transaction) -> int:
     """Return how many accounts there are."""
-    found = await tx.one(CountRow, "SELECT COUNT(*) FROM accounts")
-    return found.number if found is not None else 0
+    row = await tx.one(CountRow, "SELECT COUNT(*) FROM accounts")
+    return row.number if row is not None else 0
 
 
 async def count_transfers(tx: Transaction) -> int:
     """Return how many transfers were ever posted."""
-    found = await tx.one(CountRow, "SELECT COUNT(*) FROM transfers")
-    return found.number if found is not None else 0
+    row = await tx.one(CountRow, "SELECT COUNT(*) FROM transfers")
+    return row.number if row is not None else 0
 
 
-def differences(expected: str, found: str) -> str:
-    """Return SQL for the references of which two lists do not say the same amount.
+def differences(expected: str, actual: str) -> str:
+    """Return SQL for the references whose amounts differ between two lists.
 
-    Both lists are read once and added up together, so that it takes as long as they are, whatever
-    the planner thinks of them: a join of one with the other may look all of it up for each row.
+    Both lists are read once and summed together, so the time grows with their length. A join could
+    take their product: its planner may read all of one list for each row of the other.
 
     Args:
-        expected: a query for `reference, amount`, several of one reference add up.
-        found: another.
+        expected: a query for `reference, amount`; rows of one reference add up.
+        actual: another such query.
     """
     return f"""
-        SELECT reference, CAST(SUM(expected) AS BIGINT), CAST(SUM(found) AS BIGINT)
+        SELECT reference, CAST(SUM(expected) AS BIGINT), CAST(SUM(actual) AS BIGINT)
         FROM (
-            SELECT reference, amount AS expected, 0 AS found FROM ({expected}) AS wanted
+            SELECT reference, amount AS expected, 0 AS actual FROM ({expected}) AS expected_list
             UNION ALL
-            SELECT reference, 0, amount FROM ({found}) AS there
+            SELECT reference, 0, amount FROM ({actual}) AS actual_list
         ) AS both_lists
         GROUP BY reference
-        HAVING SUM(expected) <> SUM(found)
+        HAVING SUM(expected) <> SUM(actual)
         ORDER BY reference
     """
 
@@ -278,7 +279,7 @@ async def misstated_balances(tx: Transaction) -> list[DifferenceRow]:
 
 
 async def overdrawn(tx: Transaction) -> list[DifferenceRow]:
-    """Return each user's account that holds less than nothing."""
+    """Return each user's account with a negative balance."""
     return await tx.all(
         DifferenceRow,
         "SELECT id, 0, balance FROM accounts WHERE user_id IS NOT NULL AND balance < 0 ORDER BY id",
@@ -300,10 +301,15 @@ async def held_against_holds(tx: Transaction) -> list[DifferenceRow]:
 
 
 def _postings(of: str, amount: str, only: str = "TRUE") -> str:
-    """Return SQL for the holds of which the ledger did not move an amount by a transfer of theirs.
+    """Return SQL for the holds whose transfer does not add up to an amount.
 
-    Each hold is looked up by what is unique, in the order of the holds, so that nothing is sorted
-    and nothing piles up however many there are.
+    Holds are read in their order, and each one's transfer by its unique key: nothing is sorted, and
+    memory does not grow with their number.
+
+    Args:
+        of: which transfer of a hold: "hold", "capture" or "release".
+        amount: SQL for what that transfer should have moved.
+        only: the holds to look at.
     """
     return f"""
         SELECT h.id, {amount}, CAST(COALESCE(SUM(e.amount), 0) AS BIGINT)
@@ -317,12 +323,15 @@ def _postings(of: str, amount: str, only: str = "TRUE") -> str:
 
 
 async def holds_without_posting(tx: Transaction) -> list[DifferenceRow]:
-    """Return each hold for which the ledger did not set aside its amount."""
+    """Return each hold whose amount the ledger did not move to the user's held account."""
     return await tx.all(DifferenceRow, _postings("hold", "h.amount"))
 
 
 async def resolutions_against_postings(tx: Transaction) -> list[DifferenceRow]:
-    """Return each resolved hold that did not pay out what it captured, or not release the rest."""
+    """Return each resolved hold whose capture, or whose release of the rest, is not in the ledger.
+
+    A hold with both differences is listed twice.
+    """
     is_resolved = "h.resolved_at IS NOT NULL"
     return [
         *await tx.all(DifferenceRow, _postings("capture", "h.captured", is_resolved)),
@@ -331,7 +340,7 @@ async def resolutions_against_postings(tx: Transaction) -> list[DifferenceRow]:
 
 
 async def holds_against_work(tx: Transaction) -> list[DifferenceRow]:
-    """Return each open hold without open work (0 expected, 1 found), and the reverse."""
+    """Return each open hold without open work (0 expected, 1 actual), and the reverse."""
     return await tx.all(
         DifferenceRow,
         differences(
@@ -347,7 +356,7 @@ async def holds_against_work(tx: Transaction) -> list[DifferenceRow]:
 
 
 async def totals(tx: Transaction) -> list[TotalRow]:
-    """Add up what accounts hold, by kind and currency."""
+    """Sum the balances by kind and currency."""
     return await tx.all(
         TotalRow,
         """

@@ -22,10 +22,10 @@ _FILE_NAME = re.compile(r"(?P<version>\d{4})_(?P<name>\w+)(?:\.(?P<engine>sqlite
 
 @dataclass(frozen=True)
 class Migration:
-    """One step: what both engines share, then what one of them says in its own words.
+    """One step: the script that both engines share, then the one of a single engine.
 
-    `sources` are scripts, or the files that they are in: those are read when the step is taken, so
-    that a start on a database that is up to date reads none.
+    `sources` are scripts, or their files. A file is read when its step is applied, so that a start
+    on a database that is up to date reads none.
     """
 
     version: int
@@ -34,7 +34,7 @@ class Migration:
 
     @property
     def scripts(self) -> tuple[str, ...]:
-        """What to run, in this order."""
+        """The scripts of this step, in the order in which they are run."""
         return tuple(
             source.read_text(encoding="utf-8") if isinstance(source, Path) else source
             for source in self.sources
@@ -43,17 +43,18 @@ class Migration:
 
 def migrations(engine: str) -> list[Migration]:
     """Return every step for `engine` ("sqlite" or "postgres"), in order."""
-    found: dict[int, tuple[str, list[Path]]] = {}
+    steps: dict[int, tuple[str, list[Path]]] = {}
+    # Of one step's files the shortest name first: the shared script before an engine's own.
     for file in sorted(_FOLDER.iterdir(), key=lambda entry: (entry.name[:4], len(entry.name))):
         match = _FILE_NAME.fullmatch(file.name)
         if match is None or match["engine"] not in (None, engine):
             continue
-        name, files = found.setdefault(int(match["version"]), (match["name"], []))
+        name, files = steps.setdefault(int(match["version"]), (match["name"], []))
         if name != match["name"]:
             raise ValueError(f"two migrations have one number: {name} and {match['name']}")
         files.append(file)
     return [
-        Migration(version, name, tuple(files)) for version, (name, files) in sorted(found.items())
+        Migration(version, name, tuple(files)) for version, (name, files) in sorted(steps.items())
     ]
 
 

@@ -1,4 +1,4 @@
-"""From a URL to a store that is ready to use, its schema up to date."""
+"""Opens the store that a URL names, with its schema up to date."""
 
 from storage.place import SQLITE
 from storage.store import Store
@@ -17,9 +17,9 @@ async def open_store(
 
     Args:
         url: `sqlite:///relative.db`, `sqlite:////absolute.db` or `postgresql://…`.
-        pool_size: connections to PostgreSQL.
-        create: whether to make an SQLite database that does not exist.
-        statement_seconds: how long PostgreSQL may take for one statement.
+        pool_size: the most connections to PostgreSQL.
+        create: whether to create an SQLite database that does not exist.
+        statement_seconds: the limit on one statement of PostgreSQL; None for its usual one.
 
     Raises:
         CannotOpenError: unreadable, locked, read-only, unreachable, or made by a newer program.

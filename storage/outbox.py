@@ -1,4 +1,4 @@
-"""Queries on what waits to leave."""
+"""Queries on the outbox: what waits to be sent."""
 
 import json
 from collections.abc import Collection
@@ -8,18 +8,18 @@ from storage.store import Transaction
 
 
 class OutboxRow(NamedTuple):
-    """One thing that waits; times in UTC seconds.
+    """One item that waits; times in UTC seconds.
 
     Args:
-        id: this row's, never used again.
-        channel: by which way it leaves.
-        item_key: what it is; a later one of the same channel takes the place of an earlier.
-        share: whose part of the queue it takes.
-        sealed_payload: what leaves.
-        created_at: when it was caused.
-        expires_at: from when on nobody wants it any more.
-        not_before: when it is due; whoever has it in hand has moved that ahead.
-        attempts: how often it was taken in hand.
+        id: the row's identifier, never used again.
+        channel: how it is sent: "mail", for one.
+        item_key: what it is; a new item replaces a waiting one with the same channel and key.
+        share: the part of the queue that it counts for, such as a domain of e-mail.
+        sealed_payload: what is sent.
+        created_at: when the transaction that caused it put it here.
+        expires_at: from then on it is not sent any more.
+        not_before: from then on it is due; a claim moves this ahead.
+        attempts: how often it was claimed.
     """
 
     id: str
@@ -34,7 +34,13 @@ class OutboxRow(NamedTuple):
 
 
 class Backlog(NamedTuple):
-    """What waits of a channel: in all, past its time, and due later than anything is put off to."""
+    """Numbers of a channel's items.
+
+    Args:
+        waiting: all of them.
+        expired: those past their `expires_at`.
+        astray: those due later than anything is ever put off to: a clock was ahead.
+    """
 
     waiting: int
     expired: int
@@ -47,7 +53,7 @@ _COLUMNS = (
 
 
 async def put(tx: Transaction, row: OutboxRow) -> None:
-    """Have something leave, in the place of an earlier one of its key."""
+    """Add an item, in the place of a waiting one with its key."""
     await tx.run(
         f"""
         INSERT INTO outbox ({_COLUMNS})
@@ -65,13 +71,13 @@ async def put(tx: Transaction, row: OutboxRow) -> None:
 async def due(
     tx: Transaction, channel: str, *, again: bool, but: Collection[str], now: int, limit: int
 ) -> list[OutboxRow]:
-    """Return what is due, earliest first.
+    """Return the items that are due, earliest first.
 
     Args:
         tx: the transaction.
-        channel: by which way it leaves.
-        again: what was tried before, or what was not.
-        but: shares whose turn it is not.
+        channel: the channel.
+        again: True for items that were tried before, False for those that were not.
+        but: shares to leave out.
         now: UTC seconds.
         limit: how many at most.
     """
@@ -94,8 +100,8 @@ async def due(
 
 
 async def claim(tx: Transaction, row: OutboxRow, *, now: int, until: int) -> bool:
-    """Take something in hand until a moment; False when somebody else has, or it is gone."""
-    claimed = await tx.run(
+    """Claim an item until a moment; False when another sender has, or it is gone."""
+    row_count = await tx.run(
         """
         UPDATE outbox SET attempts = attempts + 1, not_before = :until, claimed_at = :now
         WHERE id = :id AND attempts = :attempts AND not_before <= :now
@@ -105,32 +111,32 @@ async def claim(tx: Transaction, row: OutboxRow, *, now: int, until: int) -> boo
         now=now,
         until=until,
     )
-    return claimed == 1
+    return row_count == 1
 
 
 async def put_off(tx: Transaction, row: OutboxRow, *, attempts: int, not_before: int) -> None:
-    """Let something go that was in hand, until it is due again; if nobody else took it meanwhile.
+    """Give up a claim until the item is due again; nothing if another sender has claimed it since.
 
     Args:
         tx: the transaction.
-        row: as it was claimed.
-        attempts: how many have counted so far.
-        not_before: when it is due.
+        row: the item as it was claimed.
+        attempts: the number of attempts to store.
+        not_before: when it is due again.
     """
     await tx.run(
         """
         UPDATE outbox SET attempts = :attempts, not_before = :not_before, claimed_at = NULL
-        WHERE id = :id AND attempts = :seen
+        WHERE id = :id AND attempts = :attempts_of_claim
         """,
         id=row.id,
-        seen=row.attempts,
+        attempts_of_claim=row.attempts,
         attempts=attempts,
         not_before=not_before,
     )
 
 
 async def free_all(tx: Transaction, channel: str, now: int) -> int:
-    """Let go of everything that is in hand, where nobody can have anything; return how many."""
+    """Drop all claims, for a start where no other sender can have one; return how many."""
     return await tx.run(
         """
         UPDATE outbox SET not_before = :now, claimed_at = NULL
@@ -142,20 +148,20 @@ async def free_all(tx: Transaction, channel: str, now: int) -> int:
 
 
 async def delete(tx: Transaction, row_id: str) -> bool:
-    """Delete something that has left or is given up; False when it was gone."""
+    """Delete an item that was sent or is given up; False when it was gone."""
     return await tx.run("DELETE FROM outbox WHERE id = :id", id=row_id) == 1
 
 
 async def backlog(tx: Transaction, channel: str, *, now: int, latest: int) -> Backlog:
-    """Count what waits.
+    """Count the items of a channel.
 
     Args:
         tx: the transaction.
-        channel: by which way it leaves.
+        channel: the channel.
         now: UTC seconds.
-        latest: nothing is put off for longer than to here, unless a clock was ahead.
+        latest: the latest moment that an item is ever put off to, unless a clock was ahead.
     """
-    found = await tx.one(
+    row = await tx.one(
         Backlog,
         """
         SELECT COUNT(*),
@@ -167,11 +173,11 @@ async def backlog(tx: Transaction, channel: str, *, now: int, latest: int) -> Ba
         now=now,
         latest=latest,
     )
-    return found or Backlog(0, 0, 0)
+    return row or Backlog(0, 0, 0)
 
 
 async def delete_expired(tx: Transaction, channel: str, now: int) -> int:
-    """Delete what nobody wants any more; return how many."""
+    """Delete the items that have expired; return how many."""
     return await tx.run(
         "DELETE FROM outbox WHERE channel = :channel AND expires_at <= :now",
         channel=channel,
@@ -180,7 +186,7 @@ async def delete_expired(tx: Transaction, channel: str, now: int) -> int:
 
 
 async def bring_back(tx: Transaction, channel: str, *, now: int, latest: int) -> int:
-    """Make due what a clock that was ahead had put off; return how many."""
+    """Make the items due that a clock which was ahead had put off too far; return how many."""
     return await tx.run(
         """
         UPDATE outbox SET not_before = :now, claimed_at = NULL
@@ -193,17 +199,17 @@ async def bring_back(tx: Transaction, channel: str, *, now: int, latest: int) ->
 
 
 async def drop(tx: Transaction, channel: str, number: int) -> int:
-    """Delete so many of those whose share is largest, most often tried first; return how many."""
+    """Delete so many items of the largest shares, most often tried first; return how many."""
     return await tx.run(
         """
         DELETE FROM outbox WHERE id IN (
             SELECT id FROM (
                 SELECT id, ROW_NUMBER() OVER (
                     PARTITION BY share ORDER BY attempts, created_at DESC, id DESC
-                ) AS place
+                ) AS rank_in_share
                 FROM outbox WHERE channel = :channel
-            ) AS placed
-            ORDER BY place DESC, id
+            ) AS ranked
+            ORDER BY rank_in_share DESC, id
             LIMIT :number
         )
         """,

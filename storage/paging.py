@@ -1,24 +1,54 @@
-"""How lists go on: behind an identifier, the newest first."""
+"""How lists are ordered: pages from the newest on, and what is due in turns of its users."""
 
-# Identifiers are lower-case UUIDs, and every one of them sorts before this. A list from the newest
-# on is asked for like any other part, so that one condition, which an index answers, does for both.
+# Identifiers are lower-case UUIDs of version 7: they sort by time, and all of them sort before this
+# text. With it "newest first" is the same statement as "older than that one", with the same index.
 NEWEST = "g"
 
-# How every list is ordered. PostgreSQL would otherwise take the primary key's own order for a short
-# way to a user's newest rows, and walk past everybody else's; an index that begins with the user
-# has its identifiers in this order, and the primary key has not. To SQLite it means plain DESC.
+# How every page is ordered. Plain DESC would let PostgreSQL walk the primary key backwards, past
+# everybody else's rows, to a user's newest ones; NULLS LAST is an order that only the index which
+# begins with the user has. To SQLite it means plain DESC.
 NEWEST_FIRST = "DESC NULLS LAST"
+
+# Users take turns among so many of the oldest due rows, which bounds what a sweep costs. By default
+# one user may have a tenth of that open (`limits.sessions_per_user`, `limits.jobs_per_user`).
+TURNS_MAX_ROWS = 10_000
 
 
 def behind(before: str) -> str:
-    """Return what a list's identifiers are below: `before`, or if that is "" above all of them."""
+    """Return the value that a page's identifiers are below: `before`, or `NEWEST` for ""."""
     return before or NEWEST
 
 
 def matches(column: str, name: str) -> str:
-    """Return SQL for a column of text that has a value.
+    """Return SQL for "this text column equals the value `:name`".
 
-    Where a table has partial indexes on the column, SQLite looks at the value itself to see whether
-    one of them will do, and prepares the statement anew each time; not so for a value that is cast.
+    The CAST is for tables with partial indexes on the column: without it SQLite looks at the value
+    to see whether one of them will do, and so prepares the statement anew for each value.
     """
     return f"{column} = CAST(:{name} AS TEXT)"
+
+
+def in_turns(table: str, *, by: str, due: str) -> str:
+    """Return SQL for the identifiers of due rows, at most `:limit`, their users taking turns.
+
+    First the oldest row of each user, then everybody's second, and so on: a user with thousands of
+    due rows does not hold up the others.
+
+    Args:
+        table: has the columns `id`, `user_id` and `by`.
+        by: the column that says how old a row is.
+        due: the condition, which an index over `by` should answer.
+    """
+    return f"""
+        SELECT id FROM (
+            SELECT id, {by}, ROW_NUMBER() OVER (PARTITION BY user_id ORDER BY {by}) AS turn
+            FROM (
+                SELECT id, user_id, {by} FROM {table}
+                WHERE {due}
+                ORDER BY {by}
+                LIMIT {TURNS_MAX_ROWS}
+            ) AS oldest
+        ) AS in_turns
+        ORDER BY turn, {by}
+        LIMIT :limit
+    """

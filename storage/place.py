@@ -1,4 +1,4 @@
-"""Where a database is, in words that hold no secret."""
+"""Where a database is, for messages: never with the password in its URL."""
 
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -7,7 +7,11 @@ SQLITE = "sqlite:///"
 
 
 def place(url: str) -> str:
-    """Return where the database of a URL is, and nothing that could be a secret."""
+    """Return a database's path, or its server and name; the URL's user and password are left out.
+
+    Where a URL is ambiguous, so that a part of the password could be taken for the host or path,
+    nothing of it is repeated.
+    """
     if url.startswith(SQLITE):
         return str(Path(url.removeprefix(SQLITE)).resolve())
     try:

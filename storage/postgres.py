@@ -20,18 +20,26 @@ if TYPE_CHECKING:
 
     _Connection = PoolConnectionProxy[asyncpg.Record]
 
+# For a new connection, for a free one of the pool, and for closing the pool: a server that takes
+# longer is unavailable, and the caller should hear it while a client still waits.
 CONNECT_TIMEOUT_SECONDS = 10.0
+# Every statement reads a bounded part of an index; one of ten seconds hangs, or waits for a lock.
 STATEMENT_TIMEOUT_SECONDS = 10.0
+# A daemon that hangs in the middle of a transaction must not keep its locks from the others. Units
+# await nothing but their statements, so five seconds between two of them mean that it hangs.
 IDLE_TRANSACTION_SECONDS = 5.0
+# One step over a large table, or the wait for another daemon that migrates at the same time.
 MIGRATION_SECONDS = 600.0
+# How long a migration queues for a table lock: all later statements on that table queue behind it.
 MIGRATION_LOCK_SECONDS = 5.0
+# Runs of a unit that loses to other writers. Rows are locked in one order, so that is rare; a unit
+# that loses five times in a row is refused, rather than repeated for ever.
 ATTEMPTS = 5
-# A third of the connections are for whoever must not wait behind all the others: enough to lease
-# and to write counts down, which is little work. Where there is only one, all share it.
+# A third of the pool is for leases and counts, which must not wait behind the API's units: they are
+# few and short. A pool of a single connection is shared.
 SET_ASIDE_DIVISOR = 3
-MIGRATION_LOCK = 0x70726F78
+MIGRATION_LOCK = 0x70726F78  # "prox", the key of our advisory lock
 
-# A daemon that hangs in the middle of a transaction must not keep its locks from the others.
 _SERVER_SETTINGS = {
     "idle_in_transaction_session_timeout": str(int(IDLE_TRANSACTION_SECONDS * 1000)),
 }
@@ -52,7 +60,7 @@ class PostgresStore:
     Args:
         url: the database.
         pool: connections to it.
-        aside: others, for whoever must not wait for those; None if there are none.
+        aside: connections for `set_aside`, which do not wait for those; None to share the pool.
     """
 
     def __init__(self, url: str, pool: asyncpg.Pool, aside: asyncpg.Pool | None = None) -> None:
@@ -68,8 +76,8 @@ class PostgresStore:
 
         Args:
             url: the database.
-            pool_size: how many connections there may be, those set aside among them.
-            statement_seconds: a statement that takes longer is given up; None for the usual time.
+            pool_size: the most connections, including those set aside.
+            statement_seconds: the limit on one statement; None for `STATEMENT_TIMEOUT_SECONDS`.
 
         Raises:
             CannotOpenError: it is out of reach, refuses the login, or is newer than this program.
@@ -91,15 +99,15 @@ class PostgresStore:
     async def write(
         self, unit: Unit[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Result:
-        """See `Store.write`. A unit that lost against another is run again."""
-        lost: Exception | None = None
+        """See `Store.write`. A unit that loses to another (deadlock, conflict) is run again."""
+        conflict: Exception | None = None
         for _ in range(ATTEMPTS):
             try:
                 async with self._transaction("read_committed", readonly=False) as connection:
                     return await unit(_Transaction(connection), *args, **kwargs)
             except _RETRIED as error:
-                lost = error
-        raise UnavailableError(f"lost {ATTEMPTS} times against other writers") from lost
+                conflict = error
+        raise UnavailableError(f"lost {ATTEMPTS} times to other writers") from conflict
 
     async def read(
         self, unit: Unit[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
@@ -109,7 +117,7 @@ class PostgresStore:
             return await unit(_Transaction(connection), *args, **kwargs)
 
     def version(self) -> bytes | None:
-        """See `Store.version`: the server would have to be asked."""
+        """See `Store.version`: None, because only a query could tell."""
         return None
 
     def set_aside(self) -> "PostgresStore":
@@ -150,20 +158,20 @@ class _Transaction:
         statement, arguments = _positional(sql, values)
         with _translating():
             status = await self._connection.execute(statement, *arguments)
-        changed = status.rpartition(" ")[2]
-        return int(changed) if changed.isdigit() else 0
+        row_count = status.rpartition(" ")[2]  # of "UPDATE 3"; "SET" has none
+        return int(row_count) if row_count.isdigit() else 0
 
     async def one(self, row: Callable[..., Row], sql: str, **values: Value) -> Row | None:
         statement, arguments = _positional(sql, values)
         with _translating():
-            found = await self._connection.fetchrow(statement, *arguments)
-        return row(*found) if found is not None else None
+            record = await self._connection.fetchrow(statement, *arguments)
+        return row(*record) if record is not None else None
 
     async def all(self, row: Callable[..., Row], sql: str, **values: Value) -> list[Row]:
         statement, arguments = _positional(sql, values)
         with _translating():
-            found = await self._connection.fetch(statement, *arguments)
-        return [row(*record) for record in found]
+            records = await self._connection.fetch(statement, *arguments)
+        return [row(*record) for record in records]
 
     async def lock(self, table: str, ids: Sequence[str]) -> None:
         with _translating():
@@ -211,7 +219,7 @@ def _positional(sql: str, values: Mapping[str, Value]) -> tuple[str, list[Value]
 
 @lru_cache(maxsize=1024)
 def _numbered(sql: str) -> tuple[str, tuple[str, ...]]:
-    """Turn `:name` into `$1`, and say which name stands where."""
+    """Replace each `:name` by `$1`, `$2`, …; return the statement and the names in that order."""
     names: list[str] = []
 
     def number(match: re.Match[str]) -> str:
@@ -227,6 +235,7 @@ def _numbered(sql: str) -> tuple[str, tuple[str, ...]]:
 
 @contextmanager
 def _translating() -> Iterator[None]:
+    """Turn the driver's errors into the store's, but for those that `write` retries."""
     try:
         yield
     except _RETRIED:
@@ -244,8 +253,8 @@ def _translated(error: BaseException) -> StoreError:
 async def _prepare(connection: "_Connection") -> None:
     """Bring the schema up to date: all missing steps in one transaction, one program at a time.
 
-    A step has minutes, as whoever waits for another program's has. For a table that others use it
-    waits for moments only: whoever comes after it would have to wait, too.
+    A step may take minutes, and so may the wait for another program's migration. The wait for the
+    lock of a table is short, because every later statement on that table queues behind it.
     """
     timeout = MIGRATION_SECONDS
     await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK, timeout=timeout)
@@ -269,7 +278,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _message(error: BaseException) -> str:
-    """Return what happened, without the server's details: they may repeat a whole row."""
+    """Return the error's message without its DETAIL, which may repeat a whole row."""
     if isinstance(error, asyncpg.PostgresError) and error.args:
         return str(error.args[0])
     return str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""Queries on referral codes and on who came by whose."""
+"""Queries on referral codes, and on which user registered with whose code."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,10 @@ from storage.store import Transaction
 
 
 class ReferralRow(NamedTuple):
-    """One who came by another's code; bonuses in micro-credits, paid once `paid_at` says when."""
+    """A user who applied another's code; bonuses in micro-credits, unpaid while `paid_at` is None.
+
+    `user_id` is the referred user, `referrer_id` the code's owner; times in UTC seconds.
+    """
 
     user_id: str
     referrer_id: str
@@ -17,14 +20,14 @@ class ReferralRow(NamedTuple):
 
 
 class TotalsRow(NamedTuple):
-    """How many came by a user's code, and what that earned, in micro-credits."""
+    """How many users applied a user's code, and what that earned, in micro-credits."""
 
     referrals: int
     bonus: int
 
 
 async def code_of(tx: Transaction, user_id: str) -> str | None:
-    """Return a user's code, None while they have none."""
+    """Return a user's code; None when they have none."""
     return await tx.one(
         lambda code: code,
         "SELECT referral_code FROM users WHERE id = :user_id",
@@ -42,7 +45,7 @@ async def set_code(tx: Transaction, user_id: str, code: str) -> None:
 
 
 async def owner_of(tx: Transaction, code: str) -> str | None:
-    """Return whose code it is."""
+    """Return the user that a code belongs to."""
     return await tx.one(str, "SELECT id FROM users WHERE referral_code = :code", code=code)
 
 
@@ -52,15 +55,24 @@ async def registered_at(tx: Transaction, user_id: str) -> int | None:
 
 
 async def referrer_of(tx: Transaction, user_id: str) -> str | None:
-    """Return by whose code a user came."""
+    """Return the owner of the code that a user applied."""
     return await tx.one(
         str, "SELECT referrer_id FROM referrals WHERE user_id = :user_id", user_id=user_id
     )
 
 
 async def is_among(tx: Transaction, ancestor: str, *, of: str, most: int) -> bool:
-    """Say whether a user came by another's code, over at most so many, in one statement."""
-    found = await tx.one(
+    """Return whether a user is among the referrers of another, their referrers, and so on.
+
+    One statement walks the line, over at most `most` referrals.
+
+    Args:
+        tx: the transaction.
+        ancestor: the user who may be among them.
+        of: the user whose line is walked.
+        most: the number of steps after which it ends.
+    """
+    row = await tx.one(
         int,
         """
         WITH RECURSIVE line (user_id, steps) AS (
@@ -76,17 +88,17 @@ async def is_among(tx: Transaction, ancestor: str, *, of: str, most: int) -> boo
         ancestor=ancestor,
         most=most,
     )
-    return found is not None
+    return row is not None
 
 
 async def is_verified(tx: Transaction, user_id: str) -> bool:
-    """Say whether a user has confirmed their e-mail address."""
-    found = await tx.one(
+    """Return whether a user has confirmed their e-mail address."""
+    row = await tx.one(
         int,
         "SELECT 1 FROM users WHERE id = :user_id AND email_verified_at IS NOT NULL",
         user_id=user_id,
     )
-    return found is not None
+    return row is not None
 
 
 async def paid_since(tx: Transaction, moment: int) -> int:
@@ -104,26 +116,26 @@ async def paid_since(tx: Transaction, moment: int) -> int:
 
 async def count_paid_since(tx: Transaction, referrer_id: str, moment: int) -> int:
     """Return how many referrals a user was paid for since a moment."""
-    counted = await tx.one(
+    count = await tx.one(
         int,
         "SELECT COUNT(*) FROM referrals WHERE referrer_id = :referrer_id AND paid_at >= :moment",
         referrer_id=referrer_id,
         moment=moment,
     )
-    return counted or 0
+    return count or 0
 
 
 async def pending(
     tx: Transaction, *, verified: bool, since: int, today: int, daily: int, limit: int
 ) -> list[ReferralRow]:
-    """Return referrals that may be paid now, in turns of their referrers.
+    """Return referrals that may be paid now, their referrers taking turns.
 
     Args:
         tx: the transaction.
-        verified: whether the one who came must have confirmed their address.
-        since: only those of this moment and later, in UTC seconds.
+        verified: whether the referred user must have confirmed their e-mail address.
+        since: only referrals from this moment on, in UTC seconds.
         today: when the day began, in UTC seconds.
-        daily: none of a referrer who was paid for so many today; 0 for no bound.
+        daily: how many referrals a referrer is paid for a day; 0 for no bound.
         limit: how many at most.
     """
     return await tx.all(
@@ -153,18 +165,18 @@ async def pending(
 
 
 async def mark_paid(tx: Transaction, user_id: str, now: int) -> bool:
-    """Note that the bonuses of a referral are paid; False when they were before."""
-    changed = await tx.run(
+    """Record that the bonuses of a referral are paid; False when they were before."""
+    row_count = await tx.run(
         "UPDATE referrals SET paid_at = :now WHERE user_id = :user_id AND paid_at IS NULL",
         user_id=user_id,
         now=now,
     )
-    return changed == 1
+    return row_count == 1
 
 
 async def insert(tx: Transaction, referral: ReferralRow) -> bool:
-    """Note by whose code a user came; False when that is known already."""
-    added = await tx.run(
+    """Record whose code a user applied; False when they have applied one before."""
+    row_count = await tx.run(
         """
         INSERT INTO referrals
             (user_id, referrer_id, referrer_bonus, referred_bonus, created_at, paid_at)
@@ -174,12 +186,12 @@ async def insert(tx: Transaction, referral: ReferralRow) -> bool:
         """,
         **referral._asdict(),
     )
-    return added == 1
+    return row_count == 1
 
 
 async def totals(tx: Transaction, referrer_id: str) -> TotalsRow:
-    """Return what came of a user's code; what is not paid yet earned nothing."""
-    found = await tx.one(
+    """Return the totals of a user's code; a referral that is not paid has earned nothing."""
+    row = await tx.one(
         TotalsRow,
         """
         SELECT COUNT(*), CAST(COALESCE(
@@ -189,4 +201,4 @@ async def totals(tx: Transaction, referrer_id: str) -> TotalsRow:
         """,
         referrer_id=referrer_id,
     )
-    return found or TotalsRow(0, 0)
+    return row or TotalsRow(0, 0)

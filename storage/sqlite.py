@@ -1,8 +1,38 @@
 """The store on SQLite: one writer that commits in groups, and a few readers.
 
-A unit of work runs whole in its connection's thread, so a transaction costs one hop however many
-statements it has. Units that wait while a commit is under way share the next one: each stands in a
-savepoint of its own, and all become durable with a single write to the disk.
+Theory of operation
+-------------------
+SQLite allows one writer at a time, and a durable commit waits for the disk. So there is one
+connection that writes (`_writer`), a few that read, and each has a thread of its own (aiosqlite's).
+
+A unit of work is a coroutine, because on PostgreSQL it has to wait for a server. Here nothing in it
+ever waits: `_Transaction`'s methods are coroutines that run their statement at once, in the thread
+that they are called in. `_finish` therefore drives a unit from its first line to its `return` by a
+single `send(None)`, inside the connection's thread and without an event loop. A transaction costs
+one hop between threads, however many statements it has. A unit that awaits anything but its
+transaction would suspend; it is closed, and fails with a RuntimeError.
+
+Writing goes in groups:
+1. `write` appends the unit to `_pending`, and starts the task `_commit_pending` unless it runs.
+2. That task takes up to `GROUP_MAX_UNITS` units, in order, and sends them to the writer's thread.
+   Units that arrive meanwhile form the next group: the slower the disk, the larger the groups.
+3. `_write_group` runs in the thread: BEGIN IMMEDIATE; for each unit SAVEPOINT, the unit, RELEASE;
+   then one COMMIT, which makes all of them durable with one write to the disk.
+4. Back on the loop, each caller's future gets its unit's result or exception. No caller hears of
+   success before the COMMIT.
+
+What a failure does, and to whom:
+- A unit raises (a refusal, a broken constraint, a mistake): ROLLBACK TO its savepoint. Its caller
+  gets the exception; the other units of the group are committed.
+- SQLite ends the whole transaction by itself (disk full, I/O error): there is no savepoint left to
+  return to. Every unit of the group fails with `UnavailableError`, and nothing is written.
+- BEGIN finds another program writing, for `BUSY_TIMEOUT_SECONDS`, or COMMIT fails: the same.
+- A caller is cancelled while it waits: its unit runs all the same. Whether it was committed is then
+  unknown to the caller, as it is when an answer is lost.
+- The process dies: SQLite's log is replayed up to the last COMMIT at the next start.
+
+A read takes the next reader in turn, and runs in a transaction that is always rolled back: all its
+statements see one snapshot, and in WAL mode it neither waits for the writer nor holds it up.
 """
 
 import asyncio
@@ -30,15 +60,24 @@ from storage.errors import (
 )
 from storage.store import Arguments, Result, Row, Transaction, Unit, Value
 
+# How long another program (a backup, a shell) may hold the database before our units fail. Longer
+# than it takes such a program to commit; shorter than a client's patience with an API request.
 BUSY_TIMEOUT_SECONDS = 5.0
+# Python's interpreter lock lets one thread compute at a time, so more readers would not read
+# faster. A second one keeps short reads from waiting behind a long one, such as the audit.
 READERS = 2
+# Bounds how long a group occupies the writer: its first unit is answered after its last. At this
+# size the commit's share of a unit's cost is small already.
 GROUP_MAX_UNITS = 256
+# The part of the WAL-index header that every commit changes (SQLite's WAL-index format, section 2).
 INDEX_HEADER_BYTES = 48
+# Seconds of work for the writer. Beyond it a refusal now is worth more than an answer then, and the
+# units that wait must not fill the memory while the disk hangs.
 PENDING_MAX_UNITS = 10_000
 
 _Execute = Callable[..., Coroutine[Any, Any, Any]]
 _Returned = TypeVar("_Returned")
-_Started = Callable[[Transaction], Coroutine[Any, Any, Any]]
+_Start = Callable[[Transaction], Coroutine[Any, Any, Any]]  # a unit with its arguments bound
 
 
 class SqliteStore:
@@ -60,26 +99,27 @@ class SqliteStore:
         """Open, or `create`, the file `name` and bring its schema up to date.
 
         Raises:
-            CannotOpenError: it does not exist, cannot be read or written, is locked, or is
-                something else.
+            CannotOpenError: it does not exist, cannot be read or written, is locked, or is not an
+                SQLite database.
         """
         path = Path(name)
-        opened: list[_Connection] = []
+        connections: list[_Connection] = []
         try:
             _touch_private(path, create=create)
             for _ in range(1 + READERS):
                 connection = _Connection(partial(_connect, path), iter_chunk_size=64)
                 await connection
-                opened.append(connection)
+                connections.append(connection)
                 await connection.call(_configure)
-            await opened[0].call(_prepare)
-            for reader in opened[1:]:
+            writer, *readers = connections
+            await writer.call(_prepare)
+            for reader in readers:
                 await reader.call(_make_reader)
         except (OSError, sqlite3.Error, CannotOpenError) as error:
-            for connection in opened:
+            for connection in connections:
                 await connection.close()
             raise CannotOpenError(f"{path}: {_reason(error)}") from error
-        return cls(path, opened[0], opened[1:])
+        return cls(path, writer, readers)
 
     async def write(
         self, unit: Unit[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
@@ -91,7 +131,7 @@ class SqliteStore:
         outcome: asyncio.Future[Any] = loop.create_future()
         self._pending.append(_Pending(lambda tx: unit(tx, *args, **kwargs), outcome))
         if self._committing is None:
-            self._committing = loop.create_task(self._commit_pending())
+            self._committing = loop.create_task(self._commit_pending(), name="commit")
         return cast(Result, await outcome)
 
     async def read(
@@ -104,7 +144,7 @@ class SqliteStore:
     def version(self) -> bytes | None:
         """See `Store.version`: the header of the index that all connections share.
 
-        SQLite counts every commit of any process there (its WAL-index format, section 2).
+        SQLite counts every commit of any process there.
         """
         if self._is_closed:
             return None
@@ -116,7 +156,7 @@ class SqliteStore:
         return self._index.header()
 
     def set_aside(self) -> Self:
-        """See `Store.set_aside`: units take turns in threads, and none holds up the others."""
+        """See `Store.set_aside`: the writer takes units in order of arrival, so none is starved."""
         return self
 
     async def claim(self, on_lost: Callable[[], None]) -> None:  # noqa: ARG002 - a lock is not lost
@@ -153,12 +193,14 @@ class SqliteStore:
             self._claim = None
 
     async def _commit_pending(self) -> None:
+        """Commit group after group until nothing is pending; `write` starts the next such task."""
         try:
             while self._pending:
                 group = [
                     self._pending.popleft() for _ in range(min(len(self._pending), GROUP_MAX_UNITS))
                 ]
                 outcomes = await self._commit(group)
+                # strict: each unit of a group has exactly one outcome, or a caller would hang.
                 for pending, outcome in zip(group, outcomes, strict=True):
                     pending.resolve(outcome)
         finally:
@@ -173,17 +215,21 @@ class SqliteStore:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
+    """What became of a unit; its result counts only if there is no error."""
+
     result: Any = None
     error: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    start: _Started
+    """A unit that waits for its group, and the future that its caller waits for."""
+
+    start: _Start
     outcome: "asyncio.Future[Any]"
 
     def resolve(self, outcome: _Outcome) -> None:
-        if self.outcome.done():
+        if self.outcome.done():  # the caller was cancelled
             return
         if outcome.error is not None:
             self.outcome.set_exception(outcome.error)
@@ -194,8 +240,8 @@ class _Pending:
 class _SharedIndex:
     """The index of the write-ahead log, which every connection of every process maps.
 
-    Closing a descriptor of a file drops every lock that the process has on it, and SQLite has locks
-    on this one: so it is opened behind the connections and closed behind them.
+    Closing any descriptor of a file drops all locks that the process has on it (fcntl(2)), and
+    SQLite holds locks on this one. So it is opened after the connections, and closed after them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -207,7 +253,7 @@ class _SharedIndex:
         return self._map[:INDEX_HEADER_BYTES]
 
     def close(self) -> None:
-        """Let go of it."""
+        """Unmap and close it; only once every connection is closed."""
         self._map.close()
         os.close(self._descriptor)
 
@@ -216,6 +262,11 @@ class _Connection(aiosqlite.Connection):
     """An aiosqlite connection that runs a whole function in its thread."""
 
     async def call(self, function: Callable[[sqlite3.Connection], _Returned]) -> _Returned:
+        """Run `function(connection)` in the thread and return its result.
+
+        Raises:
+            UnavailableError: the connection is closed.
+        """
         if self._connection is None or not self._running:
             raise UnavailableError("the database is closed")
         execute = cast(_Execute, self._execute)
@@ -223,7 +274,10 @@ class _Connection(aiosqlite.Connection):
 
 
 class _Transaction:
-    """The statements of `Transaction`; they run in the caller's thread and never suspend."""
+    """The statements of `Transaction`; coroutines that run in the caller's thread, never suspend.
+
+    `_finish` depends on that.
+    """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -252,10 +306,11 @@ class _Transaction:
         return f"(SELECT {values} FROM json_each(:{name})) AS {name}"
 
     async def notify(self, *texts: str) -> None:
-        """Nobody to tell: there is one daemon."""
+        """Nothing to do: there is one daemon."""
 
 
 def _finish(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Drive a unit from start to end without an event loop, and return its result."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
@@ -264,7 +319,8 @@ def _finish(coroutine: Coroutine[Any, Any, Result]) -> Result:
     raise RuntimeError("a unit of work awaited something other than its transaction")
 
 
-def _write_group(starts: list[_Started], connection: sqlite3.Connection) -> list[_Outcome]:
+def _write_group(starts: list[_Start], connection: sqlite3.Connection) -> list[_Outcome]:
+    """Run units in one transaction and commit it; an exception means that none was written."""
     try:
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -279,20 +335,24 @@ def _write_group(starts: list[_Started], connection: sqlite3.Connection) -> list
     return outcomes
 
 
-def _write_unit(connection: sqlite3.Connection, start: _Started) -> _Outcome:
+def _write_unit(connection: sqlite3.Connection, start: _Start) -> _Outcome:
+    """Run one unit in a savepoint, which is rolled back alone if the unit raises."""
     connection.execute("SAVEPOINT unit")
     try:
         outcome = _Outcome(result=_finish(start(_Transaction(connection))))
     except Exception as error:
-        if not connection.in_transaction:
+        if not connection.in_transaction:  # SQLite rolled back everything, the savepoint included
             raise UnavailableError(f"the database gave up the transaction: {error}") from error
         connection.execute("ROLLBACK TO unit")
         outcome = _Outcome(error=error)
     connection.execute("RELEASE unit")
+    # Within BEGIN a RELEASE commits nothing: no caller may hear of success before the COMMIT.
+    assert connection.in_transaction  # noqa: S101 - the invariant of a group
     return outcome
 
 
-def _read(start: _Started, connection: sqlite3.Connection) -> Any:  # noqa: ANN401 - the unit's own
+def _read(start: _Start, connection: sqlite3.Connection) -> Any:  # noqa: ANN401 - the unit's own
+    """Run one unit over one snapshot; nothing that it wrote would be kept."""
     try:
         connection.execute("BEGIN")
         try:
@@ -304,6 +364,7 @@ def _read(start: _Started, connection: sqlite3.Connection) -> Any:  # noqa: ANN4
 
 
 def _touch_private(path: Path, *, create: bool) -> None:
+    """Make the file with mode 0600 before SQLite would make it with the umask's mode."""
     if not create and not path.exists():
         raise CannotOpenError(
             f"there is no database in {path.parent.resolve()}; "
@@ -320,6 +381,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 def _configure(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA trusted_schema = OFF")
+    # In WAL mode FULL syncs the log at each commit; NORMAL could lose commits to a power cut.
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA temp_store = MEMORY")  # a savepoint must not need a descriptor
 
@@ -348,6 +410,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
 
 
 def _statements(script: str) -> list[str]:
+    """Split a script; `executescript` would commit the open transaction first."""
     statements, lines = [], ""
     for line in script.splitlines(keepends=True):
         lines += line

@@ -33,46 +33,47 @@ class Transaction(Protocol):
         """Lock rows until the end of the transaction, in an order that cannot deadlock."""
 
     def table(self, name: str, **columns: str) -> str:
-        """Return SQL for a table of as many rows as wanted, so that they cost one statement.
+        """Return SQL for a table whose rows come with the statement, so that many cost one.
 
         Args:
-            name: what it is called, and the value that holds its rows: a JSON array of objects.
-            columns: the SQL type of each.
+            name: the table's alias, and the name of the value that holds its rows: a JSON array of
+                objects, one a row.
+            columns: the SQL type of each column.
         """
 
     async def notify(self, *texts: str) -> None:
-        """Tell all daemons on this database, through their `Link`s, once this is committed.
+        """Send texts to all daemons on this database, through their `Link`s, upon the commit.
 
-        Where there is only one, nobody is told.
+        Does nothing on a database that has only one daemon.
         """
 
 
 class Link(Protocol):
-    """One connection that is this daemon's presence among others: notices, and the sweepers' lock.
+    """A daemon's connection to the others on its database: notices, and the sweepers' lock.
 
-    Every method raises `UnavailableError` when the connection is lost; then the lock is too, and
-    notices may have been missed.
+    Every method raises `UnavailableError` when the connection is lost. The lock is lost with it,
+    and notices may have been missed.
     """
 
     async def connect(self, on_notice: Callable[[str], None], on_lost: Callable[[], None]) -> None:
-        """Connect, anew if it was connected: from here on, notices are heard.
+        """Connect, closing an earlier connection first; notices arrive from now on.
 
         Args:
-            on_notice: called with what a transaction told, the own ones among them.
+            on_notice: called with each text of `Transaction.notify`, this daemon's own included.
             on_lost: called when the connection is lost.
         """
 
     async def register(self, node_id: str) -> None:
-        """Make a node known."""
+        """Add a node to the nodes of this database."""
 
     async def renew(self, node_id: str) -> bool:
-        """Say that a node lives; False when it was declared dead."""
+        """Record that a node is alive; False when it was declared dead before."""
 
     async def try_to_sweep(self) -> bool:
-        """Take the sweepers' lock if nobody holds it; say whether it is held here."""
+        """Take the sweepers' lock if it is free; return whether this daemon holds it."""
 
     async def close(self) -> None:
-        """Disconnect; the lock is free for others."""
+        """Disconnect, which frees the lock."""
 
 
 Unit = Callable[Concatenate[Transaction, Arguments], Coroutine[Any, Any, Result]]
@@ -87,8 +88,8 @@ class Store(Protocol):
         """Run a unit in a transaction and commit it durably; an exception rolls it back.
 
         Raises:
-            UnavailableError: the database did not take it; nothing was written, unless the
-                answer to the commit was lost. Whatever is repeated must bear that.
+            UnavailableError: the database did not take it. Nothing was written, unless the answer
+                to the commit was lost; so a unit that is repeated must be idempotent.
         """
 
     async def read(
@@ -101,38 +102,43 @@ class Store(Protocol):
         """
 
     def version(self) -> bytes | None:
-        """Return what changes with every commit, whoever makes it; None if that cannot be told.
+        """Return a token that changes with every commit of any process; None where there is none.
 
-        It costs no question to the database. What was read since a version was taken is as good as
-        read now, as long as the version is the same.
+        It costs no query. What was read after a token was taken is still current as long as the
+        token is the same.
         """
 
     def set_aside(self) -> "Store":
-        """Return the same database, for units that must not wait behind those of this store.
+        """Return the same database with connections of its own: the lane for leases and counts.
 
-        It is this store where there is nothing to wait for, and is closed with it.
+        Units there do not wait behind this store's. It is this store itself where one lane serves
+        all, and is closed with this store.
         """
 
     async def claim(self, on_lost: Callable[[], None]) -> None:
-        """Become the one daemon on this database, until `close`; `on_lost` is called if that ends.
+        """Become the one daemon on this database, until `close`.
 
-        Nothing happens where a database serves any number of daemons.
+        Does nothing on a database that serves any number of daemons.
+
+        Args:
+            on_lost: called if the claim is lost before.
 
         Raises:
-            AlreadyClaimedError: another daemon is.
+            AlreadyClaimedError: another daemon has claimed it.
+            CannotOpenError: the claim cannot be recorded.
         """
 
     def link(self, timeout_seconds: float) -> "Link | None":
-        """Return what ties this daemon to the others; None where a database has only one.
+        """Return this daemon's connection to the others; None on a database that has only one.
 
         Args:
-            timeout_seconds: how long the database may hear nothing of it before it lets it go.
+            timeout_seconds: how long the connection may be silent before the database drops it.
         """
 
     async def close(self) -> None:
-        """Finish what was begun and close every connection."""
+        """Finish the units that were accepted and close every connection."""
 
 
 async def probe(tx: Transaction) -> None:
-    """Ask the database for nothing, to see whether it answers."""
+    """Run an empty query: does the database answer?"""
     await tx.run("SELECT 1")

@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 from storage.store import Transaction
 
-# What is over is kept for a while, in which a clock that was ahead may be set back.
+# How long logins and secrets of e-mails are kept after they ran out. If a clock that was ahead is
+# set back meanwhile, they are valid again, as their owners expect.
 KEPT_SECONDS = 30 * 86_400
 
 
@@ -20,7 +21,7 @@ class UserRow(NamedTuple):
 
 
 class LoginRow(NamedTuple):
-    """A user as a login session shows them: micro-units they can spend, and that are held."""
+    """A user with their balances in micro-units: what they can spend, and what is held."""
 
     user_id: str
     username: str
@@ -47,7 +48,7 @@ _PROFILE = """
 
 async def insert(tx: Transaction, user: UserRow, *, username_key: str, email_key: str) -> bool:
     """Add a user; False when the name or the e-mail address is taken."""
-    added = await tx.run(
+    row_count = await tx.run(
         """
         INSERT INTO users
             (id, username, username_key, email, email_key, password_hash, email_verified_at,
@@ -61,7 +62,7 @@ async def insert(tx: Transaction, user: UserRow, *, username_key: str, email_key
         email_key=email_key,
         **user._asdict(),
     )
-    return added == 1
+    return row_count == 1
 
 
 async def find_by_email(tx: Transaction, email_key: str) -> UserRow | None:
@@ -72,7 +73,7 @@ async def find_by_email(tx: Transaction, email_key: str) -> UserRow | None:
 async def insert_login(
     tx: Transaction, *, session_id: str, user_id: str, created_at: int, expires_at: int
 ) -> None:
-    """Record that a user logged in; their logins that ran out long ago go."""
+    """Add a login session; delete those of the user that ran out `KEPT_SECONDS` ago."""
     await tx.run(
         "DELETE FROM login_sessions WHERE user_id = :user_id AND expires_at <= :moment",
         user_id=user_id,
@@ -91,8 +92,8 @@ async def insert_login(
 
 
 async def is_live(tx: Transaction, session_id: str, now: int) -> bool:
-    """Say whether a login session has neither been ended nor run out."""
-    found = await tx.one(
+    """Return whether a login session has neither been ended nor run out."""
+    row = await tx.one(
         int,
         """
         SELECT 1 FROM login_sessions
@@ -101,7 +102,7 @@ async def is_live(tx: Transaction, session_id: str, now: int) -> bool:
         session_id=session_id,
         now=now,
     )
-    return found is not None
+    return row is not None
 
 
 async def end_login(tx: Transaction, session_id: str, now: int) -> None:
@@ -127,15 +128,15 @@ async def end_logins(tx: Transaction, user_id: str, *, but: str, now: int) -> No
 
 
 async def is_name_taken(tx: Transaction, username_key: str) -> bool:
-    """Say whether somebody has this folded user name."""
-    found = await tx.one(
+    """Return whether a user has this folded user name."""
+    row = await tx.one(
         int, "SELECT 1 FROM users WHERE username_key = :username_key", username_key=username_key
     )
-    return found is not None
+    return row is not None
 
 
 async def lock(tx: Transaction, user_id: str) -> None:
-    """Lock a user: whoever decides by their password, or replaces it, comes one at a time."""
+    """Lock a user, so that units that check or replace their password run one at a time."""
     await tx.lock("users", [user_id])
 
 
@@ -154,7 +155,7 @@ async def set_password(tx: Transaction, user_id: str, password_hash: str) -> Non
 
 
 async def set_email_verified(tx: Transaction, user_id: str, now: int) -> None:
-    """Note that a user reads the mail of their address; the first time counts."""
+    """Record when a user first proved that they read the e-mail of their address."""
     await tx.run(
         """
         UPDATE users SET email_verified_at = :now
@@ -168,9 +169,9 @@ async def set_email_verified(tx: Transaction, user_id: str, now: int) -> None:
 async def insert_mail_token(
     tx: Transaction, *, token_hash: str, user_id: str, purpose: str, now: int, expires_at: int
 ) -> None:
-    """Note a secret that goes out by mail; earlier ones of the same purpose are void.
+    """Add the hash of a secret that is sent by e-mail; earlier ones of its purpose become void.
 
-    Those of the user that ran out long ago go.
+    Those of the user that ran out `KEPT_SECONDS` ago are deleted.
     """
     await tx.run(
         "DELETE FROM mail_tokens WHERE user_id = :user_id AND expires_at <= :moment",
@@ -194,7 +195,7 @@ async def insert_mail_token(
 async def owner_of_mail_token(
     tx: Transaction, *, token_hash: str, purpose: str, now: int
 ) -> str | None:
-    """Return whose secret this is, as long as it is valid."""
+    """Return the user of a secret; None when it is not valid."""
     return await tx.one(
         str,
         """
@@ -209,7 +210,7 @@ async def owner_of_mail_token(
 
 
 async def void_mail_tokens(tx: Transaction, user_id: str, *, purpose: str, now: int) -> None:
-    """Make every secret of a user that was sent for a purpose worthless."""
+    """Make void every secret that a user was sent for a purpose."""
     await tx.run(
         """
         UPDATE mail_tokens SET used_at = :now
@@ -222,7 +223,7 @@ async def void_mail_tokens(tx: Transaction, user_id: str, *, purpose: str, now: 
 
 
 async def use_mail_token(tx: Transaction, *, token_hash: str, purpose: str, now: int) -> str | None:
-    """Use a secret up and return whose it was; None when it is not valid."""
+    """Use up a secret and return its user; None when it is not valid."""
     return await tx.one(
         str,
         """
@@ -245,7 +246,7 @@ async def profile(tx: Transaction, user_id: str) -> LoginRow | None:
 async def profile_by_login(
     tx: Transaction, *, session_id: str, user_id: str, now: int
 ) -> LoginRow | None:
-    """Return the user of a login session that is theirs and still valid."""
+    """Return a user with their balances, if the login session is theirs and valid."""
     return await tx.one(
         LoginRow,
         f"""{_PROFILE}

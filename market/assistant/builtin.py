@@ -9,7 +9,7 @@ from market.assistant.phrases import phrase
 from market.bandwidth import Bandwidth
 from market.devices import Devices
 from market.jobs import Jobs
-from market.money import GB, MICRO, shown
+from market.money import GB, MICRO, as_decimal
 from market.referrals import Referrals
 from market.states import JobStatus, SessionStatus
 
@@ -127,7 +127,7 @@ class Responder:
         return phrase(
             language,
             f"{topic}_help",
-            price=shown(self._offer.price_per_gb),
+            price=as_decimal(self._offer.price_per_gb),
             referrer=rewards.referrer // MICRO,
             referred=rewards.referred // MICRO,
         )
@@ -137,8 +137,8 @@ class Responder:
         return phrase(
             language,
             "balance",
-            credit=shown(profile.credit_available),
-            usd=shown(profile.usd_available),
+            credit=as_decimal(profile.credit_available),
+            usd=as_decimal(profile.usd_available),
         )
 
     async def _sessions(self, language: Language, caller: Caller) -> str:

@@ -9,7 +9,7 @@ from market import accounts
 from market.audit import Report, audit_ledger
 from market.errors import Code, MarketError
 from market.ids import Identifiers
-from market.money import Currency, shown
+from market.money import Currency, as_decimal
 from market.passwords import Passwords
 from proxyd.loop import clock
 from storage.open import open_store
@@ -131,7 +131,7 @@ async def _deposit_all(
 
 
 def _in_words(amounts: Amounts) -> str:
-    return ", ".join(f"{shown(amount)} {currency}" for currency, amount in amounts.items())
+    return ", ".join(f"{as_decimal(amount)} {currency}" for currency, amount in amounts.items())
 
 
 def _report_in_words(report: Report) -> str:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from market.money import BYTE_DIGITS, GB, MICRO, Currency, cost, earned, micro, scaled, shown
+from market.money import BYTE_DIGITS, GB, MICRO, Currency, as_decimal, cost, earned, micro, scaled
 
 BIGINT_MAX = 2**63 - 1
 
@@ -226,10 +226,10 @@ def test_one_byte_of_a_cheap_session_still_costs() -> None:
     ],
 )
 def test_an_amount_is_shown_with_two_decimals_and_none_lost(amount: int, text: str) -> None:
-    assert shown(amount) == text
+    assert as_decimal(amount) == text
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(-(10**18), 10**18))
 def test_what_is_shown_is_the_amount(amount: int) -> None:
-    assert Fraction(shown(amount)) * MICRO == amount
+    assert Fraction(as_decimal(amount)) * MICRO == amount

@@ -80,7 +80,7 @@ async def test_no_file_is_overwritten(tmp_path: Path) -> None:
     await (await open_store(url)).close()
     there = tmp_path / "there"
     there.write_text("precious")
-    with pytest.raises(BackupError, match="is there already"):
+    with pytest.raises(BackupError, match="file exists"):
         back_up(url, there)
     assert there.read_text() == "precious"
 
