@@ -27,7 +27,10 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 # What serving needs and nothing else, at the pinned versions, into $(PREFIX)/.venv: a copy, so that
-# this folder may go or change. What was set up for development there is made anew, without its tools.
+# this folder may be moved or changed. A development .venv in that place is replaced.
+#
+# There is no target that builds or publishes a wheel, on purpose: its top-level packages would be called
+# api, config, market and storage, and would shadow those of whoever installs it beside other programs.
 PREFIX ?= /opt/proxyd
 INSTALLED := $(PREFIX)/.venv
 

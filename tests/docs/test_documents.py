@@ -125,15 +125,40 @@ def test_the_table_of_http_answers_is_the_code() -> None:
     assert sorted(rows) == sorted(in_code)
 
 
+def anchors(document: Path) -> set[str]:
+    """Return what a link can name within a document: its headings, as forges write them."""
+    headings = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
+    return {
+        re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings
+    }
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(document: Path) -> None:
-    targets = re.findall(r"\]\(([^)#]+)\)", document.read_text())
-    missing = [
-        target
-        for target in targets
-        if "://" not in target and not (document.parent / target).exists()
-    ]
+    missing = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", document.read_text()):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        target = document.parent / name if name else document
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            missing.append(link)
     assert missing == []
+
+
+def test_the_readme_leads_to_every_document() -> None:
+    text = (ROOT / "README.md").read_text()
+    links = {link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text)}
+    documents = {str(path.relative_to(ROOT)) for path in DOCUMENTS} - {"README.md"}
+    assert documents <= links
+
+
+def test_the_readme_names_every_target_that_tests() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z][a-z-]*):", makefile, re.MULTILINE))
+    named = set(re.findall(r"\bmake ([a-z-]+)`", (ROOT / "README.md").read_text()))
+    assert named <= targets
+    assert targets - named == {"setup", "clean"}
 
 
 def test_the_readme_names_every_command() -> None:

@@ -153,6 +153,13 @@ def test_no_index_may_have_it(prefix: Path) -> None:
     assert "\nClassifier: Private :: Do Not Upload\n" in metadata.read_text()
 
 
+def test_its_licence_is_installed_with_it(prefix: Path) -> None:
+    (metadata,) = site_packages(prefix).glob("proxyd-*.dist-info/METADATA")
+    assert "\nLicense-Expression: Apache-2.0\n" in metadata.read_text()
+    installed = metadata.parent / "licenses" / "LICENSE"
+    assert installed.read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
 def test_the_unit_starts_what_is_installed_where_the_page_says() -> None:
     default = re.search(r"^PREFIX \?= (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert default is not None
