@@ -368,10 +368,8 @@ class JobRoutes:
             description=body.description or "",
             requirements=body.requirements or "",
         )
-        job_id = await self._jobs.create(
-            call.user_id, new, lambda made: call.remember(CreateReply(job_id=made))
-        )
-        return CreateReply(job_id=job_id)
+        job_id = await self._jobs.create(call.user_id, new, call.receipt(_created))
+        return _created(job_id)
 
     async def own(self, call: Call[Nothing, OwnQuery]) -> OwnReply:
         """List the caller's jobs."""
@@ -451,6 +449,10 @@ class JobRoutes:
         body = call.body
         await self._jobs.fail(call.device, _job_id(call), body.reason, attempt=body.attempt)
         return Reply()
+
+
+def _created(job_id: str) -> CreateReply:
+    return CreateReply(job_id=job_id)
 
 
 def _job_id(call: Call[Any, Any]) -> str:

@@ -175,7 +175,7 @@ class WorkerRoutes:
             name=body.name,
             device_type=body.device_type or "desktop",
             min_price_usd=body.min_price_usd,
-            remember=lambda made: call.remember(_made(made)),
+            receipt=call.receipt(_made),
         )
         return _made(made)
 

@@ -1,12 +1,11 @@
 """Accounts of people: registering, logging in, and what they own."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from market import ledger
 from market.context import Context
 from market.errors import Code, MarketError
-from market.idempotency import Once, replay, sealed
+from market.idempotency import Receipt
 from market.ledger import Movement, Transfer, TransferKind
 from market.money import Currency
 from market.passwords import Passwords
@@ -22,10 +21,8 @@ from market.user_fields import (
     email_key,
     username_key,
 )
-from storage import idempotency as idempotency_queries
 from storage import ledger as ledger_queries
 from storage import users as queries
-from storage.idempotency import AnswerRow
 from storage.store import Transaction
 from storage.users import LoginRow, UserRow
 
@@ -52,17 +49,6 @@ class Caller:
 
     profile: LoginRow
     session_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A registration to be done once: what is asked, and how it is answered.
-
-    `answer` gets the login, and whether the referral code was applied.
-    """
-
-    once: Once
-    answer: Callable[[Login, bool], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +109,7 @@ class Accounts:
         password: str,
         ref: str = "",
         client: str = "",
-        asked: Asked | None = None,
+        receipt: Receipt[tuple[Login, bool]] | None = None,
     ) -> tuple[Login, bool]:
         """Open an account and log its owner in; say too whether the referral code was applied.
 
@@ -135,7 +121,7 @@ class Accounts:
             password: what nobody else knows.
             ref: the referral code of whoever sent them; one that is no good stops nothing.
             client: the network that they are counted by.
-            asked: says how to answer when the same is asked again.
+            receipt: keeps the reply, if this is to be done once.
 
         Raises:
             MarketError: `invalid_field`, `email_taken`, `username_taken`, `too_busy`,
@@ -147,7 +133,7 @@ class Accounts:
         try:
             with self._refusals.attempt(client, TAKEN):
                 # Looked up before anything is hashed: hashing is dear, and asking is free.
-                await self._refuse_taken(username, email, asked)
+                await self._refuse_taken(username, email, receipt)
                 user = await prepared_user(
                     self._passwords,
                     user_id=self._identifiers.new(),
@@ -157,7 +143,7 @@ class Accounts:
                     now=self._now(),
                     client=client,
                 )
-                return await self._add(user, ref, asked)
+                return await self._add(user, ref, receipt)
         except Exception:
             self._registrations.take_back(client)
             raise
@@ -247,23 +233,25 @@ class Accounts:
             self._known[token] = (version, now, caller)
         return caller
 
-    async def _refuse_taken(self, username: str, email: str, asked: Asked | None) -> None:
-        """Refuse what somebody has; to who asked for it before, say what they were told."""
+    async def _refuse_taken(
+        self, username: str, email: str, receipt: Receipt[tuple[Login, bool]] | None
+    ) -> None:
+        """Refuse a name or an address that is taken; replay the request that took the address."""
         taken = await self._store.read(_taken, username, email)
-        if taken is Code.EMAIL_TAKEN and asked is not None:
-            first = await self._store.read(_first_answer, email, asked.once.key)
-            if first is not None:
-                raise replay(asked.once, first)
+        if taken is Code.EMAIL_TAKEN and receipt is not None:
+            await self._store.read(_replay, email, receipt)
         if taken is not None:
             raise MarketError(taken, field="email" if taken is Code.EMAIL_TAKEN else "username")
 
-    async def _add(self, user: UserRow, ref: str, asked: Asked | None) -> tuple[Login, bool]:
+    async def _add(
+        self, user: UserRow, ref: str, receipt: Receipt[tuple[Login, bool]] | None
+    ) -> tuple[Login, bool]:
         """Store a user who is logged in, and say whether the referral code was applied."""
         claims = Claims(user.id, self._identifiers.new(), user.created_at)
         token = self._tokens.sign(claims, token_id=self._identifiers.new())
         proof = self._proofs.of_address(user.id, user.email)
         new = _Registration(
-            user, claims, token, ref, self._rewards, self._identifiers.new(), proof, asked
+            user, claims, token, ref, self._rewards, self._identifiers.new(), proof, receipt
         )
         try:
             try:
@@ -272,7 +260,7 @@ class Accounts:
                 added = await self._store.write(_register, replace(new, ref=""))
         except MarketError as error:
             if error.code in TAKEN:  # by somebody who was faster, perhaps with the same request
-                await self._refuse_taken(user.username, user.email, asked)
+                await self._refuse_taken(user.username, user.email, receipt)
             raise
         self._proofs.wake()
         return added
@@ -406,9 +394,10 @@ async def _taken(tx: Transaction, username: str, email: str) -> Code | None:
     return None
 
 
-async def _first_answer(tx: Transaction, email: str, key: str) -> AnswerRow | None:
+async def _replay(tx: Transaction, email: str, receipt: Receipt[tuple[Login, bool]]) -> None:
     user = await queries.find_by_email(tx, email_key(email))
-    return await idempotency_queries.find(tx, user.id, key) if user is not None else None
+    if user is not None:
+        await receipt.replay(tx, user.id)
 
 
 async def _change_password(
@@ -439,7 +428,7 @@ class _Registration:
     rewards: Rewards
     transfer_id: str
     proof: Proof
-    asked: Asked | None
+    receipt: Receipt[tuple[Login, bool]] | None
 
 
 async def _register(tx: Transaction, new: _Registration) -> tuple[Login, bool]:
@@ -460,9 +449,8 @@ async def _register(tx: Transaction, new: _Registration) -> tuple[Login, bool]:
             raise _NotReferredError from error
     login = Login(new.token, await _begin_login(tx, new.claims, user.password_hash))
     await keep(tx, new.proof)
-    if new.asked is not None:
-        answer = new.asked.answer(login, bool(new.ref))
-        await idempotency_queries.insert(tx, sealed(new.asked.once, user.id, answer))
+    if new.receipt is not None:
+        await new.receipt.keep_for(tx, user.id, (login, bool(new.ref)))
     return login, bool(new.ref)
 
 

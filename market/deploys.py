@@ -1,13 +1,12 @@
 """Deploys: so many replicas on such GPUs for so many hours; every replica is a job."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from market import idempotency
 from market.bounds import Bounds
 from market.context import Context
 from market.errors import Code, MarketError
-from market.idempotency import Remember, forget
+from market.idempotency import Receipt
 from market.jobs import DURATION_MAX_HOURS, PRICE_MAX, Jobs, NewJob, put_up, waiting
 from market.money import Currency, shown
 from market.states import JobStatus
@@ -125,10 +124,7 @@ class Deploys:
         self.rates = rates
 
     async def create(
-        self,
-        user_id: str,
-        new: NewDeploy,
-        remember: Callable[[DeployRow], Remember | None] = forget,
+        self, user_id: str, new: NewDeploy, receipt: Receipt[DeployRow] | None = None
     ) -> DeployRow:
         """Queue a deploy, hold the price of all its replicas, and return it.
 
@@ -167,9 +163,7 @@ class Deploys:
         ]
         try:
             with self._jobs.counting_refusals(user_id):
-                await idempotency.write(
-                    self._store, remember(deploy), _create, deploy, replicas, self._jobs.bounds
-                )
+                await self._store.write(_create, deploy, replicas, self._jobs.bounds, receipt)
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
@@ -255,8 +249,14 @@ def _check(new: NewDeploy) -> None:
 
 
 async def _create(
-    tx: Transaction, deploy: DeployRow, replicas: Sequence[tuple[JobRow, str]], bounds: Bounds
+    tx: Transaction,
+    deploy: DeployRow,
+    replicas: Sequence[tuple[JobRow, str]],
+    bounds: Bounds,
+    receipt: Receipt[DeployRow] | None,
 ) -> None:
+    if receipt is not None:
+        await receipt.keep(tx, deploy)
     await queries.insert(tx, deploy)
     await put_up(tx, replicas, bounds)
 

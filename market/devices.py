@@ -9,16 +9,14 @@ import asyncio
 import hashlib
 import logging
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypedDict
 
-from market import idempotency
 from market.bounds import Bounds, lock_user, require
 from market.context import Context
 from market.errors import Code, MarketError
-from market.idempotency import Remember, forget
+from market.idempotency import Receipt
 from storage import devices as queries
 from storage.devices import DeviceRow
 from storage.errors import StoreError
@@ -94,7 +92,7 @@ class Devices:
         name: str,
         device_type: str,
         min_price_usd: int | None,
-        remember: Callable[[WorkerToken], Remember | None] = forget,
+        receipt: Receipt[WorkerToken] | None = None,
     ) -> WorkerToken:
         """Register a device, offline, and make its token.
 
@@ -103,7 +101,7 @@ class Devices:
             name: its label, and its host name until it says another.
             device_type: desktop, mini_pc, server or phone.
             min_price_usd: micro-USD per hour below which it is not offered work.
-            remember: says how to answer when the same is asked again.
+            receipt: keeps the reply, if this is to be done once.
 
         Raises:
             MarketError: `invalid_field`, `too_many_devices`, `idempotency_key_reused`.
@@ -133,9 +131,9 @@ class Devices:
             offline_at=None,
             revoked_at=None,
         )
-        made = WorkerToken(token, device.id)
-        await idempotency.write(self._store, remember(made), _create, device, self.bounds)
-        return made
+        worker_token = WorkerToken(token, device.id)
+        await self._store.write(_create, device, worker_token, self.bounds, receipt)
+        return worker_token
 
     async def authenticate(self, token: str) -> DeviceRow:
         """Return the device that shows a token, as of now.
@@ -289,7 +287,15 @@ class Devices:
             del self._by_id[self._by_token.pop(token_hash).id]
 
 
-async def _create(tx: Transaction, device: DeviceRow, bounds: Bounds) -> None:
+async def _create(
+    tx: Transaction,
+    device: DeviceRow,
+    worker_token: WorkerToken,
+    bounds: Bounds,
+    receipt: Receipt[WorkerToken] | None,
+) -> None:
+    if receipt is not None:
+        await receipt.keep(tx, worker_token)
     await lock_user(tx, device.user_id)
     await queries.insert(tx, device)
     if bounds.devices:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from market import idempotency, ledger
+from market import ledger
 from market.bounds import Bounds, lock_user, require
 from market.context import Context
 from market.devices import Devices
 from market.errors import Code, MarketError
-from market.idempotency import Remember, forget
+from market.idempotency import Receipt
 from market.ledger import Movement, Transfer, TransferIds, TransferKind
 from market.money import MICRO, Currency, shown
 from market.states import JobStatus
@@ -152,12 +152,7 @@ class Jobs:
         self._quiet_since: dict[QuietRow, float] = {}
         self._expiring = Sweep("job %s cannot be cancelled", _logger)
 
-    async def create(
-        self,
-        user_id: str,
-        new: NewJob,
-        remember: Callable[[str], Remember | None] = forget,
-    ) -> str:
+    async def create(self, user_id: str, new: NewJob, receipt: Receipt[str] | None = None) -> str:
         """Put a job up, hold its price, and return its identifier.
 
         Raises:
@@ -168,10 +163,10 @@ class Jobs:
         """
         _check(new)
         job = waiting(new, job_id=self._identifiers.new(), user_id=user_id, now=self._now())
-        jobs = [(job, self._identifiers.new())]
+        transfer_id = self._identifiers.new()
         try:
             with self.counting_refusals(user_id):
-                await idempotency.write(self._store, remember(job.id), put_up, jobs, self.bounds)
+                await self._store.write(_create, job, transfer_id, self.bounds, receipt)
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
@@ -555,6 +550,14 @@ def waiting(
             len(text.encode()) for text in (new.title, new.description, new.requirements)
         ),
     )
+
+
+async def _create(
+    tx: Transaction, job: JobRow, transfer_id: str, bounds: Bounds, receipt: Receipt[str] | None
+) -> None:
+    if receipt is not None:
+        await receipt.keep(tx, job.id)
+    await put_up(tx, [(job, transfer_id)], bounds)
 
 
 async def put_up(tx: Transaction, jobs: Sequence[tuple[JobRow, str]], bounds: Bounds) -> None:

@@ -7,14 +7,13 @@ not paid at once is pending, and `pay_due` pays it when its time has come.
 
 import logging
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from market import idempotency, ledger
+from market import ledger
 from market.context import Context
 from market.errors import Code, MarketError
-from market.idempotency import Remember, forget
+from market.idempotency import Receipt
 from market.ledger import Movement, Transfer, TransferKind
 from market.money import Currency
 from market.throttle import Throttle
@@ -116,7 +115,7 @@ class Referrals:
         return await self._store.write(_standing, user_id, _new_code())
 
     async def apply(
-        self, user_id: str, text: str, remember: Callable[[Applied], Remember | None] = forget
+        self, user_id: str, text: str, receipt: Receipt[Applied] | None = None
     ) -> Applied:
         """Apply another user's code, and return the caller's bonus.
 
@@ -132,16 +131,8 @@ class Referrals:
         with self._failures.attempt(user_id, FAILURES):
             payment = await self._store.read(_outlook, user_id, code, self.rewards, now)
             applied = Applied(self.rewards.referred, payment)
-            await idempotency.write(
-                self._store,
-                remember(applied),
-                refer,
-                user_id,
-                code,
-                rewards=self.rewards,
-                transfer_id=self._identifiers.new(),
-                now=now,
-            )
+            application = _Application(user_id, code, applied, self._identifiers.new(), now)
+            await self._store.write(_apply, application, self.rewards, receipt)
         return applied
 
     async def pay_due(self) -> int:
@@ -207,6 +198,27 @@ async def refer(
     await queries.insert(tx, referral)
     if await _payment(tx, referral, rewards, now) is Payment.NOW:
         await _pay(tx, referral, transfer_id, now)
+
+
+@dataclass(frozen=True, slots=True)
+class _Application:
+    """A code that a user applies, what they are told of it, and the transfer that may pay it."""
+
+    user_id: str
+    code: str
+    applied: Applied
+    transfer_id: str
+    now: int
+
+
+async def _apply(
+    tx: Transaction, new: _Application, rewards: Rewards, receipt: Receipt[Applied] | None
+) -> None:
+    if receipt is not None:
+        await receipt.keep(tx, new.applied)
+    await refer(
+        tx, new.user_id, new.code, rewards=rewards, transfer_id=new.transfer_id, now=new.now
+    )
 
 
 async def _outlook(tx: Transaction, user_id: str, code: str, rewards: Rewards, now: int) -> Payment:
