@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from market import ledger
 from market.bounds import Bounds, lock_user, require
 from market.context import Context
-from market.devices import Devices
+from market.devices import ONLINE_SECONDS, Devices
 from market.errors import Code, MarketError
 from market.idempotency import Receipt
 from market.ledger import Movement, Transfer, TransferIds, TransferKind
@@ -38,7 +38,7 @@ PRICE_MAX = 1_000_000 * MICRO
 # Owners of devices, not devices or attempts: anybody may register as many devices as they like.
 OWNERS_MAX = 3
 SILENCE_SECONDS = 600
-QUIET_SECONDS = 90
+QUIET_SECONDS = ONLINE_SECONDS  # a device that is not online may have abandoned its job
 QUIET_MAX_JOBS = 10_000
 TAKE_BACK_MAX_JOBS = 100
 EXPIRE_MAX_JOBS = 100
