@@ -57,7 +57,7 @@ class Terms:
     No session is sold that costs less than `cost_floor`, in micro-USD.
 
     A client whose address opens a session dials one of `passwordless_ports`; the place of a port
-    among them is its slot, which is what is kept of it.
+    among them is its slot, which is what the store keeps.
     """
 
     price_default: int
@@ -71,10 +71,10 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Purchase:
-    """A session that was bought: its credentials, shown this once, and its price in micro-USD.
+    """A session that was bought: its credentials, readable this once, and its price in micro-USD.
 
-    `passwordless_port` is where the client addresses that the buyer has named need no credentials,
-    but for those that are `pending_ips` until somebody who may use the session comes from them.
+    On `passwordless_port` the buyer's `allow_ips` need no credentials. Those that are
+    `pending_ips` do until a client with the password has come from them.
     """
 
     session_id: str
@@ -91,7 +91,8 @@ class Session(NamedTuple):
     """A session as its buyer sees it; sizes in bytes, price in micro-USD per GB, times in UTC.
 
     While it is active, `allow_ips` need no password on the `passwordless_port`, if there still is
-    such a port; those of them that are `pending_ips` need it until they are proved.
+    such a port; those of them that are `pending_ips` need it until they are proved. The API's list
+    has these fields one by one, hence their number.
     `paid` is what it has cost, in micro-USD, once it is over.
     """
 
@@ -144,7 +145,7 @@ class Bandwidth:
         self._terms = terms
         self._identifiers = context.identifiers
         self._now = context.now
-        # Sessions that could not be ended, and until when they are left alone.
+        # Sessions that could not be ended, and when each is tried again.
         self._expiring = Sweep("session %s cannot be ended", _logger)
 
     async def buy(
@@ -239,7 +240,7 @@ class Bandwidth:
         Doing it again changes nothing.
 
         Raises:
-            MarketError: `session_not_found`, when there is none or it is somebody else's;
+            MarketError: `session_not_found`, when there is none or it is another user's;
                 `address_not_pending`; `addresses_taken`, when it opens another session there.
         """
         row = await self._store.write(_allow, user_id, session_id, client)
@@ -274,7 +275,7 @@ class Bandwidth:
         Ending what has ended changes nothing.
 
         Raises:
-            MarketError: `session_not_found`, when there is none or it is somebody else's.
+            MarketError: `session_not_found`, when there is none or it is another user's.
         """
         session = await self._store.read(queries.find, session_id)
         if session is None or session.user_id != user_id:
@@ -285,7 +286,7 @@ class Bandwidth:
     async def expire(self) -> int:
         """End some of the sessions whose time is over; return how many have ended.
 
-        One that cannot be ended is told, and left alone for a while: it holds up no other.
+        A session that cannot be ended is logged, and tried again after a while: it delays no other.
 
         Raises:
             UnavailableError: the store did not answer; the others wait for it.
@@ -377,7 +378,7 @@ class Bandwidth:
 
 
 class _TakenError(Exception):
-    """On this port an active session has one of the addresses."""
+    """On this port one of the addresses opens another active session."""
 
 
 @dataclass(frozen=True, slots=True)

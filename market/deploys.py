@@ -50,7 +50,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class NewDeploy:
-    """What a buyer wants to run; `image` and `command` are told to whoever runs it, in `Work`."""
+    """What a buyer wants to run; its workers get `image` and `command`, in `Work`."""
 
     job_name: str
     job_type: str
@@ -78,9 +78,8 @@ class Deploy:
     @property
     def paid(self) -> int | None:
         """What it has cost, in micro-units of its currency; None while a replica is not over."""
-        captured = [replica.captured for replica in self.replicas]
-        known = [amount for amount in captured if amount is not None]
-        return sum(known) if len(known) == len(captured) else None
+        amounts = [each.captured for each in self.replicas if each.captured is not None]
+        return sum(amounts) if len(amounts) == len(self.replicas) else None
 
     @property
     def id(self) -> str:
@@ -141,7 +140,7 @@ class Deploys:
         if price_credit > PRICE_MAX:
             message = f"A replica may cost at most {shown(PRICE_MAX)} credits."
             raise MarketError(Code.INVALID_FIELD, message, field="duration_hrs")
-        held = price_credit if new.currency is Currency.CREDIT else usd
+        price = price_credit if new.currency is Currency.CREDIT else usd
         deploy = DeployRow(
             id=self._identifiers.new(),
             user_id=user_id,
@@ -152,13 +151,13 @@ class Deploys:
             duration_hrs=new.duration_hrs,
             replicas=new.replicas,
             currency=new.currency,
-            price=held * new.replicas,
+            price=price * new.replicas,
             created_at=self._now(),
             image=new.image or None,
             command=new.command or None,
         )
         replicas = [
-            (self._replica(deploy, number, price_credit, held), self._identifiers.new())
+            (self._replica(deploy, number, price_credit, price), self._identifiers.new())
             for number in range(1, new.replicas + 1)
         ]
         try:
@@ -176,7 +175,7 @@ class Deploys:
         """Return one of a user's deploys.
 
         Raises:
-            MarketError: `deploy_not_found`, when there is none or it is somebody else's.
+            MarketError: `deploy_not_found`, when there is none or it is another user's.
         """
         return await self._store.read(_find, user_id, deploy_id)
 
@@ -196,7 +195,7 @@ class Deploys:
         deploy = await self.find(user_id, deploy_id)
         await self._jobs.cancel_all(user_id, [replica.job_id for replica in deploy.replicas])
 
-    def _replica(self, deploy: DeployRow, number: int, price_credit: int, held: int) -> JobRow:
+    def _replica(self, deploy: DeployRow, number: int, price_credit: int, price: int) -> JobRow:
         new = NewJob(
             title=f"{deploy.job_name} ({number} of {deploy.replicas})",
             job_type=JOB_TYPES[deploy.job_type],
@@ -212,7 +211,7 @@ class Deploys:
             now=deploy.created_at,
             deploy_id=deploy.id,
             currency=Currency(deploy.currency),
-            price_held=held,
+            price_held=price,
         )
 
 

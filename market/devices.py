@@ -1,7 +1,7 @@
 """Worker devices: their tokens, their heartbeats, who is online.
 
 Heartbeats are the most frequent request of the service. The latest report of every device that was
-heard of is kept in memory and is what every answer is made from; `run` writes what changed down in
+heard of is kept in memory, and every answer is made from it; `run` writes changes to the store in
 batches. After a crash a device has lost at most the reports of the last seconds.
 """
 
@@ -54,7 +54,7 @@ class Report(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class WorkerToken:
-    """A token that was made, shown this once, and the device it belongs to."""
+    """A new token, readable this once, and the device it belongs to."""
 
     token: str
     device_id: str
@@ -197,7 +197,7 @@ class Devices:
         """End a device's token at once; doing it again changes nothing.
 
         Raises:
-            MarketError: `token_not_found`, when there is none or it is somebody else's.
+            MarketError: `token_not_found`, when there is none or it is another user's.
         """
         now = self._now()
         token_hash = await self._store.write(
@@ -208,9 +208,9 @@ class Devices:
         self._revoked[token_hash] = None
         if len(self._revoked) > REVOKED_MAX_TOKENS:
             del self._revoked[next(iter(self._revoked))]
-        known = self._by_token.get(token_hash)
-        if known is not None and known.revoked_at is None:
-            self._by_token[token_hash] = known._replace(revoked_at=now)
+        device = self._by_token.get(token_hash)
+        if device is not None and device.revoked_at is None:
+            self._by_token[token_hash] = device._replace(revoked_at=now)
 
     def is_online(self, device: DeviceRow) -> bool:
         """Say whether a device was heard of lately and has not left since."""
@@ -236,10 +236,10 @@ class Devices:
                 self._store_failing = False
 
     async def flush(self) -> None:
-        """Write every report down that is not; one flush waits for the other.
+        """Write every report that is not in the store yet; one flush waits for the other.
 
         Raises:
-            StoreError: what was not written is kept for the next time.
+            StoreError: the reports that are not written stay for the next flush.
         """
         async with self._flushing:
             while self._changed:
@@ -260,11 +260,11 @@ class Devices:
         token_hash = self._by_id.get(row.id)
         if token_hash is None:
             return row
-        known = self._by_token[token_hash]
+        cached = self._by_token[token_hash]
         if self._is_shared:
-            newer = queries.heard_of_at(known) >= queries.heard_of_at(row)
-            return known._replace(revoked_at=row.revoked_at) if newer else row
-        return known
+            newer = queries.heard_of_at(cached) >= queries.heard_of_at(row)
+            return cached._replace(revoked_at=row.revoked_at) if newer else row
+        return cached
 
     def _keep(self, device: DeviceRow) -> None:
         """Have a device answered for from memory as it is now, and written down soon."""

@@ -43,7 +43,7 @@ class Seal(Sealing):
         self._fingerprint_key = derived(secret, b"fingerprint")
 
     def fingerprint(self, request: bytes) -> str:
-        """Return what tells requests apart, and from which nobody can try what was in one."""
+        """Return a keyed hash of a request: it tells requests apart, and cannot be guessed from."""
         return hmac.digest(self._fingerprint_key, request, "sha256").hex()
 
 
