@@ -5,8 +5,8 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api.codec import money
-from api.routes import Auth, Call, Nothing, Reply, Route, encode
-from market.accounts import Accounts, Asked, Login
+from api.routes import Auth, Call, Nothing, Reply, Route
+from market.accounts import Accounts, Login
 from market.errors import Code
 from market.recovery import Recovery
 from market.user_fields import (
@@ -205,23 +205,21 @@ class AccountRoutes:
         """Open an account and log its owner in."""
         body = call.body
 
-        def reply(login: Login, referred: bool) -> RegisterReply:
+        def reply(registered: tuple[Login, bool]) -> RegisterReply:
+            login, referred = registered
             applied = UNSET if body.ref is None else referred
             user = _login_user(login)
             return RegisterReply(token=login.token, user=user, referral_applied=applied)
 
-        asked = None
-        if call.once is not None:
-            asked = Asked(call.once, lambda login, referred: encode(reply(login, referred)))
-        login, referred = await self._accounts.register(
+        registered = await self._accounts.register(
             username=body.username,
             email=body.email,
             password=body.password,
             ref=body.ref or "",
             client=call.client,
-            asked=asked,
+            receipt=call.receipt(reply),
         )
-        return reply(login, referred)
+        return reply(registered)
 
     async def login(self, call: Call[LoginRequest, Any]) -> LoginReply:
         """Let somebody in."""

@@ -183,7 +183,7 @@ class BandwidthRoutes:
             price_per_gb=call.body.price_per_gb,
             allow_ips=call.body.allow_ips or (),
             client=call.address,
-            remember=lambda purchase: call.remember(_bought(purchase)),
+            receipt=call.receipt(_bought),
         )
         return _bought(bought)
 

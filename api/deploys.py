@@ -186,9 +186,7 @@ class DeployRoutes:
             image=body.image or "",
             command=body.command or "",
         )
-        deploy = await self._deploys.create(
-            call.user_id, new, lambda made: call.remember(_queued(made))
-        )
+        deploy = await self._deploys.create(call.user_id, new, call.receipt(_queued))
         return _queued(deploy)
 
     async def rates(self, _: Call[Any, Any]) -> RatesReply:

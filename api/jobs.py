@@ -11,7 +11,14 @@ from api.listing import Page, Timestamp, timestamp
 from api.response_cache import Answers
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.errors import Code
-from market.jobs import DURATION_MAX_HOURS, PRICE_MAX, Jobs, NewJob
+from market.jobs import (
+    DURATION_MAX_HOURS,
+    PRICE_MAX,
+    TEXT_MAX_CHARACTERS,
+    TITLE_MAX_CHARACTERS,
+    Jobs,
+    NewJob,
+)
 from market.money import MICRO
 from market.states import JobStatus
 from storage.jobs import JobRow, OpenJobRow, OwnJobRow
@@ -19,7 +26,7 @@ from storage.jobs import JobRow, OpenJobRow, OwnJobRow
 Currency = Literal["usd", "credit"]
 JobType = Literal["docker", "training", "inference", "script"]
 Status = Literal["waiting", "running", "completed", "failed", "cancelled"]
-LongText = Annotated[str, Meta(max_length=20_000)]
+LongText = Annotated[str, Meta(max_length=TEXT_MAX_CHARACTERS)]
 Attempt = Annotated[int, Meta(ge=1, le=1_000)]
 
 
@@ -29,7 +36,7 @@ class CreateRequest(Struct):
     Every worker device may read the texts before it accepts: keep secrets out of them.
     """
 
-    title: Annotated[str, Meta(min_length=1, max_length=200)]
+    title: Annotated[str, Meta(min_length=1, max_length=TITLE_MAX_CHARACTERS)]
     job_type: JobType
     price_credit: Annotated[Money, Meta(extra_json_schema={"maximum": PRICE_MAX // MICRO})]
     duration_hrs: Annotated[int, Meta(ge=1, le=DURATION_MAX_HOURS)]
@@ -368,10 +375,8 @@ class JobRoutes:
             description=body.description or "",
             requirements=body.requirements or "",
         )
-        job_id = await self._jobs.create(
-            call.user_id, new, lambda made: call.remember(CreateReply(job_id=made))
-        )
-        return CreateReply(job_id=job_id)
+        job_id = await self._jobs.create(call.user_id, new, call.receipt(_created))
+        return _created(job_id)
 
     async def own(self, call: Call[Nothing, OwnQuery]) -> OwnReply:
         """List the caller's jobs."""
@@ -451,6 +456,10 @@ class JobRoutes:
         body = call.body
         await self._jobs.fail(call.device, _job_id(call), body.reason, attempt=body.attempt)
         return Reply()
+
+
+def _created(job_id: str) -> CreateReply:
+    return CreateReply(job_id=job_id)
 
 
 def _job_id(call: Call[Any, Any]) -> str:

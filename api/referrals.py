@@ -107,7 +107,7 @@ class ReferralRoutes:
     async def apply(self, call: Call[ApplyRequest, Any]) -> ApplyReply:
         """Apply a code."""
         applied = await self._referrals.apply(
-            call.user_id, call.body.referral_code, lambda applied: call.remember(_applied(applied))
+            call.user_id, call.body.referral_code, call.receipt(_applied)
         )
         return _applied(applied)
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from api.errors import Transport
 from market.accounts import Caller
 from market.errors import Code
-from market.idempotency import Once, Remember
+from market.idempotency import KeyedRequest, Receipt
 from storage.devices import DeviceRow
 
 
@@ -60,6 +60,7 @@ def encode(reply: Struct) -> bytes:
 
 Body = TypeVar("Body")
 Query = TypeVar("Query")
+Outcome = TypeVar("Outcome")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Call(Generic[Body, Query]):
     path: dict[str, str]
     client: str
     login: Caller | None = None
-    once: Once | None = None
+    keyed: KeyedRequest | None = None
     worker: DeviceRow | None = None
     accept_language: str = ""
     address: str = ""
@@ -87,11 +88,15 @@ class Call(Generic[Body, Query]):
             raise LookupError("the route does not authenticate workers")
         return self.worker
 
-    def remember(self, reply: "Reply") -> Remember | None:
-        """Return what has this request answered by `reply` once and for all, if that is wanted."""
-        if self.once is None:
+    def receipt(self, reply: Callable[[Outcome], "Reply"]) -> Receipt[Outcome] | None:
+        """Return what keeps the reply to this request; None without an Idempotency-Key.
+
+        Args:
+            reply: makes it of what came of the request.
+        """
+        if self.keyed is None:
             return None
-        return Remember(self.once, lambda: encode(reply))
+        return Receipt(self.keyed, lambda outcome: encode(reply(outcome)))
 
     @property
     def caller(self) -> Caller:

@@ -35,7 +35,7 @@ from api.routes import Auth, Call, Encoded, Nothing, Route, Streamed, encode
 from api.sizes import largest
 from market.accounts import Caller
 from market.errors import Code, MarketError
-from market.idempotency import Once, Replayed, Seal
+from market.idempotency import KeyedRequest, Replayed, Seal
 from market.networks import counted_network
 from storage.devices import DeviceRow
 from storage.errors import StoreError
@@ -296,14 +296,15 @@ class HttpServer:
             if is_strict:
                 prefer.check_body(sent, route.body)
             body = self._decoders[route.body].decode(sent)
-        once = None
+        keyed = None
         key = request.headers.get("Idempotency-Key")
         if route.idempotent and key is not None:
             user_id = login.profile.user_id if login is not None else ""
             asked = b"\0".join((request.method.encode(), request.path.encode(), sent))
-            once = Once(user_id, key, self._seal.fingerprint(asked), self._seal, self._wall_clock())
+            request_hash = self._seal.fingerprint(asked)
+            keyed = KeyedRequest(user_id, key, request_hash, self._seal, self._wall_clock())
         accepted = request.headers.get("Accept-Language", "")
-        return Call(body, query, names, client, login, once, worker, accepted, address)
+        return Call(body, query, names, client, login, keyed, worker, accepted, address)
 
     async def _identify(
         self, request: web.BaseRequest, route: Route, client: str

@@ -10,7 +10,7 @@ from api.codec import Money, money
 from api.identifiers import in_body
 from api.listing import Page, Timestamp, timestamp
 from api.routes import Auth, Call, Nothing, Reply, Route
-from market.devices import Devices, Report, WorkerToken
+from market.devices import NAME_MAX_CHARACTERS, Devices, Report, WorkerToken
 from market.errors import Code
 from market.jobs import Jobs
 from storage.devices import DeviceRow
@@ -18,7 +18,7 @@ from storage.devices import DeviceRow
 Celsius = Annotated[float, Meta(ge=-50, le=150)]
 Percentage = Annotated[float, Meta(ge=0, le=100)]
 DeviceType = Literal["desktop", "mini_pc", "server", "phone"]
-ShortText = Annotated[str, Meta(min_length=1, max_length=200)]
+ShortText = Annotated[str, Meta(min_length=1, max_length=NAME_MAX_CHARACTERS)]
 
 
 class CreateTokenRequest(Struct):
@@ -43,7 +43,7 @@ class HeartbeatRequest(Struct):
     """What a device reports of itself; what is left out keeps its last value."""
 
     hostname: ShortText | None = None
-    gpu_name: Annotated[str, Meta(max_length=200)] | None = None
+    gpu_name: Annotated[str, Meta(max_length=NAME_MAX_CHARACTERS)] | None = None
     cpu_cores: Annotated[int, Meta(ge=1, le=100_000)] | None = None
     ram_gb: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
     cpu_temp: Celsius | None = None
@@ -175,7 +175,7 @@ class WorkerRoutes:
             name=body.name,
             device_type=body.device_type or "desktop",
             min_price_usd=body.min_price_usd,
-            remember=lambda made: call.remember(_made(made)),
+            receipt=call.receipt(_made),
         )
         return _made(made)
 

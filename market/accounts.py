@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from market import ledger
 from market.context import Context
 from market.errors import Code, MarketError
-from market.idempotency import Once, replay, sealed
+from market.idempotency import Receipt
 from market.ledger import Movement, Transfer, TransferKind
 from market.money import Currency
 from market.passwords import Passwords
@@ -22,10 +22,8 @@ from market.user_fields import (
     email_key,
     username_key,
 )
-from storage import idempotency as idempotency_queries
 from storage import ledger as ledger_queries
 from storage import users as queries
-from storage.idempotency import AnswerRow
 from storage.store import Transaction
 from storage.users import LoginRow, UserRow
 
@@ -55,17 +53,6 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A registration to be done once: what is asked, and how it is answered.
-
-    `answer` gets the login, and whether the referral code was applied.
-    """
-
-    once: Once
-    answer: Callable[[Login, bool], bytes]
-
-
-@dataclass(frozen=True, slots=True)
 class LoginLimits:
     """How often somebody may fail within a quarter of an hour, and register in an hour.
 
@@ -78,6 +65,21 @@ class LoginLimits:
     registrations_per_client: int = 30
 
 
+class _Throttles:
+    """How often each e-mail address, client and user has tried of late.
+
+    `failures_by_user` counts wrong passwords of callers who are logged in: they must not be locked
+    out by others who fail at their e-mail address.
+    """
+
+    def __init__(self, limits: LoginLimits, now: Callable[[], int]) -> None:
+        self.failures_by_email = Throttle(limits.failures_per_email, LOGIN_WINDOW_SECONDS, now)
+        self.failures_by_client = Throttle(limits.failures_per_client, LOGIN_WINDOW_SECONDS, now)
+        self.failures_by_user = Throttle(limits.failures_per_email, LOGIN_WINDOW_SECONDS, now)
+        self.refusals = Throttle(limits.failures_per_client, LOGIN_WINDOW_SECONDS, now)
+        self.registrations = Throttle(limits.registrations_per_client, HOUR_SECONDS, now)
+
+
 class Accounts:
     """Registers people, lets them in, and knows who is calling.
 
@@ -86,7 +88,7 @@ class Accounts:
         passwords: hashes and verifies.
         tokens: signs and verifies.
         limits: how often somebody may try.
-        rewards: what somebody earns who comes by another's code, and that other.
+        rewards: what a referral earns the newcomer and the owner of the code.
         proofs: makes the e-mail that asks a newcomer to confirm their address.
     """
 
@@ -105,15 +107,10 @@ class Accounts:
         self._passwords = passwords
         self._tokens = tokens
         self._identifiers = context.identifiers
-        self._now = now = context.now
-        # By token: who it was, as of a version of the store and a second, and no longer.
+        self._now = context.now
+        # By token: its caller, good for one version of the store and one second.
         self._known: dict[str, tuple[bytes, int, Caller]] = {}
-        self._failures_by_email = Throttle(limits.failures_per_email, LOGIN_WINDOW_SECONDS, now)
-        self._failures_by_client = Throttle(limits.failures_per_client, LOGIN_WINDOW_SECONDS, now)
-        # Whoever is logged in is not locked out by strangers who fail at their address.
-        self._failures_by_user = Throttle(limits.failures_per_email, LOGIN_WINDOW_SECONDS, now)
-        self._refusals = Throttle(limits.failures_per_client, LOGIN_WINDOW_SECONDS, now)
-        self._registrations = Throttle(limits.registrations_per_client, HOUR_SECONDS, now)
+        self._throttles = _Throttles(limits, context.now)
 
     async def register(
         self,
@@ -123,7 +120,7 @@ class Accounts:
         password: str,
         ref: str = "",
         client: str = "",
-        asked: Asked | None = None,
+        receipt: Receipt[tuple[Login, bool]] | None = None,
     ) -> tuple[Login, bool]:
         """Open an account and log its owner in; say too whether the referral code was applied.
 
@@ -132,10 +129,10 @@ class Accounts:
         Args:
             username: how others see them.
             email: how they log in.
-            password: what nobody else knows.
-            ref: the referral code of whoever sent them; one that is no good stops nothing.
+            password: what they prove it with.
+            ref: a referral code; a wrong one does not stop the registration.
             client: the network that they are counted by.
-            asked: says how to answer when the same is asked again.
+            receipt: keeps the reply, if this is to be done once.
 
         Raises:
             MarketError: `invalid_field`, `email_taken`, `username_taken`, `too_busy`,
@@ -143,11 +140,11 @@ class Accounts:
             Replayed: this was answered before.
         """
         _check_user(username, email, password)
-        self._registrations.take(client)
+        self._throttles.registrations.take(client)
         try:
-            with self._refusals.attempt(client, TAKEN):
+            with self._throttles.refusals.attempt(client, TAKEN):
                 # Looked up before anything is hashed: hashing is dear, and asking is free.
-                await self._refuse_taken(username, email, asked)
+                await self._refuse_taken(username, email, receipt)
                 user = await prepared_user(
                     self._passwords,
                     user_id=self._identifiers.new(),
@@ -157,23 +154,23 @@ class Accounts:
                     now=self._now(),
                     client=client,
                 )
-                return await self._add(user, ref, asked)
+                return await self._add(user, ref, receipt)
         except Exception:
-            self._registrations.take_back(client)
+            self._throttles.registrations.take_back(client)
             raise
 
     async def login(self, *, email: str, password: str, client: str = "") -> Login:
-        """Let somebody in; `client` is the network that they are counted by.
+        """Log a user in; `client` is the network that their failures are counted by.
 
-        An e-mail address that nobody has is answered like a wrong password, and takes as long.
+        An unknown e-mail address is answered like a wrong password, and takes as long.
 
         Raises:
             MarketError: `invalid_credentials`, `too_busy`, `too_many_attempts`.
         """
         key = email_key(email)
         with (
-            self._failures_by_email.attempt(key, WRONG),
-            self._failures_by_client.attempt(client, WRONG),
+            self._throttles.failures_by_email.attempt(key, WRONG),
+            self._throttles.failures_by_client.attempt(client, WRONG),
         ):
             user = await self._store.read(queries.find_by_email, key)
             encoded = user.password_hash if user is not None else None
@@ -183,17 +180,17 @@ class Accounts:
             if user is None or not right:
                 raise MarketError(Code.INVALID_CREDENTIALS)
             login = await self._logged_in(user)
-        self._failures_by_email.forget(key)
+        self._throttles.failures_by_email.forget(key)
         return login
 
     async def logout(self, caller: Caller) -> None:
-        """End the login session of whoever calls; its tokens are worth nothing at once."""
+        """End the caller's login session; its tokens are void at once."""
         await self._store.write(queries.end_login, caller.session_id, self._now())
 
     async def refresh(self, caller: Caller) -> str:
         """Return a new token of the same login session; the old one lives out its time.
 
-        A token is worth nothing once its session has ended, which is thirty days after the login.
+        A token is void once its session has ended, thirty days after the login.
         """
         claims = Claims(caller.profile.user_id, caller.session_id, self._now())
         return self._tokens.sign(claims, token_id=self._identifiers.new())
@@ -201,7 +198,7 @@ class Accounts:
     async def change_password(
         self, caller: Caller, *, old: str, new: str, client: str = ""
     ) -> None:
-        """Replace the password of whoever calls; every other login session of theirs ends.
+        """Replace the caller's password; every other login session of theirs ends.
 
         Raises:
             MarketError: `wrong_password`, `invalid_field`, `too_busy`, `too_many_attempts`;
@@ -209,7 +206,7 @@ class Accounts:
         """
         check_password(new, field="new_password")
         user_id = caller.profile.user_id
-        with self._failures_by_user.attempt(user_id, WRONG):
+        with self._throttles.failures_by_user.attempt(user_id, WRONG):
             user = await self._store.read(queries.find, user_id)
             if user is None:
                 raise MarketError(Code.UNAUTHORIZED)
@@ -222,7 +219,7 @@ class Accounts:
 
     def forgive(self, email: str) -> None:
         """Forget the failed logins at an address whose owner has proved who they are."""
-        self._failures_by_email.forget(email_key(email))
+        self._throttles.failures_by_email.forget(email_key(email))
 
     async def authenticate(self, token: str) -> Caller:
         """Return whose token this is, as of now.
@@ -231,9 +228,9 @@ class Accounts:
             MarketError: `unauthorized`.
         """
         now, version = self._now(), self._store.version()
-        known = self._known.get(token)
-        if known is not None and version is not None and known[:2] == (version, now):
-            return known[2]
+        cached = self._known.get(token)
+        if cached is not None and version is not None and cached[:2] == (version, now):
+            return cached[2]
         claims = self._tokens.verify(token, now=now)
         profile = await self._store.read(
             queries.profile_by_login, session_id=claims.session_id, user_id=claims.user_id, now=now
@@ -241,29 +238,31 @@ class Accounts:
         if profile is None:
             raise MarketError(Code.UNAUTHORIZED, ENDED)
         caller = Caller(profile, claims.session_id)
-        if version is not None:  # else nobody could tell whether it is still so
+        if version is not None:  # without one, a cached caller could not be told from a stale one
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
             self._known[token] = (version, now, caller)
         return caller
 
-    async def _refuse_taken(self, username: str, email: str, asked: Asked | None) -> None:
-        """Refuse what somebody has; to who asked for it before, say what they were told."""
-        taken = await self._store.read(_taken, username, email)
-        if taken is Code.EMAIL_TAKEN and asked is not None:
-            first = await self._store.read(_first_answer, email, asked.once.key)
-            if first is not None:
-                raise replay(asked.once, first)
-        if taken is not None:
-            raise MarketError(taken, field="email" if taken is Code.EMAIL_TAKEN else "username")
+    async def _refuse_taken(
+        self, username: str, email: str, receipt: Receipt[tuple[Login, bool]] | None
+    ) -> None:
+        """Refuse a name or an address that is taken; replay the request that took the address."""
+        refusal = await self._store.read(_refusal, username, email)
+        if refusal is Code.EMAIL_TAKEN and receipt is not None:
+            await self._store.read(_replay, email, receipt)
+        if refusal is not None:
+            raise MarketError(refusal, field="email" if refusal is Code.EMAIL_TAKEN else "username")
 
-    async def _add(self, user: UserRow, ref: str, asked: Asked | None) -> tuple[Login, bool]:
+    async def _add(
+        self, user: UserRow, ref: str, receipt: Receipt[tuple[Login, bool]] | None
+    ) -> tuple[Login, bool]:
         """Store a user who is logged in, and say whether the referral code was applied."""
         claims = Claims(user.id, self._identifiers.new(), user.created_at)
         token = self._tokens.sign(claims, token_id=self._identifiers.new())
         proof = self._proofs.of_address(user.id, user.email)
         new = _Registration(
-            user, claims, token, ref, self._rewards, self._identifiers.new(), proof, asked
+            user, claims, token, ref, self._rewards, self._identifiers.new(), proof, receipt
         )
         try:
             try:
@@ -271,8 +270,8 @@ class Accounts:
             except _NotReferredError:
                 added = await self._store.write(_register, replace(new, ref=""))
         except MarketError as error:
-            if error.code in TAKEN:  # by somebody who was faster, perhaps with the same request
-                await self._refuse_taken(user.username, user.email, asked)
+            if error.code in TAKEN:  # by a registration at the same time, perhaps this very request
+                await self._refuse_taken(user.username, user.email, receipt)
             raise
         self._proofs.wake()
         return added
@@ -315,8 +314,7 @@ async def add_user(tx: Transaction, user: UserRow) -> None:
         tx, user, username_key=username_key(user.username), email_key=folded
     )
     if not added:
-        taken = await queries.find_by_email(tx, folded)
-        if taken is not None:
+        if await queries.find_by_email(tx, folded) is not None:
             raise MarketError(Code.EMAIL_TAKEN, field="email")
         raise MarketError(Code.USERNAME_TAKEN, field="username")
     await ledger.open_accounts(tx, user.id)
@@ -345,7 +343,7 @@ async def deposit(
 
     Raises:
         MarketError: `user_not_found`, `invalid_field`, `amount_too_large`; `reference_reused`, when
-            it named another deposit.
+            the reference is another deposit's.
     """
     user = await queries.find_by_email(tx, email_key(email))
     if user is None:
@@ -382,10 +380,10 @@ async def spendable(tx: Transaction, email: str) -> dict[Currency, int]:
 async def replace_password(
     tx: Transaction, user_id: str, password_hash: str, *, keep: str, now: int
 ) -> None:
-    """Replace a password, for whoever has locked the user.
+    """Replace a user's password; the caller has locked the user.
 
-    Every login session of theirs but `keep` ("" for none) ends, and no link that was sent to
-    replace the old password is worth anything.
+    Every login session of theirs but `keep` ("" for none) ends, and every link that was sent to
+    replace the old password is void.
     """
     await queries.set_password(tx, user_id, password_hash)
     await queries.end_logins(tx, user_id, but=keep, now=now)
@@ -398,7 +396,7 @@ def _check_user(username: str, email: str, password: str) -> None:
     check_password(password)
 
 
-async def _taken(tx: Transaction, username: str, email: str) -> Code | None:
+async def _refusal(tx: Transaction, username: str, email: str) -> Code | None:
     if await queries.find_by_email(tx, email_key(email)) is not None:
         return Code.EMAIL_TAKEN
     if await queries.is_name_taken(tx, username_key(username)):
@@ -406,9 +404,10 @@ async def _taken(tx: Transaction, username: str, email: str) -> Code | None:
     return None
 
 
-async def _first_answer(tx: Transaction, email: str, key: str) -> AnswerRow | None:
+async def _replay(tx: Transaction, email: str, receipt: Receipt[tuple[Login, bool]]) -> None:
     user = await queries.find_by_email(tx, email_key(email))
-    return await idempotency_queries.find(tx, user.id, key) if user is not None else None
+    if user is not None:
+        await receipt.replay(tx, user.id)
 
 
 async def _change_password(
@@ -439,7 +438,7 @@ class _Registration:
     rewards: Rewards
     transfer_id: str
     proof: Proof
-    asked: Asked | None
+    receipt: Receipt[tuple[Login, bool]] | None
 
 
 async def _register(tx: Transaction, new: _Registration) -> tuple[Login, bool]:
@@ -460,9 +459,8 @@ async def _register(tx: Transaction, new: _Registration) -> tuple[Login, bool]:
             raise _NotReferredError from error
     login = Login(new.token, await _begin_login(tx, new.claims, user.password_hash))
     await keep(tx, new.proof)
-    if new.asked is not None:
-        answer = new.asked.answer(login, bool(new.ref))
-        await idempotency_queries.insert(tx, sealed(new.asked.once, user.id, answer))
+    if new.receipt is not None:
+        await new.receipt.keep_for(tx, user.id, (login, bool(new.ref)))
     return login, bool(new.ref)
 
 

@@ -1,17 +1,17 @@
 """Bandwidth, sold by the byte: buying a session, looking at it, ending it."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
-from market import idempotency, leases, ledger
+from market import leases, ledger
 from market.allowlist import canonical, prove
 from market.bounds import Bounds, lock_user, require
 from market.context import Context
 from market.credentials import Credentials, new_credentials
 from market.errors import Code, MarketError
-from market.idempotency import Remember, forget
+from market.idempotency import Receipt
 from market.leases import Leases, Usage
 from market.money import GB, MICRO, Currency, as_decimal, cost
 from market.states import SessionStatus
@@ -57,7 +57,7 @@ class Terms:
     No session is sold that costs less than `cost_floor`, in micro-USD.
 
     A client whose address opens a session dials one of `passwordless_ports`; the place of a port
-    among them is its slot, which is what is kept of it.
+    among them is its slot, which is what the store keeps.
     """
 
     price_default: int
@@ -71,10 +71,10 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Purchase:
-    """A session that was bought: its credentials, shown this once, and its price in micro-USD.
+    """A session that was bought: its credentials, readable this once, and its price in micro-USD.
 
-    `passwordless_port` is where the client addresses that the buyer has named need no credentials,
-    but for those that are `pending_ips` until somebody who may use the session comes from them.
+    On `passwordless_port` the buyer's `allow_ips` need no credentials. Those that are
+    `pending_ips` do until a client with the password has come from them.
     """
 
     session_id: str
@@ -91,7 +91,8 @@ class Session(NamedTuple):
     """A session as its buyer sees it; sizes in bytes, price in micro-USD per GB, times in UTC.
 
     While it is active, `allow_ips` need no password on the `passwordless_port`, if there still is
-    such a port; those of them that are `pending_ips` need it until they are proved.
+    such a port; those of them that are `pending_ips` need it until they are proved. The API's list
+    has these fields one by one, hence their number.
     `paid` is what it has cost, in micro-USD, once it is over.
     """
 
@@ -144,7 +145,7 @@ class Bandwidth:
         self._terms = terms
         self._identifiers = context.identifiers
         self._now = context.now
-        # Sessions that could not be ended, and until when they are left alone.
+        # Sessions that could not be ended, and when each is tried again.
         self._expiring = Sweep("session %s cannot be ended", _logger)
 
     async def buy(
@@ -155,7 +156,7 @@ class Bandwidth:
         price_per_gb: int | None,
         allow_ips: Sequence[str] = (),
         client: str = "",
-        remember: Callable[[Purchase], Remember | None] = forget,
+        receipt: Receipt[Purchase] | None = None,
     ) -> Purchase:
         """Sell a session and hold its price.
 
@@ -165,7 +166,7 @@ class Bandwidth:
             price_per_gb: micro-USD per GB; None for the operator's price.
             allow_ips: client addresses that are to need no password, on a port of their own.
             client: the address that the buyer comes from, which needs no other proof.
-            remember: says how to answer when the same is asked again.
+            receipt: keeps the reply, if this is to be done once.
 
         Raises:
             MarketError: `invalid_field`, `price_below_floor`, `session_too_small`,
@@ -197,14 +198,14 @@ class Bandwidth:
         )
         purchase = self._purchase(session, credentials, cost(quota_bytes, price))
         if not addresses:
-            await self._sell(session, purchase, [], remember)
+            await self._sell(session, purchase, [], receipt)
             return purchase
         for slot, port in enumerate(self._terms.passwordless_ports):
             pending = tuple(address for address in addresses if address != client)
             with_port = replace(purchase, passwordless_port=port, pending_ips=pending)
             rows = [AddressRow(address, slot, session.id) for address in addresses]
             try:
-                await self._sell(session, with_port, rows, remember)
+                await self._sell(session, with_port, rows, receipt)
             except _TakenError:
                 continue
             if client in addresses:
@@ -217,15 +218,14 @@ class Bandwidth:
         session: SessionRow,
         purchase: Purchase,
         addresses: Sequence[AddressRow],
-        remember: Callable[[Purchase], Remember | None],
+        receipt: Receipt[Purchase] | None,
     ) -> None:
         try:
-            await idempotency.write(
-                self._store,
-                remember(purchase),
+            await self._store.write(
                 _buy,
-                _Sale(session, addresses, frozenset(purchase.pending_ips), purchase.cost),
+                _Sale(session, addresses, purchase),
                 self.bounds,
+                receipt,
                 transfer_id=self._identifiers.new(),
             )
         except MarketError as error:
@@ -240,7 +240,7 @@ class Bandwidth:
         Doing it again changes nothing.
 
         Raises:
-            MarketError: `session_not_found`, when there is none or it is somebody else's;
+            MarketError: `session_not_found`, when there is none or it is another user's;
                 `address_not_pending`; `addresses_taken`, when it opens another session there.
         """
         row = await self._store.write(_allow, user_id, session_id, client)
@@ -275,7 +275,7 @@ class Bandwidth:
         Ending what has ended changes nothing.
 
         Raises:
-            MarketError: `session_not_found`, when there is none or it is somebody else's.
+            MarketError: `session_not_found`, when there is none or it is another user's.
         """
         session = await self._store.read(queries.find, session_id)
         if session is None or session.user_id != user_id:
@@ -286,7 +286,7 @@ class Bandwidth:
     async def expire(self) -> int:
         """End some of the sessions whose time is over; return how many have ended.
 
-        One that cannot be ended is told, and left alone for a while: it holds up no other.
+        A session that cannot be ended is logged, and tried again after a while: it delays no other.
 
         Raises:
             UnavailableError: the store did not answer; the others wait for it.
@@ -378,20 +378,28 @@ class Bandwidth:
 
 
 class _TakenError(Exception):
-    """On this port an active session has one of the addresses."""
+    """On this port one of the addresses opens another active session."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sale:
-    """A session to be stored, the addresses that it names, and what it costs, in micro-USD."""
+    """A session to be stored, the addresses that open it, and what its buyer gets for it."""
 
     session: SessionRow
     addresses: Sequence[AddressRow]
-    pending: frozenset[str]
-    price: int
+    purchase: Purchase
 
 
-async def _buy(tx: Transaction, sale: _Sale, bounds: Bounds, *, transfer_id: str) -> None:
+async def _buy(
+    tx: Transaction,
+    sale: _Sale,
+    bounds: Bounds,
+    receipt: Receipt[Purchase] | None,
+    *,
+    transfer_id: str,
+) -> None:
+    if receipt is not None:
+        await receipt.keep(tx, sale.purchase)
     session = sale.session
     await queries.insert(tx, session)
     if sale.addresses:
@@ -403,7 +411,9 @@ async def _buy(tx: Transaction, sale: _Sale, bounds: Bounds, *, transfer_id: str
     if bounds.addresses and sale.addresses:
         addresses = await address_queries.count_of_user(tx, session.user_id)
         require(addresses, bounds.addresses, Code.TOO_MANY_ADDRESSES, field="allow_ips")
-    hold = HoldRow(leases.hold_of(session.id), session.user_id, Currency.USD, sale.price, None)
+    hold = HoldRow(
+        leases.hold_of(session.id), session.user_id, Currency.USD, sale.purchase.cost, None
+    )
     await ledger.hold(tx, hold, transfer_id=transfer_id, now=session.created_at)
 
 
@@ -411,11 +421,12 @@ async def _take(tx: Transaction, sale: _Sale) -> None:
     """Have the buyer's address open the session, and note the others as pending."""
     if await address_queries.is_any_taken(tx, sale.session.user_id, sale.addresses):
         raise _TakenError
+    pending = sale.purchase.pending_ips
     for row in sale.addresses:
-        if row.address not in sale.pending and not await address_queries.insert(tx, row):
+        if row.address not in pending and not await address_queries.insert(tx, row):
             raise _TakenError
     await address_queries.insert_pending(
-        tx, [row for row in sale.addresses if row.address in sale.pending]
+        tx, [row for row in sale.addresses if row.address in pending]
     )
 
 

@@ -1,13 +1,12 @@
 """Deploys: so many replicas on such GPUs for so many hours; every replica is a job."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from market import idempotency
 from market.bounds import Bounds
 from market.context import Context
 from market.errors import Code, MarketError
-from market.idempotency import Remember, forget
+from market.idempotency import Receipt
 from market.jobs import DURATION_MAX_HOURS, PRICE_MAX, Jobs, NewJob, put_up, waiting
 from market.money import Currency, as_decimal
 from market.states import JobStatus
@@ -51,7 +50,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class NewDeploy:
-    """What a buyer wants to run; `image` and `command` are told to whoever runs it, in `Work`."""
+    """What a buyer wants to run; its workers get `image` and `command`, in `Work`."""
 
     job_name: str
     job_type: str
@@ -79,9 +78,8 @@ class Deploy:
     @property
     def paid(self) -> int | None:
         """What it has cost, in micro-units of its currency; None while a replica is not over."""
-        captured = [replica.captured for replica in self.replicas]
-        known = [amount for amount in captured if amount is not None]
-        return sum(known) if len(known) == len(captured) else None
+        amounts = [each.captured for each in self.replicas if each.captured is not None]
+        return sum(amounts) if len(amounts) == len(self.replicas) else None
 
     @property
     def id(self) -> str:
@@ -125,10 +123,7 @@ class Deploys:
         self.rates = rates
 
     async def create(
-        self,
-        user_id: str,
-        new: NewDeploy,
-        remember: Callable[[DeployRow], Remember | None] = forget,
+        self, user_id: str, new: NewDeploy, receipt: Receipt[DeployRow] | None = None
     ) -> DeployRow:
         """Queue a deploy, hold the price of all its replicas, and return it.
 
@@ -145,7 +140,7 @@ class Deploys:
         if price_credit > PRICE_MAX:
             message = f"A replica may cost at most {as_decimal(PRICE_MAX)} credits."
             raise MarketError(Code.INVALID_FIELD, message, field="duration_hrs")
-        held = price_credit if new.currency is Currency.CREDIT else usd
+        price = price_credit if new.currency is Currency.CREDIT else usd
         deploy = DeployRow(
             id=self._identifiers.new(),
             user_id=user_id,
@@ -156,20 +151,18 @@ class Deploys:
             duration_hrs=new.duration_hrs,
             replicas=new.replicas,
             currency=new.currency,
-            price=held * new.replicas,
+            price=price * new.replicas,
             created_at=self._now(),
             image=new.image or None,
             command=new.command or None,
         )
         replicas = [
-            (self._replica(deploy, number, price_credit, held), self._identifiers.new())
+            (self._replica(deploy, number, price_credit, price), self._identifiers.new())
             for number in range(1, new.replicas + 1)
         ]
         try:
             with self._jobs.counting_refusals(user_id):
-                await idempotency.write(
-                    self._store, remember(deploy), _create, deploy, replicas, self._jobs.bounds
-                )
+                await self._store.write(_create, deploy, replicas, self._jobs.bounds, receipt)
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
@@ -182,7 +175,7 @@ class Deploys:
         """Return one of a user's deploys.
 
         Raises:
-            MarketError: `deploy_not_found`, when there is none or it is somebody else's.
+            MarketError: `deploy_not_found`, when there is none or it is another user's.
         """
         return await self._store.read(_find, user_id, deploy_id)
 
@@ -202,7 +195,7 @@ class Deploys:
         deploy = await self.find(user_id, deploy_id)
         await self._jobs.cancel_all(user_id, [replica.job_id for replica in deploy.replicas])
 
-    def _replica(self, deploy: DeployRow, number: int, price_credit: int, held: int) -> JobRow:
+    def _replica(self, deploy: DeployRow, number: int, price_credit: int, price: int) -> JobRow:
         new = NewJob(
             title=f"{deploy.job_name} ({number} of {deploy.replicas})",
             job_type=JOB_TYPES[deploy.job_type],
@@ -218,7 +211,7 @@ class Deploys:
             now=deploy.created_at,
             deploy_id=deploy.id,
             currency=Currency(deploy.currency),
-            price_held=held,
+            price_held=price,
         )
 
 
@@ -255,8 +248,14 @@ def _check(new: NewDeploy) -> None:
 
 
 async def _create(
-    tx: Transaction, deploy: DeployRow, replicas: Sequence[tuple[JobRow, str]], bounds: Bounds
+    tx: Transaction,
+    deploy: DeployRow,
+    replicas: Sequence[tuple[JobRow, str]],
+    bounds: Bounds,
+    receipt: Receipt[DeployRow] | None,
 ) -> None:
+    if receipt is not None:
+        await receipt.keep(tx, deploy)
     await queries.insert(tx, deploy)
     await put_up(tx, replicas, bounds)
 

@@ -1,7 +1,7 @@
 """Worker devices: their tokens, their heartbeats, who is online.
 
 Heartbeats are the most frequent request of the service. The latest report of every device that was
-heard of is kept in memory and is what every answer is made from; `run` writes what changed down in
+heard of is kept in memory, and every answer is made from it; `run` writes changes to the store in
 batches. After a crash a device has lost at most the reports of the last seconds.
 """
 
@@ -9,16 +9,14 @@ import asyncio
 import hashlib
 import logging
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypedDict
 
-from market import idempotency
 from market.bounds import Bounds, lock_user, require
 from market.context import Context
 from market.errors import Code, MarketError
-from market.idempotency import Remember, forget
+from market.idempotency import Receipt
 from storage import devices as queries
 from storage.devices import DeviceRow
 from storage.errors import StoreError
@@ -56,7 +54,7 @@ class Report(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class WorkerToken:
-    """A token that was made, shown this once, and the device it belongs to."""
+    """A new token, readable this once, and the device it belongs to."""
 
     token: str
     device_id: str
@@ -94,7 +92,7 @@ class Devices:
         name: str,
         device_type: str,
         min_price_usd: int | None,
-        remember: Callable[[WorkerToken], Remember | None] = forget,
+        receipt: Receipt[WorkerToken] | None = None,
     ) -> WorkerToken:
         """Register a device, offline, and make its token.
 
@@ -103,7 +101,7 @@ class Devices:
             name: its label, and its host name until it says another.
             device_type: desktop, mini_pc, server or phone.
             min_price_usd: micro-USD per hour below which it is not offered work.
-            remember: says how to answer when the same is asked again.
+            receipt: keeps the reply, if this is to be done once.
 
         Raises:
             MarketError: `invalid_field`, `too_many_devices`, `idempotency_key_reused`.
@@ -133,9 +131,9 @@ class Devices:
             offline_at=None,
             revoked_at=None,
         )
-        made = WorkerToken(token, device.id)
-        await idempotency.write(self._store, remember(made), _create, device, self.bounds)
-        return made
+        worker_token = WorkerToken(token, device.id)
+        await self._store.write(_create, device, worker_token, self.bounds, receipt)
+        return worker_token
 
     async def authenticate(self, token: str) -> DeviceRow:
         """Return the device that shows a token, as of now.
@@ -199,7 +197,7 @@ class Devices:
         """End a device's token at once; doing it again changes nothing.
 
         Raises:
-            MarketError: `token_not_found`, when there is none or it is somebody else's.
+            MarketError: `token_not_found`, when there is none or it is another user's.
         """
         now = self._now()
         token_hash = await self._store.write(
@@ -210,9 +208,9 @@ class Devices:
         self._revoked[token_hash] = None
         if len(self._revoked) > REVOKED_MAX_TOKENS:
             del self._revoked[next(iter(self._revoked))]
-        known = self._by_token.get(token_hash)
-        if known is not None and known.revoked_at is None:
-            self._by_token[token_hash] = known._replace(revoked_at=now)
+        device = self._by_token.get(token_hash)
+        if device is not None and device.revoked_at is None:
+            self._by_token[token_hash] = device._replace(revoked_at=now)
 
     def is_online(self, device: DeviceRow) -> bool:
         """Say whether a device was heard of lately and has not left since."""
@@ -238,10 +236,10 @@ class Devices:
                 self._store_failing = False
 
     async def flush(self) -> None:
-        """Write every report down that is not; one flush waits for the other.
+        """Write every report that is not in the store yet; one flush waits for the other.
 
         Raises:
-            StoreError: what was not written is kept for the next time.
+            StoreError: the reports that are not written stay for the next flush.
         """
         async with self._flushing:
             while self._changed:
@@ -262,11 +260,11 @@ class Devices:
         token_hash = self._by_id.get(row.id)
         if token_hash is None:
             return row
-        known = self._by_token[token_hash]
+        cached = self._by_token[token_hash]
         if self._is_shared:
-            newer = queries.heard_of_at(known) >= queries.heard_of_at(row)
-            return known._replace(revoked_at=row.revoked_at) if newer else row
-        return known
+            newer = queries.heard_of_at(cached) >= queries.heard_of_at(row)
+            return cached._replace(revoked_at=row.revoked_at) if newer else row
+        return cached
 
     def _keep(self, device: DeviceRow) -> None:
         """Have a device answered for from memory as it is now, and written down soon."""
@@ -289,7 +287,15 @@ class Devices:
             del self._by_id[self._by_token.pop(token_hash).id]
 
 
-async def _create(tx: Transaction, device: DeviceRow, bounds: Bounds) -> None:
+async def _create(
+    tx: Transaction,
+    device: DeviceRow,
+    worker_token: WorkerToken,
+    bounds: Bounds,
+    receipt: Receipt[WorkerToken] | None,
+) -> None:
+    if receipt is not None:
+        await receipt.keep(tx, worker_token)
     await lock_user(tx, device.user_id)
     await queries.insert(tx, device)
     if bounds.devices:

@@ -1,27 +1,30 @@
-"""Doing something once however often it is asked: the Idempotency-Key of a request.
+"""Doing something once however often it is requested: the Idempotency-Key of a request.
 
-The first answer is stored in the transaction that does what was asked, so that either both are
-there or neither is. It is sealed with a key of its own, because it may hold a secret.
+The first reply is kept by the transaction that does the work, so that either both are there or
+neither is. It is sealed with a key of its own, because it may hold a secret.
 """
 
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from market.errors import Code, MarketError
 from market.sealing import Sealing, derived
 from storage import idempotency as queries
 from storage.idempotency import AnswerRow
-from storage.store import Arguments, Result, Store, Transaction, Unit
+from storage.store import Transaction
 
 KEEP_SECONDS = 86_400
 KEY_MAX_CHARACTERS = 255
-# Each answer that is kept makes room for more than itself, and no request pays for a day of others.
+# Each reply that is kept makes room for more than itself, and no request pays for a day of others.
 FORGET_MAX_ANSWERS = 20
+
+Outcome = TypeVar("Outcome")
 
 
 class Replayed(Exception):  # noqa: N818 - it is no error, the request was answered before
-    """The request was answered before; `answer` is what it was answered with."""
+    """The request was answered before; `answer` is that reply."""
 
     def __init__(self, answer: bytes) -> None:
         super().__init__("answered before")
@@ -29,7 +32,7 @@ class Replayed(Exception):  # noqa: N818 - it is no error, the request was answe
 
 
 class Seal(Sealing):
-    """Seals answers, and tells requests apart.
+    """Seals replies, and tells requests apart.
 
     Args:
         secret: what the keys are derived from.
@@ -40,19 +43,19 @@ class Seal(Sealing):
         self._fingerprint_key = derived(secret, b"fingerprint")
 
     def fingerprint(self, request: bytes) -> str:
-        """Return what tells requests apart, and from which nobody can try what was in one."""
+        """Return a keyed hash of a request: it tells requests apart, and cannot be guessed from."""
         return hmac.digest(self._fingerprint_key, request, "sha256").hex()
 
 
 @dataclass(frozen=True, slots=True)
-class Once:
-    """A request to be done once.
+class KeyedRequest:
+    """A request with an Idempotency-Key.
 
     Args:
-        user_id: who asks; keys of others are others. "" for somebody who is nobody yet.
-        key: what the caller calls it.
-        request_hash: what is asked, so that the same key does not answer something else.
-        seal: seals the answer.
+        user_id: who sends it; keys of others are others. "" for somebody without an account.
+        key: what the sender calls it.
+        request_hash: what it says, so that the same key does not answer another request.
+        seal: seals the reply.
         now: UTC seconds.
     """
 
@@ -69,61 +72,63 @@ class Once:
 
 
 @dataclass(frozen=True, slots=True)
-class Remember:
-    """What `write` stores: the request, and the answer to give whenever it comes again."""
+class Receipt(Generic[Outcome]):
+    """Keeps the reply to a keyed request, inside the unit of work that the request causes.
 
-    once: Once
-    answer: Callable[[], bytes]
-
-
-def forget(_: object) -> None:
-    """Remember nothing: what is asked again is done again."""
-
-
-async def write(
-    store: Store,
-    remember: Remember | None,
-    unit: Unit[Arguments, Result],
-    *args: Arguments.args,
-    **kwargs: Arguments.kwargs,
-) -> Result:
-    """Run a unit of work as `Store.write` does, once for each request to be remembered.
-
-    Raises:
-        Replayed: the request was answered before; nothing was done.
-        MarketError: `idempotency_key_reused`, when the key was used for another request.
+    Args:
+        request: what is done once.
+        reply: encodes the reply to what came of it.
     """
-    if remember is None:
-        return await store.write(unit, *args, **kwargs)
-    once = remember.once
-    row = sealed(once, once.user_id, remember.answer())
 
-    async def remembered(tx: Transaction) -> Result | AnswerRow:
-        await queries.delete_before(tx, once.now - KEEP_SECONDS, limit=FORGET_MAX_ANSWERS)
-        if not await queries.insert(tx, row):
-            first = await queries.find(tx, once.user_id, once.key)
-            if first is not None and first.created_at > once.now - KEEP_SECONDS:
-                return first
-            await queries.replace(tx, row)  # of a day that is over, and not forgotten yet
-        return await unit(tx, *args, **kwargs)
+    request: KeyedRequest
+    reply: Callable[[Outcome], bytes]
 
-    outcome = await store.write(remembered)
-    if isinstance(outcome, AnswerRow):
-        raise replay(once, outcome)
-    return outcome
+    async def keep(self, tx: Transaction, outcome: Outcome) -> None:
+        """Keep the reply to be given whenever the request comes again.
 
+        To be called before the work: of two at once the second waits here for the first, and is
+        not refused for what the first has used up.
 
-def sealed(once: Once, user_id: str, answer: bytes) -> AnswerRow:
-    """Return a user's answer to a request as it is stored."""
-    return AnswerRow(user_id, once.key, once.request_hash, once.seal.close(answer), once.now)
+        Args:
+            tx: the transaction that does the work.
+            outcome: what comes of it.
 
+        Raises:
+            Replayed: the request was answered before; the transaction is rolled back.
+            MarketError: `idempotency_key_reused`, when the key was used for another request.
+        """
+        request, row = self.request, self._row(self.request.user_id, outcome)
+        await queries.delete_before(tx, request.now - KEEP_SECONDS, limit=FORGET_MAX_ANSWERS)
+        if await queries.insert(tx, row):
+            return
+        first = await queries.find(tx, row.user_id, request.key)
+        if first is not None and first.created_at > request.now - KEEP_SECONDS:
+            self._replay(first)
+        await queries.replace(tx, row)  # of a day that is over, and not forgotten yet
 
-def replay(once: Once, first: AnswerRow) -> Exception:
-    """Return what to raise for a request with a key that was used before.
+    async def keep_for(self, tx: Transaction, user_id: str, outcome: Outcome) -> None:
+        """Keep the reply for a user whom this transaction has made, and who has used no key yet."""
+        await queries.insert(tx, self._row(user_id, outcome))
 
-    It is a `Replayed`, or a `MarketError` (`idempotency_key_reused`) when something else was asked.
-    """
-    answer = once.seal.open(first.sealed_answer)
-    if first.request_hash != once.request_hash or answer is None:
-        return MarketError(Code.IDEMPOTENCY_KEY_REUSED, field="Idempotency-Key")
-    return Replayed(answer)
+    async def replay(self, tx: Transaction, user_id: str) -> None:
+        """Raise the reply that a user got with this key before; do nothing when there is none.
+
+        For a request that would be refused now for what it has made itself.
+
+        Raises:
+            Replayed, MarketError: as `keep`.
+        """
+        first = await queries.find(tx, user_id, self.request.key)
+        if first is not None:
+            self._replay(first)
+
+    def _row(self, user_id: str, outcome: Outcome) -> AnswerRow:
+        request = self.request
+        sealed = request.seal.close(self.reply(outcome))
+        return AnswerRow(user_id, request.key, request.request_hash, sealed, request.now)
+
+    def _replay(self, first: AnswerRow) -> None:
+        answer = self.request.seal.open(first.sealed_answer)
+        if first.request_hash != self.request.request_hash or answer is None:
+            raise MarketError(Code.IDEMPOTENCY_KEY_REUSED, field="Idempotency-Key")
+        raise Replayed(answer)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from market import idempotency, ledger
+from market import ledger
 from market.bounds import Bounds, lock_user, require
 from market.context import Context
-from market.devices import Devices
+from market.devices import ONLINE_SECONDS, Devices
 from market.errors import Code, MarketError
-from market.idempotency import Remember, forget
+from market.idempotency import Receipt
 from market.ledger import Movement, Transfer, TransferIds, TransferKind
 from market.money import MICRO, Currency, as_decimal
 from market.states import JobStatus
@@ -38,7 +38,7 @@ PRICE_MAX = 1_000_000 * MICRO
 # Owners of devices, not devices or attempts: anybody may register as many devices as they like.
 OWNERS_MAX = 3
 SILENCE_SECONDS = 600
-QUIET_SECONDS = 90
+QUIET_SECONDS = ONLINE_SECONDS  # a device that is not online may have abandoned its job
 QUIET_MAX_JOBS = 10_000
 TAKE_BACK_MAX_JOBS = 100
 EXPIRE_MAX_JOBS = 100
@@ -127,7 +127,7 @@ class Jobs:
         context: the store, identifiers and the time.
         devices: knows who is alive.
         observed_seconds: for how many seconds this daemon has been there to hear devices, by a
-            clock that nobody sets.
+            clock that cannot be set.
         terms: the house's fee, and how long a job may wait.
         bounds: how much one user may have open at once; may be replaced.
     """
@@ -148,16 +148,11 @@ class Jobs:
         self._now = context.now
         self._observed_seconds = observed_seconds
         self._refusals = Throttle(REFUSALS_MAX, REFUSALS_SECONDS, context.now)
-        # Since when, by `observed_seconds`, a running job's device has said nothing.
+        # When, by `observed_seconds`, a running job's device was first seen to be quiet.
         self._quiet_since: dict[QuietRow, float] = {}
         self._expiring = Sweep("job %s cannot be cancelled", _logger)
 
-    async def create(
-        self,
-        user_id: str,
-        new: NewJob,
-        remember: Callable[[str], Remember | None] = forget,
-    ) -> str:
+    async def create(self, user_id: str, new: NewJob, receipt: Receipt[str] | None = None) -> str:
         """Put a job up, hold its price, and return its identifier.
 
         Raises:
@@ -168,10 +163,10 @@ class Jobs:
         """
         _check(new)
         job = waiting(new, job_id=self._identifiers.new(), user_id=user_id, now=self._now())
-        jobs = [(job, self._identifiers.new())]
+        transfer_id = self._identifiers.new()
         try:
             with self.counting_refusals(user_id):
-                await idempotency.write(self._store, remember(job.id), put_up, jobs, self.bounds)
+                await self._store.write(_create, job, transfer_id, self.bounds, receipt)
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
@@ -181,10 +176,10 @@ class Jobs:
 
     @contextmanager
     def counting_refusals(self, user_id: str) -> Iterator[None]:
-        """Put jobs up within: who is refused for having too many is not asked about for ever.
+        """Count refusals of a user who has too many jobs: adding up what they have is dear.
 
         Raises:
-            MarketError: `too_many_attempts`; nothing is done then.
+            MarketError: `too_many_attempts`, on entry.
         """
         self._refusals.check(user_id)
         try:
@@ -214,12 +209,12 @@ class Jobs:
         """Return one of a buyer's jobs.
 
         Raises:
-            MarketError: `job_not_found`, when there is none or it is somebody else's.
+            MarketError: `job_not_found`, when there is none or it is another user's.
         """
         return await self._store.read(_find, user_id, job_id)
 
     async def find_open(self, job_id: str) -> JobRow:
-        """Return a waiting or running job of anybody, whole, for whoever may want to do it.
+        """Return any user's waiting or running job, whole, for a worker who may accept it.
 
         Raises:
             MarketError: `job_not_found`, when there is none, or it is over.
@@ -303,34 +298,34 @@ class Jobs:
     async def take_back(self) -> int:
         """Take jobs back from devices that were silent for too long; return how many.
 
-        To be called again and again. The wall clock, which may jump, and which other daemons may
-        read otherwise, only says where to look: a device is silent when what is known of its last
-        report stays the same for as long as this daemon listens.
+        To be called again and again. The wall clock may jump, and differs between daemons; it only
+        selects candidates. A device is silent when its last report in the store has not changed
+        for `SILENCE_SECONDS` of observed time.
         """
         await self._devices.flush()
-        found = await self._store.read(
+        quiet = await self._store.read(
             queries.quiet, quiet_since=self._now() - QUIET_SECONDS, limit=QUIET_MAX_JOBS
         )
         observed = self._observed_seconds()
-        self._quiet_since = {row: self._quiet_since.get(row, observed) for row in found}
+        self._quiet_since = {row: self._quiet_since.get(row, observed) for row in quiet}
         enough = observed - (SILENCE_SECONDS - QUIET_SECONDS)
         silent = [row for row, since in self._quiet_since.items() if since <= enough]
-        taken = 0
+        retried = 0
         for row in silent[:TAKE_BACK_MAX_JOBS]:
             try:
-                taken += await self._store.write(
+                retried += await self._store.write(
                     self._take_back, self._moment(), row.job_id, row.attempt, VANISHED
                 )
             except StoreError as error:
                 _logger.warning("job %s could not be taken back: %s", row.job_id, error)
             except Exception:  # it holds up no other
                 _logger.exception("job %s cannot be taken back", row.job_id)
-        return taken
+        return retried
 
     async def expire(self) -> int:
         """Cancel jobs that have waited for a worker for too long; return how many.
 
-        One that cannot be cancelled is told, and left alone for a while: it holds up no other.
+        A job that cannot be cancelled is logged, and tried again after a while: it delays no other.
 
         Raises:
             UnavailableError: the store did not answer; the others wait for it.
@@ -349,10 +344,10 @@ class Jobs:
     async def take_back_from(self, device_id: str) -> None:
         """Take every job back from a device whose token was revoked."""
         while True:
-            found = await self._store.read(queries.held_by, device_id, limit=TAKE_BACK_MAX_JOBS)
-            if not found:
+            jobs = await self._store.read(queries.held_by, device_id, limit=TAKE_BACK_MAX_JOBS)
+            if not jobs:
                 return
-            for job in found:
+            for job in jobs:
                 await self._store.write(
                     self._take_back, self._moment(), job.id, job.attempts, REVOKED
                 )
@@ -529,7 +524,7 @@ def waiting(
     currency: Currency = Currency.CREDIT,
     price_held: int | None = None,
 ) -> JobRow:
-    """Return a job as it is put up; its price is held in credits where nothing else is said."""
+    """Return a new job's row; by default its price is held in credits."""
     return JobRow(
         id=job_id,
         user_id=user_id,
@@ -555,6 +550,14 @@ def waiting(
             len(text.encode()) for text in (new.title, new.description, new.requirements)
         ),
     )
+
+
+async def _create(
+    tx: Transaction, job: JobRow, transfer_id: str, bounds: Bounds, receipt: Receipt[str] | None
+) -> None:
+    if receipt is not None:
+        await receipt.keep(tx, job.id)
+    await put_up(tx, [(job, transfer_id)], bounds)
 
 
 async def put_up(tx: Transaction, jobs: Sequence[tuple[JobRow, str]], bounds: Bounds) -> None:
@@ -590,8 +593,8 @@ async def _find(tx: Transaction, user_id: str, job_id: str) -> Owned:
 
 
 async def _accept(tx: Transaction, device_id: str, job_id: str, *, now: int) -> JobRow:
-    # A token may be revoked after it was shown: then whoever revokes takes the device's jobs back,
-    # and must not miss one that begins.
+    # The token may be revoked while this request is under way. Revoking takes the device's jobs
+    # back and must not miss one that begins, so both lock the device.
     await device_queries.lock(tx, device_id)
     if await device_queries.is_revoked(tx, device_id):
         raise MarketError(Code.WORKER_UNAUTHORIZED)
@@ -610,7 +613,7 @@ async def _accept(tx: Transaction, device_id: str, job_id: str, *, now: int) -> 
 
 
 def _is_of(job: JobRow, attempt: int | None) -> bool:
-    """Say whether a job is in its very attempt that somebody means; None means any."""
+    """Say whether a job is in this attempt; None means any."""
     return attempt is None or job.attempts == attempt
 
 

@@ -1,9 +1,8 @@
-"""What leaves the service is written down by the transaction that causes it, and leaves after that.
+"""What the service sends is stored by the transaction that causes it, and sent after that commits.
 
 So nothing is sent that did not happen, and nothing that happened goes unsent, whatever dies in
-between. What leaves may leave twice when a daemon is killed between sending and noting it, and no
-more often than that: whoever sends something takes it in hand first, for a while. It is sealed as
-long as it waits.
+between. An item is claimed for a while before it is sent: it is sent twice only if a daemon is
+killed between sending it and deleting it. It is sealed as long as it waits.
 """
 
 import asyncio
@@ -105,7 +104,7 @@ class Outbox:
         self._news.clear()
 
     async def free_all(self) -> None:
-        """Let go of what an earlier daemon had in hand, where there is no other.
+        """Release what an earlier daemon had claimed, where there is no other.
 
         Raises:
             StoreError: nothing was done.
@@ -113,7 +112,7 @@ class Outbox:
         await self._store.write(queries.free_all, self._channel, self._now())
 
     async def tidy(self) -> None:
-        """Count what waits, and give up what nobody wants any more and what is too much.
+        """Count what waits, and give up what has expired and what is too much.
 
         Raises:
             StoreError: nothing was done.
@@ -142,7 +141,7 @@ class Outbox:
         )
 
     async def claim(self, row: OutboxRow) -> Item | None:
-        """Take something in hand; None when somebody was faster, or it cannot be read any more.
+        """Claim an item; None when another sender has it, or it cannot be unsealed any more.
 
         Raises:
             StoreError: nothing was done.
@@ -166,7 +165,7 @@ class Outbox:
         return self._sealing.open(row.sealed_payload)
 
     async def done(self, item: Item) -> None:
-        """Forget something that has left, or is given up.
+        """Delete an item that was sent, or is given up.
 
         Raises:
             StoreError: nothing was done.
@@ -174,10 +173,10 @@ class Outbox:
         await self._store.write(queries.delete, item.row.id)
 
     async def put_off(self, item: Item) -> int | None:
-        """Let something go that failed; it is tried again later, each time after a longer pause.
+        """Release an item that failed; it is tried again later, each time after a longer pause.
 
         Returns:
-            The seconds until then; None when nobody would want it any more, so that it is given up.
+            The seconds until then; None when it would have expired by then, so that it is given up.
 
         Raises:
             StoreError: nothing was done.
@@ -193,7 +192,7 @@ class Outbox:
         return pause
 
     async def put_back(self, item: Item) -> None:
-        """Let something go that was not tried after all.
+        """Release an item that was not tried after all.
 
         Raises:
             StoreError: nothing was done.

@@ -26,7 +26,7 @@ WINDOW_SECONDS = 15 * 60
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A secret that was made: its hash, whose it is, what it is good for, and its e-mail."""
+    """A new secret: its hash, whose it is, what it is good for, and its e-mail."""
 
     token_hash: str
     user_id: str
@@ -52,7 +52,7 @@ class Proofs:
         self._emails = Throttle(EMAILS_PER_WINDOW, WINDOW_SECONDS, context.now)
 
     def count(self, key: str) -> None:
-        """Count an e-mail that somebody causes.
+        """Count an e-mail against the bound of its user or address.
 
         Args:
             key: the user, or the address, that it is counted by.
@@ -80,7 +80,7 @@ class Proofs:
         return self._proof(user_id, "reset", secret, message, RESET_SECONDS)
 
     def wake(self) -> None:
-        """Have the e-mails of proofs that were kept sent at once."""
+        """Send the e-mails of stored proofs at once."""
         self._outbox.wake()
 
     def _proof(
@@ -114,5 +114,5 @@ async def keep(tx: Transaction, proof: Proof) -> None:
 
 
 def hashed(secret: str) -> str:
-    """Return what is kept of a secret."""
+    """Return the hash that is stored of a secret."""
     return hashlib.sha256(secret.encode()).hexdigest()

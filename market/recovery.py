@@ -1,8 +1,8 @@
-"""Proofs by mail: that an address is read by its owner, and that a forgotten password was theirs.
+"""Proofs by e-mail: that an address is read by its owner, and that a forgotten password was theirs.
 
-A secret goes out by mail, only its hash is kept, it works once and for a while. Who has forgotten a
-password is answered at once, and the same whether or not the address is known: all that is done
-before is to write the request down. `run` looks later whose address it is.
+A secret goes out by e-mail, only its hash is kept, it works once and for a while. A request for a
+forgotten password gets the same reply at once, whether or not the address is known: until then it
+is only written to the store. `run` looks up later whose address it is.
 """
 
 import hashlib
@@ -45,8 +45,8 @@ class Recovery:
         passwords: hashes new ones.
         proofs: makes the secrets, and their e-mails.
         requests: where requests wait whose address is still to be looked up.
-        accounts: is told whose failed logins are forgotten.
-        limits: how often somebody may fail.
+        accounts: forgets the failed logins of users who prove their address.
+        limits: how often a client may fail.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Recovery:
         await self._store.write(_verify, hashed(secret), self._now())
 
     async def forgot(self, email: str) -> None:
-        """Have an e-mail sent to an address, if anybody has it; answers before that is known.
+        """Send an e-mail to an address, if a user has it; returns before that is known.
 
         Raises:
             MarketError: `too_many_attempts`.
@@ -104,10 +104,10 @@ class Recovery:
         self._requests.wake()
 
     async def reset(self, secret: str, password: str, *, client: str = "") -> None:
-        """Replace the password of whoever the secret was sent to; all their login sessions end.
+        """Replace the password of the user the secret was sent to; all their login sessions end.
 
         Args:
-            secret: from the letter.
+            secret: from the e-mail.
             password: the new one.
             client: the network that they are counted by.
 
@@ -123,7 +123,7 @@ class Recovery:
         self._accounts.forgive(email)
 
     async def run(self) -> None:
-        """Answer what `forgot` was asked, until cancelled."""
+        """Send what `forgot` was asked for, until cancelled."""
         while True:
             try:
                 await self._requests.tidy()
@@ -159,7 +159,7 @@ async def _renew(tx: Transaction, proof: Proof) -> None:
 
 
 async def _answer(tx: Transaction, request: OutboxRow, proof: Proof | None) -> None:
-    """Keep the proof that was asked for, unless another daemon was faster."""
+    """Keep the requested proof, unless another daemon has answered the request."""
     if await outbox_queries.delete(tx, request.id) and proof is not None:
         await _renew(tx, proof)
 

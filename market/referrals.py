@@ -1,20 +1,19 @@
 """Referrals: a code per user, and a bonus for both when another applies it.
 
-A bonus is money for an account, and accounts are free. So a referrer is paid for so many a day, and
-all together are; and where mail goes out, whoever came must have confirmed their address. What is
-not paid at once is pending, and `pay_due` pays it when its time has come.
+A bonus is money for an account, and accounts are free. So bonuses are bounded per day, for each
+referrer and in all; and where e-mails go out, the newcomer must have confirmed their address. A
+bonus that is not paid at once is pending, and `pay_due` pays it as soon as it may be.
 """
 
 import logging
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from market import idempotency, ledger
+from market import ledger
 from market.context import Context
 from market.errors import Code, MarketError
-from market.idempotency import Remember, forget
+from market.idempotency import Receipt
 from market.ledger import Movement, Transfer, TransferKind
 from market.money import Currency
 from market.throttle import Throttle
@@ -33,7 +32,7 @@ ATTEMPTS = 5
 CHAIN_MAX = 100
 # Each payment is a transaction that every other application waits for.
 PAY_MAX_REFERRALS = 20
-# Nobody types so many wrong codes in a quarter of an hour; each is asked about under a lock.
+# More than a person types in a quarter of an hour; each wrong code is looked up under a lock.
 FAILURES_MAX = 100
 FAILURES_SECONDS = 15 * 60
 FAILURES = frozenset(
@@ -53,10 +52,11 @@ _logger = logging.getLogger("referrals")
 
 @dataclass(frozen=True, slots=True)
 class Rewards:
-    """What a referral earns, in micro-credits: whoever's code it is, and whoever came by it.
+    """What a referral earns, in micro-credits: the owner of the code, and the newcomer.
 
-    With `needs_verified`, once the latter has confirmed their address. In a UTC day, a referrer is
-    paid for `per_referrer_daily` at most, and all together are paid `total_daily`; 0 for no bound.
+    With `needs_verified`, it is paid once the newcomer has confirmed their address. In a UTC day,
+    a referrer is paid for `per_referrer_daily` at most, and all together are paid `total_daily`; 0
+    for no bound.
     """
 
     referrer: int
@@ -106,7 +106,7 @@ class Referrals:
         self._failures = Throttle(FAILURES_MAX, FAILURES_SECONDS, context.now)
 
     async def standing(self, user_id: str) -> Standing:
-        """Return a user's code, made when it is first asked for, and what came of it."""
+        """Return a user's code, made at the first call, and what came of it."""
         for _ in range(ATTEMPTS - 1):
             try:
                 return await self._store.write(_standing, user_id, _new_code())
@@ -116,11 +116,11 @@ class Referrals:
         return await self._store.write(_standing, user_id, _new_code())
 
     async def apply(
-        self, user_id: str, text: str, remember: Callable[[Applied], Remember | None] = forget
+        self, user_id: str, text: str, receipt: Receipt[Applied] | None = None
     ) -> Applied:
         """Apply another user's code, and return the caller's bonus.
 
-        When it is paid is told as of just before: of many at once, the last may be paid later.
+        When it is paid is a forecast: of many applications at once, the last may be paid later.
 
         Raises:
             MarketError: `invalid_field`, `referral_code_not_found`, `own_referral_code`,
@@ -132,16 +132,8 @@ class Referrals:
         with self._failures.attempt(user_id, FAILURES):
             payment = await self._store.read(_outlook, user_id, code, self.rewards, now)
             applied = Applied(self.rewards.referred, payment)
-            await idempotency.write(
-                self._store,
-                remember(applied),
-                refer,
-                user_id,
-                code,
-                rewards=self.rewards,
-                transfer_id=self._identifiers.new(),
-                now=now,
-            )
+            application = _Application(user_id, code, applied, self._identifiers.new(), now)
+            await self._store.write(_apply, application, self.rewards, receipt)
         return applied
 
     async def pay_due(self) -> int:
@@ -209,6 +201,27 @@ async def refer(
         await _pay(tx, referral, transfer_id, now)
 
 
+@dataclass(frozen=True, slots=True)
+class _Application:
+    """A code that a user applies, the reply to it, and the transfer that may pay the bonus."""
+
+    user_id: str
+    code: str
+    applied: Applied
+    transfer_id: str
+    now: int
+
+
+async def _apply(
+    tx: Transaction, new: _Application, rewards: Rewards, receipt: Receipt[Applied] | None
+) -> None:
+    if receipt is not None:
+        await receipt.keep(tx, new.applied)
+    await refer(
+        tx, new.user_id, new.code, rewards=rewards, transfer_id=new.transfer_id, now=new.now
+    )
+
+
 async def _outlook(tx: Transaction, user_id: str, code: str, rewards: Rewards, now: int) -> Payment:
     """Return when the bonus of an application would be paid, if it is not refused."""
     referrer = await queries.owner_of(tx, code) or ""
@@ -217,7 +230,7 @@ async def _outlook(tx: Transaction, user_id: str, code: str, rewards: Rewards, n
 
 
 async def _payment(tx: Transaction, referral: ReferralRow, rewards: Rewards, now: int) -> Payment:
-    """Return when a referral may be paid, as far as is known now."""
+    """Return when a referral may be paid, as things stand."""
     if rewards.needs_verified and not await queries.is_verified(tx, referral.user_id):
         return Payment.ONCE_VERIFIED
     today = now - now % DAY_SECONDS
@@ -260,7 +273,7 @@ async def _pay_pending(
 
 
 async def _pay(tx: Transaction, referral: ReferralRow, transfer_id: str, now: int) -> bool:
-    """Pay both, for whoever has locked the account that it comes from; False when they were."""
+    """Pay both users, from the account that the caller has locked; False when they were paid."""
     if not await queries.mark_paid(tx, referral.user_id, now):
         return False
     house = ledger.rewards(Currency.CREDIT)

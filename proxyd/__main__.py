@@ -1,7 +1,7 @@
-"""The command line: what can be asked for. How it is done stands in `commands`.
+"""The command line: its commands and options. What they do stands in `cli.commands`.
 
-Whoever wants the version or some help waits for neither a server nor a database driver: what a
-command needs is imported once it is known which one it is.
+A command's imports happen once it is known which one it is, so that `--version` and `--help` wait
+for neither a server nor a database driver.
 """
 
 import argparse

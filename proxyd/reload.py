@@ -17,16 +17,17 @@ _logger = logging.getLogger("reload")
 
 
 def reload(daemon: Daemon, path: Path | None) -> None:
-    """Read the settings and the certificate again; wrong ones are told, and the old ones stay.
+    """Read the settings and the certificate again; if either is wrong, log why and change nothing.
 
     Args:
         daemon: what runs.
         path: the settings' file, as at the start.
     """
     try:
-        wanted = load(path, os.environ)
-        changed = tuple(_differences(daemon.settings, wanted))
-        daemon.reload(_with(daemon.settings, wanted, reloadable().intersection(changed)))
+        settings = load(path, os.environ)
+        changed = frozenset(_differences(daemon.settings, settings))
+        live = changed & reloadable()
+        daemon.reload(_with(daemon.settings, settings, live))
     except SettingsError as error:
         _logger.error("not reloaded, the old settings stay: %s", "; ".join(error.problems))
         return
@@ -34,15 +35,10 @@ def reload(daemon: Daemon, path: Path | None) -> None:
         _logger.error("not reloaded, the old settings stay: %s", error)
         return
     logs.set_up(daemon.settings.log.level, daemon.settings.log.format)
-    done = sorted(reloadable().intersection(changed))
-    _logger.info("reloaded: %s", ", ".join([*done, "the certificate"] if _tls(daemon) else done))
-    waiting = sorted(set(changed) - reloadable())
-    if waiting:
+    done = [*sorted(live), *(["the certificate"] if daemon.listeners.tls is not None else [])]
+    _logger.info("reloaded: %s", ", ".join(done))
+    if waiting := sorted(changed - live):
         _logger.warning("these change with a restart only: %s", ", ".join(waiting))
-
-
-def _tls(daemon: Daemon) -> bool:
-    return daemon.listeners.tls is not None
 
 
 def _differences(old: Settings, new: Settings) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What each command of the command line does, and how it is told.
+"""What each command of the command line does, and what it prints.
 
 Each imports what it works with, so that none waits for what only another one needs: settings are
 checked without a database driver, and only `serve` loads the servers.
@@ -86,14 +86,14 @@ def _create_user(settings: Settings, options: Namespace) -> int:
     from proxyd.cli import bookkeeping
     from proxyd.loop import runner
 
-    said = bookkeeping.create_user(
+    work = bookkeeping.create_user(
         settings,
         email=options.email,
         username=options.username,
         password=_password(from_stdin=options.password_stdin),
         amounts=_amounts(options),
     )
-    say(runner.run(said))
+    say(runner.run(work))
     return 0
 
 
@@ -121,10 +121,10 @@ def _deposit(settings: Settings, options: Namespace) -> int:
     from proxyd.cli import bookkeeping
     from proxyd.loop import runner
 
-    said = bookkeeping.deposit(
+    work = bookkeeping.deposit(
         settings, email=options.email, amounts=_amounts(options), reference=options.reference
     )
-    say(runner.run(said))
+    say(runner.run(work))
     return 0
 
 
@@ -132,8 +132,8 @@ def _audit(settings: Settings, _options: Namespace) -> int:
     from proxyd.cli import bookkeeping
     from proxyd.loop import runner
 
-    agrees, said = runner.run(bookkeeping.audit(settings))
-    say(said)
+    agrees, report = runner.run(bookkeeping.audit(settings))
+    say(report)
     return 0 if agrees else FAILED
 
 
@@ -147,7 +147,7 @@ def _backup(settings: Settings, options: Namespace) -> int:
 
 
 def _config_check(settings: Settings, options: Namespace) -> int:
-    """Say that the settings are right; whoever gets here has read them without a mistake."""
+    """Say that the settings are right: a mistake would have been reported when they were read."""
     from proxyd.ops.signing_key import exposed_files
 
     for warning in exposed_files(settings):

@@ -1,4 +1,4 @@
-"""The demonstration: a funded account and a session, for whoever tries the program."""
+"""The demonstration: a funded account and a session, to try the program with."""
 
 from decimal import Decimal
 from ipaddress import ip_address
@@ -81,7 +81,7 @@ async def prepare(daemon: Daemon) -> str:
 
 
 async def _account(daemon: Daemon) -> tuple[str, str]:
-    """Log in, as somebody who is made at the first start; no e-mail goes to an invented address."""
+    """Log in as the demonstration's user, made at the first start without an e-mail to them."""
     try:
         login = await daemon.market.accounts.login(email=EMAIL, password=PASSWORD)
     except MarketError as error:

@@ -10,7 +10,7 @@ from market.allowlist import canonical
 from market.bandwidth import Bandwidth, Purchase, Session
 from market.bounds import Bounds
 from market.errors import Code, MarketError
-from market.idempotency import Once, Remember, Replayed, Seal
+from market.idempotency import KeyedRequest, Receipt, Replayed, Seal
 from market.leases import Usage
 from market.money import GB
 from market.states import SessionStatus
@@ -175,19 +175,15 @@ async def test_a_purchase_that_is_repeated_is_answered_although_its_address_is_t
     market: Market,
 ) -> None:
     user = await market.person("100")
-    seal = Seal(b"k" * 40)
-
-    def remember(purchase: Purchase) -> Remember:
-        once = Once(user, "key", "hash", seal, market.clock.seconds())
-        return Remember(once, f"port {purchase.passwordless_port}".encode)
-
+    request = KeyedRequest(user, "key", "hash", Seal(b"k" * 40), market.clock.seconds())
+    receipt = Receipt(request, lambda purchase: f"port {purchase.passwordless_port}".encode())
     await buy(market, HERE)
     await market.bandwidth.buy(
-        user, quota_bytes=GB, price_per_gb=None, allow_ips=[HERE], remember=remember
+        user, quota_bytes=GB, price_per_gb=None, allow_ips=[HERE], receipt=receipt
     )
     with pytest.raises(Replayed) as replayed:
         await market.bandwidth.buy(
-            user, quota_bytes=GB, price_per_gb=None, allow_ips=[HERE], remember=remember
+            user, quota_bytes=GB, price_per_gb=None, allow_ips=[HERE], receipt=receipt
         )
     assert replayed.value.answer == f"port {SECOND}".encode()
     assert len(await listed(market, user)) == 1

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 from support.books import refusal
 from support.market import Market
+from support.process import ROOT
 from support.statements import counted
 from support.waiting import until
 
 from market import devices as devices_module
-from market.devices import Devices, Report
+from market.assistant.languages import LANGUAGES
+from market.assistant.phrases import phrase
+from market.devices import ONLINE_SECONDS, Devices, Report
 from market.errors import Code, MarketError
 from storage import devices as queries
 from storage.devices import DeviceRow
@@ -20,6 +23,12 @@ from storage.errors import UnavailableError
 from storage.store import Store, Transaction
 
 Call = Callable[..., Awaitable[Any]]
+
+
+def test_what_people_read_of_being_online_is_what_holds() -> None:
+    for language in LANGUAGES:
+        assert f"{ONLINE_SECONDS}" in phrase(language, "devices_help"), language
+    assert f"for {ONLINE_SECONDS} seconds after each" in (ROOT / "docs" / "jobs.md").read_text()
 
 
 async def made(market: Market, user: str, name: str = "rig") -> str:

@@ -1,0 +1,30 @@
+"""The marketplace that the daemon and these tests build by the same code."""
+
+from dataclasses import replace
+
+from support.market import RULES, Market
+
+from market.bounds import Bounds
+from storage.store import Store
+
+
+async def test_other_bounds_reach_every_service_that_has_some(market: Market) -> None:
+    bounds = Bounds(sessions=1, devices=2, jobs=3)
+    assert bounds != RULES.bounds
+    market.change_bounds(bounds)
+    services = [each for each in vars(market).values() if hasattr(each, "bounds")]
+    assert len(services) == 3
+    assert all(service.bounds is bounds for service in services)
+
+
+async def test_what_is_set_aside_is_the_same_but_for_the_store(market: Market) -> None:
+    context = market.context.set_aside()
+    assert context.store is market.store.set_aside()
+    assert replace(context, store=market.store) == market.context
+
+
+async def test_services_share_one_store_and_one_clock(market: Market, store: Store) -> None:
+    services = [each for each in vars(market).values() if hasattr(each, "_store")]
+    assert {id(each._store) for each in services} == {id(store)}
+    clocks = [each._now for each in services if hasattr(each, "_now")]
+    assert all(clock == market.clock.seconds for clock in clocks)

@@ -1,0 +1,117 @@
+"""Every setting that is marked as reloadable has its effect at SIGHUP, and no other one has."""
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.process import ROOT
+from support.service import TEST_SETTINGS, Service
+
+from config.settings import LimitSettings, reloadable
+from proxyd.daemon import Daemon
+from proxyd.reload import reload
+
+# What each setting ends up in while the daemon runs.
+EFFECTS: dict[str, Callable[[Daemon], Any]] = {
+    "log.level": lambda _: logging.getLogger().level,
+    "log.format": lambda _: {type(each.formatter) for each in logging.getLogger().handlers},
+    "limits.handshake_seconds": lambda daemon: daemon.gateway._handshakes.seconds,
+    "limits.dial_seconds": lambda daemon: daemon.gateway._dialer.deadlines.seconds,
+    "limits.idle_seconds": lambda daemon: daemon.gateway.limits.idle_seconds,
+    "limits.drain_seconds": lambda daemon: daemon.settings.limits.drain_seconds,
+    "limits.connections_per_session": lambda daemon: daemon.meter.connections_per_session,
+    "limits.session_datagrams_per_second": lambda daemon: daemon.gateway._shared.datagrams.allows,
+    "limits.connections_per_address": lambda daemon: daemon.gateway.limits.connections_per_address,
+    "limits.connections_total": lambda daemon: daemon.gateway.limits.connections_total,
+    "limits.dials_waiting": lambda daemon: daemon.gateway._shared.dials.most,
+    "limits.requests_per_second": lambda daemon: daemon.http._limits.requests_per_second,
+    "limits.requests_per_second_of_user": (
+        lambda daemon: daemon.http._limits.requests_per_second_of_user
+    ),
+    "limits.api_connections_per_network": (
+        lambda daemon: daemon.http._limits.connections_per_network
+    ),
+    "limits.api_connections_total": lambda daemon: daemon.http._limits.connections,
+    "limits.api_bytes_per_network": lambda daemon: daemon.http._limits.memory_per_network,
+    "limits.api_bytes_total": lambda daemon: daemon.http._limits.memory,
+    "limits.api_stall_seconds": lambda daemon: daemon.http._limits.stall_seconds,
+    "limits.sessions_per_user": lambda daemon: daemon.market.bandwidth.bounds.sessions,
+    "limits.addresses_per_user": lambda daemon: daemon.market.bandwidth.bounds.addresses,
+    "limits.jobs_per_user": lambda daemon: daemon.market.jobs.bounds.jobs,
+    "limits.free_jobs_per_user": lambda daemon: daemon.market.jobs.bounds.free_jobs,
+    "limits.job_bytes_per_user": lambda daemon: daemon.market.jobs.bounds.job_bytes,
+    "limits.devices_per_user": lambda daemon: daemon.market.devices.bounds.devices,
+}
+# Values that no setting has from the start, and that every machine can afford.
+VALUES: dict[str, Any] = {"log.level": "error", "log.format": "json"}
+BYTES = 7 * 1024 * 1024
+
+
+@pytest.fixture
+def root_logger() -> Iterator[None]:
+    """Put back what a reload changes of logging."""
+    root = logging.getLogger()
+    handlers, root.handlers = root.handlers, []
+    levels = {name: logging.getLogger(name).level for name in ("root", "asyncio", "aiosqlite")}
+    yield
+    root.handlers = handlers
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+
+
+def value_of(name: str) -> Any:
+    return VALUES.get(name, BYTES if "_bytes_" in name else 7)
+
+
+def written(path: Path, name: str) -> Path:
+    """Write a settings file with the limits that tests start with, but for one setting."""
+    section, _, key = name.partition(".")
+    sections = {"limits": dict(TEST_SETTINGS["limits"]), "log": {}}
+    sections.setdefault(section, {})[key] = value_of(name)
+    lines = []
+    for each, values in sections.items():
+        lines += [f"[{each}]", *(f"{key} = {value!r}" for key, value in values.items())]
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.mark.usefixtures("root_logger")
+async def test_every_reloadable_setting_changes_what_runs(service: Service, tmp_path: Path) -> None:
+    daemon, path = service.daemon, tmp_path / "proxyd.toml"
+    assert set(EFFECTS) == reloadable()
+    for name, effect in EFFECTS.items():
+        before = effect(daemon)
+        reload(daemon, written(path, name))
+        assert effect(daemon) != before, name
+
+
+async def test_every_other_setting_waits_for_a_restart(
+    service: Service,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("proxyd.ops.logs.set_up", lambda *_: None)  # it would take caplog's handler
+    settings, path = service.daemon.settings, tmp_path / "proxyd.toml"
+    others = ["session_bytes_per_second", "login_failures_per_email", "registrations_per_hour"]
+    for name in others:
+        assert f"limits.{name}" not in reloadable()
+        reload(service.daemon, written(path, f"limits.{name}"))
+        assert service.daemon.settings == settings
+        assert "these change with a restart only: " in caplog.text
+        assert f"limits.{name}" in caplog.text
+
+
+def test_the_operator_s_page_names_exactly_the_limits_that_are_reloadable() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    [section] = re.findall(r"^## Reload\n(.*?)^## ", page, re.MULTILINE | re.DOTALL)
+    words = set(re.findall(r"`([a-z_*.]+)`", section))
+    limits = {name.partition(".")[2] for name in reloadable() if name.startswith("limits.")}
+    assert {name for name in limits if not name.startswith("api_")} == words & set(
+        LimitSettings.__struct_fields__
+    )
+    assert {"api_", "log.*"} <= words
+    assert {name for name in LimitSettings.__struct_fields__ if name.startswith("api_")} <= limits

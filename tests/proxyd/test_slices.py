@@ -1,0 +1,92 @@
+"""Settings as each part wants them: units, and what one setting means in the light of another."""
+
+from decimal import Decimal
+
+import pytest
+from support.service import settings_for
+
+from config.settings import Settings
+from proxyd import slices
+from proxyd.limits import api_connections_total, connections_total
+
+DESCRIPTORS = 10_000
+
+
+def settings(**sections: object) -> Settings:
+    return settings_for("sqlite:///unused.db", **sections)
+
+
+def test_buyers_are_told_the_bound_ports_where_no_public_ones_are_set() -> None:
+    terms = slices.terms(settings(proxy={"host": "127.0.0.1"}), 1080, [1081, 1082])
+    assert (terms.public_host, terms.public_port) == ("127.0.0.1", 1080)
+    assert terms.passwordless_ports == (1081, 1082)
+
+
+def test_buyers_are_told_the_public_ports_and_for_a_0_the_bound_one() -> None:
+    public = {
+        "public_host": "proxy.example.com",
+        "public_port": 443,
+        "public_passwordless_ports": (444, 0),
+    }
+    terms = slices.terms(settings(proxy=public), 1080, [1081, 1082])
+    assert (terms.public_host, terms.public_port) == ("proxy.example.com", 443)
+    assert terms.passwordless_ports == (444, 1082)
+
+
+def test_money_is_in_millionths_and_times_in_seconds() -> None:
+    market = {"session_days": 2, "session_cost_floor_usd": Decimal("0.01")}
+    terms = slices.terms(settings(market=market), 1080, [])
+    assert (terms.lifetime_seconds, terms.cost_floor) == (172_800, 10_000)
+    jobs = slices.job_terms(settings(market={"fee_percent": Decimal("2.5"), "job_waiting_days": 1}))
+    assert (jobs.fee, jobs.waiting_seconds) == (250, 86_400)
+
+
+@pytest.mark.parametrize(
+    ("verification", "host", "needs_verified"),
+    [
+        ("auto", "", False),
+        ("auto", "mail.example.com", True),
+        ("required", "", True),
+        ("none", "mail.example.com", False),
+    ],
+)
+def test_bonuses_wait_for_a_confirmed_address_where_e_mails_go_out(
+    verification: str, host: str, needs_verified: bool
+) -> None:
+    market, mail = {"referral_verification": verification}, {"host": host}
+    assert slices.rewards(settings(market=market, mail=mail)).needs_verified is needs_verified
+
+
+@pytest.mark.parametrize(
+    ("api", "url"),
+    [
+        ({}, "http://127.0.0.1:8080"),
+        ({"tls_cert": "a.pem", "tls_key": "b.pem"}, "https://127.0.0.1:8080"),
+        ({"base_url": "https://api.example.com/"}, "https://api.example.com"),
+        (
+            {"base_url": "https://api.example.com", "app_url": "https://example.com/"},
+            "https://example.com",
+        ),
+    ],
+)
+def test_links_lead_to_the_web_application_or_else_to_the_api(
+    api: dict[str, str], url: str
+) -> None:
+    assert slices.app_url(settings(api=api), 8080) == url
+
+
+def test_no_bound_on_connections_passes_what_the_descriptors_pay_for() -> None:
+    most, api_most = connections_total(0, DESCRIPTORS), api_connections_total(DESCRIPTORS)
+    for wanted, total, api_total in ((0, most, api_most), (3, 3, 3), (10**9, most, api_most)):
+        limits = {"connections_total": wanted, "api_connections_total": wanted}
+        both = settings(limits=limits)
+        assert slices.limits(both, DESCRIPTORS).connections_total == total
+        assert slices.api_limits(both, DESCRIPTORS).connections == api_total
+
+
+@pytest.mark.parametrize(
+    ("host", "is_address"), [("192.0.2.1", True), ("proxy.example.com", False)]
+)
+def test_a_public_host_may_be_an_address(host: str, is_address: bool) -> None:
+    address = slices.public_address(settings(proxy={"public_host": host}))
+    assert (address is not None) is is_address
