@@ -56,6 +56,7 @@ from market.tokens import Tokens
 from market.wallet import Wallet
 from proxyd import __version__
 from proxyd.acceptor import Acceptor
+from proxyd.egress.direct import DirectExit
 from proxyd.egress.own import OwnAddresses
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import DnsResolver
@@ -70,6 +71,7 @@ from proxyd.limits import (
     raise_descriptors,
 )
 from proxyd.loop import cancellation, clock
+from proxyd.loop.reactor import Reactor
 from proxyd.metering.lease_slices import Fence
 from proxyd.metering.meter import Meter
 from proxyd.metering.node import Node
@@ -251,11 +253,15 @@ class Daemon:
         self.resolver = DnsResolver(egress.nameservers, lookup_seconds=egress.lookup_seconds)
         self.own_addresses = OwnAddresses()
         self.access_log = access_log
+        policy, limits = _policy(settings, self.own_addresses), _limits(settings)
+        reactor = Reactor(asyncio.get_running_loop(), limits.pipes)
         self.gateway = Gateway(
+            reactor,
             self.meter,
+            DirectExit(reactor, self.resolver, policy, limits.dial_seconds, limits.racers),
             self.resolver,
-            _policy(settings, self.own_addresses),
-            _limits(settings),
+            policy,
+            limits,
             _public_address(settings),
             self.access_log.put if self.access_log is not None else None,
         )

@@ -5,21 +5,19 @@ bytes are spliced through a pipe and never reach this process (splice(2)). What 
 take waits, in memory or in the pipe, and nothing more is read meanwhile.
 """
 
-import asyncio
 import errno
 import os
 import socket
 from contextlib import suppress
-from typing import Protocol
+from typing import Protocol, final
 
-from proxyd.loop.poller import GONE, HUNG_UP, URGENT, Poller
-from proxyd.loop.turns import Turns
+from proxyd.loop.pipes import WIDE_PIPE_BYTES, Pipe
+from proxyd.loop.poller import GONE, HUNG_UP, URGENT
+from proxyd.loop.reactor import BUFFER_BYTES, Reactor
 from proxyd.metering.meter import LiveSession
 from proxyd.relay.closing import unsent
 from proxyd.relay.path import fit_to_path
-from proxyd.relay.pipes import WIDE_PIPE_BYTES, Pipe, PipePool
 
-BUFFER_BYTES = 64 * 1024
 READS_PER_TURN = 4
 SPLICES_PER_TURN = 8
 SPLICE_FROM_BYTES = 16 * 1024
@@ -30,20 +28,6 @@ UNLIMITED = 1 << 62
 
 _SPLICE_FLAGS = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
 _NOT_SPLICEABLE = (errno.EINVAL, errno.ENOSYS, errno.EPERM)
-
-
-class Way:
-    """What all half-pipes of a loop share: its poller, turns, memory to read into, pipes."""
-
-    __slots__ = ("buffer", "loop", "pipes", "poller", "turns", "view")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, poller: Poller, pipes: PipePool) -> None:
-        self.loop = loop
-        self.poller = poller
-        self.pipes = pipes
-        self.turns = Turns(loop)
-        self.buffer = bytearray(BUFFER_BYTES)
-        self.view = memoryview(self.buffer)
 
 
 class Owner(Protocol):
@@ -68,6 +52,7 @@ class Owner(Protocol):
         """Say whether writing to a side has shown that it reset the connection."""
 
 
+@final
 class HalfPipe:
     """From a source to a sink.
 
@@ -85,6 +70,7 @@ class HalfPipe:
         "_owner",
         "_pending",
         "_pipe",
+        "_reactor",
         "_scheduled",
         "_session",
         "_short_sink",
@@ -95,7 +81,6 @@ class HalfPipe:
         "_unread",
         "_urgent",
         "_watches_writes",
-        "_way",
         "announced",
         "delivered",
         "ended",
@@ -106,13 +91,13 @@ class HalfPipe:
     def __init__(
         self,
         owner: Owner,
-        way: Way,
+        reactor: Reactor,
         source: socket.socket,
         sink: socket.socket,
         session: LiveSession,
     ) -> None:
         self._owner = owner
-        self._way = way
+        self._reactor = reactor
         self._source = source
         self._sink = sink
         self._session = session
@@ -208,7 +193,7 @@ class HalfPipe:
         self._pending = b""
         if self._pipe is not None:
             waiting = self._pipe.fill
-            self._way.pipes.give(self._pipe)
+            self._reactor.pipes.give(self._pipe)
             self._pipe = None
         self._session.give_back(waiting)
 
@@ -234,7 +219,7 @@ class HalfPipe:
     def _resume(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._way.turns.add(self)
+            self._reactor.turns.add(self)
 
     def _move(self) -> bool:
         """Read once and write on; False when there is nothing more to do for now."""
@@ -260,7 +245,7 @@ class HalfPipe:
     def _read(self, most: int) -> bool:
         try:
             if self._bulk:
-                pipe = self._way.pipes.take(wide=self._short_sink)
+                pipe = self._reactor.pipes.take(wide=self._short_sink)
                 if pipe is not None:
                     return self._splice(pipe, most)
             return self._copy(most)
@@ -273,7 +258,7 @@ class HalfPipe:
     def _copy(self, most: int) -> bool:
         """Read into the buffer and write on; False when the source has no more for now."""
         want = min(most, BUFFER_BYTES)
-        size = self._source.recv_into(self._way.buffer, want)
+        size = self._source.recv_into(self._reactor.buffer, want)
         if size == 0:
             self._end()
             return False
@@ -282,7 +267,7 @@ class HalfPipe:
         self._bulk = size >= SPLICE_FROM_BYTES and self._spliceable
         self._left -= size
         self._session.take(size, self)
-        return self._write(self._way.view[:size]) and self._unread
+        return self._write(self._reactor.view[:size]) and self._unread
 
     def _copy_early(self, allowance: int) -> bool:
         size = min(allowance, len(self._early))
@@ -293,7 +278,7 @@ class HalfPipe:
 
     def _splice(self, pipe: Pipe, most: int) -> bool:
         """Move bytes through an empty pipe; False when there is nothing more to do for now."""
-        source, pipes = self._source.fileno(), self._way.pipes
+        source, pipes = self._source.fileno(), self._reactor.pipes
         want = min(most, WIDE_PIPE_BYTES)
         try:
             size = os.splice(source, pipe.write_fd, want, flags=_SPLICE_FLAGS)
@@ -321,7 +306,7 @@ class HalfPipe:
     def _swallow(self) -> bool:
         """Read and drop what may not follow; unpaid, and only so much of it."""
         try:
-            size = self._source.recv_into(self._way.buffer)
+            size = self._source.recv_into(self._reactor.buffer)
         except (BlockingIOError, InterruptedError):
             self._unread = False
             return False
@@ -386,7 +371,7 @@ class HalfPipe:
             pipe.fill -= sent
             if pipe.fill == 0:
                 self._pipe = None
-                self._way.pipes.give(pipe)
+                self._reactor.pipes.give(pipe)
                 self._count(sent)
                 return not self._owner.is_closed
             self._count(sent)
@@ -394,12 +379,12 @@ class HalfPipe:
     def _watch_writes(self) -> None:
         if not self._watches_writes:
             self._watches_writes = True
-            self._way.poller.watch_writes(self._sink.fileno())
+            self._reactor.poller.watch_writes(self._sink.fileno())
 
     def _count(self, sent: int) -> None:
         if sent:
             self.delivered += sent
-            self._owner.active_at = self._way.loop.time()
+            self._owner.active_at = self._reactor.loop.time()
             self._session.deliver(sent, self)
 
     # --- ending --------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum, auto
 from ipaddress import IPv4Address, IPv6Address
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 Address = IPv4Address | IPv6Address
 
@@ -50,7 +50,8 @@ class Violation:
     reason: str
 
 
-Event = Authenticate | Identify | Connect | Associate | Violation
+Request = Connect | Associate
+Event = Authenticate | Identify | Request | Violation
 
 
 class Refusal(Enum):
@@ -73,6 +74,18 @@ class Failure(Enum):
     REFUSED = auto()
     TIMED_OUT = auto()
     COMMAND_NOT_SUPPORTED = auto()
+
+
+class Handover(NamedTuple):
+    """What a protocol leaves to the relay.
+
+    `early` is what the target gets first. At most `upload_limit` bytes of what the client sends may
+    follow it to this target; None: any number. Whatever a client sends beyond that is meant for
+    somebody else, and must be thrown away.
+    """
+
+    early: bytes
+    upload_limit: int | None
 
 
 class ServerProtocol(Protocol):
@@ -102,11 +115,5 @@ class ServerProtocol(Protocol):
     def fail(self, failure: Failure) -> None:
         """Tell the client why there is no connection; close it after what is to be sent."""
 
-    def trailing_data(self) -> bytes:
-        """Return the first bytes to relay to the target, once."""
-
-    def upload_limit(self) -> int | None:
-        """Return how many bytes may follow the `trailing_data` to this target; None: any number.
-
-        Whatever a client sends beyond that is meant for somebody else, and must be thrown away.
-        """
+    def hand_over(self) -> Handover:
+        """Return how the relay begins, once, after `succeed`."""

@@ -8,7 +8,7 @@ has for it, if it has one, and a `Violation`.
 
 from enum import Enum, IntEnum, auto
 from ipaddress import IPv4Address, IPv6Address
-from typing import Final
+from typing import Final, final
 
 from proxyd.wire.events import (
     Address,
@@ -17,6 +17,7 @@ from proxyd.wire.events import (
     Connect,
     Event,
     Failure,
+    Handover,
     Identify,
     Refusal,
     Violation,
@@ -93,6 +94,7 @@ class State(Enum):
     CLOSED = auto()
 
 
+@final
 class Socks5:
     """One client's negotiation; a `ServerProtocol`.
 
@@ -164,15 +166,11 @@ class Socks5:
         self._require(State.REQUEST_DECISION)
         self._refuse_request(REPLY_OF_FAILURE[failure])
 
-    def trailing_data(self) -> bytes:
-        """Return what the client sent after its request, once: the first bytes to relay."""
+    def hand_over(self) -> Handover:
+        """Return what the client sent after its request; all that follows is for its target."""
         self._require(State.ESTABLISHED)
-        data, self._buffer = self._buffer, b""
-        return data
-
-    def upload_limit(self) -> int | None:
-        """Return None: whatever the client sends is for its target."""
-        return None
+        early, self._buffer = self._buffer, b""
+        return Handover(early, upload_limit=None)
 
     def _read_methods(self) -> Event | None:
         buffer = self._buffer

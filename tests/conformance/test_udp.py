@@ -95,7 +95,7 @@ class Names:
         self.remembered: dict[str, list[Address]] = {}
         self.asked: list[str] = []
         self.may_answer = asyncio.Event()
-        service.daemon.gateway._shared.datagrams.resolver = self
+        service.daemon.gateway._for_connections.datagrams.resolver = self
 
     def cached(self, name: str) -> list[Address] | None:
         if name == "known-to-be-unknown":
@@ -829,7 +829,7 @@ async def test_a_session_has_so_many_datagrams_a_second_whatever_they_hold(
         _, bought = await buy(service)
         async with associated(service, bought) as first, associated(service, bought) as second:
             with peer() as target:
-                datagrams = service.daemon.gateway._shared.datagrams
+                datagrams = service.daemon.gateway._for_connections.datagrams
                 datagrams.allows.__self__._now = clock.steady
                 outer = await first.reaches(target, b"one of ten at once")
                 for _ in range(30):
@@ -857,7 +857,7 @@ async def test_the_number_of_datagrams_a_second_may_change_while_they_are_relaye
         with peer() as target:
             gateway = service.daemon.gateway
             gateway.change_limits(dataclasses.replace(gateway.limits, datagrams_per_second=1))
-            gateway._shared.datagrams.allows.__self__._now = clock.steady
+            gateway._for_connections.datagrams.allows.__self__._now = clock.steady
             for _ in range(30):
                 client.send(target.address, b"")
             await until(lambda: all_read(service), "the proxy has read them")

@@ -16,12 +16,11 @@ from support.waiting import until
 from market.leases import Grant
 from market.states import SessionStatus
 from proxyd.limits import raise_descriptors
-from proxyd.loop.poller import Poller
+from proxyd.loop.reactor import Reactor
 from proxyd.metering.meter import LiveSession
 from proxyd.relay import closing, halfpipe
 from proxyd.relay.closing import Closer
-from proxyd.relay.halfpipe import SWALLOW_MAX_BYTES, Way
-from proxyd.relay.pipes import PipePool
+from proxyd.relay.halfpipe import SWALLOW_MAX_BYTES
 from proxyd.relay.tcp import Relay
 
 QUOTA = 10**9
@@ -44,9 +43,9 @@ class Scene:
 
     def __init__(self, quota: int, pipes: int) -> None:
         self.loop = asyncio.get_running_loop()
-        self.poller = Poller(self.loop)
-        self.pipes = PipePool(pipes)
-        self.closer = Closer(self.loop, self.poller)
+        self.reactor = Reactor(self.loop, pipes)
+        self.pipes = self.reactor.pipes
+        self.closer = Closer(self.loop, self.reactor.poller)
         self.client, near = connected()
         self.target, far = connected()
         grant = Grant(
@@ -62,8 +61,7 @@ class Scene:
         self.exhausted = False
         self.session = LiveSession(grant, self._exhausted)
         self.closed = 0
-        self.way = Way(self.loop, self.poller, self.pipes)
-        self.relay = Relay(self.way, near, far, self.session, self.closer, self._closed)
+        self.relay = Relay(self.reactor, near, far, self.session, self.closer, self._closed)
         self.others: list[tuple[Relay, socket.socket, socket.socket]] = []
 
     def _exhausted(self, _: LiveSession) -> None:
@@ -80,7 +78,7 @@ class Scene:
         """Relay for the same session once more; return the client's socket and the target's."""
         client, near = connected()
         target, far = connected()
-        relay = Relay(self.way, near, far, self.session, self.closer, lambda: None)
+        relay = Relay(self.reactor, near, far, self.session, self.closer, lambda: None)
         self.others.append((relay, client, target))
         relay.start(early, None, client_unread=True, target_unread=True)
         return client, target
@@ -120,8 +118,7 @@ async def scene(quota: int = QUOTA, pipes: int = 4) -> AsyncIterator[Scene]:
         assert not made.session._in_transit
         made.client.close()
         made.target.close()
-        made.pipes.close()
-        made.poller.close()
+        made.reactor.close()
         assert made.pipes.lent == 0
         assert made.closed == 1
 
