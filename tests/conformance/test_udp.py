@@ -760,7 +760,7 @@ async def test_datagrams_in_both_directions_keep_it_from_being_idle(service: Ser
 
 async def test_a_peer_that_vanishes_is_noticed_by_the_kernel(service: Service) -> None:
     async with bought_association(service):
-        control = only_connection(service)._sock
+        control = only_connection(service).client.sock
         assert control.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert control.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
 
