@@ -230,13 +230,14 @@ class Gateway:
 
     def _welcome(self, port_index: int, sock: socket.socket, address: str) -> str:
         """Begin to serve a client, or return why not."""
-        total = self.connections + len(self.closer)
+        connected = self.connections
         network = counted_network(address)
         most = self.limits.connections_per_address
         full = crowded(network, most, self._per_network, self.closer.held)
         if full:
             self.counters.refused += 1
             return f"{full} has {self._per_network[full] + self.closer.held[full]} connections"
+        total = connected + len(self.closer)
         if total >= self.limits.connections_total and not self._shed(1):
             self.counters.refused += 1
             return f"{total} connections are open"
@@ -244,7 +245,8 @@ class Gateway:
         self.counters.accepted += 1
         number = self.counters.accepted
         client = Client(sock, address, network, port_index, number, self.loop.time())
-        self._empty.clear()
+        if not connected:
+            self._empty.clear()
         Handshake(self._for_handshakes, client).start()
         return ""
 

@@ -55,6 +55,7 @@ MOST_TELLING = (
     Failure.GENERAL,
 )
 
+_LEAST_TELLING = MOST_TELLING[-1]
 _logger = logging.getLogger("egress")
 _NONBLOCKING_STREAM = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
 
@@ -150,7 +151,7 @@ class Dial:
         self._lookup: asyncio.Task[list[Address]] | None = None
         self._attempts: dict[_Attempt, None] = {}
         self._waiting: list[Address] = []
-        self._failure = Failure.GENERAL
+        self._failure = _LEAST_TELLING
         self._port = port
         self._started_at = 0.0
 

@@ -8,7 +8,6 @@ take waits, in memory or in the pipe, and nothing more is read meanwhile.
 import errno
 import os
 import socket
-from contextlib import suppress
 from typing import Protocol, final
 
 from proxyd.loop.pipes import WIDE_PIPE_BYTES, Pipe
@@ -195,7 +194,8 @@ class HalfPipe:
             waiting = self._pipe.fill
             self._reactor.pipes.give(self._pipe)
             self._pipe = None
-        self._session.give_back(waiting)
+        if waiting:
+            self._session.give_back(waiting)
 
     def unsent(self) -> int:
         """Return how many delivered bytes have not left this machine."""
@@ -233,7 +233,15 @@ class HalfPipe:
             return False
         if self._early:
             return self._copy_early(allowance)
-        return self._read(min(allowance, self._left))
+        most = min(allowance, self._left)
+        try:
+            pipe = self._reactor.pipes.take(wide=self._short_sink) if self._bulk else None
+            return self._copy(most) if pipe is None else self._splice(pipe, most)
+        except (BlockingIOError, InterruptedError):
+            self._unread = self._hung_up = False
+        except OSError:
+            self._owner.broken(self._source)
+        return False
 
     def _wait(self) -> None:
         """Wait for bytes to take; a source that was reset meanwhile would have no more to say."""
@@ -241,19 +249,6 @@ class HalfPipe:
             self._owner.broken(self._source)
         else:
             self._session.wait(self._resume)
-
-    def _read(self, most: int) -> bool:
-        try:
-            if self._bulk:
-                pipe = self._reactor.pipes.take(wide=self._short_sink)
-                if pipe is not None:
-                    return self._splice(pipe, most)
-            return self._copy(most)
-        except (BlockingIOError, InterruptedError):
-            self._unread = self._hung_up = False
-        except OSError:
-            self._owner.broken(self._source)
-        return False
 
     def _copy(self, most: int) -> bool:
         """Read into the buffer and write on; False when the source has no more for now."""
@@ -396,9 +391,11 @@ class HalfPipe:
             return
         self.ended = True
         if not self._owner.is_last(self):
-            with suppress(OSError):  # the sink may be gone; its own half finds out
+            try:
                 self._sink.shutdown(socket.SHUT_WR)
                 self.announced = True
+            except OSError:
+                pass  # the sink may be gone; its own half finds out
         self._owner.half_ended()
 
     def _give_up(self, error: OSError) -> None:

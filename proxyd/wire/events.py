@@ -7,8 +7,10 @@ from typing import NamedTuple, Protocol
 
 Address = IPv4Address | IPv6Address
 
+# What every connection has is not frozen: that would make it three times as dear to make.
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Authenticate:
     """The client shows credentials; it waits for `accept_credentials` or `refuse_credentials`."""
 
@@ -21,7 +23,7 @@ class Identify:
     """The client shows no credentials: its address must do; it waits as after `Authenticate`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Connect:
     """The client wants a connection to a target; it waits for `succeed` or `fail`.
 
@@ -32,7 +34,7 @@ class Connect:
     port: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Associate:
     """The client wants its datagrams relayed; it waits for `succeed`, with where to, or `fail`.
 
