@@ -127,6 +127,8 @@ _CLOSED: Final = State.CLOSED
 _RESET: Final = How.RESET
 _AFTER_LAST_BYTES: Final = How.AFTER_LAST_BYTES
 _BY_TRANSFER: Final = How.BY_TRANSFER
+_ENDED: Final = Ending.ENDED
+_RESET_BY_PEER: Final = Ending.RESET
 
 
 @final
@@ -347,7 +349,7 @@ class ClientConnection:
     def _transfer_closed(self) -> None:
         """The transfer is over, by itself or because it was asked to end."""
         is_broken = self._transfer is not None and self._transfer.is_broken
-        ending = self._ending or (Ending.RESET if is_broken else Ending.ENDED)
+        ending = self._ending or (_RESET_BY_PEER if is_broken else _ENDED)
         self._close(ending, _BY_TRANSFER)
 
     def _close(self, ending: Ending, how: How) -> None:

@@ -8,7 +8,7 @@ take waits, in memory or in the pipe, and nothing more is read meanwhile.
 import errno
 import os
 import socket
-from typing import Protocol, final
+from typing import Final, Protocol, final
 
 from proxyd.loop.pipes import WIDE_PIPE_BYTES, Pipe
 from proxyd.loop.poller import GONE, HUNG_UP, URGENT
@@ -49,6 +49,34 @@ class Owner(Protocol):
 
     def was_reset(self, source: socket.socket) -> bool:
         """Say whether writing to a side has shown that it reset the connection."""
+
+
+@final
+class _Nobody:
+    """The owner of a half-pipe whose relay is closed: nothing happens there any more."""
+
+    is_closed = True
+    active_at = 0.0
+
+    def fail(self, error: Exception) -> None:
+        """See `Owner.fail`."""
+
+    def broken(self, source: socket.socket) -> None:
+        """See `Owner.broken`."""
+
+    def half_ended(self) -> None:
+        """See `Owner.half_ended`."""
+
+    def is_last(self, half: "HalfPipe") -> bool:  # noqa: ARG002 - as the protocol has it
+        """See `Owner.is_last`."""
+        return True
+
+    def was_reset(self, source: socket.socket) -> bool:  # noqa: ARG002 - as the protocol has it
+        """See `Owner.was_reset`."""
+        return False
+
+
+_NOBODY: Final = _Nobody()
 
 
 @final
@@ -95,7 +123,7 @@ class HalfPipe:
         sink: socket.socket,
         session: LiveSession,
     ) -> None:
-        self._owner = owner
+        self._owner: Owner = owner
         self._reactor = reactor
         self._source = source
         self._sink = sink
@@ -140,6 +168,13 @@ class HalfPipe:
             self._left = limit
         if early or unread:
             self._pump()
+
+    def leave(self) -> None:
+        """Forget the relay, which is closed: each would keep the other until a collection.
+
+        The collector's work grows with all connections that are open, and stops the loop.
+        """
+        self._owner = _NOBODY
 
     def source_ready(self, events: int) -> None:
         """The source has something to read, has ended, or is broken."""

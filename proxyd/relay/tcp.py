@@ -182,8 +182,9 @@ class Relay:
         if self.is_closed:
             return False
         self.is_closed = True
-        self._up.stop()
-        self._down.stop()
+        for half in (self._up, self._down):
+            half.stop()
+            half.leave()
         return True
 
 

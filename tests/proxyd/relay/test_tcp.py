@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import fcntl
+import gc
 import os
 import random
 import socket
@@ -354,3 +355,25 @@ async def test_a_mistake_cuts_the_relay_alone(
         await made.loop.sock_sendall(made.client, b"x")
         await until(lambda: made.closed == 1, "it is cut")
         assert "a relay failed and is cut" in caplog.text
+
+
+async def test_a_relay_that_is_over_leaves_nothing_to_the_collector() -> None:
+    def halves() -> int:
+        return sum(isinstance(each, halfpipe.HalfPipe) for each in gc.get_objects())
+
+    async with scene() as made:
+        gc.collect()
+        gc.disable()
+        try:
+            before = halves()
+            client, target = made.another(b"up")
+            assert await made.exactly(target, 2) == b"up"
+            for sock in (client, target):
+                sock.shutdown(socket.SHUT_WR)
+            await until(lambda: made.others[0][0].is_closed, "both ends are over")
+            made.others.clear()
+            assert halves() == before
+        finally:
+            gc.enable()
+        client.close()
+        target.close()
