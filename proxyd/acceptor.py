@@ -9,9 +9,9 @@ from collections.abc import Callable
 from proxyd.relay.closing import reset
 from proxyd.wire.hosts import unmapped
 
-ACCEPTS_PER_TURN = 64
-EXHAUSTED_PAUSE_SECONDS = 0.1
-REFUSALS_PAUSE_SECONDS = 1.0  # between lines that tell of them: a flood of clients is none of lines
+ACCEPTS_PER_TURN = 64  # a few milliseconds of work; a flood of clients must not stop the loop
+EXHAUSTED_PAUSE_SECONDS = 0.1  # instead of spinning: the listener stays readable
+REFUSALS_PAUSE_SECONDS = 1.0  # between log lines about them: a flood must not flood the log too
 
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -81,7 +81,7 @@ class Acceptor:
                 self._refuse(sock, reason)
 
     def _refuse(self, sock: socket.socket, reason: str) -> None:
-        """Turn a client away; whoever floods us does not flood the log too."""
+        """Reset a client that is not welcome, and log that now and then."""
         reset(sock)
         self._refused += 1
         now = self._loop.time()

@@ -27,8 +27,10 @@ from proxyd.relay.closing import Closer
 from proxyd.relay.udp import DatagramEgress
 from proxyd.wire.events import Address, Request, ServerProtocol
 
-IDLE_CHECKS_PER_LIMIT = 10
-ROOM_AFTER_SECONDS = 0.5  # for whoever has not finished its handshake, when others want the place
+IDLE_CHECKS_PER_LIMIT = 10  # a connection is cut at most a tenth of the limit late
+# From here on a handshake may be cut to make room. A fixed time, and short: were it a share of what
+# a handshake may take, seconds, somebody who fills all places once in that time would keep them.
+ROOM_AFTER_SECONDS = 0.5
 
 _logger = logging.getLogger("gateway")
 
@@ -48,7 +50,6 @@ class Gateway:
         record: is called with the record of each connection that has shown credentials.
     """
 
-    # More than 12 fields: the front door is where the parts of the proxy are put together.
     def __init__(
         self,
         reactor: Reactor,
@@ -62,13 +63,11 @@ class Gateway:
     ) -> None:
         self.limits = limits
         self.counters = Counters()
-        self.loop = reactor.loop
         self._reactor = reactor
-        self._exit = exit_
         self.closer = Closer(reactor.loop, reactor.poller)
-        allows = RateLimit(limits.datagrams_per_second, self.loop.time).allows
+        allows = RateLimit(limits.datagrams_per_second, self._reactor.loop.time).allows
         # Each client is in one of these two, from its first byte to its last.
-        self._handshakes: Deadlines[Handshake] = Deadlines(self.loop, limits.handshake_seconds)
+        self._handshakes: Deadlines[Handshake] = Deadlines(reactor.loop, limits.handshake_seconds)
         self._connections: set[ClientConnection] = set()
         self._for_handshakes = HandshakeServices(
             reactor=reactor,
@@ -148,15 +147,15 @@ class Gateway:
         return up, down
 
     def change_limits(self, limits: Limits) -> None:
-        """Hold clients to other limits from now on; nobody who is connected is cut."""
+        """Apply other limits from now on; no connected client is cut."""
         if limits.datagrams_per_second != self.limits.datagrams_per_second:
-            rate = RateLimit(limits.datagrams_per_second, self.loop.time)
+            rate = RateLimit(limits.datagrams_per_second, self._reactor.loop.time)
             self._for_connections.datagrams.allows = rate.allows
         self.limits = limits
         self._for_connections.dials.most = limits.dials_waiting
         self._for_connections.associations.most = limits.associations
         self._handshakes.seconds = limits.handshake_seconds
-        self._exit.change_seconds(limits.dial_seconds)
+        self._for_connections.exit.change_seconds(limits.dial_seconds)
 
     def start(self, listener: socket.socket, passwordless: Sequence[socket.socket] = ()) -> None:
         """Begin to accept clients on sockets that listen already; the gateway owns them now.
@@ -170,7 +169,7 @@ class Gateway:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
             welcome = partial(self._welcome, index)
-            self._acceptors.append(Acceptor(self.loop, sock, welcome, self._shed, _logger))
+            self._acceptors.append(Acceptor(self._reactor.loop, sock, welcome, self._shed, _logger))
         self._check_idle_later()
 
     def stop_accepting(self) -> None:
@@ -188,7 +187,7 @@ class Gateway:
         return self.connections
 
     def close(self) -> None:
-        """Accept no new client, and cut whoever is left."""
+        """Accept no new client, and cut those that are left."""
         self.stop_accepting()
         for client in (*self._handshakes, *self._connections):
             client.abort()
@@ -196,7 +195,7 @@ class Gateway:
         if self._timer is not None:
             self._timer.cancel()
         self._handshakes.close()
-        self._exit.close()
+        self._for_connections.exit.close()
         self._reactor.close()
 
     def _requested(
@@ -244,18 +243,16 @@ class Gateway:
         self._per_network.add(network)
         self.counters.accepted += 1
         number = self.counters.accepted
-        client = Client(sock, address, network, port_index, number, self.loop.time())
+        client = Client(sock, address, network, port_index, number, self._reactor.loop.time())
         if not connected:
             self._empty.clear()
         Handshake(self._for_handshakes, client).start()
         return ""
 
     def _shed(self, most: int) -> int:
-        """Let go of clients that were refused or have not finished; return how many.
+        """Close clients that were refused or have not finished, the oldest first; return how many.
 
-        Whoever opens connections and says nothing, or nonsense, keeps nobody out then. They have
-        half a second: were it a share of what a handshake may take, seconds, whoever fills all
-        places once in that time would have them for good.
+        So clients that open connections and say nothing, or nonsense, keep nobody out.
         """
         shed = 0
         while shed < most and (
@@ -267,10 +264,10 @@ class Gateway:
 
     def _check_idle_later(self) -> None:
         pause = self.limits.idle_seconds / IDLE_CHECKS_PER_LIMIT
-        self._timer = self.loop.call_later(pause, self._check_idle)
+        self._timer = self._reactor.loop.call_later(pause, self._check_idle)
 
     def _check_idle(self) -> None:
-        since = self.loop.time() - self.limits.idle_seconds
+        since = self._reactor.loop.time() - self.limits.idle_seconds
         for connection in tuple(self._connections):
             connection.abort_if_idle(since)
         self._check_idle_later()

@@ -28,8 +28,8 @@ from proxyd.wire.events import Address, Failure
 if TYPE_CHECKING:
     import asyncio
 
-STAGGER_SECONDS = 0.25
-RACERS_MAX = 1_000
+STAGGER_SECONDS = 0.25  # RFC 8305, section 8: the recommended delay between attempts
+RACERS_MAX = 1_000  # unless the operator's descriptors say otherwise; see `limits`
 
 FAILURE_OF_ERRNO = {
     errno.ENETUNREACH: Failure.NETWORK_UNREACHABLE,
@@ -44,8 +44,8 @@ FAILURE_OF_ERRNO = {
     errno.EPERM: Failure.NOT_ALLOWED,
 }
 
-# When every candidate failed, the one that came furthest tells most: the target itself said no,
-# silence after we asked, a router said no, no way out, this machine's own rules, this machine.
+# When every candidate failed, the one that came furthest is reported: the target itself said no,
+# silence after we asked, a router said no, no route, this machine's own rules, this machine.
 MOST_TELLING = (
     Failure.REFUSED,
     Failure.TIMED_OUT,
@@ -265,7 +265,7 @@ class Dial:
     def connected(self, attempt: "_Attempt", events: int) -> None:
         """An attempt has connected, or it has failed and the next one begins."""
         sock = attempt.sock
-        # epoll(7) tells of a failure as an error, so success need not be asked for.
+        # epoll(7) reports a failure as an error event, so success need not be asked for.
         code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if events & GONE else 0
         if code == 0:
             self._leave(attempt)
@@ -315,7 +315,7 @@ class Dial:
             self._let_go(next(iter(self._attempts)))
 
     def _leave(self, attempt: "_Attempt") -> None:
-        """An attempt is none any more."""
+        """An attempt is over: it has its outcome, or is given up."""
         del self._attempts[attempt]
         self._exit.racers -= bool(self._attempts)
 

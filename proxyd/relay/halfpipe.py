@@ -1,8 +1,38 @@
 """One direction of a relay: reads what the session's budget allows, and writes it on.
 
+Theory of operation
+-------------------
 Small reads are copied through a buffer that all share; when a stream turns out to be bulk, its
 bytes are spliced through a pipe and never reach this process (splice(2)). What the sink does not
-take waits, in memory or in the pipe, and nothing more is read meanwhile.
+take waits, in memory (`_pending`) or in a pipe (`_pipe`), never in both, and nothing more is read
+meanwhile: a slow sink slows its source down.
+
+A byte is taken from the session's budget before it is read, counted as delivered when the kernel
+has it for the sink, and given back if neither will happen. Without budget the half-pipe waits for
+the session to call `_resume`.
+
+epoll is edge-triggered: an event is reported once, so what is left undone has to be remembered. Six
+flags do that:
+
+* `_unread`: the source may have something to read. Set by its events; cleared when a read found
+  nothing, or less than it could take, which empties the queue (epoll(7)).
+* `_hung_up`: the source has ended or is lost, or may have before this half watched it. Then a short
+  read is not the last, and reading goes on to the end of the stream. Set by such an event; cleared
+  when a read finds nothing.
+* `_urgent`: urgent data has come. Reads and splices stop at its mark, so a short one is not the
+  last either. Never cleared.
+* `_spliceable`: cleared for good by urgent data, or where splice(2) does not take the sockets.
+* `_bulk`: the last read was large: the next goes through a pipe. Set by a large copy; cleared by a
+  small splice.
+* `_scheduled`: there is a turn to come (`Turns`), and no second one is asked for. Set by `_resume`,
+  cleared by `turn`.
+
+What cannot be: `_bulk` without `_spliceable`; `_urgent` with either; `_hung_up` without `_unread`
+before the end of the stream. While `_scheduled`, events only set flags, and `turn` acts on them.
+
+The end: the source's end of stream is passed on by a shutdown of the sink (`announced`), unless the
+other half has ended too and closing tells of both. A sink that takes no more (`gave_up`) ends its
+half; whether it was a reset (`was_reset`) decides how the other side is closed.
 """
 
 import errno
@@ -17,13 +47,24 @@ from proxyd.metering.meter import LiveSession
 from proxyd.relay.closing import unsent
 from proxyd.relay.path import fit_to_path
 
+# Enough for what has come between two turns of the loop, and no more than a fraction of a
+# millisecond for one connection (4 x 64 KiB) before the others have theirs.
 READS_PER_TURN = 4
+# A stream that is served a little longer keeps its ends awake and costs half (see `turns`), which
+# bounds a slice by time; this bounds what one stream has of a slice.
 SPLICES_PER_TURN = 8
-SPLICE_FROM_BYTES = 16 * 1024
+SPLICE_FROM_BYTES = (
+    16 * 1024
+)  # a read as large as a segment of a fast sender: more is likely to come
+# A page: below it the two calls and the pipe of a splice cost more than the copy that they save.
 COPY_BELOW_BYTES = 4 * 1024
+# At once when a stream turns to bulk, and then about once in a fraction of a second at full speed:
+# a path may change, and asking costs two system calls.
 FIT_EVERY_BYTES = 64 * 1024 * 1024
+# What a client may send beyond the body of its request before it is cut. It must be read, or the
+# close would be a reset and the answer lost; it is not paid for, so it must be bounded.
 SWALLOW_MAX_BYTES = 256 * 1024
-UNLIMITED = 1 << 62
+UNLIMITED = 1 << 62  # more than any stream, and `min` works on it
 
 _SPLICE_FLAGS = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
 _NOT_SPLICEABLE = (errno.EINVAL, errno.ENOSYS, errno.EPERM)
@@ -87,6 +128,9 @@ class HalfPipe:
     knows (it was `announced`, or is when it is closed), or (`gave_up`) the sink takes no more,
     perhaps because it `was_reset`. `delivered` counts bytes.
     """
+
+    # More than 12 fields: they are one state, which every read and write touches; an object for a
+    # part of it would be one more hop for each byte's way.
 
     __slots__ = (
         "_bulk",
@@ -162,7 +206,7 @@ class HalfPipe:
             unread: whether the source may have something to read now.
         """
         self._early = early
-        # Who watched the source before us may have been told of its end; it is not told twice.
+        # The end may have been reported to the watcher before us; it is not reported twice.
         self._unread = self._hung_up = unread
         if limit is not None:
             self._left = limit
@@ -203,7 +247,7 @@ class HalfPipe:
             self._pump()
 
     def turn(self) -> None:
-        """Move on with what had to wait for its turn; see `Mover.turn`."""
+        """Move what had to wait for its turn; see `Mover.turn`."""
         self._scheduled = False
         if self.ended or self._owner.is_closed:
             return
@@ -216,8 +260,8 @@ class HalfPipe:
     def stop(self) -> None:
         """Move nothing any more; bytes that were taken and not written go back.
 
-        What was written and has not left is no longer asked for here: it is to be refunded, handed
-        over to whoever closes the sink, or left to the kernel.
+        What was written and has not left is no longer counted here: it is refunded, handed over to
+        the closer of the sink, or left to the kernel.
         """
         self._session.forget(self)
         self._session.stop_waiting(self._resume)
@@ -279,7 +323,7 @@ class HalfPipe:
         return False
 
     def _wait(self) -> None:
-        """Wait for bytes to take; a source that was reset meanwhile would have no more to say."""
+        """Wait for budget; a source that was reset meanwhile has no more to say."""
         if self._hung_up and self._source.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self._owner.broken(self._source)
         else:

@@ -2,8 +2,8 @@
 
 A datagram is sent on whole or not at all; what is dropped is not counted (RFC 1928, section 7). One
 without a payload is free, so a session has only so many datagrams a second, whatever they hold.
-Answers are let through only from where the client has sent something, because whoever else could
-reach the socket would spend the client's bytes.
+Answers are let through only from where the client has sent something: anybody else who could reach
+the socket would spend the client's bytes.
 """
 
 import asyncio
@@ -26,13 +26,15 @@ from proxyd.wire.datagram import Datagram, header, unwrap
 from proxyd.wire.events import Address
 from proxyd.wire.hosts import address_of
 
-READS_PER_TURN = 32
-TARGETS_MAX = 1024
+READS_PER_TURN = 32  # a socket with more goes on in the next turn, after all others
+TARGETS_MAX = 1024  # a peer-to-peer client's swarm; the memory of an association is bounded by it
 
-LOOKUPS_MAX = 16
-WAITING_MAX_BYTES = 131_072
-WAITING_OVERHEAD_BYTES = 1024
+LOOKUPS_MAX = 16  # names of one association at once: a page's worth of them
+WAITING_MAX_BYTES = 131_072  # two of the largest datagrams, or a burst of ordinary ones
+WAITING_OVERHEAD_BYTES = 1024  # what one costs in memory however small it is
 
+# A client that has vanished is noticed within 60 + 4 x 15 seconds, and costs nothing meanwhile that
+# its targets do not send.
 KEEPALIVE_IDLE_SECONDS = 60
 KEEPALIVE_PAUSE_SECONDS = 15
 KEEPALIVE_PROBES = 4
@@ -105,6 +107,7 @@ class Association:
         closed: called once, when the association has let go of everything.
     """
 
+    # More than 12 fields: its three kinds of sockets, and who may send to them, are one state.
     __slots__ = (
         "_client",
         "_client_address",
@@ -168,7 +171,7 @@ class Association:
         control = _Reader(self, self._reactor.loop, self._read_control)
         self._reactor.poller.watch(self._control.fileno(), control)
         self._watch(self._inner, self._read_inner)
-        control.ready(READS)  # what came with the request was told to whoever watched before
+        control.ready(READS)  # what came with the request was reported to the watcher before
 
     def finish(self) -> None:
         """Stop relaying, and end the TCP connection in order."""
