@@ -11,7 +11,7 @@ import os
 from contextlib import suppress
 from typing import final
 
-PIPE_BYTES = 256 * 1024  # on a long path no more arrives between two turns
+PIPE_BYTES = 256 * 1024  # for sinks on longer paths, whose queues take less at once
 WIDE_PIPE_BYTES = 1024 * 1024  # the most that an unprivileged process may have (pipe-max-size)
 WIDE_MAX_PIPES = 64  # as many as use up the default of pipe-user-pages-soft (64 MiB)
 IDLE_MAX_PIPES = 64  # of each kind; to keep more would only hold memory of the kernel

@@ -53,9 +53,7 @@ READS_PER_TURN = 4
 # A stream that is served a little longer keeps its ends awake and costs half (see `turns`), which
 # bounds a slice by time; this bounds what one stream has of a slice.
 SPLICES_PER_TURN = 8
-SPLICE_FROM_BYTES = (
-    16 * 1024
-)  # a read as large as a segment of a fast sender: more is likely to come
+SPLICE_FROM_BYTES = 16 * 1024  # so many full segments at once: more is likely to come
 # A page: below it the two calls and the pipe of a splice cost more than the copy that they save.
 COPY_BELOW_BYTES = 4 * 1024
 # At once when a stream turns to bulk, and then about once in a fraction of a second at full speed:
