@@ -78,7 +78,7 @@ class NetworkCounts:
         self._counts: Counter[str] = Counter()
 
     def __getitem__(self, network: str) -> int:
-        return self._counts[network]
+        return self._counts.get(network, 0)
 
     def __bool__(self) -> bool:
         return bool(self._counts)
@@ -87,9 +87,11 @@ class NetworkCounts:
         """Count more of a network, or fewer, below zero."""
         self.total += amount
         for name, _ in enclosing(network):
-            self._counts[name] += amount
-            if not self._counts[name]:
-                del self._counts[name]
+            count = self._counts.get(name, 0) + amount
+            if count:
+                self._counts[name] = count
+            else:
+                self._counts.pop(name, None)
 
 
 def crowded(network: str, most: int, *counts: NetworkCounts, more: int = 1) -> str:
@@ -102,6 +104,9 @@ def crowded(network: str, most: int, *counts: NetworkCounts, more: int = 1) -> s
         more: how many are wanted.
     """
     for name, share in enclosing(network):
-        if sum(count[name] for count in counts) + more > most * share:
+        wanted = more
+        for count in counts:
+            wanted += count[name]
+        if wanted > most * share:
             return name
     return ""

@@ -3,6 +3,7 @@
 What a part needs of the settings is made in `slices`; when it runs is said in `daemon`.
 """
 
+import asyncio
 import logging
 from functools import partial
 from pathlib import Path
@@ -31,12 +32,14 @@ from market.throttle import Throttle
 from market.tokens import Tokens
 from proxyd import __version__, slices
 from proxyd.daemon import TAKE_BACK_CHECK_SECONDS, Daemon, Helpers
+from proxyd.egress.direct import DirectExit
 from proxyd.egress.own import OwnAddresses
 from proxyd.egress.resolve import DnsResolver
 from proxyd.gateway import Gateway
 from proxyd.limits import raise_descriptors
 from proxyd.listeners import Listeners
 from proxyd.loop import clock
+from proxyd.loop.reactor import Reactor
 from proxyd.metering.lease_slices import Fence
 from proxyd.metering.meter import Meter
 from proxyd.metering.node import Node
@@ -129,11 +132,16 @@ def _daemon(
     )
     egress, own_addresses = settings.egress, OwnAddresses()
     resolver = DnsResolver(egress.nameservers, lookup_seconds=egress.lookup_seconds)
+    policy = slices.policy(settings, own_addresses)
+    limits = slices.limits(settings, raise_descriptors())
+    reactor = Reactor(asyncio.get_running_loop(), limits.pipes)
     gateway = Gateway(
+        reactor,
         meter,
+        DirectExit(reactor, resolver, policy, limits.dial_seconds, limits.racers),
         resolver,
-        slices.policy(settings, own_addresses),
-        slices.limits(settings, raise_descriptors()),
+        policy,
+        limits,
         slices.public_address(settings),
         access_log.put if access_log is not None else None,
     )

@@ -1,81 +1,86 @@
-"""One client of the proxy, from its first byte to its last.
+"""One admitted client of the proxy, from its request to its last byte.
 
-A small state machine on the event loop: no coroutine, no timer and no question to the store is
-spent on a connection whose session is known and whose target is an address.
+Theory of operation
+-------------------
+The life of a client: the gateway accepts it, a `Handshake` brings it to a session and a request,
+and a `ClientConnection` takes both over, with the socket and the protocol, which has to answer.
+
+* DIALING: the way out is asked for the target (Connect); the client's socket is watched only for
+  its loss, and that it may have said more is remembered (`_unread`).
+* RELAYING: a `Relay` (Connect) or an `Association` (Associate) moves bytes, and owns the sockets.
+* CLOSED: all is let go of, counted and recorded.
+
+    DIALING --target reached, or datagrams bound--> RELAYING --both ends are over--> CLOSED
+    DIALING --no target, no slot, client left, session cut---------------------------> CLOSED
+
+There are three ways to have it end. `finish`: the budget is spent, what is counted still arrives.
+`abort`: at once, and what was not delivered is given back. `refuse`: the client is told why there
+is no connection. All end in `_close(ending, how)`, which runs once; a transfer that ends by itself
+gets there through `_transfer_closed`. `_ending` keeps the reason between asking a transfer to end
+and its end.
+
+`_dial` is set in DIALING alone, and not yet while an exit answers before `dial` has returned;
+`_transfer` in RELAYING alone. `_slots` is set while the connection holds one of a bounded number of
+slots: of dials until there is an outcome, of associations until it is closed.
+
+No coroutine, no timer and no question to the store is spent on a connection whose session is known
+and whose target is an address.
 """
 
-import asyncio
 import logging
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum, auto
-from typing import Protocol
+from enum import Enum, IntEnum, auto
+from typing import Final, Protocol, final
 
-from market.networks import counted_network
+from proxyd.access import ENDING_OF_FAILURE, Access, Ending
 from proxyd.counters import Counters
-from proxyd.egress.direct import Dial, Dialer
-from proxyd.loop.deadlines import Deadlines
+from proxyd.egress.exit import Cancellable, Exit
+from proxyd.handshake import Client
 from proxyd.loop.fair_slots import FairSlots
-from proxyd.loop.poller import GONE, HUNG_UP, READS, URGENT, Poller
-from proxyd.metering.meter import Meter
+from proxyd.loop.poller import GONE, READS
+from proxyd.loop.reactor import Reactor
 from proxyd.metering.session import LiveSession
-from proxyd.ops.access_log import Access
 from proxyd.relay.closing import Closer, reset
-from proxyd.relay.halfpipe import Way
 from proxyd.relay.tcp import Relay
-from proxyd.relay.udp import Association, Datagrams, datagram_socket
-from proxyd.wire.events import (
-    Address,
-    Associate,
-    Authenticate,
-    Connect,
-    Event,
-    Failure,
-    Identify,
-    Refusal,
-    ServerProtocol,
-    Violation,
-)
+from proxyd.relay.udp import Association, DatagramEgress, datagram_socket
+from proxyd.wire.events import Address, Associate, Connect, Failure, Request, ServerProtocol
 from proxyd.wire.hosts import address_of
-
-HANDSHAKE_READ_BYTES = 4096
-PASSWORD_PORT = -1
 
 _logger = logging.getLogger("gateway")
 
 
-@dataclass(slots=True)
-class Shared:
+@dataclass(frozen=True, slots=True)
+class ConnectionServices:
     """What all connections of a gateway share.
 
     `public_address` is where clients of other networks reach this machine, if that is known;
-    `dials` are places of connections that wait for a target, `associations` of those that relay
-    datagrams; sessions compete for both. `relays` counts connections that have a target.
-    `record` is told of each connection that has shown credentials, when it is over.
+    `dials` are slots of connections that wait for a target, `associations` of those that relay
+    datagrams; sessions compete for both. `over` hears of each connection when it has let go of
+    everything but its socket, `record` is called with the record of it.
     """
 
-    loop: asyncio.AbstractEventLoop
-    poller: Poller
-    way: Way
+    reactor: Reactor
     closer: Closer
-    handshakes: Deadlines
-    meter: Meter
-    dialer: Dialer
-    datagrams: Datagrams
+    exit: Exit
+    datagrams: DatagramEgress
     public_address: Address | None
-    forget: Callable[["ClientConnection"], None]
     counters: Counters
     dials: FairSlots
     associations: FairSlots
+    over: Callable[["ClientConnection"], None]
     record: Callable[[Access], None] | None = None
-    relays: int = 0
 
 
 class Transfer(Protocol):
-    """What a connection has become once its handshake is over."""
+    """What a connection has become once its request is answered."""
 
     active_at: float
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether one side has reset it."""
 
     @property
     def bytes_up(self) -> int:
@@ -92,81 +97,89 @@ class Transfer(Protocol):
         """Cut it at once, after giving back what was not delivered."""
 
 
-class State(Enum):
-    """Where a client connection is."""
+class State(IntEnum):
+    """Where a connection is."""
 
-    HANDSHAKE = auto()
-    ADMISSION = auto()
-    DIALING = auto()
-    RELAYING = auto()
-    CLOSED = auto()
+    DIALING = 0
+    RELAYING = 1
+    CLOSED = 2
 
 
+TRANSITIONS: Final = {
+    State.DIALING: (State.RELAYING, State.CLOSED),
+    State.RELAYING: (State.CLOSED,),
+    State.CLOSED: (),
+}
+
+
+class How(Enum):
+    """What becomes of the client's socket when the connection is closed."""
+
+    RESET = auto()
+    AFTER_LAST_BYTES = auto()  # closed once the client has what was sent
+    BY_TRANSFER = auto()  # the transfer owns it, and has seen to that
+
+
+# Names of this module: looking a member of an enumeration up costs six times as much (3.11).
+_DIALING: Final = State.DIALING
+_RELAYING: Final = State.RELAYING
+_CLOSED: Final = State.CLOSED
+_RESET: Final = How.RESET
+_AFTER_LAST_BYTES: Final = How.AFTER_LAST_BYTES
+_BY_TRANSFER: Final = How.BY_TRANSFER
+_ENDED: Final = Ending.ENDED
+_RESET_BY_PEER: Final = Ending.RESET
+
+
+@final
 class ClientConnection:
     """One client; a `MeteredConnection` and a `Watcher`.
 
     Args:
-        shared: what all connections share.
-        sock: the client's socket, non-blocking; owned from here on.
-        address: the client's address, in text; an IPv4 address is never mapped.
-        protocol: what the client is expected to speak.
-        slot: on which of the ports without passwords it came; `PASSWORD_PORT` for the other one.
-        number: names it in the log.
+        services: what all connections share.
+        client: whose socket is owned from here on.
+        protocol: waits for the answer to the request.
+        session: whose bytes are spent.
+        request: what the client wants.
+        unread: whether its socket may have more to read.
     """
 
     __slots__ = (
-        "_began",
         "_dial",
         "_dial_began",
-        "_host",
-        "_place",
-        "_port",
+        "_ending",
         "_protocol",
-        "_reads_on",
-        "_reason",
+        "_request",
+        "_services",
         "_session",
-        "_shared",
-        "_sock",
+        "_slots",
         "_state",
         "_transfer",
         "_unread",
-        "address",
-        "network",
-        "number",
-        "slot",
+        "client",
     )
 
     def __init__(
         self,
-        shared: Shared,
-        sock: socket.socket,
-        address: str,
+        services: ConnectionServices,
+        client: Client,
         protocol: ServerProtocol,
-        slot: int = PASSWORD_PORT,
-        number: int = 0,
+        session: LiveSession,
+        request: Request,
+        unread: bool,
     ) -> None:
-        self._shared = shared
-        self._sock = sock
-        self._protocol: ServerProtocol | None = protocol
-        self._state = State.HANDSHAKE
-        self._unread = False
-        self._reads_on = False
-        self._session: LiveSession | None = None
-        self._dial: Dial | None = None
-        self._transfer: Transfer | None = None
-        self._began = shared.loop.time()
+        self._services = services
+        self._protocol = protocol
+        self._session = session
+        self._request = request
+        self._state = _DIALING
+        self._unread = unread
+        self._dial: Cancellable | None = None
         self._dial_began = 0.0
-        self._host: Address | str = ""
-        self._port = 0
-        self._place: FairSlots | None = None
-        self._reason = ""
-        self.address = address
-        self.network = counted_network(address)
-        self.number = number
-        self.slot = slot
-
-    def __str__(self) -> str:
-        return f"{self.address} #{self.number}"
+        self._transfer: Transfer | None = None
+        self._slots: FairSlots | None = None
+        self._ending: Ending | None = None
+        self.client = client
 
     @property
     def traffic(self) -> tuple[int, int]:
@@ -175,327 +188,232 @@ class ClientConnection:
         return (transfer.bytes_up, transfer.bytes_down) if transfer is not None else (0, 0)
 
     def start(self) -> None:
-        """Begin to listen to the client, for the time that a handshake may take."""
-        self._shared.handshakes.add(self)
-        self._shared.poller.watch(self._sock.fileno(), self)
+        """Do what the client has asked for."""
+        self._session.connections.add(self)
+        self._services.reactor.poller.watch(self.client.sock.fileno(), self)
+        request = self._request
+        if isinstance(request, Connect):
+            self._start_dial(request)
+        else:
+            self._associate(request)
 
     def finish(self) -> None:
         """Close it so that everything already counted still arrives."""
         if self._transfer is not None:
-            self._reason = "exhausted"
+            self._ending = Ending.EXHAUSTED
             self._transfer.finish()
         else:
-            self._fail(Failure.NOT_ALLOWED)
+            self.refuse(Failure.NOT_ALLOWED)
 
-    def abort(self) -> None:
+    def abort(self, ending: Ending = Ending.CUT) -> None:
         """Cut it at once, after giving back what was not delivered."""
-        self._reason = self._reason or "cut"
+        self._ending = self._ending or ending
         if self._transfer is not None:
             self._transfer.abort()
-        elif self._state is not State.CLOSED:
-            self._over()
-            self._shared.poller.forget(self._sock.fileno())
-            reset(self._sock)
+        else:
+            self._close(self._ending, _RESET)
+
+    def refuse(self, failure: Failure) -> None:
+        """Tell the client why there is no connection, and close."""
+        if self._state is not _DIALING:
+            self.abort()
+            return
+        _logger.debug("%s: no connection: %s", self.client, failure.name)
+        ending = ENDING_OF_FAILURE[failure]
+        self._services.counters.dial_failures[ending] += 1
+        self._protocol.fail(failure)
+        self._close(ending, _AFTER_LAST_BYTES if self._send() else _RESET)
 
     def abort_if_idle(self, since: float) -> None:
         """Cut it if it relays, and moved no byte after `since` (loop time)."""
         if self._transfer is not None and self._transfer.active_at < since:
-            _logger.debug("%s: idle for too long", self)
-            self._reason = "idle"
+            _logger.debug("%s: idle for too long", self.client)
+            self._ending = Ending.IDLE
             self._transfer.abort()
 
-    # --- handshake -----------------------------------------------------------------------------
-
     def ready(self, events: int) -> None:
-        """Act on a change of the client's socket, before it is relayed."""
+        """Notice that the client says more, or has left, before it is relayed."""
         if not events & READS:
             return
         self._unread = True
-        if events & (HUNG_UP | URGENT):  # then a short read is not the last
-            self._reads_on = True
-        if self._state is State.HANDSHAKE:
-            self._receive()
-        elif events & GONE:
-            self._lost("client_left", "the client has left")
+        if events & GONE:
+            _logger.debug("%s: the client has left", self.client)
+            self._services.counters.handshake_failures[Ending.CLIENT_LEFT] += 1
+            self.abort(Ending.CLIENT_LEFT)
 
     def fail(self, error: Exception) -> None:
         """Cut it because of a mistake of ours, which is logged with its traceback."""
         _logger.error("serving a client failed; it is cut", exc_info=error)
         self.abort()
 
-    def timed_out(self) -> None:
-        """The handshake took too long."""
-        self._lost("timed_out", "the handshake took too long")
-
-    def _lost(self, reason: str, words: str) -> None:
-        """Cut it before it relays."""
-        _logger.debug("%s: %s", self, words)
-        self._shared.counters.handshake_failures[reason] += 1
-        self._reason = reason
-        self.abort()
-
-    def _receive(self) -> None:
-        """Read what the client says, and act on it."""
-        while self._unread and self._state is State.HANDSHAKE and self._protocol is not None:
-            try:
-                data = self._sock.recv(HANDSHAKE_READ_BYTES)
-            except (BlockingIOError, InterruptedError):
-                self._unread = False
-                return
-            except OSError:
-                data = b""
-            if not data:
-                self._lost("client_left", "the client has left")
-                return
-            if len(data) < HANDSHAKE_READ_BYTES and not self._reads_on:
-                self._unread = False  # what comes next is announced (epoll(7))
-            self._protocol.receive_data(data)
-            self._advance()
-
-    def _advance(self) -> None:
-        """Act on what the client said, until it has to say more."""
-        while self._state is State.HANDSHAKE and self._protocol is not None:
-            event = self._protocol.next_event()
-            if not self._send():
-                self.abort()
-                return
-            if event is None:
-                return
-            self._act(event)
-
-    def _act(self, event: Event) -> None:
-        match event:
-            case Authenticate(username, password):
-                self._state = State.ADMISSION
-                self._shared.meter.admit(username, password, self.network, self._decided)
-            case Identify():
-                self._state = State.ADMISSION
-                self._shared.meter.admit_address(
-                    self.slot, self.address, self.network, self._decided
-                )
-            case Connect(host, port):
-                self._state = State.DIALING
-                self._start_dial(host, port)
-            case Associate(host, port):
-                self._state = State.DIALING
-                self._associate(host, port)
-            case Violation(reason):
-                _logger.debug("%s: %s", self, reason)
-                self._shared.counters.handshake_failures["violation"] += 1
-                self._reason = "violation"
-                self._close_gently()
-
-    def _decided(self, decision: LiveSession | Refusal) -> None:
-        try:
-            self._admit(decision)
-        except Exception as error:  # noqa: BLE001 - logged there; half a connection helps nobody
-            self.fail(error)
-
-    def _admit(self, decision: LiveSession | Refusal) -> None:
-        if self._state is not State.ADMISSION or self._protocol is None:
-            return
-        if isinstance(decision, Refusal):
-            _logger.debug("%s: credentials refused: %s", self, decision.name)
-            self._shared.counters.handshake_failures[decision.name.lower()] += 1
-            self._protocol.refuse_credentials(decision)
-            self._close_gently()
-            return
-        self._session = decision
-        decision.connections.add(self)
-        if self.slot == PASSWORD_PORT:
-            self._shared.meter.prove(decision, self.address)
-        self._protocol.accept_credentials()
-        self._state = State.HANDSHAKE
-        self._advance()
-        self._receive()
+    def _to(self, state: State) -> None:
+        assert state in TRANSITIONS[self._state]  # noqa: S101 - half a connection helps nobody
+        self._state = state
 
     # --- dialing -------------------------------------------------------------------------------
 
-    def _start_dial(self, host: Address | str, port: int) -> None:
-        shared = self._shared
-        shared.handshakes.discard(self)
-        self._host, self._port = host, port
-        if self._session is None or not self._take(shared.dials, self._session):
-            self._fail(Failure.GENERAL)
+    def _start_dial(self, request: Connect) -> None:
+        services, session_id = self._services, self._session.id
+        if not self._take(services.dials):
+            self.refuse(Failure.GENERAL)
             return
-        self._dial_began = shared.loop.time()
-        self._dial = Dial(shared.dialer, self._dialed, self._session.id)
-        self._dial.start(host, port)
+        self._dial_began = services.reactor.loop.time()
+        dial = services.exit.dial(request.host, request.port, session_id, self._dialed)
+        if self._slots is not None:  # it has not answered yet
+            self._dial = dial
 
-    def _dialed(self, outcome: socket.socket | Failure) -> None:
-        dial, self._dial = self._dial, None
+    def _dialed(self, outcome: socket.socket | Failure, target_unread: bool) -> None:
+        """There is a connection to the target, or none is to be had."""
+        services = self._services
+        self._dial = None
         self._give_back()
-        self._shared.counters.dials.observe(self._shared.loop.time() - self._dial_began)
+        services.counters.dials.observe(services.reactor.loop.time() - self._dial_began)
         try:
-            self._answer(outcome, target_unread=dial is not None and dial.is_unread)
+            if isinstance(outcome, Failure):
+                self.refuse(outcome)
+            else:
+                self._reached(outcome, target_unread)
         except Exception as error:  # noqa: BLE001 - logged there; half a connection helps nobody
             self.fail(error)
 
-    def _answer(self, outcome: socket.socket | Failure, *, target_unread: bool) -> None:
-        if isinstance(outcome, Failure):
-            self._fail(outcome)
+    def _reached(self, target: socket.socket, target_unread: bool) -> None:
+        """Tell the client that its target is connected, and relay."""
+        services, protocol, client = self._services, self._protocol, self.client
+        host, port = target.getsockname()[:2]
+        protocol.succeed(address_of(host), port)
+        if not self._send():
+            services.reactor.poller.forget(target.fileno())
+            target.close()
+            self.abort()
             return
-        protocol, session = self._protocol, self._session
-        if protocol is not None and session is not None:
-            host, port = outcome.getsockname()[:2]
-            protocol.succeed(address_of(host), port)
-            if self._send():
-                self._start_relay(protocol, session, outcome, target_unread=target_unread)
-                return
-        self._shared.poller.forget(outcome.fileno())
-        outcome.close()
-        self.abort()
-
-    def _start_relay(
-        self,
-        protocol: ServerProtocol,
-        session: LiveSession,
-        target: socket.socket,
-        *,
-        target_unread: bool,
-    ) -> None:
-        shared = self._shared
         relay = Relay(
-            shared.way, self._sock, target, session, shared.closer, self._relayed, self.network
+            services.reactor,
+            client.sock,
+            target,
+            self._session,
+            services.closer,
+            self._relay_closed,
+            client.network,
         )
-        shared.relays += 1
-        shared.counters.relays["tcp"] += 1
-        self._protocol = None
+        services.counters.open_relays += 1
+        services.counters.relays["tcp"] += 1
         self._transfer = relay
-        self._state = State.RELAYING
-        early = protocol.trailing_data()
-        relay.start(
-            early,
-            protocol.upload_limit(),
-            client_unread=self._unread,
-            target_unread=target_unread,
-        )
-
-    def _relayed(self) -> None:
-        self._shared.relays -= 1
-        self._over()
+        self._to(_RELAYING)
+        early, upload_limit = protocol.hand_over()
+        relay.start(early, upload_limit, client_unread=self._unread, target_unread=target_unread)
 
     # --- datagrams -----------------------------------------------------------------------------
 
-    def _associate(self, host: Address, port: int) -> None:
+    def _associate(self, request: Associate) -> None:
         """Open a socket for the client's datagrams, at the address that it has connected to."""
-        shared, protocol, session = self._shared, self._protocol, self._session
-        shared.handshakes.discard(self)
-        if protocol is None or session is None or not self._take(shared.associations, session):
-            self._fail(Failure.GENERAL)
+        services, protocol, sock = self._services, self._protocol, self.client.sock
+        if not self._take(services.associations):
+            self.refuse(Failure.GENERAL)
             return
-        arrived_at = self._sock.getsockname()
-        here, client = address_of(arrived_at[0]), address_of(self.address)
+        arrived_at = sock.getsockname()
+        here, address = address_of(arrived_at[0]), address_of(self.client.address)
         inner = datagram_socket(here, scope=arrived_at[3] if here.version == 6 else 0)
         if inner is None:
-            self._fail(Failure.GENERAL)
+            self.refuse(Failure.GENERAL)
             return
-        told = reached_at(here, client, shared.public_address)
-        protocol.succeed(told, inner.getsockname()[1])
+        protocol.succeed(reached_at(here, address, services.public_address), inner.getsockname()[1])
         if not self._send():
             inner.close()
             self.abort()
             return
         # Behind a translator a client cannot know which port will be seen, nor its own address.
-        client_port = port if address_of(str(host)) == client else 0
+        client_port = request.port if address_of(str(request.host)) == address else 0
         association = Association(
-            shared.datagrams, self._sock, inner, client, client_port, session, self._over
+            services.reactor,
+            services.closer,
+            services.datagrams,
+            sock,
+            inner,
+            address,
+            client_port,
+            self._session,
+            self._transfer_closed,
         )
-        shared.counters.relays["udp"] += 1
-        self._protocol = None
+        services.counters.relays["udp"] += 1
         self._transfer = association
-        self._state = State.RELAYING
+        self._to(_RELAYING)
         association.start()
 
     # --- ending --------------------------------------------------------------------------------
 
-    def _fail(self, failure: Failure) -> None:
-        """Tell the client why there is no connection, and close."""
-        if self._state is State.DIALING and self._protocol is not None:
-            _logger.debug("%s: no connection: %s", self, failure.name)
-            self._reason = failure.name.lower()
-            self._shared.counters.dial_failures[self._reason] += 1
-            self._protocol.fail(failure)
-            self._close_gently()
-        else:
-            self.abort()
+    def _relay_closed(self) -> None:
+        """The relay has let go of both sockets."""
+        self._services.counters.open_relays -= 1
+        self._transfer_closed()
 
-    def _close_gently(self) -> None:
-        """Send what is left to say, and close once the client has it."""
-        if self._state is State.CLOSED:
-            return
-        sent = self._send()
-        self._over()
-        if sent:
-            self._shared.closer.close(self._sock, network=self.network)
-        else:
-            self._shared.poller.forget(self._sock.fileno())
-            reset(self._sock)
+    def _transfer_closed(self) -> None:
+        """The transfer is over, by itself or because it was asked to end."""
+        is_broken = self._transfer is not None and self._transfer.is_broken
+        ending = self._ending or (_RESET_BY_PEER if is_broken else _ENDED)
+        self._close(ending, _BY_TRANSFER)
 
-    def _over(self) -> None:
-        """Let go of everything but the socket."""
-        if self._state is State.CLOSED:
+    def _close(self, ending: Ending, how: How) -> None:
+        """Let go of everything, count and record what was relayed; only the first call counts."""
+        if self._state is _CLOSED:
             return
-        self._state = State.CLOSED
-        self._shared.handshakes.discard(self)
+        self._to(_CLOSED)
+        services, client, session = self._services, self.client, self._session
         if self._dial is not None:
             self._dial.cancel()
             self._dial = None
         self._give_back()
-        if self._session is not None:
-            self._session.connections.discard(self)
-            self._account(self._session)
-        self._protocol = None
+        session.connections.discard(self)
+        up, down = self.traffic
         self._transfer = None
-        self._shared.forget(self)
+        services.counters.bytes_up += up
+        services.counters.bytes_down += down
+        if services.record is not None:
+            self._record(services.record, up, down, ending)
+        services.over(self)
+        if how is _AFTER_LAST_BYTES:
+            services.closer.close(client.sock, network=client.network)
+        elif how is _RESET:
+            services.reactor.poller.forget(client.sock.fileno())
+            reset(client.sock)
 
-    def _take(self, places: FairSlots, session: LiveSession) -> bool:
-        """Take one of the places for this connection; False when there is none for its session."""
-        if not places.take(session.id):
+    def _record(self, record: Callable[[Access], None], up: int, down: int, ending: Ending) -> None:
+        client, request = self.client, self._request
+        host, port = (str(request.host), request.port) if isinstance(request, Connect) else ("", 0)
+        seconds = self._services.reactor.loop.time() - client.began
+        record(
+            Access(
+                client.number,
+                self._session.id,
+                client.address,
+                host,
+                port,
+                up,
+                down,
+                seconds,
+                ending,
+            )
+        )
+
+    def _take(self, slots: FairSlots) -> bool:
+        """Take one of the slots for this connection; False when there is none for its session."""
+        if not slots.take(self._session.id):
             return False
-        self._place = places
+        self._slots = slots
         return True
 
     def _give_back(self) -> None:
-        """Give back the place that it has, if it has one."""
-        if self._place is not None and self._session is not None:
-            self._place.give(self._session.id)
-            self._place = None
-
-    def _account(self, session: LiveSession) -> None:
-        """Count what it has relayed, and have it recorded if that is wanted."""
-        shared, transfer = self._shared, self._transfer
-        up, down = self.traffic
-        shared.counters.bytes_up += up
-        shared.counters.bytes_down += down
-        if shared.record is not None:
-            broken = isinstance(transfer, Relay) and transfer.is_broken
-            reason = self._reason or ("reset" if broken else "ended")
-            seconds = shared.loop.time() - self._began
-            host = str(self._host)
-            shared.record(
-                Access(
-                    self.number,
-                    session.id,
-                    self.address,
-                    host,
-                    self._port,
-                    up,
-                    down,
-                    seconds,
-                    reason,
-                )
-            )
+        """Give back the slot that it has, if it has one."""
+        if self._slots is not None:
+            self._slots.give(self._session.id)
+            self._slots = None
 
     def _send(self) -> bool:
         """Send what the protocol has to say; False when the client does not take it at once."""
-        if self._protocol is None:
-            return False
-        data = self._protocol.data_to_send()
-        if not data:
+        output = self._protocol.data_to_send()
+        if not output:
             return True
         try:
-            return self._sock.send(data) == len(data)
+            return self.client.sock.send(output) == len(output)
         except OSError:
             return False
 

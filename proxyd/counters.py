@@ -45,6 +45,7 @@ class Counters:
         "dial_failures",
         "dials",
         "handshake_failures",
+        "open_relays",
         "refused",
         "relays",
     )
@@ -54,7 +55,8 @@ class Counters:
         self.refused = 0
         self.bytes_up = 0
         self.bytes_down = 0
-        self.relays = Counter(tcp=0, udp=0)
+        self.relays = Counter(tcp=0, udp=0)  # begun; those of TCP that are open are `open_relays`
+        self.open_relays = 0
         self.handshake_failures: Counter[str] = Counter()
         self.dial_failures: Counter[str] = Counter()
         self.dials = Latency()

@@ -6,49 +6,56 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import final
 
 from api.rate import RateLimit
 from market.networks import NetworkCounts, counted_network, crowded
 from proxyd.acceptor import Acceptor
-from proxyd.connection import PASSWORD_PORT, ClientConnection, Shared
+from proxyd.access import Access
+from proxyd.connection import ClientConnection, ConnectionServices
 from proxyd.counters import Counters
-from proxyd.egress.direct import Dialer
+from proxyd.egress.exit import Exit
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import Resolver
+from proxyd.handshake import PASSWORD_PORT, Client, Handshake, HandshakeServices
 from proxyd.limits import Limits
 from proxyd.loop.deadlines import Deadlines
 from proxyd.loop.fair_slots import FairSlots
-from proxyd.loop.poller import Poller
+from proxyd.loop.reactor import Reactor
 from proxyd.metering.meter import Meter
-from proxyd.ops.access_log import Access
+from proxyd.metering.session import LiveSession
 from proxyd.relay.closing import Closer
-from proxyd.relay.halfpipe import Way
-from proxyd.relay.pipes import PipePool
-from proxyd.relay.udp import Datagrams
-from proxyd.wire.detect import Detecting
-from proxyd.wire.events import Address
+from proxyd.relay.udp import DatagramEgress
+from proxyd.wire.events import Address, Request, ServerProtocol
 
-IDLE_CHECKS_PER_LIMIT = 10
-ROOM_AFTER_SECONDS = 0.5  # for whoever has not finished its handshake, when others want the place
+IDLE_CHECKS_PER_LIMIT = 10  # a connection is cut at most a tenth of the limit late
+# From here on a handshake may be cut to make room. A fixed time, and short: were it a share of what
+# a handshake may take, seconds, somebody who fills all places once in that time would keep them.
+ROOM_AFTER_SECONDS = 0.5
 
 _logger = logging.getLogger("gateway")
 
 
+@final
 class Gateway:
     """Serves one listening socket where clients show passwords, and others where they do not.
 
     Args:
+        reactor: what the sockets of the loop share; closed with the gateway.
         meter: knows sessions and counts their bytes.
-        resolver: looks names up.
-        policy: says which targets may be dialled.
+        exit_: the way out for connections; closed with the gateway.
+        resolver: looks up the targets of datagrams, which leave from this machine.
+        policy: says which of those may be sent to.
         limits: bounds on connections.
         public_address: where other networks reach this machine, if that is known.
-        record: is told of each connection that has shown credentials, when it is over.
+        record: is called with the record of each connection that has shown credentials.
     """
 
     def __init__(
         self,
+        reactor: Reactor,
         meter: Meter,
+        exit_: Exit,
         resolver: Resolver,
         policy: Policy,
         limits: Limits,
@@ -57,38 +64,34 @@ class Gateway:
     ) -> None:
         self.limits = limits
         self.counters = Counters()
-        self.loop = asyncio.get_running_loop()
-        self._poller = Poller(self.loop)
-        self._pipes = PipePool(limits.pipes)
-        self._handshakes = Deadlines(self.loop, limits.handshake_seconds)
-        self._dialer = Dialer(
-            self.loop, self._poller, resolver, policy, limits.dial_seconds, limits.racers
-        )
-        self.closer = Closer(self.loop, self._poller)
-        self._shared = Shared(
-            loop=self.loop,
-            poller=self._poller,
-            way=Way(self.loop, self._poller, self._pipes),
+        self._reactor = reactor
+        self.closer = Closer(reactor.loop, reactor.poller)
+        allows = RateLimit(limits.datagrams_per_second, self._reactor.loop.time).allows
+        # Each client is in one of these two, from its first byte to its last.
+        self._handshakes: Deadlines[Handshake] = Deadlines(reactor.loop, limits.handshake_seconds)
+        self._connections: set[ClientConnection] = set()
+        self._for_handshakes = HandshakeServices(
+            reactor=reactor,
             closer=self.closer,
-            handshakes=self._handshakes,
+            deadlines=self._handshakes,
             meter=meter,
-            dialer=self._dialer,
-            datagrams=Datagrams(
-                self.loop,
-                self._poller,
-                self.closer,
-                resolver,
-                policy,
-                RateLimit(limits.datagrams_per_second, self.loop.time).allows,
-            ),
+            counters=self.counters,
+            requested=self._requested,
+            over=self._left,
+            record=record,
+        )
+        self._for_connections = ConnectionServices(
+            reactor=reactor,
+            closer=self.closer,
+            exit=exit_,
+            datagrams=DatagramEgress(resolver, policy, allows),
             public_address=public_address,
-            forget=self._forget,
             counters=self.counters,
             dials=FairSlots(limits.dials_waiting),
             associations=FairSlots(limits.associations),
+            over=self._closed,
             record=record,
         )
-        self._connections: set[ClientConnection] = set()
         self._per_network = NetworkCounts()
         self._acceptors: list[Acceptor] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -103,7 +106,7 @@ class Gateway:
     @property
     def connections(self) -> int:
         """How many clients are connected."""
-        return len(self._connections)
+        return len(self._handshakes) + len(self._connections)
 
     @property
     def handshakes(self) -> int:
@@ -113,27 +116,27 @@ class Gateway:
     @property
     def relays(self) -> int:
         """How many clients have a TCP connection to their target."""
-        return self._shared.relays
+        return self.counters.open_relays
 
     @property
     def dialing(self) -> int:
         """How many clients wait for their target."""
-        return self._shared.dials.taken
+        return self._for_connections.dials.taken
 
     @property
     def associations(self) -> int:
         """How many clients have datagrams relayed."""
-        return self._shared.associations.taken
+        return self._for_connections.associations.taken
 
     @property
     def datagrams_over_rate(self) -> int:
         """How many datagrams were dropped because their session had had too many of late."""
-        return self._shared.datagrams.over_rate
+        return self._for_connections.datagrams.over_rate
 
     @property
     def pipes_lent(self) -> int:
         """How many pipes hold bytes that their sinks do not take yet."""
-        return self._pipes.lent
+        return self._reactor.pipes.lent
 
     def traffic(self) -> tuple[int, int]:
         """Return how many bytes were relayed so far, from clients and to them."""
@@ -145,29 +148,29 @@ class Gateway:
         return up, down
 
     def change_limits(self, limits: Limits) -> None:
-        """Hold clients to other limits from now on; nobody who is connected is cut."""
+        """Apply other limits from now on; no connected client is cut."""
         if limits.datagrams_per_second != self.limits.datagrams_per_second:
-            rate = RateLimit(limits.datagrams_per_second, self.loop.time)
-            self._shared.datagrams.allows = rate.allows
+            rate = RateLimit(limits.datagrams_per_second, self._reactor.loop.time)
+            self._for_connections.datagrams.allows = rate.allows
         self.limits = limits
-        self._shared.dials.most = limits.dials_waiting
-        self._shared.associations.most = limits.associations
+        self._for_connections.dials.most = limits.dials_waiting
+        self._for_connections.associations.most = limits.associations
         self._handshakes.seconds = limits.handshake_seconds
-        self._dialer.deadlines.seconds = self._dialer.seconds = limits.dial_seconds
+        self._for_connections.exit.change_seconds(limits.dial_seconds)
 
     def start(self, listener: socket.socket, passwordless: Sequence[socket.socket] = ()) -> None:
         """Begin to accept clients on sockets that listen already; the gateway owns them now.
 
         Args:
             listener: where clients show the credentials of a session.
-            passwordless: where their addresses must do, in the order of the slots.
+            passwordless: where their addresses must do, in the order of their indexes.
         """
-        for slot, sock in {PASSWORD_PORT: listener, **dict(enumerate(passwordless))}.items():
+        for index, sock in {PASSWORD_PORT: listener, **dict(enumerate(passwordless))}.items():
             # Its connections inherit both. Urgent data is left out of the stream otherwise.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
-            welcome = partial(self._welcome, slot)
-            self._acceptors.append(Acceptor(self.loop, sock, welcome, self._shed, _logger))
+            welcome = partial(self._welcome, index)
+            self._acceptors.append(Acceptor(self._reactor.loop, sock, welcome, self._shed, _logger))
         self._check_idle_later()
 
     def stop_accepting(self) -> None:
@@ -185,54 +188,72 @@ class Gateway:
         return self.connections
 
     def close(self) -> None:
-        """Accept no new client, and cut whoever is left."""
+        """Accept no new client, and cut those that are left."""
         self.stop_accepting()
-        for connection in tuple(self._connections):
-            connection.abort()
+        for client in (*self._handshakes, *self._connections):
+            client.abort()
         self.closer.close_now()
         if self._timer is not None:
             self._timer.cancel()
         self._handshakes.close()
-        self._dialer.close()
-        self._pipes.close()
-        self._poller.close()
+        self._for_connections.exit.close()
+        self._reactor.close()
 
-    def _forget(self, connection: ClientConnection) -> None:
+    def _requested(
+        self,
+        client: Client,
+        protocol: ServerProtocol,
+        session: LiveSession,
+        request: Request,
+        unread: bool,
+    ) -> None:
+        """A handshake has come to its request: a connection takes over."""
+        connection = ClientConnection(
+            self._for_connections, client, protocol, session, request, unread
+        )
+        self._connections.add(connection)
+        try:
+            connection.start()
+        except Exception as error:  # noqa: BLE001 - logged there; half a connection helps nobody
+            connection.fail(error)
+
+    def _closed(self, connection: ClientConnection) -> None:
         """A connection is over."""
         self._connections.discard(connection)
-        self._per_network.add(connection.network, -1)
-        if not self._connections:
+        self._left(connection.client)
+
+    def _left(self, client: Client) -> None:
+        """A client is neither in its handshake nor connected any more."""
+        self._per_network.add(client.network, -1)
+        if not (self._connections or self._handshakes):
             self._empty.set()
 
-    def _welcome(self, slot: int, sock: socket.socket, address: str) -> str:
+    def _welcome(self, port_index: int, sock: socket.socket, address: str) -> str:
         """Begin to serve a client, or return why not."""
-        total = len(self._connections) + len(self.closer)
+        connected = self.connections
         network = counted_network(address)
         most = self.limits.connections_per_address
         full = crowded(network, most, self._per_network, self.closer.held)
         if full:
             self.counters.refused += 1
             return f"{full} has {self._per_network[full] + self.closer.held[full]} connections"
+        total = connected + len(self.closer)
         if total >= self.limits.connections_total and not self._shed(1):
             self.counters.refused += 1
             return f"{total} connections are open"
         self._per_network.add(network)
         self.counters.accepted += 1
-        protocol = Detecting(password_required=slot == PASSWORD_PORT)
-        connection = ClientConnection(
-            self._shared, sock, address, protocol, slot, self.counters.accepted
-        )
-        self._connections.add(connection)
-        self._empty.clear()
-        connection.start()
+        number = self.counters.accepted
+        client = Client(sock, address, network, port_index, number, self._reactor.loop.time())
+        if not connected:
+            self._empty.clear()
+        Handshake(self._for_handshakes, client).start()
         return ""
 
     def _shed(self, most: int) -> int:
-        """Let go of clients that were refused or have not finished; return how many.
+        """Close clients that were refused or have not finished, the oldest first; return how many.
 
-        Whoever opens connections and says nothing, or nonsense, keeps nobody out then. They have
-        half a second: were it a share of what a handshake may take, seconds, whoever fills all
-        places once in that time would have them for good.
+        So clients that open connections and say nothing, or nonsense, keep nobody out.
         """
         shed = 0
         while shed < most and (
@@ -244,10 +265,10 @@ class Gateway:
 
     def _check_idle_later(self) -> None:
         pause = self.limits.idle_seconds / IDLE_CHECKS_PER_LIMIT
-        self._timer = self.loop.call_later(pause, self._check_idle)
+        self._timer = self._reactor.loop.call_later(pause, self._check_idle)
 
     def _check_idle(self) -> None:
-        since = self.loop.time() - self.limits.idle_seconds
+        since = self._reactor.loop.time() - self.limits.idle_seconds
         for connection in tuple(self._connections):
             connection.abort_if_idle(since)
         self._check_idle_later()

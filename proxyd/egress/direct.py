@@ -5,14 +5,15 @@ for a moment, and whoever is first wins. No coroutine is spent on a target that 
 address, or by a name that is known; another name costs one, for its look-up.
 """
 
-import asyncio
 import errno
 import logging
 import socket
 from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, final
 
 from market.networks import Address
 from proxyd.egress.candidates import candidates
+from proxyd.egress.exit import Done
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import (
     LookupFailedError,
@@ -21,13 +22,15 @@ from proxyd.egress.resolve import (
     Resolver,
 )
 from proxyd.loop.deadlines import Deadlines
-from proxyd.loop.poller import GONE, READS, Poller
+from proxyd.loop.poller import GONE, READS
+from proxyd.loop.reactor import Reactor
 from proxyd.wire.events import Failure
 
-Done = Callable[[socket.socket | Failure], None]
+if TYPE_CHECKING:
+    import asyncio
 
-STAGGER_SECONDS = 0.25
-RACERS_MAX = 1_000
+STAGGER_SECONDS = 0.25  # RFC 8305, section 8: the recommended delay between attempts
+RACERS_MAX = 1_000  # unless the operator's descriptors say otherwise; see `limits`
 
 FAILURE_OF_ERRNO = {
     errno.ENETUNREACH: Failure.NETWORK_UNREACHABLE,
@@ -42,8 +45,8 @@ FAILURE_OF_ERRNO = {
     errno.EPERM: Failure.NOT_ALLOWED,
 }
 
-# When every candidate failed, the one that came furthest tells most: the target itself said no,
-# silence after we asked, a router said no, no way out, this machine's own rules, this machine.
+# When every candidate failed, the one that came furthest is reported: the target itself said no,
+# silence after we asked, a router said no, no route, this machine's own rules, this machine.
 MOST_TELLING = (
     Failure.REFUSED,
     Failure.TIMED_OUT,
@@ -53,91 +56,112 @@ MOST_TELLING = (
     Failure.GENERAL,
 )
 
+_LEAST_TELLING = MOST_TELLING[-1]
 _logger = logging.getLogger("egress")
 _NONBLOCKING_STREAM = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
 
 
-class Dialer:
-    """What all dials of a loop share.
+@final
+class DirectExit:
+    """The way out from this machine itself; an `Exit`.
 
     Args:
-        loop: the event loop.
-        poller: watches sockets that connect; one that has connected stays watched.
+        reactor: what the sockets of the loop share; one that has connected stays watched.
         resolver: looks names up.
         policy: says which addresses may be dialled.
         seconds: how long a dial may take in all.
         racers_max: how many sockets may connect beside the first one of their dial; when there are
             as many, the next candidate of a dial takes the place of the one before.
+        new_socket: makes a socket of a family and a kind.
     """
+
+    __slots__ = (
+        "deadlines",
+        "new_socket",
+        "policy",
+        "racers",
+        "racers_max",
+        "reactor",
+        "resolver",
+        "seconds",
+    )
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
-        poller: Poller,
+        reactor: Reactor,
         resolver: Resolver,
         policy: Policy,
         seconds: float,
         racers_max: int = RACERS_MAX,
+        *,
+        new_socket: Callable[[int, int], socket.socket] = socket.socket,
     ) -> None:
-        self.loop = loop
-        self.poller = poller
+        self.reactor = reactor
         self.resolver = resolver
         self.policy = policy
         self.seconds = seconds
         self.racers_max = racers_max
         self.racers = 0
-        self.deadlines = Deadlines(loop, seconds)
+        self.new_socket = new_socket
+        self.deadlines: Deadlines[Dial] = Deadlines(reactor.loop, seconds)
+
+    def dial(self, host: Address | str, port: int, asker: Hashable, done: Done) -> "Dial":
+        """See `Exit.dial`."""
+        dial = Dial(self, port, asker, done)
+        dial.start(host)
+        return dial
+
+    def change_seconds(self, seconds: float) -> None:
+        """See `Exit.change_seconds`."""
+        self.deadlines.seconds = self.seconds = seconds
 
     def close(self) -> None:
         """Watch no deadline any more."""
         self.deadlines.close()
 
 
+@final
 class Dial:
-    """One way to a target. Calls `done` once, with a connected socket or with why there is none.
-
-    `is_unread` says whether the target has already sent something.
+    """One dial of a target.
 
     Args:
-        dialer: what all dials share.
-        done: is told the outcome, perhaps before `start` returns; never after `cancel`.
+        exit_: what all dials share.
+        port: the target's port.
         asker: for whom names are looked up, if several compete for that.
+        done: called with the outcome, perhaps before `start` returns; never after `cancel`.
     """
 
     __slots__ = (
         "_asker",
         "_attempts",
-        "_dialer",
         "_done",
+        "_exit",
         "_failure",
         "_lookup",
         "_port",
         "_stagger",
         "_started_at",
         "_waiting",
-        "is_unread",
     )
 
-    def __init__(self, dialer: Dialer, done: Done, asker: Hashable = None) -> None:
-        self._dialer = dialer
+    def __init__(self, exit_: DirectExit, port: int, asker: Hashable, done: Done) -> None:
+        self._exit = exit_
         self._asker = asker
         self._done: Done | None = done
         self._stagger: asyncio.TimerHandle | None = None
         self._lookup: asyncio.Task[list[Address]] | None = None
         self._attempts: dict[_Attempt, None] = {}
         self._waiting: list[Address] = []
-        self._failure = Failure.GENERAL
-        self._port = 0
-        self._started_at = 0.0
-        self.is_unread = False
-
-    def start(self, host: Address | str, port: int) -> None:
-        """Begin. A name that is not known is looked up first."""
+        self._failure = _LEAST_TELLING
         self._port = port
+        self._started_at = 0.0
+
+    def start(self, host: Address | str) -> None:
+        """Begin. A name that is not known is looked up first."""
         if isinstance(host, str):
-            self._started_at = self._dialer.loop.time()
+            self._started_at = self._exit.reactor.loop.time()
             self._look_up(host)
-        elif not self._dialer.policy.permits(host, port):
+        elif not self._exit.policy.permits(host, self._port):
             self._finish(Failure.NOT_ALLOWED)
         elif not self._attempt(host):
             self._finish(self._failure)
@@ -149,16 +173,16 @@ class Dial:
 
     def _look_up(self, name: str) -> None:
         try:
-            known = self._dialer.resolver.cached(name)
+            known = self._exit.resolver.cached(name)
         except NameNotFoundError:
             self._finish(Failure.HOST_UNREACHABLE)
             return
         if known is not None:
             self._race(known)
             return
-        self._dialer.deadlines.add(self)
-        self._lookup = self._dialer.loop.create_task(
-            self._dialer.resolver.resolve(name, self._asker)
+        self._exit.deadlines.add(self)
+        self._lookup = self._exit.reactor.loop.create_task(
+            self._exit.resolver.resolve(name, self._asker)
         )
         self._lookup.add_done_callback(self._looked_up)
 
@@ -178,12 +202,12 @@ class Dial:
         else:
             self._finish(Failure.GENERAL)
             if not isinstance(error, LookupFailedError):
-                self._dialer.loop.call_exception_handler(
+                self._exit.reactor.loop.call_exception_handler(
                     {"message": "looking up a name failed", "exception": error}
                 )
 
     def _race(self, addresses: list[Address]) -> None:
-        self._waiting = candidates(addresses, self._port, self._dialer.policy)
+        self._waiting = candidates(addresses, self._port, self._exit.policy)
         self._waiting.reverse()
         if self._waiting:
             self._next()
@@ -193,13 +217,13 @@ class Dial:
     def _next(self) -> None:
         """Let the next candidate begin; the one after it follows when this one takes long."""
         while self._waiting:
-            if self._attempts and self._dialer.racers >= self._dialer.racers_max:
+            if self._attempts and self._exit.racers >= self._exit.racers_max:
                 self._let_go(next(iter(self._attempts)))
                 self._note(errno.ETIMEDOUT)
             if self._attempt(self._waiting.pop()):
                 if self._waiting:
-                    loop = self._dialer.loop
-                    left = max(self._started_at + self._dialer.seconds - loop.time(), 0)
+                    loop = self._exit.reactor.loop
+                    left = max(self._started_at + self._exit.seconds - loop.time(), 0)
                     pause = min(STAGGER_SECONDS, left / (1 + len(self._waiting)))
                     self._stagger = loop.call_later(pause, self._next)
                 return
@@ -210,7 +234,7 @@ class Dial:
         """Begin to connect; False when that has failed already."""
         family = socket.AF_INET if address.version == 4 else socket.AF_INET6
         try:
-            sock = socket.socket(family, _NONBLOCKING_STREAM)
+            sock = self._exit.new_socket(family, _NONBLOCKING_STREAM)
         except OSError as error:
             self._note(error.errno)
             return False
@@ -233,21 +257,20 @@ class Dial:
         return False
 
     def _watch(self, sock: socket.socket) -> None:
-        self._dialer.deadlines.add(self)
+        self._exit.deadlines.add(self)
         attempt = _Attempt(self, sock)
-        self._dialer.racers += bool(self._attempts)
+        self._exit.racers += bool(self._attempts)
         self._attempts[attempt] = None
-        self._dialer.poller.watch(sock.fileno(), attempt, writes=True)
+        self._exit.reactor.poller.watch(sock.fileno(), attempt, writes=True)
 
     def connected(self, attempt: "_Attempt", events: int) -> None:
         """An attempt has connected, or it has failed and the next one begins."""
         sock = attempt.sock
-        # epoll(7) tells of a failure as an error, so success need not be asked for.
+        # epoll(7) reports a failure as an error event, so success need not be asked for.
         code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if events & GONE else 0
         if code == 0:
             self._leave(attempt)
-            self.is_unread = bool(events & READS)
-            self._finish(sock)
+            self._finish(sock, is_unread=bool(events & READS))
             return
         self._let_go(attempt)
         self._note(code)
@@ -271,17 +294,17 @@ class Dial:
         if MOST_TELLING.index(failure) < MOST_TELLING.index(self._failure):
             self._failure = failure
 
-    def _finish(self, outcome: socket.socket | Failure) -> None:
+    def _finish(self, outcome: socket.socket | Failure, *, is_unread: bool = False) -> None:
         done, self._done = self._done, None
         self._release()
         if done is not None:
-            done(outcome)
+            done(outcome, is_unread)
         elif isinstance(outcome, socket.socket):
             outcome.close()
 
     def _release(self) -> None:
         """Stop everything that is under way."""
-        self._dialer.deadlines.discard(self)
+        self._exit.deadlines.discard(self)
         if self._stagger is not None:
             self._stagger.cancel()
             self._stagger = None
@@ -293,17 +316,18 @@ class Dial:
             self._let_go(next(iter(self._attempts)))
 
     def _leave(self, attempt: "_Attempt") -> None:
-        """An attempt is none any more."""
+        """An attempt is over: it has its outcome, or is given up."""
         del self._attempts[attempt]
-        self._dialer.racers -= bool(self._attempts)
+        self._exit.racers -= bool(self._attempts)
 
     def _let_go(self, attempt: "_Attempt") -> None:
         """Give an attempt up."""
         self._leave(attempt)
-        self._dialer.poller.forget(attempt.sock.fileno())
+        self._exit.reactor.poller.forget(attempt.sock.fileno())
         attempt.sock.close()
 
 
+@final
 class _Attempt:
     """A socket that connects, as the poller sees it."""
 

@@ -1,23 +1,29 @@
 """Deadlines that are all the same time away: one timer of the loop for any number of them."""
 
 import asyncio
-from typing import Protocol
+from collections.abc import Iterator
+from typing import Generic, Protocol, TypeVar, final
 
-CHECKS_PER_LIMIT = 20
-LONGEST_PAUSE_SECONDS = 1.0
+CHECKS_PER_LIMIT = 20  # a deadline is noticed at most a twentieth of the limit late
+LONGEST_PAUSE_SECONDS = 1.0  # or by a second, where a twentieth is more
 
 
 class Expiring(Protocol):
-    """Whoever has only so much time."""
+    """Something that has only so much time."""
 
     def timed_out(self) -> None:
         """Act on the end of that time."""
 
 
-class Deadlines:
-    """Who has to be done within `seconds` of being added; told at most a twentieth of it late.
+Member = TypeVar("Member", bound=Expiring)
 
-    `seconds` may be changed, for those too who are counted already: the oldest stay the first.
+
+@final
+class Deadlines(Generic[Member]):
+    """Calls `timed_out()` on each member `seconds` after it was added.
+
+    The call comes at most `seconds / 20` (and 1 s) late. One timer serves all members. `seconds`
+    may be changed, for the present members too: the oldest stay the first.
 
     Args:
         loop: the event loop.
@@ -27,52 +33,56 @@ class Deadlines:
     def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
         self._loop = loop
         self.seconds = seconds
-        self._since: dict[Expiring, float] = {}
+        self._since: dict[Member, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._since)
 
-    def add(self, waiting: Expiring) -> None:
-        """Begin to count for one; nothing changes for whoever is counted already."""
-        self._since.setdefault(waiting, self._loop.time())
+    def __iter__(self) -> Iterator[Member]:
+        """Return the members, the oldest first; none may join or leave meanwhile."""
+        return iter(self._since)
+
+    def add(self, member: Member) -> None:
+        """Begin to count for one; nothing changes for a present member."""
+        self._since.setdefault(member, self._loop.time())
         if self._timer is None:
             self._check_later()
 
-    def discard(self, waiting: Expiring) -> None:
-        """Stop counting for one; nothing happens when it is not counted."""
-        self._since.pop(waiting, None)
+    def discard(self, member: Member) -> None:
+        """Stop counting for one; nothing happens when it is no member."""
+        self._since.pop(member, None)
 
     def expire_oldest(self, seconds: float) -> bool:
-        """End the time of the one that has taken most of it, if that is at least `seconds`.
+        """Time the oldest member out now, if it was added at least `seconds` ago.
 
         Returns:
-            Whether there was one; it has been told.
+            Whether there was one.
         """
-        waiting = next(iter(self._since), None)
-        if waiting is None or self._since[waiting] + seconds > self._loop.time():
+        oldest = next(iter(self._since), None)
+        if oldest is None or self._since[oldest] + seconds > self._loop.time():
             return False
-        del self._since[waiting]
-        waiting.timed_out()
+        del self._since[oldest]
+        oldest.timed_out()
         return True
 
     def close(self) -> None:
-        """Tell nobody any more."""
+        """Time nobody out any more."""
         self._since.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _check(self) -> None:
-        """Tell those whose time is over; the oldest stand first."""
+        """Time out those whose time is over; the oldest stand first."""
         now = self._loop.time()
         self._timer = None
         while self._since:
-            waiting = next(iter(self._since))
-            if self._since[waiting] + self.seconds > now:
+            oldest = next(iter(self._since))
+            if self._since[oldest] + self.seconds > now:
                 break
-            del self._since[waiting]
-            waiting.timed_out()
+            del self._since[oldest]
+            oldest.timed_out()
         if self._since and self._timer is None:
             self._check_later()
 

@@ -4,7 +4,6 @@ Taking one is a plain call that says yes or no. Nothing waits here, unlike in `m
 proxy has no coroutine per connection that could, so a refused holder tries again or is turned away.
 """
 
-from collections import Counter
 from collections.abc import Hashable
 
 
@@ -21,23 +20,26 @@ class FairSlots:
     def __init__(self, most: int) -> None:
         self.most = most
         self.taken = 0
-        self._theirs: Counter[Hashable] = Counter()
+        self._theirs: dict[Hashable, int] = {}
 
     def take(self, holder: Hashable) -> bool:
         """Take one; False when there is none for this holder."""
-        if not self.has_room(holder):
+        theirs = self._theirs.get(holder, 0)
+        if theirs >= self.most - self.taken:
             return False
-        self._theirs[holder] += 1
+        self._theirs[holder] = theirs + 1
         self.taken += 1
         return True
 
     def has_room(self, holder: Hashable) -> bool:
         """Say whether this holder may take one."""
-        return self._theirs[holder] < self.most - self.taken
+        return self._theirs.get(holder, 0) < self.most - self.taken
 
     def give(self, holder: Hashable) -> None:
         """Give one back."""
         self.taken -= 1
-        self._theirs[holder] -= 1
-        if not self._theirs[holder]:
+        left = self._theirs[holder] - 1
+        if left:
+            self._theirs[holder] = left
+        else:
             del self._theirs[holder]

@@ -32,21 +32,22 @@ class Addresses:
         self._lookups: SingleFlight[Name, LiveSession] = SingleFlight(self._look_up)
         self._named_since: set[Name] = set()
 
-    def ask(self, name: Name, asker: str, told: "Callable[[LiveSession | Refusal], None]") -> None:
-        """Have `told` called with the session that an address opens, perhaps one that is over.
+    def ask(
+        self, name: Name, asker: str, told: "Callable[[LiveSession | Refusal], None]"
+    ) -> "LiveSession | Refusal | None":
+        """Return the session that an address opens, perhaps one that is over.
 
         Args:
             name: the address, behind the slot of the port that it came to.
             asker: the network that it counts for.
-            told: is called with the answer.
+            told: is called with the answer, later, if None is returned; else never.
         """
         session = self._sessions.get(name)
         if session is not None and session.status is SessionStatus.ACTIVE:
-            told(session)
-        elif name in self._unknown:
-            told(session or Refusal.WRONG)
-        else:
-            self._lookups.ask(name, asker, told)
+            return session
+        if name in self._unknown:
+            return session or Refusal.WRONG
+        return self._lookups.ask(name, asker, told)
 
     def opens(self, session: "LiveSession") -> None:
         """Remember the addresses that open an active session."""

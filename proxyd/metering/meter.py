@@ -84,7 +84,7 @@ class Meter:
         password: bytes,
         asker: str,
         decide: Callable[[LiveSession | Refusal], None],
-    ) -> None:
+    ) -> LiveSession | Refusal | None:
         """Decide whether credentials open a session, from memory if it is known there.
 
         A wrong password is told before anything about the session.
@@ -93,17 +93,21 @@ class Meter:
             username: as the client has shown it; one that was never made is wrong at once.
             password: the same.
             asker: the client's network, for which a question to the store counts.
-            decide: is called once, perhaps before this returns.
+            decide: is called once with the decision, later, if None is returned; else never.
+
+        Returns:
+            The decision, or None if the store has to be asked.
         """
         name = username.decode("latin-1")
         session = self._by_username.get(name)
         if session is not None:
             right = matches(password, session.password_hash)
-            decide(self._admitted(session) if right else Refusal.WRONG)
-        elif not is_username(name) or (name, password) in self._unknown:
-            decide(Refusal.WRONG)
-        else:
-            self._lookups.ask((name, password), asker, lambda found: decide(self._admitted(found)))
+            return self._admitted(session) if right else Refusal.WRONG
+        if not is_username(name) or (name, password) in self._unknown:
+            return Refusal.WRONG
+        return self._lookups.ask(
+            (name, password), asker, lambda answer: decide(self._admitted(answer))
+        )
 
     def admit_address(
         self,
@@ -111,7 +115,7 @@ class Meter:
         address: str,
         asker: str,
         decide: Callable[[LiveSession | Refusal], None],
-    ) -> None:
+    ) -> LiveSession | Refusal | None:
         """Decide whether a client's address opens a session on a port without passwords.
 
         Args:
@@ -119,8 +123,14 @@ class Meter:
             address: the client's.
             asker: its network, as in `admit`.
             decide: as in `admit`.
+
+        Returns:
+            As `admit`.
         """
-        self._addresses.ask((slot, address), asker, lambda found: decide(self._admitted(found)))
+        answer = self._addresses.ask(
+            (slot, address), asker, lambda later: decide(self._admitted(later))
+        )
+        return None if answer is None else self._admitted(answer)
 
     def prove(self, session: LiveSession, address: str) -> None:
         """Hear from which address a client has come with a session's password.

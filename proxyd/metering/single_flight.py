@@ -74,8 +74,10 @@ class SingleFlight(Generic[Key, Found]):
     def __contains__(self, key: Key) -> bool:
         return key in self._asked
 
-    def ask(self, key: Key, asker: Hashable, told: Callable[[Found | Refusal], None]) -> None:
-        """Have `told` called with the answer, once; at once if there is none to be had now.
+    def ask(
+        self, key: Key, asker: Hashable, told: Callable[[Found | Refusal], None]
+    ) -> Refusal | None:
+        """Have `told` called with the answer, once, later; or return why there is none now.
 
         Args:
             key: the question.
@@ -86,11 +88,12 @@ class SingleFlight(Generic[Key, Found]):
         if others is not None:
             others.append(told)
         elif self._stopping or not self._places.take(asker):
-            told(Refusal.UNAVAILABLE)
+            return Refusal.UNAVAILABLE
         else:
             self._asked[key] = [told]
             self._waiting.setdefault(asker, deque()).append(key)
             self._run_more()
+        return None
 
     async def stop(self) -> None:
         """Ask nothing any more; whoever waits is told nothing."""

@@ -14,8 +14,9 @@ from datetime import UTC, date, datetime, timedelta
 from hashlib import blake2b, sha256
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import IO, Literal, NamedTuple
+from typing import IO, Literal
 
+from proxyd.access import Access
 from proxyd.ops.errors import CannotServeError
 
 WAITING_MAX = 10_000
@@ -26,23 +27,6 @@ NETWORK_BITS = {4: 24, 6: 48}
 NAME = "access-{day}.jsonl"
 
 _logger = logging.getLogger("access")
-
-
-class Access(NamedTuple):
-    """A connection that is over.
-
-    `client` is its address, `host` what it asked for, `seconds` how long it was connected.
-    """
-
-    connection: int
-    session_id: str
-    client: str
-    host: str
-    port: int
-    bytes_up: int
-    bytes_down: int
-    seconds: float
-    reason: str
 
 
 class CannotRecordError(CannotServeError):

@@ -3,6 +3,29 @@
 A plain close answers data that nobody will read with a reset, and a reset makes the peer lose the
 last bytes it was sent. So a socket is closed in two steps: the end of stream is announced, and only
 when the peer has acknowledged everything (or takes nothing more for a while) is it given up.
+
+Theory of operation
+-------------------
+`Closer.close` takes a socket over, whatever state it is in, and a `_Closing` goes through these
+steps with it:
+
+1. If somebody pays for bytes that may not have left this machine, it joins the payer's `closings`,
+   so that a cut or a settlement finds them.
+2. The end of the stream is announced (shutdown(2)), unless the close is to be a reset.
+3. What the peer still sends is read and dropped, up to `DISCARD_MAX_BYTES`: data that nobody has
+   read turns a close into a reset.
+4. It waits until the peer has acknowledged all (`TIOCOUTQ` is 0) and has ended its own stream. No
+   event tells of an acknowledgement, so the kernel is asked at growing intervals.
+5. `finish`: a plain close when all is acknowledged. Otherwise, or if a reset is wanted, SO_LINGER 0
+   makes the close a reset, and what had not left this machine is refunded.
+
+Waiting ends at the latest `PATIENCE_SECONDS` after the peer has last acknowledged something; where
+a session is used up, `USED_UP_PATIENCE_SECONDS` after the start however it trickles, because the
+session is settled only when nothing of it is on its way. A connection that is dead on both sides
+(TCP_CLOSE) is finished at once.
+
+Which bytes are lost is asked in two ways: not acknowledged (the peer may have them) decides how to
+close, not sent (it cannot have them) decides what is refunded.
 """
 
 import asyncio
@@ -12,16 +35,17 @@ import socket
 import struct
 import termios
 from contextlib import suppress
+from typing import final
 
 from market.networks import NetworkCounts
 from proxyd.loop.poller import Poller
 from proxyd.metering.session import Payer
 
-PATIENCE_SECONDS = 5.0
-USED_UP_PATIENCE_SECONDS = 300.0
-FIRST_LOOK_SECONDS = 0.02
-LONGEST_PAUSE_SECONDS = 0.5
-DISCARD_MAX_BYTES = 256 * 1024
+PATIENCE_SECONDS = 5.0  # several retransmissions of a peer that lives (tcp(7))
+USED_UP_PATIENCE_SECONDS = 300.0  # a reader that trickles could hold a bill open for ever otherwise
+FIRST_LOOK_SECONDS = 0.02  # most peers have acknowledged within a round trip
+LONGEST_PAUSE_SECONDS = 0.5  # the intervals double up to this; asking costs two system calls
+DISCARD_MAX_BYTES = 256 * 1024  # what a peer may have under way; one that sends on gets a reset
 DISCARD_CHUNK_BYTES = 64 * 1024
 
 SIOCOUTQNSD = 0x894B
@@ -69,6 +93,7 @@ def reset(sock: socket.socket) -> None:
     sock.close()
 
 
+@final
 class Closer:
     """Owns sockets from the decision to close them until they are closed.
 
@@ -105,7 +130,7 @@ class Closer:
 
         Args:
             sock: the socket, owned from here on.
-            payer: whoever paid for what is on its way.
+            payer: has paid for what is on its way.
             size: at most how many bytes of it were paid for.
             ended: whether its end of stream was announced already.
             with_reset: end with a reset instead of the end of stream.
@@ -131,9 +156,7 @@ class Closer:
         closing.start()
 
     def expire_oldest(self, seconds: float) -> bool:
-        """Close the one that waits longest of those that nobody has paid for.
-
-        They were refused, and have been told so.
+        """Close the one that waits longest of those that were refused: nobody pays for them.
 
         Args:
             seconds: how long it must have waited for its peer.
@@ -166,7 +189,11 @@ class Closer:
             self._empty.set()
 
 
+@final
 class _Closing:
+    """One socket on its way out; see the steps above."""
+
+    # More than 12 fields: what it waits for, until when, and who pays are one state of one socket.
     __slots__ = (
         "_closer",
         "_deadline",

@@ -1,49 +1,71 @@
 """One direction of a relay: reads what the session's budget allows, and writes it on.
 
+Theory of operation
+-------------------
 Small reads are copied through a buffer that all share; when a stream turns out to be bulk, its
 bytes are spliced through a pipe and never reach this process (splice(2)). What the sink does not
-take waits, in memory or in the pipe, and nothing more is read meanwhile.
+take waits, in memory (`_pending`) or in a pipe (`_pipe`), never in both, and nothing more is read
+meanwhile: a slow sink slows its source down.
+
+A byte is taken from the session's budget before it is read, counted as delivered when the kernel
+has it for the sink, and given back if neither will happen. Without budget the half-pipe waits for
+the session to call `_resume`.
+
+epoll is edge-triggered: an event is reported once, so what is left undone has to be remembered. Six
+flags do that:
+
+* `_unread`: the source may have something to read. Set by its events; cleared when a read found
+  nothing, or less than it could take, which empties the queue (epoll(7)).
+* `_hung_up`: the source has ended or is lost, or may have before this half watched it. Then a short
+  read is not the last, and reading goes on to the end of the stream. Set by such an event; cleared
+  when a read finds nothing.
+* `_urgent`: urgent data has come. Reads and splices stop at its mark, so a short one is not the
+  last either. Never cleared.
+* `_spliceable`: cleared for good by urgent data, or where splice(2) does not take the sockets.
+* `_bulk`: the last read was large: the next goes through a pipe. Set by a large copy; cleared by a
+  small splice.
+* `_scheduled`: there is a turn to come (`Turns`), and no second one is asked for. Set by `_resume`,
+  cleared by `turn`.
+
+What cannot be: `_bulk` without `_spliceable`; `_urgent` with either; `_hung_up` without `_unread`
+before the end of the stream. While `_scheduled`, events only set flags, and `turn` acts on them.
+
+The end: the source's end of stream is passed on by a shutdown of the sink (`announced`), unless the
+other half has ended too and closing tells of both. A sink that takes no more (`gave_up`) ends its
+half; whether it was a reset (`was_reset`) decides how the other side is closed.
 """
 
-import asyncio
 import errno
 import os
 import socket
-from contextlib import suppress
-from typing import Protocol
+from typing import Final, Protocol, final
 
-from proxyd.loop.poller import GONE, HUNG_UP, URGENT, Poller
-from proxyd.loop.turns import Turns
+from proxyd.loop.pipes import WIDE_PIPE_BYTES, Pipe
+from proxyd.loop.poller import GONE, HUNG_UP, URGENT
+from proxyd.loop.reactor import BUFFER_BYTES, Reactor
 from proxyd.metering.session import LiveSession
 from proxyd.relay.closing import unsent
 from proxyd.relay.path import fit_to_path
-from proxyd.relay.pipes import WIDE_PIPE_BYTES, Pipe, PipePool
 
-BUFFER_BYTES = 64 * 1024
+# Enough for what has come between two turns of the loop, and no more than a fraction of a
+# millisecond for one connection (4 x 64 KiB) before the others have theirs.
 READS_PER_TURN = 4
+# A stream that is served a little longer keeps its ends awake and costs half (see `turns`), which
+# bounds a slice by time; this bounds what one stream has of a slice.
 SPLICES_PER_TURN = 8
-SPLICE_FROM_BYTES = 16 * 1024
+SPLICE_FROM_BYTES = 16 * 1024  # so many full segments at once: more is likely to come
+# A page: below it the two calls and the pipe of a splice cost more than the copy that they save.
 COPY_BELOW_BYTES = 4 * 1024
+# At once when a stream turns to bulk, and then about once in a fraction of a second at full speed:
+# a path may change, and asking costs two system calls.
 FIT_EVERY_BYTES = 64 * 1024 * 1024
+# What a client may send beyond the body of its request before it is cut. It must be read, or the
+# close would be a reset and the answer lost; it is not paid for, so it must be bounded.
 SWALLOW_MAX_BYTES = 256 * 1024
-UNLIMITED = 1 << 62
+UNLIMITED = 1 << 62  # more than any stream, and `min` works on it
 
 _SPLICE_FLAGS = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
 _NOT_SPLICEABLE = (errno.EINVAL, errno.ENOSYS, errno.EPERM)
-
-
-class Way:
-    """What all half-pipes of a loop share: its poller, turns, memory to read into, pipes."""
-
-    __slots__ = ("buffer", "loop", "pipes", "poller", "turns", "view")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, poller: Poller, pipes: PipePool) -> None:
-        self.loop = loop
-        self.poller = poller
-        self.pipes = pipes
-        self.turns = Turns(loop)
-        self.buffer = bytearray(BUFFER_BYTES)
-        self.view = memoryview(self.buffer)
 
 
 class Owner(Protocol):
@@ -68,6 +90,35 @@ class Owner(Protocol):
         """Say whether writing to a side has shown that it reset the connection."""
 
 
+@final
+class _Nobody:
+    """The owner of a half-pipe whose relay is closed: nothing happens there any more."""
+
+    is_closed = True
+    active_at = 0.0
+
+    def fail(self, error: Exception) -> None:
+        """See `Owner.fail`."""
+
+    def broken(self, source: socket.socket) -> None:
+        """See `Owner.broken`."""
+
+    def half_ended(self) -> None:
+        """See `Owner.half_ended`."""
+
+    def is_last(self, half: "HalfPipe") -> bool:  # noqa: ARG002 - as the protocol has it
+        """See `Owner.is_last`."""
+        return True
+
+    def was_reset(self, source: socket.socket) -> bool:  # noqa: ARG002 - as the protocol has it
+        """See `Owner.was_reset`."""
+        return False
+
+
+_NOBODY: Final = _Nobody()
+
+
+@final
 class HalfPipe:
     """From a source to a sink.
 
@@ -75,6 +126,9 @@ class HalfPipe:
     knows (it was `announced`, or is when it is closed), or (`gave_up`) the sink takes no more,
     perhaps because it `was_reset`. `delivered` counts bytes.
     """
+
+    # More than 12 fields: they are one state, which every read and write touches; an object for a
+    # part of it would be one more hop for each byte's way.
 
     __slots__ = (
         "_bulk",
@@ -85,6 +139,7 @@ class HalfPipe:
         "_owner",
         "_pending",
         "_pipe",
+        "_reactor",
         "_scheduled",
         "_session",
         "_short_sink",
@@ -95,7 +150,6 @@ class HalfPipe:
         "_unread",
         "_urgent",
         "_watches_writes",
-        "_way",
         "announced",
         "delivered",
         "ended",
@@ -106,13 +160,13 @@ class HalfPipe:
     def __init__(
         self,
         owner: Owner,
-        way: Way,
+        reactor: Reactor,
         source: socket.socket,
         sink: socket.socket,
         session: LiveSession,
     ) -> None:
-        self._owner = owner
-        self._way = way
+        self._owner: Owner = owner
+        self._reactor = reactor
         self._source = source
         self._sink = sink
         self._session = session
@@ -150,12 +204,19 @@ class HalfPipe:
             unread: whether the source may have something to read now.
         """
         self._early = early
-        # Who watched the source before us may have been told of its end; it is not told twice.
+        # The end may have been reported to the watcher before us; it is not reported twice.
         self._unread = self._hung_up = unread
         if limit is not None:
             self._left = limit
         if early or unread:
             self._pump()
+
+    def leave(self) -> None:
+        """Forget the relay, which is closed: each would keep the other until a collection.
+
+        The collector's work grows with all connections that are open, and stops the loop.
+        """
+        self._owner = _NOBODY
 
     def source_ready(self, events: int) -> None:
         """The source has something to read, has ended, or is broken."""
@@ -184,7 +245,7 @@ class HalfPipe:
             self._pump()
 
     def turn(self) -> None:
-        """Move on with what had to wait for its turn; see `Mover.turn`."""
+        """Move what had to wait for its turn; see `Mover.turn`."""
         self._scheduled = False
         if self.ended or self._owner.is_closed:
             return
@@ -197,8 +258,8 @@ class HalfPipe:
     def stop(self) -> None:
         """Move nothing any more; bytes that were taken and not written go back.
 
-        What was written and has not left is no longer asked for here: it is to be refunded, handed
-        over to whoever closes the sink, or left to the kernel.
+        What was written and has not left is no longer counted here: it is refunded, handed over to
+        the closer of the sink, or left to the kernel.
         """
         self._session.forget(self)
         self._session.stop_waiting(self._resume)
@@ -208,9 +269,10 @@ class HalfPipe:
         self._pending = b""
         if self._pipe is not None:
             waiting = self._pipe.fill
-            self._way.pipes.give(self._pipe)
+            self._reactor.pipes.give(self._pipe)
             self._pipe = None
-        self._session.give_back(waiting)
+        if waiting:
+            self._session.give_back(waiting)
 
     def unsent(self) -> int:
         """Return how many delivered bytes have not left this machine."""
@@ -234,7 +296,7 @@ class HalfPipe:
     def _resume(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._way.turns.add(self)
+            self._reactor.turns.add(self)
 
     def _move(self) -> bool:
         """Read once and write on; False when there is nothing more to do for now."""
@@ -248,32 +310,27 @@ class HalfPipe:
             return False
         if self._early:
             return self._copy_early(allowance)
-        return self._read(min(allowance, self._left))
-
-    def _wait(self) -> None:
-        """Wait for bytes to take; a source that was reset meanwhile would have no more to say."""
-        if self._hung_up and self._source.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            self._owner.broken(self._source)
-        else:
-            self._session.wait(self._resume)
-
-    def _read(self, most: int) -> bool:
+        most = min(allowance, self._left)
         try:
-            if self._bulk:
-                pipe = self._way.pipes.take(wide=self._short_sink)
-                if pipe is not None:
-                    return self._splice(pipe, most)
-            return self._copy(most)
+            pipe = self._reactor.pipes.take(wide=self._short_sink) if self._bulk else None
+            return self._copy(most) if pipe is None else self._splice(pipe, most)
         except (BlockingIOError, InterruptedError):
             self._unread = self._hung_up = False
         except OSError:
             self._owner.broken(self._source)
         return False
 
+    def _wait(self) -> None:
+        """Wait for budget; a source that was reset meanwhile has no more to say."""
+        if self._hung_up and self._source.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._owner.broken(self._source)
+        else:
+            self._session.wait(self._resume)
+
     def _copy(self, most: int) -> bool:
         """Read into the buffer and write on; False when the source has no more for now."""
         want = min(most, BUFFER_BYTES)
-        size = self._source.recv_into(self._way.buffer, want)
+        size = self._source.recv_into(self._reactor.buffer, want)
         if size == 0:
             self._end()
             return False
@@ -282,7 +339,7 @@ class HalfPipe:
         self._bulk = size >= SPLICE_FROM_BYTES and self._spliceable
         self._left -= size
         self._session.take(size, self)
-        return self._write(self._way.view[:size]) and self._unread
+        return self._write(self._reactor.view[:size]) and self._unread
 
     def _copy_early(self, allowance: int) -> bool:
         size = min(allowance, len(self._early))
@@ -293,7 +350,7 @@ class HalfPipe:
 
     def _splice(self, pipe: Pipe, most: int) -> bool:
         """Move bytes through an empty pipe; False when there is nothing more to do for now."""
-        source, pipes = self._source.fileno(), self._way.pipes
+        source, pipes = self._source.fileno(), self._reactor.pipes
         want = min(most, WIDE_PIPE_BYTES)
         try:
             size = os.splice(source, pipe.write_fd, want, flags=_SPLICE_FLAGS)
@@ -321,7 +378,7 @@ class HalfPipe:
     def _swallow(self) -> bool:
         """Read and drop what may not follow; unpaid, and only so much of it."""
         try:
-            size = self._source.recv_into(self._way.buffer)
+            size = self._source.recv_into(self._reactor.buffer)
         except (BlockingIOError, InterruptedError):
             self._unread = False
             return False
@@ -386,7 +443,7 @@ class HalfPipe:
             pipe.fill -= sent
             if pipe.fill == 0:
                 self._pipe = None
-                self._way.pipes.give(pipe)
+                self._reactor.pipes.give(pipe)
                 self._count(sent)
                 return not self._owner.is_closed
             self._count(sent)
@@ -394,12 +451,12 @@ class HalfPipe:
     def _watch_writes(self) -> None:
         if not self._watches_writes:
             self._watches_writes = True
-            self._way.poller.watch_writes(self._sink.fileno())
+            self._reactor.poller.watch_writes(self._sink.fileno())
 
     def _count(self, sent: int) -> None:
         if sent:
             self.delivered += sent
-            self._owner.active_at = self._way.loop.time()
+            self._owner.active_at = self._reactor.loop.time()
             self._session.deliver(sent, self)
 
     # --- ending --------------------------------------------------------------------------------
@@ -411,9 +468,11 @@ class HalfPipe:
             return
         self.ended = True
         if not self._owner.is_last(self):
-            with suppress(OSError):  # the sink may be gone; its own half finds out
+            try:
                 self._sink.shutdown(socket.SHUT_WR)
                 self.announced = True
+            except OSError:
+                pass  # the sink may be gone; its own half finds out
         self._owner.half_ended()
 
     def _give_up(self, error: OSError) -> None:

@@ -8,22 +8,25 @@ breaks before it has left this machine.
 import logging
 import socket
 from collections.abc import Callable
+from typing import final
 
 from proxyd.loop.poller import READS, WRITABLE
+from proxyd.loop.reactor import Reactor
 from proxyd.metering.session import LiveSession
 from proxyd.relay.closing import Closer, close_with_reset
-from proxyd.relay.halfpipe import HalfPipe, Way
+from proxyd.relay.halfpipe import HalfPipe
 
 _logger = logging.getLogger("relay")
 
 
+@final
 class Relay:
     """Two connected sockets, until both streams have ended or one is broken.
 
     The relay owns both sockets from here on.
 
     Args:
-        way: what all relays of the loop share.
+        reactor: what the sockets of the loop share.
         client: the client's socket, non-blocking.
         target: the target's socket, non-blocking.
         session: whose bytes are spent.
@@ -49,7 +52,7 @@ class Relay:
 
     def __init__(
         self,
-        way: Way,
+        reactor: Reactor,
         client: socket.socket,
         target: socket.socket,
         session: LiveSession,
@@ -63,10 +66,10 @@ class Relay:
         self._closer = closer
         self._closed = closed
         self._network = network
-        self._poller = way.poller
-        self._up = HalfPipe(self, way, client, target, session)
-        self._down = HalfPipe(self, way, target, client, session)
-        self.active_at = way.loop.time()
+        self._poller = reactor.poller
+        self._up = HalfPipe(self, reactor, client, target, session)
+        self._down = HalfPipe(self, reactor, target, client, session)
+        self.active_at = reactor.loop.time()
         self.is_broken = False
         self.is_closed = False
 
@@ -96,8 +99,8 @@ class Relay:
             client_unread: whether the client may have sent more already.
             target_unread: whether the target may have sent something already.
         """
-        self._poller.watch(self._client.fileno(), Side(self, self._up, self._down))
-        self._poller.watch(self._target.fileno(), Side(self, self._down, self._up))
+        self._poller.watch(self._client.fileno(), _SocketWatcher(self, self._up, self._down))
+        self._poller.watch(self._target.fileno(), _SocketWatcher(self, self._down, self._up))
         self._up.start(early, limit, unread=client_unread)
         if not self.is_closed:
             self._down.start(b"", None, unread=target_unread)
@@ -179,12 +182,14 @@ class Relay:
         if self.is_closed:
             return False
         self.is_closed = True
-        self._up.stop()
-        self._down.stop()
+        for half in (self._up, self._down):
+            half.stop()
+            half.leave()
         return True
 
 
-class Side:
+@final
+class _SocketWatcher:
     """One of a relay's sockets, as the poller sees it: the source of one half, the sink of another.
 
     Args:

@@ -2,8 +2,8 @@
 
 A datagram is sent on whole or not at all; what is dropped is not counted (RFC 1928, section 7). One
 without a payload is free, so a session has only so many datagrams a second, whatever they hold.
-Answers are let through only from where the client has sent something, because whoever else could
-reach the socket would spend the client's bytes.
+Answers are let through only from where the client has sent something: anybody else who could reach
+the socket would spend the client's bytes.
 """
 
 import asyncio
@@ -13,25 +13,28 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address
+from typing import final
 
 from market.networks import counted_network, plain
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import LookupFailedError, NameNotFoundError, Resolver
-from proxyd.loop.poller import READS, Poller
+from proxyd.loop.poller import READS
+from proxyd.loop.reactor import Reactor
 from proxyd.metering.session import LiveSession
 from proxyd.relay.closing import Closer, reset
 from proxyd.wire.datagram import Datagram, header, unwrap
 from proxyd.wire.events import Address
 from proxyd.wire.hosts import address_of
 
-DATAGRAM_MAX_BYTES = 65_536
-READS_PER_TURN = 32
-TARGETS_MAX = 1024
+READS_PER_TURN = 32  # a socket with more goes on in the next turn, after all others
+TARGETS_MAX = 1024  # a peer-to-peer client's swarm; the memory of an association is bounded by it
 
-LOOKUPS_MAX = 16
-WAITING_MAX_BYTES = 131_072
-WAITING_OVERHEAD_BYTES = 1024
+LOOKUPS_MAX = 16  # names of one association at once: a page's worth of them
+WAITING_MAX_BYTES = 131_072  # two of the largest datagrams, or a burst of ordinary ones
+WAITING_OVERHEAD_BYTES = 1024  # what one costs in memory however small it is
 
+# A client that has vanished is noticed within 60 + 4 x 15 seconds, and costs nothing meanwhile that
+# its targets do not send.
 KEEPALIVE_IDLE_SECONDS = 60
 KEEPALIVE_PAUSE_SECONDS = 15
 KEEPALIVE_PROBES = 4
@@ -67,57 +70,35 @@ def datagram_socket(here: Address, scope: int = 0) -> socket.socket | None:
     return sock
 
 
-class Datagrams:
-    """What all associations of a loop share.
+@final
+class DatagramEgress:
+    """Where datagrams may go, and how many of them: what all associations of a gateway share.
 
     `over_rate` counts datagrams that were dropped because their session had had too many of late.
 
     Args:
-        loop: the event loop.
-        poller: watches their sockets.
-        closer: takes over the TCP connections of those that end in order.
         resolver: looks targets up that are given as names.
         policy: says which targets may be sent to.
         allows: says whether the session of this identifier may have one more datagram relayed now.
     """
 
-    __slots__ = (
-        "allows",
-        "buffer",
-        "closer",
-        "loop",
-        "over_rate",
-        "policy",
-        "poller",
-        "resolver",
-        "view",
-    )
+    __slots__ = ("allows", "over_rate", "policy", "resolver")
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        poller: Poller,
-        closer: Closer,
-        resolver: Resolver,
-        policy: Policy,
-        allows: Callable[[str], bool],
-    ) -> None:
-        self.allows = allows
-        self.over_rate = 0
-        self.loop = loop
-        self.poller = poller
-        self.closer = closer
+    def __init__(self, resolver: Resolver, policy: Policy, allows: Callable[[str], bool]) -> None:
         self.resolver = resolver
         self.policy = policy
-        self.buffer = bytearray(DATAGRAM_MAX_BYTES)
-        self.view = memoryview(self.buffer)
+        self.allows = allows
+        self.over_rate = 0
 
 
+@final
 class Association:
     """One client's datagrams, to and from any number of targets.
 
     Args:
-        shared: what all associations share.
+        reactor: what the sockets of the loop share.
+        closer: takes over the TCP connection when it ends in order.
+        egress: where datagrams may go.
         control: the client's TCP connection, non-blocking; owned from here on.
         inner: a bound UDP socket that the client sends to, non-blocking; owned from here on.
         client: the client's address, the only one that may send.
@@ -126,17 +107,20 @@ class Association:
         closed: called once, when the association has let go of everything.
     """
 
+    # More than 12 fields: its three kinds of sockets, and who may send to them, are one state.
     __slots__ = (
         "_client",
         "_client_address",
         "_client_port",
         "_closed",
+        "_closer",
         "_control",
+        "_egress",
         "_inner",
         "_lookups",
         "_outer",
+        "_reactor",
         "_session",
-        "_shared",
         "_targets",
         "_waiting_bytes",
         "active_at",
@@ -147,7 +131,9 @@ class Association:
 
     def __init__(
         self,
-        shared: Datagrams,
+        reactor: Reactor,
+        closer: Closer,
+        egress: DatagramEgress,
         control: socket.socket,
         inner: socket.socket,
         client: Address,
@@ -155,7 +141,9 @@ class Association:
         session: LiveSession,
         closed: Callable[[], None],
     ) -> None:
-        self._shared = shared
+        self._reactor = reactor
+        self._closer = closer
+        self._egress = egress
         self._control = control
         self._inner = inner
         self._client = client
@@ -167,29 +155,34 @@ class Association:
         self._targets: dict[tuple[Address, int], None] = {}
         self._lookups: dict[str, _Lookup] = {}
         self._waiting_bytes = 0
-        self.active_at = shared.loop.time()
+        self.active_at = reactor.loop.time()
         self.bytes_up = 0
         self.bytes_down = 0
         self.is_closed = False
 
+    @property
+    def is_broken(self) -> bool:
+        """Datagrams know no reset."""
+        return False
+
     def start(self) -> None:
         """Begin to relay."""
         _notice_a_vanished_peer(self._control)
-        control = _Reader(self, self._shared.loop, self._read_control)
-        self._shared.poller.watch(self._control.fileno(), control)
+        control = _Reader(self, self._reactor.loop, self._read_control)
+        self._reactor.poller.watch(self._control.fileno(), control)
         self._watch(self._inner, self._read_inner)
-        control.ready(READS)  # what came with the request was told to whoever watched before
+        control.ready(READS)  # what came with the request was reported to the watcher before
 
     def finish(self) -> None:
         """Stop relaying, and end the TCP connection in order."""
         if self._release():
-            self._shared.closer.close(self._control, network=counted_network(str(self._client)))
+            self._closer.close(self._control, network=counted_network(str(self._client)))
             self._closed()
 
     def abort(self) -> None:
         """Stop relaying at once, and reset the TCP connection."""
         if self._release():
-            self._shared.poller.forget(self._control.fileno())
+            self._reactor.poller.forget(self._control.fileno())
             reset(self._control)
             self._closed()
 
@@ -206,19 +199,19 @@ class Association:
         for lookup in self._lookups.values():
             lookup.task.cancel()
         for sock in (self._inner, *self._outer.values()):
-            self._shared.poller.forget(sock.fileno())
+            self._reactor.poller.forget(sock.fileno())
             sock.close()
         return True
 
     def _watch(self, sock: socket.socket, read: Callable[[], bool]) -> None:
-        self._shared.poller.watch(sock.fileno(), _Reader(self, self._shared.loop, read))
+        self._reactor.poller.watch(sock.fileno(), _Reader(self, self._reactor.loop, read))
 
     # --- the three kinds of sockets: each reads once, and says whether there may be more ---------
 
     def _read_control(self) -> bool:
         """The association ends with its TCP connection; what is said there means nothing."""
         try:
-            said = self._control.recv_into(self._shared.buffer)
+            said = self._control.recv_into(self._reactor.buffer)
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
@@ -230,13 +223,13 @@ class Association:
 
     def _read_inner(self) -> bool:
         try:
-            size, sender = self._inner.recvfrom_into(self._shared.buffer)
+            size, sender = self._inner.recvfrom_into(self._reactor.buffer)
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
             return True  # about an earlier datagram, and told once
         if self._may_be_client(sender):
-            datagram = unwrap(self._shared.view[:size])
+            datagram = unwrap(self._reactor.view[:size])
             if datagram is not None:
                 self._client_address = sender
                 self._send_up(datagram)
@@ -244,7 +237,7 @@ class Association:
 
     def _read_outer(self, outer: socket.socket) -> bool:
         try:
-            size, sender = outer.recvfrom_into(self._shared.buffer)
+            size, sender = outer.recvfrom_into(self._reactor.buffer)
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
@@ -273,7 +266,7 @@ class Association:
         addresses = None
         if host not in self._lookups:  # those that wait for it go first
             try:
-                addresses = self._shared.resolver.cached(host)
+                addresses = self._egress.resolver.cached(host)
             except NameNotFoundError:
                 return
         if addresses is None:
@@ -290,7 +283,7 @@ class Association:
         if lookup is None:
             if len(self._lookups) >= LOOKUPS_MAX:
                 return
-            lookup = _Lookup(self._shared.loop.create_task(self._look_up(name)))
+            lookup = _Lookup(self._reactor.loop.create_task(self._look_up(name)))
             self._lookups[name] = lookup
             lookup.task.add_done_callback(self._looked_up)
         lookup.waiting.append((port, payload))
@@ -301,7 +294,7 @@ class Association:
         addresses: list[Address] = []
         try:
             with suppress(NameNotFoundError, LookupFailedError):
-                addresses = await self._shared.resolver.resolve(name, self._session.id)
+                addresses = await self._egress.resolver.resolve(name, self._session.id)
         finally:
             waiting = self._lookups.pop(name).waiting
             self._waiting_bytes -= sum(len(each) + WAITING_OVERHEAD_BYTES for _, each in waiting)
@@ -335,7 +328,7 @@ class Association:
         host = plain(host)
         target = (host, port)
         size = len(payload)
-        if target not in self._targets and not self._shared.policy.permits(host, port):
+        if target not in self._targets and not self._egress.policy.permits(host, port):
             return False
         if not self._may_relay(size):
             return True
@@ -376,7 +369,7 @@ class Association:
         """Send an answer to the client, if the budget pays for all of it."""
         if self._client_address is None or not self._may_relay(size):
             return
-        parts = (header(*source), self._shared.view[:size])
+        parts = (header(*source), self._reactor.view[:size])
         try:
             self._inner.sendmsg(parts, (), 0, self._client_address)
         except OSError:
@@ -388,9 +381,9 @@ class Association:
         """Say whether the session pays for a datagram, and has not had too many of late."""
         if not self._session.affords(size, self):
             return False
-        if self._shared.allows(self._session.id):
+        if self._egress.allows(self._session.id):
             return True
-        self._shared.over_rate += 1
+        self._egress.over_rate += 1
         return False
 
     def _count(self, size: int) -> None:
@@ -398,12 +391,13 @@ class Association:
 
         Nothing else has run since it was asked whether the session `affords` it.
         """
-        self.active_at = self._shared.loop.time()
+        self.active_at = self._reactor.loop.time()
         if size:
             self._session.take(size, self)
             self._session.deliver(size)
 
 
+@final
 class _Lookup:
     """A name that is being looked up, and the datagrams that wait for it."""
 
@@ -414,6 +408,7 @@ class _Lookup:
         self.waiting: list[tuple[int, bytes]] = []
 
 
+@final
 class _Reader:
     """One of an association's sockets, as the poller sees it: read so often a turn, not more.
 

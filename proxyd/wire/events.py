@@ -2,14 +2,16 @@
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from market import networks
 
 Address = networks.Address
 
+# What every connection has is not frozen: that would make it three times as dear to make.
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Authenticate:
     """The client shows credentials; it waits for `accept_credentials` or `refuse_credentials`."""
 
@@ -22,7 +24,7 @@ class Identify:
     """The client shows no credentials: its address must do; it waits as after `Authenticate`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Connect:
     """The client wants a connection to a target; it waits for `succeed` or `fail`.
 
@@ -33,7 +35,7 @@ class Connect:
     port: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Associate:
     """The client wants its datagrams relayed; it waits for `succeed`, with where to, or `fail`.
 
@@ -51,7 +53,8 @@ class Violation:
     reason: str
 
 
-Event = Authenticate | Identify | Connect | Associate | Violation
+Request = Connect | Associate
+Event = Authenticate | Identify | Request | Violation
 
 
 class Refusal(Enum):
@@ -74,6 +77,18 @@ class Failure(Enum):
     REFUSED = auto()
     TIMED_OUT = auto()
     COMMAND_NOT_SUPPORTED = auto()
+
+
+class Handover(NamedTuple):
+    """What a protocol leaves to the relay.
+
+    `early` is what the target gets first. At most `upload_limit` bytes of what the client sends may
+    follow it to this target; None: any number. Whatever a client sends beyond that is meant for
+    somebody else, and must be thrown away.
+    """
+
+    early: bytes
+    upload_limit: int | None
 
 
 class ServerProtocol(Protocol):
@@ -103,11 +118,5 @@ class ServerProtocol(Protocol):
     def fail(self, failure: Failure) -> None:
         """Tell the client why there is no connection; close it after what is to be sent."""
 
-    def trailing_data(self) -> bytes:
-        """Return the first bytes to relay to the target, once."""
-
-    def upload_limit(self) -> int | None:
-        """Return how many bytes may follow the `trailing_data` to this target; None: any number.
-
-        Whatever a client sends beyond that is meant for somebody else, and must be thrown away.
-        """
+    def hand_over(self) -> Handover:
+        """Return how the relay begins, once, after `succeed`."""

@@ -4,7 +4,7 @@ A connection carries one request that is served; before it there may be some wit
 because browsers show theirs only when they are asked. CONNECT becomes a tunnel. Any other request
 is rewritten for its target, which is told to close the connection after its answer; the answer
 comes back untouched. What follows such a request is for another host, perhaps, and credentials are
-in it: it must not reach this one, hence `upload_limit`.
+in it: it must not reach this one, hence `Handover.upload_limit`.
 
 The rules of this file are those of `socks5`. Nothing is kept but one head, whose size is limited,
 and what came in one segment with its end.
@@ -12,6 +12,7 @@ and what came in one segment with its end.
 
 import re
 from enum import Enum, auto
+from typing import final
 
 from proxyd.wire.events import (
     Address,
@@ -19,6 +20,7 @@ from proxyd.wire.events import (
     Connect,
     Event,
     Failure,
+    Handover,
     Identify,
     Refusal,
     Violation,
@@ -59,6 +61,7 @@ class State(Enum):
     CLOSED = auto()
 
 
+@final
 class Http:
     """One client's request; a `ServerProtocol`.
 
@@ -71,7 +74,6 @@ class Http:
         "_buffer",
         "_challenges",
         "_has_body",
-        "_limit",
         "_output",
         "_password_required",
         "_request",
@@ -88,7 +90,6 @@ class Http:
         self._challenges = 0
         self._has_body = True
         self._request: Request | None = None
-        self._limit: int | None = None
 
     def receive_data(self, data: bytes) -> None:
         """Take bytes from the client."""
@@ -132,7 +133,6 @@ class Http:
         request = self._served(State.REQUEST_DECISION)
         if request.is_tunnel:
             self._output += _TUNNEL
-        self._limit = request.upload_limit
         self.state = State.ESTABLISHED
 
     def fail(self, failure: Failure) -> None:
@@ -143,22 +143,17 @@ class Http:
         else:
             self._refuse(ANSWER_OF_FAILURE[failure])
 
-    def trailing_data(self) -> bytes:
-        """Return the first bytes to relay, once: the rewritten head, and what has come of the body.
+    def hand_over(self) -> Handover:
+        """Return the rewritten head and what has come of the body, and how much is yet to come.
 
-        All of a tunnel's are those that the client sent after its request.
+        A tunnel has no head, and all that the client sends is its body.
         """
         request = self._served(State.ESTABLISHED)
-        body = bytes(self._buffer[: self._limit])
+        limit = request.upload_limit
+        body = bytes(self._buffer[:limit])
         self._buffer.clear()
         self._request = None
-        if self._limit is not None:
-            self._limit -= len(body)
-        return request.head + body
-
-    def upload_limit(self) -> int | None:
-        """Return how many bytes of the body are yet to come; None for a tunnel."""
-        return self._limit
+        return Handover(request.head + body, None if limit is None else limit - len(body))
 
     def _read(self) -> Event | None:
         while (head := self._next_head()) is not None:

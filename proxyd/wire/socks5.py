@@ -8,7 +8,7 @@ has for it, if it has one, and a `Violation`.
 
 from enum import Enum, IntEnum, auto
 from ipaddress import IPv4Address, IPv6Address
-from typing import Final
+from typing import Final, final
 
 from proxyd.wire.events import (
     Address,
@@ -17,6 +17,7 @@ from proxyd.wire.events import (
     Connect,
     Event,
     Failure,
+    Handover,
     Identify,
     Refusal,
     Violation,
@@ -93,6 +94,19 @@ class State(Enum):
     CLOSED = auto()
 
 
+# Names of this module: looking a member of an enumeration up costs six times as much (3.11), and
+# a handshake does it some thirty times.
+_METHODS: Final = State.METHODS
+_IDENTITY_DECISION: Final = State.IDENTITY_DECISION
+_CREDENTIALS: Final = State.CREDENTIALS
+_CREDENTIALS_DECISION: Final = State.CREDENTIALS_DECISION
+_REQUEST: Final = State.REQUEST
+_REQUEST_DECISION: Final = State.REQUEST_DECISION
+_ESTABLISHED: Final = State.ESTABLISHED
+_CLOSED: Final = State.CLOSED
+
+
+@final
 class Socks5:
     """One client's negotiation; a `ServerProtocol`.
 
@@ -104,7 +118,7 @@ class Socks5:
     __slots__ = ("_buffer", "_output", "_password_required", "state")
 
     def __init__(self, *, password_required: bool = True) -> None:
-        self.state = State.METHODS
+        self.state = _METHODS
         self._password_required = password_required
         self._buffer = b""
         self._output = b""
@@ -116,16 +130,16 @@ class Socks5:
     def next_event(self) -> Event | None:
         """Return what the client said, or None until more bytes or a decision arrive."""
         state = self.state
-        if state is State.METHODS:
+        if state is _METHODS:
             event = self._read_methods()
             if event is not None:
                 return event
             state = self.state
         if not self._buffer:
             return None
-        if state is State.CREDENTIALS:
+        if state is _CREDENTIALS:
             return self._read_credentials()
-        if state is State.REQUEST:
+        if state is _REQUEST:
             return self._read_request()
         return None
 
@@ -136,43 +150,39 @@ class Socks5:
 
     def accept_credentials(self) -> None:
         """Let the client go on to its request."""
-        if self.state is State.IDENTITY_DECISION:
+        if self.state is _IDENTITY_DECISION:
             self._output += _NOTHING_CHOSEN
         else:
-            self._require(State.CREDENTIALS_DECISION)
+            self._require(_CREDENTIALS_DECISION)
             self._output += _WELCOME
-        self.state = State.REQUEST
+        self.state = _REQUEST
 
     def refuse_credentials(self, refusal: Refusal) -> None:
         """Tell the client why not; close it after what is to be sent."""
-        if self.state is State.IDENTITY_DECISION:
+        if self.state is _IDENTITY_DECISION:
             self._output += _NONE_ACCEPTABLE
         else:
-            self._require(State.CREDENTIALS_DECISION)
+            self._require(_CREDENTIALS_DECISION)
             self._output += bytes((NEGOTIATION_VERSION, STATUS_OF_REFUSAL[refusal]))
         self._close()
 
     def succeed(self, host: Address, port: int) -> None:
         """Tell the client that the target is connected, from this local address."""
-        self._require(State.REQUEST_DECISION)
+        self._require(_REQUEST_DECISION)
         start = _SUCCEEDED_V4 if host.version == 4 else _SUCCEEDED_V6
         self._output += start + host.packed + port.to_bytes(2, "big")
-        self.state = State.ESTABLISHED
+        self.state = _ESTABLISHED
 
     def fail(self, failure: Failure) -> None:
         """Tell the client why there is no connection; close it after what is to be sent."""
-        self._require(State.REQUEST_DECISION)
+        self._require(_REQUEST_DECISION)
         self._refuse_request(REPLY_OF_FAILURE[failure])
 
-    def trailing_data(self) -> bytes:
-        """Return what the client sent after its request, once: the first bytes to relay."""
-        self._require(State.ESTABLISHED)
-        data, self._buffer = self._buffer, b""
-        return data
-
-    def upload_limit(self) -> int | None:
-        """Return None: whatever the client sends is for its target."""
-        return None
+    def hand_over(self) -> Handover:
+        """Return what the client sent after its request; all that follows is for its target."""
+        self._require(_ESTABLISHED)
+        early, self._buffer = self._buffer, b""
+        return Handover(early, upload_limit=None)
 
     def _read_methods(self) -> Event | None:
         buffer = self._buffer
@@ -184,13 +194,13 @@ class Socks5:
         offered = buffer[2:end]
         self._buffer = buffer[end:]
         if NO_AUTHENTICATION in offered and not self._password_required:
-            self.state = State.IDENTITY_DECISION
+            self.state = _IDENTITY_DECISION
             return Identify()
         if USERNAME_PASSWORD not in offered:
             self._output += _NONE_ACCEPTABLE
             return self._violation("no method offered that is served here")
         self._output += _CREDENTIALS_CHOSEN
-        self.state = State.CREDENTIALS
+        self.state = _CREDENTIALS
         return None
 
     def _another_protocol(self, first: int) -> Violation:
@@ -216,7 +226,7 @@ class Socks5:
         if len(buffer) < end:
             return None
         self._buffer = buffer[end:]
-        self.state = State.CREDENTIALS_DECISION
+        self.state = _CREDENTIALS_DECISION
         if not self._password_required:
             return Identify()
         return Authenticate(buffer[2:middle], buffer[middle + 1 : end])
@@ -251,10 +261,10 @@ class Socks5:
         if command == CONNECT:
             if host is None:
                 return self._violate_request(Reply.HOST_UNREACHABLE, "not a host name")
-            self.state = State.REQUEST_DECISION
+            self.state = _REQUEST_DECISION
             return Connect(host, port)
         if command == UDP_ASSOCIATE:
-            self.state = State.REQUEST_DECISION
+            self.state = _REQUEST_DECISION
             if host is None or isinstance(host, str):  # some clients write "0", as a name
                 host = UNSPECIFIED
             return Associate(host, port)
@@ -276,7 +286,7 @@ class Socks5:
         return Violation(reason)
 
     def _close(self) -> None:
-        self.state = State.CLOSED
+        self.state = _CLOSED
         self._buffer = b""
 
     def _require(self, state: State) -> None:

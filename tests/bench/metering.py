@@ -17,11 +17,9 @@ from bench.report import Bound, Part, Samples, progress
 from bench.servers import Kind, Server, all_started
 from market.leases import Grant
 from market.states import SessionStatus
-from proxyd.loop.poller import Poller
+from proxyd.loop.reactor import Reactor
 from proxyd.metering.session import LiveSession
 from proxyd.relay.closing import Closer
-from proxyd.relay.halfpipe import Way
-from proxyd.relay.pipes import PipePool
 from proxyd.relay.tcp import Relay
 
 TURNS_PER_ROUND = 10
@@ -98,9 +96,8 @@ class Joint:
     """Relays between sockets: the one place here that knows how a relay is made."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        poller = Poller(loop)
-        self._closer = Closer(loop, poller)
-        self._way = Way(loop, poller, PipePool(PIPES))
+        self._reactor = Reactor(loop, PIPES)
+        self._closer = Closer(loop, self._reactor.poller)
 
     def join(
         self,
@@ -110,7 +107,7 @@ class Joint:
         early: bytes = b"",
     ) -> None:
         """Relay between two sockets; `early` is what the client has sent already."""
-        relay = Relay(self._way, client, target, session, self._closer, lambda: None)
+        relay = Relay(self._reactor, client, target, session, self._closer, lambda: None)
         relay.start(early, None, client_unread=True, target_unread=True)
 
 

@@ -33,7 +33,7 @@ OTHERS = [
     *(str(each) for each in ip_network("0.0.0.0/0").address_exclude(ip_network(f"{HOST}/32"))),
     "::/0",
 ]
-OURS = ("ClientConnection", "Relay", "Association", "Dial", "Socks5", "Http", "Detecting")
+OURS = ("Handshake", "ClientConnection", "Relay", "Association", "Dial", "Socks5", "Http")
 
 
 async def speak(port: int, conversation: Conversation, number: int) -> None:

@@ -85,7 +85,7 @@ class Names:
         self.remembered: dict[str, list[Address]] = {}
         self.asked: list[str] = []
         self.may_answer = asyncio.Event()
-        service.daemon.gateway._shared.datagrams.resolver = self
+        service.daemon.gateway._for_connections.datagrams.resolver = self
 
     def cached(self, name: str) -> list[Address] | None:
         if name == "known-to-be-unknown":
@@ -750,7 +750,7 @@ async def test_datagrams_in_both_directions_keep_it_from_being_idle(service: Ser
 
 async def test_a_peer_that_vanishes_is_noticed_by_the_kernel(service: Service) -> None:
     async with bought_association(service):
-        control = only_connection(service)._sock
+        control = only_connection(service).client.sock
         assert control.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert control.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
 
@@ -819,7 +819,7 @@ async def test_a_session_has_so_many_datagrams_a_second_whatever_they_hold(
         _, bought = await buy(service)
         async with associated(service, bought) as first, associated(service, bought) as second:
             with peer() as target:
-                datagrams = service.daemon.gateway._shared.datagrams
+                datagrams = service.daemon.gateway._for_connections.datagrams
                 datagrams.allows.__self__._now = clock.steady
                 outer = await first.reaches(target, b"one of ten at once")
                 for _ in range(30):
@@ -847,7 +847,7 @@ async def test_the_number_of_datagrams_a_second_may_change_while_they_are_relaye
         with peer() as target:
             gateway = service.daemon.gateway
             gateway.change_limits(dataclasses.replace(gateway.limits, datagrams_per_second=1))
-            gateway._shared.datagrams.allows.__self__._now = clock.steady
+            gateway._for_connections.datagrams.allows.__self__._now = clock.steady
             for _ in range(30):
                 client.send(target.address, b"")
             await until(lambda: all_read(service), "the proxy has read them")

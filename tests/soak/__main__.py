@@ -19,7 +19,7 @@ from support import process
 from support.process import ROOT, Process
 from support.waiting import until_true
 
-from proxyd.relay.pipes import IDLE_MAX_PIPES
+from proxyd.loop.pipes import IDLE_MAX_PIPES
 from soak.load import DEVICES, Load
 
 ROUNDS = 6

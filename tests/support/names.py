@@ -5,6 +5,7 @@ from ipaddress import ip_address
 
 import pytest
 
+from proxyd.egress.direct import DirectExit
 from proxyd.egress.resolve import Address, NameNotFoundError, Resolver
 from proxyd.gateway import Gateway
 
@@ -45,7 +46,10 @@ class Slow(Localhost):
 def look_names_up_by(monkeypatch: pytest.MonkeyPatch, resolver: Resolver) -> None:
     """Let every daemon that is built from here on ask this one."""
 
-    def build(meter: object, _: Resolver, *others: object, **named: object) -> Gateway:
-        return Gateway(meter, resolver, *others, **named)
+    def build(
+        reactor: object, meter: object, exit_: DirectExit, _: Resolver, *others: object
+    ) -> Gateway:
+        exit_.resolver = resolver
+        return Gateway(reactor, meter, exit_, resolver, *others)
 
     monkeypatch.setattr("proxyd.build.Gateway", build)

@@ -2,6 +2,7 @@
 
 from ipaddress import IPv4Address
 
+from proxyd.wire.detect import detect
 from proxyd.wire.events import (
     Associate,
     Authenticate,
@@ -22,12 +23,24 @@ class Owner:
 
     `answers` pairs what was sent with how many bytes had been heard by then. `is_over` says that
     the protocol has done its part: the relay is next, or the end.
+
+    Args:
+        protocol: what the client speaks; None when its first byte says it.
+        accept: whether credentials are accepted.
+        reach: whether targets are reached.
+        password_required: what the protocol is to be told, when the first byte says which it is.
     """
 
     def __init__(
-        self, protocol: ServerProtocol, *, accept: bool = True, reach: bool = True
+        self,
+        protocol: ServerProtocol | None = None,
+        *,
+        accept: bool = True,
+        reach: bool = True,
+        password_required: bool = True,
     ) -> None:
-        self.protocol = protocol
+        self._chosen = protocol
+        self._password_required = password_required
         self.accept = accept
         self.reach = reach
         self.events: list[Event] = []
@@ -37,14 +50,21 @@ class Owner:
         self.is_over = False
 
     @property
+    def protocol(self) -> ServerProtocol:
+        assert self._chosen is not None, "nothing has been heard"
+        return self._chosen
+
+    @property
     def sent(self) -> bytes:
         return b"".join(answer for _, answer in self.answers)
 
     def hear(self, data: bytes) -> None:
-        """Take a segment, unless the conversation is over."""
-        if self.is_over and not self.is_relaying:
+        """Take a segment, unless it is empty or the conversation is over."""
+        if not data or (self.is_over and not self.is_relaying):
             return
         self.heard += len(data)
+        if self._chosen is None:
+            self._chosen = detect(data[0], password_required=self._password_required)
         self.protocol.receive_data(data)
         while (event := self.protocol.next_event()) is not None:
             self.collect()

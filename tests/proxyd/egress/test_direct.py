@@ -4,7 +4,6 @@ import asyncio
 import errno
 import gc
 import socket
-import types
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -15,7 +14,7 @@ from support.waiting import until
 
 from proxyd.egress import direct
 from proxyd.egress.candidates import CANDIDATES_MAX
-from proxyd.egress.direct import MOST_TELLING, RACERS_MAX, Dial, Dialer
+from proxyd.egress.direct import MOST_TELLING, RACERS_MAX, DirectExit
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import (
     LookupFailedError,
@@ -23,7 +22,7 @@ from proxyd.egress.resolve import (
     NameNotFoundError,
     Resolver,
 )
-from proxyd.loop.poller import Poller
+from proxyd.loop.reactor import Reactor
 from proxyd.wire.events import Failure
 
 Address = IPv4Address | IPv6Address
@@ -94,7 +93,8 @@ async def soon(event: asyncio.Event) -> None:
 class Dialled:
     """A dial, and what it told its owner."""
 
-    poller: Poller
+    reactor: Reactor
+    new_socket: type[socket.socket] = socket.socket
 
     def __init__(
         self,
@@ -106,11 +106,14 @@ class Dialled:
     ) -> None:
         self.outcomes: list[Outcome] = []
         self.told = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        self.dialer = Dialer(loop, self.poller, resolver, policy, timeout, racers)
-        self.dial = Dial(self.dialer, self._done)
+        self.exit = DirectExit(
+            self.reactor, resolver, policy, timeout, racers, new_socket=self.new_socket
+        )
 
-    def _done(self, outcome: Outcome) -> None:
+    def start(self, host: Address | str, port: int) -> None:
+        self.dial = self.exit.dial(host, port, None, self._done)
+
+    def _done(self, outcome: Outcome, is_unread: bool) -> None:
         self.outcomes.append(outcome)
         self.told.set()
 
@@ -147,19 +150,18 @@ class Tracked(socket.socket):
 def tracked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tracked]]:
     """Remember every socket that dials make."""
     Tracked.made = []
-    seen = types.SimpleNamespace(**{**vars(socket), "socket": Tracked})
-    monkeypatch.setattr(direct, "socket", seen)
+    monkeypatch.setattr(Dialled, "new_socket", Tracked)
     yield Tracked.made
     for sock in Tracked.made:
         sock.close()
 
 
 @pytest.fixture(autouse=True)
-async def poller() -> AsyncIterator[None]:
+async def reactor() -> AsyncIterator[None]:
     """Watch what dials connect, and nothing in the end."""
-    Dialled.poller = Poller(asyncio.get_running_loop())
+    Dialled.reactor = Reactor(asyncio.get_running_loop(), pipes_max=0)
     yield
-    Dialled.poller.close()
+    Dialled.reactor.close()
 
 
 @contextmanager
@@ -211,7 +213,7 @@ async def assert_carries(sock: socket.socket, port: int) -> None:
 async def test_an_address_is_connected_to() -> None:
     async with echo() as target:
         dialled = Dialled(Silent())
-        dialled.dial.start(LOCALHOST, target.port)
+        dialled.start(LOCALHOST, target.port)
         sock = await dialled.connected()
         assert sock.gettimeout() == 0.0
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
@@ -222,21 +224,21 @@ async def test_an_address_is_connected_to() -> None:
 async def test_an_ipv6_address_is_connected_to() -> None:
     async with echo("::1") as target:
         dialled = Dialled(Silent())
-        dialled.dial.start(IPv6Address("::1"), target.port)
+        dialled.start(IPv6Address("::1"), target.port)
         await assert_carries(await dialled.connected(), target.port)
 
 
 async def test_a_mapped_address_is_connected_to_where_policy_permits() -> None:
     async with echo() as target:
         dialled = Dialled(Silent())
-        dialled.dial.start(IPv6Address("::ffff:127.0.0.1"), target.port)
+        dialled.start(IPv6Address("::ffff:127.0.0.1"), target.port)
         await assert_carries(await dialled.connected(), target.port)
 
 
 async def test_the_socket_of_a_success_outlives_the_dial() -> None:
     async with echo() as target:
         dialled = Dialled(Silent(), timeout=SHORT_SECONDS)
-        dialled.dial.start(LOCALHOST, target.port)
+        dialled.start(LOCALHOST, target.port)
         sock = await dialled.connected()
         dialled.dial.cancel()
         await elapsed(2 * SHORT_SECONDS)
@@ -247,7 +249,7 @@ async def test_the_socket_of_a_success_outlives_the_dial() -> None:
 async def test_a_port_without_a_listener_refuses(tracked: list[Tracked]) -> None:
     with refusing() as port:
         dialled = Dialled(Silent())
-        dialled.dial.start(LOCALHOST, port)
+        dialled.start(LOCALHOST, port)
         assert await dialled.failure() is Failure.REFUSED
     assert [sock.fileno() for sock in tracked] == [-1]
 
@@ -255,7 +257,7 @@ async def test_a_port_without_a_listener_refuses(tracked: list[Tracked]) -> None
 async def test_a_target_that_does_not_answer_times_out(tracked: list[Tracked]) -> None:
     async with mute() as port:
         dialled = Dialled(Silent(), timeout=SHORT_SECONDS)
-        dialled.dial.start(LOCALHOST, port)
+        dialled.start(LOCALHOST, port)
         assert not dialled.outcomes
         assert await dialled.failure() is Failure.TIMED_OUT
     assert [sock.fileno() for sock in tracked] == [-1]
@@ -294,7 +296,7 @@ async def test_each_errno_of_the_system_has_its_failure(
 
     monkeypatch.setattr(Tracked, "connect_ex", connect_ex, raising=False)
     dialled = Dialled(Silent())
-    dialled.dial.start(LOCALHOST, 80)
+    dialled.start(LOCALHOST, 80)
     assert await dialled.failure() is failure
     assert [sock.fileno() for sock in tracked] == [-1]
 
@@ -307,7 +309,7 @@ async def test_without_a_socket_the_dial_fails(
 
     monkeypatch.setattr(Tracked, "__init__", no_more)
     dialled = Dialled(Silent())
-    dialled.dial.start(LOCALHOST, 80)
+    dialled.start(LOCALHOST, 80)
     assert await dialled.failure() is Failure.GENERAL
 
 
@@ -315,7 +317,7 @@ async def test_an_address_that_no_system_call_takes_fails_like_any_other(
     tracked: list[Tracked],
 ) -> None:
     dialled = Dialled(Silent(), policy=Policy())
-    dialled.dial.start(IPv6Address("2606:4700::1%\x00"), 80)
+    dialled.start(IPv6Address("2606:4700::1%\x00"), 80)
     assert await dialled.failure() is Failure.GENERAL
     assert all(sock.fileno() == -1 for sock in tracked)
 
@@ -325,7 +327,7 @@ async def test_a_forbidden_address_is_refused_at_once_and_never_dialled(
 ) -> None:
     async with echo() as target:
         dialled = Dialled(Silent(), policy=Policy())
-        dialled.dial.start(LOCALHOST, target.port)
+        dialled.start(LOCALHOST, target.port)
         assert dialled.outcomes == [Failure.NOT_ALLOWED]
         assert await dialled.failure() is Failure.NOT_ALLOWED
         assert target.accepted == 0
@@ -336,7 +338,7 @@ async def test_a_blocked_port_is_refused() -> None:
     async with echo() as target:
         policy = Policy(allow=["127.0.0.0/8"], blocked_ports=[target.port])
         dialled = Dialled(Known("127.0.0.1"), policy=policy)
-        dialled.dial.start("target.example", target.port)
+        dialled.start("target.example", target.port)
         assert await dialled.failure() is Failure.NOT_ALLOWED
         assert target.accepted == 0
 
@@ -345,7 +347,7 @@ async def test_a_name_is_looked_up_once_and_dialled() -> None:
     async with echo() as target:
         resolver = Known("127.0.0.1")
         dialled = Dialled(resolver)
-        dialled.dial.start("target.example", target.port)
+        dialled.start("target.example", target.port)
         await assert_carries(await dialled.connected(), target.port)
         assert resolver.asked == ["target.example"]
 
@@ -354,7 +356,7 @@ async def test_an_address_is_not_looked_up() -> None:
     async with echo() as target:
         resolver = Known("127.0.0.3")
         dialled = Dialled(resolver)
-        dialled.dial.start(LOCALHOST, target.port)
+        dialled.start(LOCALHOST, target.port)
         await assert_carries(await dialled.connected(), target.port)
         assert resolver.asked == []
 
@@ -362,7 +364,7 @@ async def test_an_address_is_not_looked_up() -> None:
 async def test_the_next_candidate_is_tried_when_one_refuses(tracked: list[Tracked]) -> None:
     async with echo() as target:
         dialled = Dialled(Known("127.0.0.3", "::1", "127.0.0.1", "127.0.0.4"))
-        dialled.dial.start("target.example", target.port)
+        dialled.start("target.example", target.port)
         sock = await dialled.connected()
         assert sock.getpeername()[0] == "127.0.0.1"
         await assert_carries(sock, target.port)
@@ -375,7 +377,7 @@ async def test_the_next_candidate_is_tried_when_one_does_not_answer() -> None:
     async with mute() as port:
         with listening("127.0.0.3", port):
             dialled = Dialled(Known("127.0.0.1", "127.0.0.3"))
-            dialled.dial.start("target.example", port)
+            dialled.start("target.example", port)
             with await dialled.connected() as sock:
                 assert sock.getpeername()[0] == "127.0.0.3"
 
@@ -386,7 +388,7 @@ async def test_a_refusal_tells_more_than_silence(
 ) -> None:
     async with mute() as port:
         dialled = Dialled(Known(*order), timeout=SHARED_SECONDS)
-        dialled.dial.start("target.example", port)
+        dialled.start("target.example", port)
         assert await dialled.failure() is Failure.REFUSED
     assert [sock.fileno() for sock in tracked] == [-1] * 2
 
@@ -409,7 +411,7 @@ async def test_the_most_telling_failure_is_told_whatever_the_order(
     codes = [CODES[MOST_TELLING[more]], CODES[MOST_TELLING[less]]]
     monkeypatch.setattr(Tracked, "connect_ex", lambda *_: codes.pop(0), raising=False)
     dialled = Dialled(Known("127.0.0.3", "127.0.0.4"))
-    dialled.dial.start("target.example", 80)
+    dialled.start("target.example", 80)
     assert await dialled.failure() is MOST_TELLING[min(more, less)]
 
 
@@ -419,7 +421,7 @@ async def test_a_family_that_does_not_answer_is_overtaken_within_the_stagger(
     async with mute("::1") as port:
         with listening("127.0.0.1", port):
             dialled = Dialled(Known("::1", "127.0.0.1"))
-            dialled.dial.start("target.example", port)
+            dialled.start("target.example", port)
             with await dialled.connected() as sock:
                 assert sock.getpeername()[0] == "127.0.0.1"
     assert [each.family for each in tracked] == [socket.AF_INET6, socket.AF_INET]
@@ -435,7 +437,7 @@ async def test_who_began_first_may_still_win(tracked: list[Tracked]) -> None:
         port = listener.getsockname()[1]
         await loop.sock_connect(filler, listener.getsockname())
         dialled = Dialled(Known("127.0.0.1", "127.0.0.3"))
-        dialled.dial.start("target.example", port)
+        dialled.start("target.example", port)
         await until(lambda: len(tracked) == 2, "the other one has begun, and is refused")
         listener.accept()[0].close()  # now there is room, and the kernel tries again in a second
         with await dialled.connected() as sock:
@@ -445,7 +447,7 @@ async def test_who_began_first_may_still_win(tracked: list[Tracked]) -> None:
 async def test_nobody_else_begins_while_the_first_is_quick(tracked: list[Tracked]) -> None:
     async with echo() as target:
         dialled = Dialled(Known("127.0.0.1", "127.0.0.3", "::1"))
-        dialled.dial.start("target.example", target.port)
+        dialled.start("target.example", target.port)
         await assert_carries(await dialled.connected(), target.port)
     assert len(tracked) == 1
 
@@ -453,7 +455,7 @@ async def test_nobody_else_begins_while_the_first_is_quick(tracked: list[Tracked
 async def test_every_candidate_begins_before_the_time_is_over(tracked: list[Tracked]) -> None:
     async with mute() as port:
         dialled = Dialled(Known("127.0.0.1", "127.0.0.1", "127.0.0.1"), timeout=SHARED_SECONDS)
-        dialled.dial.start("target.example", port)
+        dialled.start("target.example", port)
         assert await dialled.failure() is Failure.TIMED_OUT
     assert [sock.fileno() for sock in tracked] == [-1] * 3
 
@@ -464,7 +466,7 @@ async def test_where_sockets_are_short_the_next_candidate_takes_the_place_of_the
     async with mute() as port:
         with listening("127.0.0.3", port):
             dialled = Dialled(Known("127.0.0.1", "127.0.0.1", "127.0.0.3"), racers=0)
-            dialled.dial.start("target.example", port)
+            dialled.start("target.example", port)
             await until(lambda: len(tracked) == 2, "the second candidate has begun")
             assert [sock.fileno() == -1 for sock in tracked] == [True, False]
             with await dialled.connected() as sock:
@@ -475,11 +477,11 @@ async def test_where_sockets_are_short_the_next_candidate_takes_the_place_of_the
 async def test_cancelling_a_race_closes_every_socket(tracked: list[Tracked]) -> None:
     async with mute() as port:
         dialled = Dialled(Known("127.0.0.1", "127.0.0.1", "127.0.0.1"))
-        dialled.dial.start("target.example", port)
+        dialled.start("target.example", port)
         await until(lambda: len(tracked) == 2, "the second one has begun")
-        assert dialled.dialer.racers == 1
+        assert dialled.exit.racers == 1
         dialled.dial.cancel()
-        assert dialled.dialer.racers == 0
+        assert dialled.exit.racers == 0
         assert [sock.fileno() for sock in tracked] == [-1] * 2
         await elapsed(2 * direct.STAGGER_SECONDS)
     assert len(tracked) == 2
@@ -491,7 +493,7 @@ async def test_only_so_many_candidates_are_tried(
 ) -> None:
     monkeypatch.setattr(Tracked, "connect_ex", lambda *_: errno.ECONNREFUSED, raising=False)
     dialled = Dialled(Known(*(f"127.0.0.{n}" for n in range(1, 60))))
-    dialled.dial.start("target.example", 80)
+    dialled.start("target.example", 80)
     assert await dialled.failure() is Failure.REFUSED
     assert len(tracked) == CANDIDATES_MAX
 
@@ -513,20 +515,20 @@ async def test_a_known_name_is_dialled_without_a_look_up() -> None:
     async with echo() as target:
         resolver = Remembering("127.0.0.3", "127.0.0.1")
         dialled = Dialled(resolver)
-        dialled.dial.start("target.example", target.port)
+        dialled.start("target.example", target.port)
         await assert_carries(await dialled.connected(), target.port)
         assert not resolver.asked.is_set()
 
 
 async def test_a_known_name_is_judged_like_any_other() -> None:
     dialled = Dialled(Remembering("10.0.0.1", "::1"), policy=Policy())
-    dialled.dial.start("rebound.example", 80)
+    dialled.start("rebound.example", 80)
     assert dialled.outcomes == [Failure.NOT_ALLOWED]
 
 
 async def test_a_name_known_to_be_missing_fails_at_once() -> None:
     dialled = Dialled(Remembering())
-    dialled.dial.start("nosuch.example", 80)
+    dialled.start("nosuch.example", 80)
     assert dialled.outcomes == [Failure.HOST_UNREACHABLE]
 
 
@@ -536,14 +538,14 @@ async def test_forbidden_candidates_are_left_out(tracked: list[Tracked]) -> None
             Known("10.0.0.1", "127.0.0.2", "169.254.169.254", "127.0.0.1", "::1"),
             policy=Policy(allow=["127.0.0.1/32"]),
         )
-        dialled.dial.start("target.example", target.port)
+        dialled.start("target.example", target.port)
         await assert_carries(await dialled.connected(), target.port)
     assert len(tracked) == 1
 
 
 async def test_a_name_with_forbidden_addresses_only_is_not_allowed(tracked: list[Tracked]) -> None:
     dialled = Dialled(Known("127.0.0.1", "10.0.0.1", "::1", "64:ff9b::7f00:1"), policy=Policy())
-    dialled.dial.start("rebound.example", 80)
+    dialled.start("rebound.example", 80)
     assert await dialled.failure() is Failure.NOT_ALLOWED
     assert tracked == []
 
@@ -561,14 +563,14 @@ async def test_name_servers_that_fail_are_told_apart_and_nothing_breaks(
     reported: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     dialled = Dialled(Raising(error))
-    dialled.dial.start("target.example", 80)
+    dialled.start("target.example", 80)
     assert await dialled.failure() is failure
     assert reported == []
 
 
 async def test_an_unknown_name_is_an_unreachable_host() -> None:
     dialled = Dialled(Raising(NameNotFoundError("nosuch.example")))
-    dialled.dial.start("nosuch.example", 80)
+    dialled.start("nosuch.example", 80)
     assert await dialled.failure() is Failure.HOST_UNREACHABLE
 
 
@@ -578,7 +580,7 @@ async def test_a_resolver_that_breaks_is_a_general_failure_and_reported() -> Non
     loop.set_exception_handler(lambda _, context: reported.append(context))
     error = ZeroDivisionError()
     dialled = Dialled(Raising(error))
-    dialled.dial.start("target.example", 80)
+    dialled.start("target.example", 80)
     assert await dialled.failure() is Failure.GENERAL
     assert [context["exception"] for context in reported] == [error]
 
@@ -586,7 +588,7 @@ async def test_a_resolver_that_breaks_is_a_general_failure_and_reported() -> Non
 async def test_a_resolver_that_never_answers_times_out_and_is_given_up() -> None:
     resolver = Silent()
     dialled = Dialled(resolver, timeout=SHORT_SECONDS)
-    dialled.dial.start("slow.example", 80)
+    dialled.start("slow.example", 80)
     assert await dialled.failure() is Failure.TIMED_OUT
     await soon(resolver.given_up)
 
@@ -594,7 +596,7 @@ async def test_a_resolver_that_never_answers_times_out_and_is_given_up() -> None
 async def test_cancelling_while_a_name_is_looked_up_tells_nothing() -> None:
     resolver = Silent()
     dialled = Dialled(resolver, timeout=SHORT_SECONDS)
-    dialled.dial.start("slow.example", 80)
+    dialled.start("slow.example", 80)
     await soon(resolver.asked)
     dialled.dial.cancel()
     await soon(resolver.given_up)
@@ -607,7 +609,7 @@ async def test_cancelling_while_connecting_closes_the_socket_and_tells_nothing(
 ) -> None:
     async with mute() as port:
         dialled = Dialled(Silent(), timeout=SHORT_SECONDS)
-        dialled.dial.start(LOCALHOST, port)
+        dialled.start(LOCALHOST, port)
         assert [sock.fileno() == -1 for sock in tracked] == [False]
         dialled.dial.cancel()
         assert [sock.fileno() == -1 for sock in tracked] == [True]
@@ -621,7 +623,7 @@ async def test_cancelling_between_the_connection_and_its_report_tells_nothing(
 ) -> None:
     async with echo() as target:
         dialled = Dialled(Silent())
-        dialled.dial.start(LOCALHOST, target.port)
+        dialled.start(LOCALHOST, target.port)
         assert not dialled.outcomes  # connected already, for the kernel
         dialled.dial.cancel()
         await elapsed(0.0)
@@ -636,7 +638,7 @@ async def test_cancelling_as_a_look_up_fails_leaves_no_error_behind(error: Excep
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     for turns in range(4):
         dialled = Dialled(Raising(error, turns))
-        dialled.dial.start("nosuch.example", 80)
+        dialled.start("nosuch.example", 80)
         for _ in range(turns + 1):
             await asyncio.sleep(0)
         dialled.dial.cancel()
@@ -650,7 +652,7 @@ async def test_cancelling_as_a_look_up_fails_leaves_no_error_behind(error: Excep
 async def test_cancelling_twice_or_after_the_outcome_changes_nothing() -> None:
     with refusing() as port:
         dialled = Dialled(Silent())
-        dialled.dial.start(LOCALHOST, port)
+        dialled.start(LOCALHOST, port)
         assert await dialled.failure() is Failure.REFUSED
         dialled.dial.cancel()
         dialled.dial.cancel()

@@ -38,8 +38,8 @@ async def admitted(meter: Meter, bought: Purchase, network: str = HERE) -> LiveS
 async def shown(meter: Meter, username: str, password: str, network: str) -> LiveSession | Refusal:
     """Show any credentials."""
     answer: asyncio.Future[LiveSession | Refusal] = asyncio.get_running_loop().create_future()
-    meter.admit(username.encode(), password.encode(), network, answer.set_result)
-    return await answer
+    known = meter.admit(username.encode(), password.encode(), network, answer.set_result)
+    return await answer if known is None else known
 
 
 async def test_a_cut_that_is_taken_back_leaves_a_session_usable_that_was_being_leased(
@@ -318,7 +318,9 @@ async def test_a_network_that_floods_with_made_up_credentials_holds_up_itself_al
     monkeypatch.setattr(market.leases, "find", noting)
     outcomes: list[LiveSession | Refusal] = []
     for _ in range(LOOKUPS_MAX):
-        meter.admit(new_credentials().username.encode(), b"secret", HERE, outcomes.append)
+        answer = meter.admit(new_credentials().username.encode(), b"secret", HERE, outcomes.append)
+        if answer is not None:
+            outcomes.append(answer)
     assert outcomes == [Refusal.UNAVAILABLE] * (LOOKUPS_MAX // 2)
     assert isinstance(await admitted(meter, bought, THERE), LiveSession)
     assert asked.index(bought.username) <= RUNNING_MAX + 1, "it has waited for the flood"

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import fcntl
+import gc
 import os
 import random
 import socket
@@ -16,12 +17,11 @@ from support.waiting import until
 from market.leases import Grant
 from market.states import SessionStatus
 from proxyd.limits import raise_descriptors
-from proxyd.loop.poller import Poller
+from proxyd.loop.reactor import Reactor
 from proxyd.metering.session import LiveSession
 from proxyd.relay import closing, halfpipe
 from proxyd.relay.closing import Closer
-from proxyd.relay.halfpipe import SWALLOW_MAX_BYTES, Way
-from proxyd.relay.pipes import PipePool
+from proxyd.relay.halfpipe import SWALLOW_MAX_BYTES
 from proxyd.relay.tcp import Relay
 
 QUOTA = 10**9
@@ -44,9 +44,9 @@ class Scene:
 
     def __init__(self, quota: int, pipes: int) -> None:
         self.loop = asyncio.get_running_loop()
-        self.poller = Poller(self.loop)
-        self.pipes = PipePool(pipes)
-        self.closer = Closer(self.loop, self.poller)
+        self.reactor = Reactor(self.loop, pipes)
+        self.pipes = self.reactor.pipes
+        self.closer = Closer(self.loop, self.reactor.poller)
         self.client, near = connected()
         self.target, far = connected()
         grant = Grant(
@@ -62,8 +62,7 @@ class Scene:
         self.exhausted = False
         self.session = LiveSession(grant, self._exhausted)
         self.closed = 0
-        self.way = Way(self.loop, self.poller, self.pipes)
-        self.relay = Relay(self.way, near, far, self.session, self.closer, self._closed)
+        self.relay = Relay(self.reactor, near, far, self.session, self.closer, self._closed)
         self.others: list[tuple[Relay, socket.socket, socket.socket]] = []
 
     def _exhausted(self, _: LiveSession) -> None:
@@ -80,7 +79,7 @@ class Scene:
         """Relay for the same session once more; return the client's socket and the target's."""
         client, near = connected()
         target, far = connected()
-        relay = Relay(self.way, near, far, self.session, self.closer, lambda: None)
+        relay = Relay(self.reactor, near, far, self.session, self.closer, lambda: None)
         self.others.append((relay, client, target))
         relay.start(early, None, client_unread=True, target_unread=True)
         return client, target
@@ -120,8 +119,7 @@ async def scene(quota: int = QUOTA, pipes: int = 4) -> AsyncIterator[Scene]:
         assert not len(made.session.sinks)
         made.client.close()
         made.target.close()
-        made.pipes.close()
-        made.poller.close()
+        made.reactor.close()
         assert made.pipes.lent == 0
         assert made.closed == 1
 
@@ -357,3 +355,25 @@ async def test_a_mistake_cuts_the_relay_alone(
         await made.loop.sock_sendall(made.client, b"x")
         await until(lambda: made.closed == 1, "it is cut")
         assert "a relay failed and is cut" in caplog.text
+
+
+async def test_a_relay_that_is_over_leaves_nothing_to_the_collector() -> None:
+    def halves() -> int:
+        return sum(isinstance(each, halfpipe.HalfPipe) for each in gc.get_objects())
+
+    async with scene() as made:
+        gc.collect()
+        gc.disable()
+        try:
+            before = halves()
+            client, target = made.another(b"up")
+            assert await made.exactly(target, 2) == b"up"
+            for sock in (client, target):
+                sock.shutdown(socket.SHUT_WR)
+            await until(lambda: made.others[0][0].is_closed, "both ends are over")
+            made.others.clear()
+            assert halves() == before
+        finally:
+            gc.enable()
+        client.close()
+        target.close()

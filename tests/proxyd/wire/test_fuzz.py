@@ -16,7 +16,6 @@ from aiohttp.http_exceptions import BadHttpMethod, InvalidURLError
 from support.conversations import Conversation, Conversations
 from support.owner import Owner
 
-from proxyd.wire.detect import Detecting
 from proxyd.wire.events import Associate, Authenticate, Connect, Identify, Violation
 from proxyd.wire.http import HEAD_MAX_BYTES, Http
 from proxyd.wire.http import State as HttpState
@@ -41,34 +40,37 @@ LENGTH = re.compile(rb"(?im)^content-length:[ \t]*(\d+)")
 
 def said(conversation: Conversation, pieces: list[bytes]) -> tuple[object, ...]:
     """Return all that a conversation comes to, after checks of what holds at every moment."""
-    protocol = Detecting(password_required=conversation.password_required)
-    owner = Owner(protocol, accept=conversation.accept, reach=conversation.reach)
+    owner = Owner(
+        accept=conversation.accept,
+        reach=conversation.reach,
+        password_required=conversation.password_required,
+    )
     for piece in pieces:
         owner.hear(piece)
-        if owner.is_relaying:
+        if owner.is_relaying or not owner.heard:
             continue
-        kept = len(inner(protocol)._buffer)
+        kept = len(inner(owner)._buffer)
         if owner.is_over:
             assert kept == 0, "the end keeps bytes"
-        elif isinstance(inner(protocol), Http):
+        elif isinstance(inner(owner), Http):
             assert kept <= HEAD_MAX_BYTES
         else:
             assert kept <= UNFINISHED_MAX_BYTES
     assert_in_order(owner)
     if not owner.is_relaying:
         return owner.events, owner.sent
-    trailing, limit = protocol.trailing_data(), protocol.upload_limit()
-    if isinstance(inner(protocol), Http):
-        assert inner(protocol).state is HttpState.ESTABLISHED
+    trailing, limit = owner.protocol.hand_over()
+    if isinstance(inner(owner), Http):
+        assert inner(owner).state is HttpState.ESTABLISHED
         if not owner.sent.endswith(b" 200 Connection established\r\n\r\n"):
             assert_forwarded(trailing, limit)
     return owner.events, owner.sent, trailing, limit
 
 
-def inner(protocol: Detecting) -> Http | Socks5:
-    found = protocol._protocol
-    assert isinstance(found, Http | Socks5)
-    return found
+def inner(owner: Owner) -> Http | Socks5:
+    protocol = owner.protocol
+    assert isinstance(protocol, Http | Socks5)
+    return protocol
 
 
 def assert_in_order(owner: Owner) -> None:

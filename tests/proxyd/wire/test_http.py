@@ -10,7 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.owner import BOUND, Owner
 
-from proxyd.wire.events import Authenticate, Connect, Event, Failure, Identify, Refusal, Violation
+from proxyd.wire.events import (
+    Authenticate,
+    Connect,
+    Event,
+    Failure,
+    Handover,
+    Identify,
+    Refusal,
+    Violation,
+)
 from proxyd.wire.http import CHALLENGES_MAX, HEAD_MAX_BYTES, LINE_MAX_BYTES, Http, State
 
 TUNNEL = b"HTTP/1.1 200 Connection established\r\n\r\n"
@@ -148,7 +157,7 @@ def forwarded(request: bytes) -> bytes:
     """Return what the target gets."""
     protocol = established(request)
     assert protocol.data_to_send() == b""
-    return protocol.trailing_data()
+    return protocol.hand_over().early
 
 
 # --- CONNECT -------------------------------------------------------------------------------------
@@ -159,8 +168,7 @@ def test_a_tunnel_is_told_when_it_stands_and_not_before() -> None:
     protocol.succeed(*BOUND)
     assert protocol.data_to_send() == TUNNEL
     assert protocol.state is State.ESTABLISHED
-    assert protocol.trailing_data() == b""
-    assert protocol.upload_limit() is None
+    assert protocol.hand_over() == Handover(b"", upload_limit=None)
 
 
 def test_what_follows_connect_is_given_once_for_the_relay() -> None:
@@ -168,9 +176,9 @@ def test_what_follows_connect_is_given_once_for_the_relay() -> None:
     protocol.receive_data(b" second")
     assert protocol.next_event() is None
     protocol.succeed(*BOUND)
-    assert protocol.trailing_data() == b"\x16\x03\x01first second"
+    assert protocol.hand_over().early == b"\x16\x03\x01first second"
     with pytest.raises(RuntimeError):
-        protocol.trailing_data()
+        protocol.hand_over()
 
 
 @pytest.mark.parametrize(
@@ -383,16 +391,18 @@ POST = asked(b"POST http://example.com/ HTTP/1.1", b"Content-Length: 10")
 @pytest.mark.parametrize("early", [0, 1, 9, 10, 11, 300])
 def test_of_a_body_no_more_goes_up_than_its_length(early: int) -> None:
     protocol = established(POST + (b"0123456789" + GET * 10)[:early])
-    head, _, body = protocol.trailing_data().partition(b"\r\n\r\n")
+    start, limit = protocol.hand_over()
+    head, _, body = start.partition(b"\r\n\r\n")
     assert b"Content-Length: 10" in head
     assert body == b"0123456789"[:early]
-    assert protocol.upload_limit() == 10 - len(body)
+    assert limit == 10 - len(body)
 
 
 def test_behind_a_request_without_a_body_nothing_goes_up() -> None:
     protocol = established(GET + GET)
-    assert protocol.trailing_data().count(b"HTTP/1.1") == 1
-    assert protocol.upload_limit() == 0
+    start, limit = protocol.hand_over()
+    assert start.count(b"HTTP/1.1") == 1
+    assert limit == 0
 
 
 @pytest.mark.parametrize(
@@ -433,11 +443,11 @@ WEBSOCKET = (b"Upgrade: websocket", b"Connection: keep-alive, Upgrade", b"Sec-We
 
 def test_a_websocket_without_connect_is_forwarded_as_an_ordinary_request() -> None:
     protocol = established(asked(b"GET http://example.com/chat HTTP/1.1", *WEBSOCKET) + b"\x81\x00")
-    assert protocol.trailing_data() == (
+    assert protocol.hand_over() == Handover(
         b"GET /chat HTTP/1.1\r\nHost: example.com\r\nSec-WebSocket-Key: eA==\r\n"
-        b"Connection: close\r\n\r\n"
+        b"Connection: close\r\n\r\n",
+        upload_limit=0,
     )
-    assert protocol.upload_limit() == 0
 
 
 @pytest.mark.parametrize(
@@ -456,8 +466,9 @@ def test_no_upgrade_reaches_a_target_or_sheds_a_limit(
     line: bytes, headers: tuple[bytes, ...]
 ) -> None:
     protocol = established(asked(line, *headers))
-    assert b"pgrade" not in protocol.trailing_data()
-    assert protocol.upload_limit() in (0, 5)
+    start, limit = protocol.hand_over()
+    assert b"pgrade" not in start
+    assert limit in (0, 5)
 
 
 # --- the head ------------------------------------------------------------------------------------
@@ -730,7 +741,7 @@ def test_where_no_password_is_required_none_is_looked_at(headers: tuple[bytes, .
     protocol.accept_credentials()
     assert protocol.next_event() == Connect("example.com", 80)
     protocol.succeed(*BOUND)
-    assert b"Proxy-Authorization" not in protocol.trailing_data()
+    assert b"Proxy-Authorization" not in protocol.hand_over().early
 
 
 @pytest.mark.parametrize("refusal", Refusal)
@@ -793,7 +804,7 @@ DECISIONS: dict[str, tuple[State, Callable[[Http], object]]] = {
     ),
     "succeed": (State.REQUEST_DECISION, lambda protocol: protocol.succeed(*BOUND)),
     "fail": (State.REQUEST_DECISION, lambda protocol: protocol.fail(Failure.GENERAL)),
-    "trailing_data": (State.ESTABLISHED, Http.trailing_data),
+    "hand_over": (State.ESTABLISHED, Http.hand_over),
 }
 
 
@@ -852,7 +863,7 @@ def overheard(conversation: bytes, sizes: list[int], **decisions: bool) -> tuple
     if not owner.is_relaying:
         assert not (owner.is_over and protocol._buffer)
         return owner.events, owner.sent
-    return owner.events, owner.sent, protocol.trailing_data(), protocol.upload_limit()
+    return owner.events, owner.sent, *protocol.hand_over()
 
 
 @pytest.mark.parametrize("accept", [True, False])

@@ -14,6 +14,7 @@ from proxyd.wire.events import (
     Connect,
     Event,
     Failure,
+    Handover,
     Identify,
     Refusal,
     Violation,
@@ -546,8 +547,8 @@ def test_what_follows_the_request_is_given_once_for_the_relay() -> None:
     protocol.receive_data(b" second")
     assert protocol.next_event() is None
     protocol.succeed(*BOUND)
-    assert protocol.trailing_data() == b"first second"
-    assert protocol.trailing_data() == b""
+    assert protocol.hand_over() == Handover(b"first second", upload_limit=None)
+    assert protocol.hand_over() == Handover(b"", upload_limit=None)
 
 
 def test_payload_that_looks_like_a_request_is_payload() -> None:
@@ -555,7 +556,7 @@ def test_payload_that_looks_like_a_request_is_payload() -> None:
     says(protocol, CONNECT_V4 + CONNECT_V6)
     protocol.succeed(*BOUND)
     assert protocol.next_event() is None
-    assert protocol.trailing_data() == CONNECT_V6
+    assert protocol.hand_over().early == CONNECT_V6
 
 
 # --- the owner's mistakes ----------------------------------------------------------------------
@@ -579,7 +580,7 @@ DECISIONS: dict[str, tuple[State, Callable[[Socks5], object]]] = {
     ),
     "succeed": (State.REQUEST_DECISION, lambda protocol: protocol.succeed(*BOUND)),
     "fail": (State.REQUEST_DECISION, lambda protocol: protocol.fail(Failure.GENERAL)),
-    "trailing_data": (State.ESTABLISHED, Socks5.trailing_data),
+    "hand_over": (State.ESTABLISHED, Socks5.hand_over),
 }
 
 
@@ -648,7 +649,7 @@ def test_a_byte_at_a_time_means_what_one_segment_means(
     assert trickling.sent == at_once.sent
     assert trickling.protocol.state is at_once.protocol.state
     if at_once.is_relaying:
-        assert trickling.protocol.trailing_data() == at_once.protocol.trailing_data()
+        assert trickling.protocol.hand_over() == at_once.protocol.hand_over()
 
 
 def test_each_answer_comes_with_the_last_byte_of_its_message() -> None:
@@ -668,7 +669,7 @@ def test_everything_in_one_segment_is_understood_in_order() -> None:
     owner.hear(GREETING + LOGIN + CONNECT_NAME + payload)
     assert owner.events == [Authenticate(b"user", b"pass"), Connect("example.com", 443)]
     assert [answer for _, answer in owner.answers] == [METHOD_CHOSEN, WELCOME, SUCCESS]
-    assert owner.protocol.trailing_data() == payload
+    assert owner.protocol.hand_over().early == payload
 
 
 # The longest that a message can be while its end has not come.

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from proxyd.relay import pipes
-from proxyd.relay.pipes import IDLE_MAX_PIPES, WIDE_MAX_PIPES, WIDE_PIPE_BYTES, Pipe, PipePool
+from proxyd.loop import pipes
+from proxyd.loop.pipes import IDLE_MAX_PIPES, WIDE_MAX_PIPES, WIDE_PIPE_BYTES, Pipe, PipePool
 
 
 def open_descriptors() -> int:

@@ -1,16 +1,24 @@
-"""Kernel pipes for splicing, taken for a moment each and used again (pipe(7), splice(2))."""
+"""Kernel pipes for splicing, taken for a moment each and used again (pipe(7), splice(2)).
+
+There are two kinds. A wide pipe takes a whole slice of a fast stream in one pair of calls: through
+it, and with bounded buffers, bulk on a short path costs half the CPU or less at 16 and 64 streams
+of what it costs through others. But a user may hold only so many pages of pipes
+(pipe-user-pages-soft), so most pipes are smaller; and one of the other kind is better than none.
+"""
 
 import fcntl
 import os
 from contextlib import suppress
+from typing import final
 
-PIPE_BYTES = 256 * 1024
-WIDE_PIPE_BYTES = 1024 * 1024  # what anybody may have (pipe-max-size)
-WIDE_MAX_PIPES = 64  # all that a user's pipes may hold, unless told otherwise
-IDLE_MAX_PIPES = 64  # of each kind
-USEFUL_PIPE_BYTES = 64 * 1024
+PIPE_BYTES = 256 * 1024  # for sinks on longer paths, whose queues take less at once
+WIDE_PIPE_BYTES = 1024 * 1024  # the most that an unprivileged process may have (pipe-max-size)
+WIDE_MAX_PIPES = 64  # as many as use up the default of pipe-user-pages-soft (64 MiB)
+IDLE_MAX_PIPES = 64  # of each kind; to keep more would only hold memory of the kernel
+USEFUL_PIPE_BYTES = 64 * 1024  # past the soft limit a pipe has two pages, and a copy is faster
 
 
+@final
 class Pipe:
     """A kernel pipe; `fill` is how many bytes are in it."""
 
@@ -35,6 +43,7 @@ class Pipe:
         os.close(self.write_fd)
 
 
+@final
 class PipePool:
     """Lends pipes. One is enough for all whose sinks keep up; each that does not keeps one filled.
 

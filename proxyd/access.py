@@ -1,0 +1,63 @@
+"""How a client's connection has ended, and the record that is made of it."""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from proxyd.wire.events import Failure, Refusal
+
+
+class Ending(StrEnum):
+    """Every way in which the connection of a client can end.
+
+    The words are labels of metrics and values in access records: operators search for them, so they
+    stay as they are.
+    """
+
+    # What a relay ends with.
+    ENDED = "ended"  # both streams have ended in order
+    RESET = "reset"  # one side has reset its connection
+    IDLE = "idle"  # no byte has moved for the limit
+    EXHAUSTED = "exhausted"  # the session has no bytes left; also a refusal
+    CUT = "cut"  # the session was ended, the daemon stops, or something failed here
+
+    # What a handshake ends with, or a dial before there is an outcome.
+    CLIENT_LEFT = "client_left"
+    VIOLATION = "violation"  # the client does not speak the protocol
+    TIMED_OUT = "timed_out"  # the client has not finished in time; also a failure: the target
+
+    # The other refusals of credentials.
+    WRONG = "wrong"
+    OVER = "over"
+    TOO_MANY_CONNECTIONS = "too_many_connections"
+    UNAVAILABLE = "unavailable"
+
+    # The other failures to reach a target.
+    GENERAL = "general"
+    NOT_ALLOWED = "not_allowed"
+    NETWORK_UNREACHABLE = "network_unreachable"
+    HOST_UNREACHABLE = "host_unreachable"
+    REFUSED = "refused"
+    COMMAND_NOT_SUPPORTED = "command_not_supported"
+
+
+# By name: one that has no ending does not get past the import.
+ENDING_OF_REFUSAL = {refusal: Ending[refusal.name] for refusal in Refusal}
+ENDING_OF_FAILURE = {failure: Ending[failure.name] for failure in Failure}
+
+
+class Access(NamedTuple):
+    """A connection that is over, and had shown credentials.
+
+    `client` is its address, `host` and `port` what it asked for ("" and 0 if it ended before that),
+    `seconds` how long it was connected.
+    """
+
+    connection: int
+    session_id: str
+    client: str
+    host: str
+    port: int
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+    reason: str

@@ -1,0 +1,42 @@
+"""The ways out: what a gateway asks of whatever connects a session to its targets.
+
+Today there is one, `direct`: from this machine itself. A gateway is handed its exits and knows
+nothing of how they reach a target.
+"""
+
+import socket
+from collections.abc import Callable, Hashable
+from typing import Protocol
+
+from proxyd.wire.events import Address, Failure
+
+# Takes the outcome of a dial: a connected non-blocking socket, the callee's from here on and still
+# watched by the poller, or why there is none; and whether the target may have sent something.
+Done = Callable[[socket.socket | Failure, bool], None]
+
+
+class Cancellable(Protocol):
+    """Something under way that may be given up."""
+
+    def cancel(self) -> None:
+        """Give it up: whoever waits for its outcome hears nothing more."""
+
+
+class Exit(Protocol):
+    """One way out."""
+
+    def dial(self, host: Address | str, port: int, asker: Hashable, done: Done) -> Cancellable:
+        """Begin to connect to a target.
+
+        Args:
+            host: an address, or a name to look up.
+            port: the target's port.
+            asker: the session that it is for, which competes with others for look-ups.
+            done: called once, perhaps before this returns, unless the dial is cancelled first.
+        """
+
+    def change_seconds(self, seconds: float) -> None:
+        """Let dials take so long in all from now on, those under way too."""
+
+    def close(self) -> None:
+        """Hold nobody to a deadline any more."""

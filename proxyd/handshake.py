@@ -1,0 +1,331 @@
+"""A client's handshake: from its first byte to its request, as an admitted session.
+
+Theory of operation
+-------------------
+One `Handshake` owns the client's socket, the protocol that its first byte has chosen, and a place
+among the deadlines. It is in one of four states (`TRANSITIONS` has the arrows):
+
+* READING: the client has to say more. `ready` reads, and runs the loop below.
+* ADMISSION: the store is asked who the client is. Nothing is read meanwhile; what arrives waits in
+  the kernel, and that it has arrived is remembered.
+* HANDED_OVER: there is a session and a request, and both went to `requested`, with the socket.
+* CLOSED: it was refused, has left, took too long, or was cut.
+
+`_run` is the only loop: take the protocol's next event, send what the protocol has to say, act.
+With no event left it reads and feeds, and returns when there is nothing to read. No step calls it
+again: a decision that is known at once is returned by the meter, and the same loop goes on; one
+that is not comes back through `_decided`, which starts the loop anew.
+
+epoll is edge-triggered: an event is reported once. A reader that stops early must remember that
+data may be left (`_unread`). A read that fills less than it could has emptied the queue, and what
+comes next is announced (epoll(7)); unless the peer has hung up or sent urgent data, which shorten a
+read without emptying the queue, and were announced already (`_reads_on`).
+"""
+
+import logging
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, final
+
+from proxyd.access import ENDING_OF_REFUSAL, Access, Ending
+from proxyd.counters import Counters
+from proxyd.loop.deadlines import Deadlines
+from proxyd.loop.poller import GONE, HUNG_UP, READS, URGENT
+from proxyd.loop.reactor import Reactor
+from proxyd.metering.meter import Meter
+from proxyd.metering.session import LiveSession
+from proxyd.relay.closing import Closer, reset
+from proxyd.wire.detect import detect
+from proxyd.wire.events import (
+    Authenticate,
+    Event,
+    Identify,
+    Refusal,
+    Request,
+    ServerProtocol,
+    Violation,
+)
+
+# More than a handshake of SOCKS5 has in all, and than most heads of HTTP have.
+READ_BYTES = 4096
+PASSWORD_PORT = -1
+
+_logger = logging.getLogger("gateway")
+
+
+@dataclass(eq=False, slots=True)
+class Client:
+    """Who is connected.
+
+    `sock` does not block. `address` is in text, an IPv4 one never mapped; `network` is what its
+    connections are counted by. `port_index` says on which of the ports without passwords it came;
+    `PASSWORD_PORT` for the other one. `number` names it in the log. `began` is loop time, seconds.
+    """
+
+    sock: socket.socket
+    address: str
+    network: str
+    port_index: int
+    number: int
+    began: float
+
+    def __str__(self) -> str:
+        return f"{self.address} #{self.number}"
+
+
+class State(IntEnum):
+    """Where a handshake is."""
+
+    READING = 0
+    ADMISSION = 1
+    HANDED_OVER = 2
+    CLOSED = 3
+
+
+TRANSITIONS: Final = {
+    State.READING: (State.ADMISSION, State.HANDED_OVER, State.CLOSED),
+    State.ADMISSION: (State.READING, State.CLOSED),
+    State.HANDED_OVER: (),
+    State.CLOSED: (),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HandshakeServices:
+    """What all handshakes of a gateway share.
+
+    `requested` takes over a client, with its protocol (which waits for `succeed` or `fail`), its
+    session, its request, and whether its socket may have more to read. `over` hears of each client
+    that is not handed over, when it has let go of everything but its socket. `record` is called
+    with each that had shown credentials by then.
+    """
+
+    reactor: Reactor
+    closer: Closer
+    deadlines: Deadlines["Handshake"]
+    meter: Meter
+    counters: Counters
+    requested: Callable[[Client, ServerProtocol, LiveSession, Request, bool], None]
+    over: Callable[[Client], None]
+    record: Callable[[Access], None] | None = None
+
+
+# Names of this module: looking a member of an enumeration up costs six times as much (3.11).
+_READING: Final = State.READING
+_ADMISSION: Final = State.ADMISSION
+_HANDED_OVER: Final = State.HANDED_OVER
+_CLOSED: Final = State.CLOSED
+
+
+@final
+class Handshake:
+    """One client until its request; a `Watcher`, `Expiring`, and once admitted `MeteredConnection`.
+
+    Args:
+        services: what all handshakes share.
+        client: whose socket is owned from here on.
+    """
+
+    __slots__ = (
+        "_protocol",
+        "_reads_on",
+        "_services",
+        "_session",
+        "_state",
+        "_unread",
+        "client",
+    )
+
+    def __init__(self, services: HandshakeServices, client: Client) -> None:
+        self._services = services
+        self._protocol: ServerProtocol | None = None  # until the first byte
+        self._session: LiveSession | None = None  # until it is admitted
+        self._state = _READING
+        self._unread = False
+        self._reads_on = False
+        self.client = client
+
+    def start(self) -> None:
+        """Begin to listen to the client, for the time that a handshake may take."""
+        self._services.deadlines.add(self)
+        self._services.reactor.poller.watch(self.client.sock.fileno(), self)
+
+    def finish(self) -> None:
+        """The session's last byte is spent: there is nothing to finish yet."""
+        self.abort()
+
+    def abort(self, ending: Ending = Ending.CUT) -> None:
+        """Cut it at once."""
+        self._close(ending, after_last_bytes=False)
+
+    def timed_out(self) -> None:
+        """The handshake took too long."""
+        self._lost(Ending.TIMED_OUT)
+
+    def fail(self, error: Exception) -> None:
+        """Cut it because of a mistake of ours, which is logged with its traceback."""
+        _logger.error("serving a client failed; it is cut", exc_info=error)
+        self.abort()
+
+    def ready(self, events: int) -> None:
+        """See `Watcher.ready`."""
+        if not events & READS:
+            return
+        self._unread = True
+        if events & (HUNG_UP | URGENT):
+            self._reads_on = True
+        if self._state is _READING:
+            if self._receive():
+                self._run()
+        elif events & GONE:
+            self._lost(Ending.CLIENT_LEFT)
+
+    def _to(self, state: State) -> None:
+        assert state in TRANSITIONS[self._state]  # noqa: S101 - half a handshake helps nobody
+        self._state = state
+
+    # --- the loop ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        """Act on what the client says until it, or the store, has to say more."""
+        protocol = self._protocol
+        if protocol is None:
+            return
+        while True:
+            event = protocol.next_event()
+            output = protocol.data_to_send()
+            if output and not self._send(output):
+                self.abort()
+                return
+            if event is None:
+                if not self._unread or not self._receive():
+                    return
+            elif not self._act(protocol, event):
+                return
+
+    def _receive(self) -> bool:
+        """Read, and feed the protocol; False when there is nothing to read, or the client is gone.
+
+        The first byte chooses the protocol.
+        """
+        try:
+            data = self.client.sock.recv(READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            self._unread = False
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._lost(Ending.CLIENT_LEFT)
+            return False
+        if len(data) < READ_BYTES and not self._reads_on:
+            self._unread = False
+        protocol = self._protocol
+        if protocol is None:
+            is_required = self.client.port_index == PASSWORD_PORT
+            protocol = self._protocol = detect(data[0], password_required=is_required)
+        protocol.receive_data(data)
+        return True
+
+    def _act(self, protocol: ServerProtocol, event: Event) -> bool:
+        """Act on an event; False when the loop has to stop."""
+        client, meter = self.client, self._services.meter
+        decision: LiveSession | Refusal | None
+        if isinstance(event, Authenticate):
+            decision = meter.admit(event.username, event.password, client.network, self._decided)
+        elif isinstance(event, Identify):
+            decision = meter.admit_address(
+                client.port_index, client.address, client.network, self._decided
+            )
+        elif isinstance(event, Violation):
+            _logger.debug("%s: %s", client, event.reason)
+            self._refuse(Ending.VIOLATION)
+            return False
+        else:
+            self._hand_over(protocol, event)
+            return False
+        if decision is None:  # `_decided` will be called with it
+            self._to(_ADMISSION)
+            return False
+        return self._admit(protocol, decision)
+
+    # --- admission -----------------------------------------------------------------------------
+
+    def _decided(self, decision: LiveSession | Refusal) -> None:
+        """The store has answered; the client may have left meanwhile."""
+        protocol = self._protocol
+        if self._state is not _ADMISSION or protocol is None:
+            return
+        try:
+            self._to(_READING)
+            if self._admit(protocol, decision):
+                self._run()
+        except Exception as error:  # noqa: BLE001 - logged there; half a connection helps nobody
+            self.fail(error)
+
+    def _admit(self, protocol: ServerProtocol, decision: LiveSession | Refusal) -> bool:
+        """Let the client go on to its request, or close it and return False."""
+        if isinstance(decision, Refusal):
+            _logger.debug("%s: credentials refused: %s", self.client, decision.name)
+            protocol.refuse_credentials(decision)
+            self._refuse(ENDING_OF_REFUSAL[decision])
+            return False
+        self._session = decision
+        decision.connections.add(self)
+        if self.client.port_index == PASSWORD_PORT:
+            self._services.meter.prove(decision, self.client.address)
+        protocol.accept_credentials()
+        return True
+
+    # --- ending --------------------------------------------------------------------------------
+
+    def _hand_over(self, protocol: ServerProtocol, request: Request) -> None:
+        """Give the client away: somebody else answers its request."""
+        session, services = self._session, self._services
+        assert session is not None  # noqa: S101 - a request that nobody pays for must not go on
+        self._to(_HANDED_OVER)
+        services.deadlines.discard(self)
+        session.connections.discard(self)
+        services.requested(self.client, protocol, session, request, self._unread)
+
+    def _refuse(self, ending: Ending) -> None:
+        """Send what the protocol has to say to a client that is turned away, and close it."""
+        self._services.counters.handshake_failures[ending] += 1
+        output = self._protocol.data_to_send() if self._protocol is not None else b""
+        self._close(ending, after_last_bytes=not output or self._send(output))
+
+    def _lost(self, ending: Ending) -> None:
+        """Cut a client that has left, or takes too long."""
+        _logger.debug("%s: the handshake is over: %s", self.client, ending)
+        self._services.counters.handshake_failures[ending] += 1
+        self.abort(ending)
+
+    def _send(self, output: bytes) -> bool:
+        """Send; False when the client does not take it at once."""
+        try:
+            return self.client.sock.send(output) == len(output)
+        except OSError:
+            return False
+
+    def _close(self, ending: Ending, *, after_last_bytes: bool) -> None:
+        """Let go of everything, and of the socket at once or once the client has what was sent."""
+        if self._state in (_HANDED_OVER, _CLOSED):
+            return
+        self._to(_CLOSED)
+        services, client, session = self._services, self.client, self._session
+        services.deadlines.discard(self)
+        if session is not None:
+            session.connections.discard(self)
+            if services.record is not None:
+                seconds = services.reactor.loop.time() - client.began
+                services.record(
+                    Access(client.number, session.id, client.address, "", 0, 0, 0, seconds, ending)
+                )
+        services.over(client)
+        if after_last_bytes:
+            services.closer.close(client.sock, network=client.network)
+        else:
+            services.reactor.poller.forget(client.sock.fileno())
+            reset(client.sock)

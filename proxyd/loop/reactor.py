@@ -1,0 +1,39 @@
+"""What the sockets of one event loop share, so that none of them has to bring its own."""
+
+import asyncio
+from typing import final
+
+from proxyd.loop.pipes import PipePool
+from proxyd.loop.poller import Poller
+from proxyd.loop.turns import Turns
+
+# The largest datagram, and as much of a stream as is worth copying: what is more is spliced.
+BUFFER_BYTES = 64 * 1024
+
+
+@final
+class Reactor:
+    """One loop's poller, turns for bulk, pipes to splice through, and memory to read into.
+
+    `buffer` (and `view`, the same memory) may be used by anybody until they return to the loop, and
+    holds nothing of theirs afterwards.
+
+    Args:
+        loop: the event loop.
+        pipes_max: how many pipes may exist at once.
+    """
+
+    __slots__ = ("buffer", "loop", "pipes", "poller", "turns", "view")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, pipes_max: int) -> None:
+        self.loop = loop
+        self.poller = Poller(loop)
+        self.turns = Turns(loop)
+        self.pipes = PipePool(pipes_max)
+        self.buffer = bytearray(BUFFER_BYTES)
+        self.view = memoryview(self.buffer)
+
+    def close(self) -> None:
+        """Watch nothing any more, and close idle pipes; closing twice is harmless."""
+        self.pipes.close()
+        self.poller.close()

@@ -1,0 +1,156 @@
+"""The states of a handshake and of a connection; what they do is in `conformance`."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from proxyd import connection, handshake
+from proxyd.access import Access, Ending
+from proxyd.counters import Counters
+from proxyd.handshake import PASSWORD_PORT, Client, Handshake, HandshakeServices
+from proxyd.loop.deadlines import Deadlines
+from proxyd.loop.poller import READS
+from proxyd.loop.reactor import Reactor
+from proxyd.relay.closing import Closer
+from proxyd.wire.events import Connect, Refusal, Request, ServerProtocol
+
+GREETING, CREDENTIALS = b"\x05\x01\x02", b"\x01\x04user\x04pass"
+REQUEST = b"\x05\x01\x00\x01\x08\x08\x08\x08\x00\x50"
+
+
+@pytest.mark.parametrize("module", [handshake, connection])
+def test_every_state_has_its_arrows_and_none_leads_out_of_the_end(module: ModuleType) -> None:
+    state, arrows = module.State, module.TRANSITIONS
+    assert set(arrows) == set(state)
+    assert arrows[state.CLOSED] == ()
+    reached = {to for tos in arrows.values() for to in tos} | {state(0)}
+    assert reached == set(state)
+
+
+class Scene:
+    """A handshake over a socket pair, with a meter whose answer the test gives."""
+
+    def __init__(self, answer: object) -> None:
+        loop = asyncio.get_running_loop()
+        self.peer, sock = socket.socketpair()
+        sock.setblocking(False)
+        self.reactor = Reactor(loop, 0)
+        self.deadlines: Deadlines[Handshake] = Deadlines(loop, 10.0)
+        self.counters = Counters()
+        self.answer = answer
+        self.decide: object = None
+        self.requests: list[Request] = []
+        self.left: list[Client] = []
+        self.records: list[Access] = []
+        services = HandshakeServices(
+            reactor=self.reactor,
+            closer=Closer(loop, self.reactor.poller),
+            deadlines=self.deadlines,
+            meter=self,  # type: ignore[arg-type]
+            counters=self.counters,
+            requested=self._requested,
+            over=self.left.append,
+            record=self.records.append,
+        )
+        self.closer = services.closer
+        client = Client(sock, "127.0.0.1", "127.0.0.1", PASSWORD_PORT, 1, loop.time())
+        self.handshake = Handshake(services, client)
+        self.handshake.start()
+
+    def admit(self, username: bytes, password: bytes, asker: str, decide: object) -> object:
+        self.decide = decide
+        return self.answer
+
+    def prove(self, session: object, address: str) -> None:
+        """Nothing is to be proved."""
+
+    def _requested(
+        self, client: Client, protocol: ServerProtocol, session: object, request: Request, _: bool
+    ) -> None:
+        self.requests.append(request)
+        client.sock.close()
+
+    def say(self, data: bytes) -> None:
+        self.peer.send(data)
+        self.handshake.ready(READS)
+
+    def close(self) -> None:
+        self.handshake.abort()
+        self.closer.close_now()
+        self.deadlines.close()
+        self.reactor.close()
+        self.peer.close()
+
+
+def session() -> SimpleNamespace:
+    return SimpleNamespace(id="session", connections=set())
+
+
+@pytest.fixture
+async def scenes() -> Iterator[object]:
+    made: list[Scene] = []
+
+    def make(answer: object) -> Scene:
+        made.append(Scene(answer))
+        return made[-1]
+
+    yield make
+    for scene in made:
+        scene.close()
+
+
+async def test_all_at_once_is_one_run_of_the_loop(scenes) -> None:
+    bought = session()
+    scene = scenes(bought)
+    scene.say(GREETING + CREDENTIALS + REQUEST)
+    assert [type(each) for each in scene.requests] == [Connect]
+    assert scene.peer.recv(100) == b"\x05\x02\x01\x00"
+    assert bought.connections == set(), "its successor joins the session"
+    assert len(scene.deadlines) == 0
+    assert scene.left == [], "who is handed over has not left"
+
+
+async def test_a_decision_that_comes_later_goes_on_where_it_stopped(scenes) -> None:
+    scene = scenes(None)
+    scene.say(GREETING + CREDENTIALS + REQUEST)
+    assert scene.peer.recv(100) == b"\x05\x02"
+    assert scene.requests == []
+    scene.decide(session())
+    assert scene.peer.recv(100) == b"\x01\x00"
+    assert len(scene.requests) == 1
+
+
+async def test_a_decision_that_comes_when_all_is_over_changes_nothing(scenes) -> None:
+    scene, bought = scenes(None), session()
+    scene.say(GREETING + CREDENTIALS + REQUEST)
+    scene.handshake.timed_out()
+    scene.decide(bought)
+    assert bought.connections == set()
+    assert scene.requests == []
+    assert len(scene.left) == 1
+    assert scene.counters.handshake_failures == {Ending.TIMED_OUT: 1}
+    assert scene.records == [], "nobody has shown credentials"
+
+
+async def test_a_refusal_is_counted_and_sent(scenes) -> None:
+    scene = scenes(Refusal.EXHAUSTED)
+    scene.say(GREETING + CREDENTIALS)
+    assert scene.peer.recv(100) == b"\x05\x02\x01\x02"
+    assert scene.counters.handshake_failures == {"exhausted": 1}
+    assert len(scene.left) == 1
+
+
+async def test_who_was_admitted_and_says_nothing_more_is_recorded(scenes) -> None:
+    scene = scenes(session())
+    scene.say(GREETING + CREDENTIALS)
+    scene.handshake.timed_out()
+    [record] = scene.records
+    assert (record.session_id, record.host, record.port, record.reason) == (
+        "session",
+        "",
+        0,
+        "timed_out",
+    )
