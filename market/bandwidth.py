@@ -43,8 +43,13 @@ class Traffic(Protocol):
     def restore(self, session_id: str) -> None:
         """Take back a `cut` that could not be written down."""
 
-    def named(self, slot: int, addresses: Sequence[str]) -> None:
-        """Hear that a session was sold that client addresses open, on the port with this slot."""
+    def granted(self, port_index: int, addresses: Sequence[str]) -> None:
+        """Drop what is cached of unknown clients: a session was just sold that these open.
+
+        Args:
+            port_index: which of the ports without passwords.
+            addresses: the clients'.
+        """
 
     async def settle_exhausted(self) -> None:
         """Have written down which sessions are exhausted, if the store can be reached."""
@@ -212,7 +217,7 @@ class Bandwidth:
             except _TakenError:
                 continue
             if client in addresses:
-                self._traffic.named(slot, [client])
+                self._traffic.granted(slot, [client])
             return with_port
         raise MarketError(Code.ADDRESSES_TAKEN, field="allow_ips")
 
@@ -248,7 +253,7 @@ class Bandwidth:
                 `address_not_pending`; `addresses_taken`, when it opens another session there.
         """
         row = await self._store.write(_allow, user_id, session_id, client)
-        self._traffic.named(row.slot, [client])
+        self._traffic.granted(row.slot, [client])
         return Door(client, self._port(row.slot))
 
     async def page(

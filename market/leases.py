@@ -65,7 +65,7 @@ class Grant:
     expires_at: int
     lease_id: str | None
     granted_bytes: int
-    names: tuple[tuple[int, str], ...]
+    entries: tuple[tuple[int, str], ...]
     pending: tuple[str, ...] = ()
 
 
@@ -82,7 +82,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class LeaseState:
     """A node's lease after it asked: what it grants in all, and whether the session is used up."""
 
     granted_bytes: int
@@ -90,11 +90,11 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """Counts that cannot be: more than the lease grants, or less than nothing. None was written."""
+class Rejection:
+    """A report that was not written: more than the lease grants, or less than nothing."""
 
 
-Answer = Share | Refused | None
+LeaseReply = LeaseState | Rejection | None
 
 
 class Leases:
@@ -189,17 +189,17 @@ class Leases:
             if self._unsure.get(session_id) == lease_id:  # and not a later one
                 del self._unsure[session_id]
 
-    async def report(self, usages: Sequence[Usage]) -> list[Answer]:
+    async def report(self, usages: Sequence[Usage]) -> list[LeaseReply]:
         """Write down what is used; as `exchange`, but nothing is asked for."""
         return await self.exchange([Ask(usage) for usage in usages])
 
-    async def exchange(self, asks: Sequence[Ask]) -> list[Answer]:
+    async def exchange(self, asks: Sequence[Ask]) -> list[LeaseReply]:
         """Report, and change how much leases grant, in a few statements however many they are.
 
         When nothing is left to lease and others hold some, they are told that it is wanted.
 
         Returns:
-            An answer to each: None when the lease is no longer open, `Refused` when its counts
+            An answer to each: None when the lease is no longer open, `Rejection` when its counts
             cannot be; the others are written all the same.
 
         Raises:
@@ -301,7 +301,7 @@ class Leases:
             except UnavailableError:
                 raise
             except Exception:
-                _logger.exception("session %s is used up and cannot be settled", session_id)
+                _logger.exception("session %s: used up and cannot be settled", session_id)
 
     async def due_to_expire(self, limit: int) -> list[str]:
         """Return active sessions whose time is over, at most `limit`, the oldest first."""
@@ -346,7 +346,7 @@ async def _open(
         size = slice_of(size, SLICE_FIRST_BYTES)
     if leased and not await queries.lease(tx, session, lease_id, size, node_id):
         raise UnavailableError("the session changed while it was leased")
-    named = await allowlist.of_session(tx, session_id) if leased else []
+    opened = await allowlist.of_session(tx, session_id) if leased else []
     pending = await allowlist.pending_of_session(tx, session_id) if leased else []
     return Grant(
         session_id=session.id,
@@ -356,7 +356,7 @@ async def _open(
         expires_at=session.expires_at,
         lease_id=lease_id if leased else None,
         granted_bytes=size if leased else 0,
-        names=tuple((row.slot, row.address) for row in named),
+        entries=tuple((row.slot, row.address) for row in opened),
         pending=tuple(row.address for row in pending),
     )
 
@@ -379,7 +379,7 @@ class _Book:
         self.sessions = {lease.session_id: counts for lease, counts in held}
         self.wanted: list[str] = []
 
-    def answer(self, ask: Ask) -> Answer:
+    def answer(self, ask: Ask) -> LeaseReply:
         """Take a report, and change what its lease grants."""
         lease = self.leases.get(ask.usage.lease_id)
         if lease is None:
@@ -390,12 +390,12 @@ class _Book:
         is_leased = counts.bytes_leased >= lease.granted_bytes - lease.used_bytes
         if not (is_granted and is_leased) or counts.bytes_used + more < 0:
             _logger.error(
-                "the counts of session %s cannot be: %d bytes are used of %d that were granted",
+                "session %s: report rejected: %d bytes used, %d granted",
                 lease.session_id,
                 used,
                 lease.granted_bytes,
             )
-            return Refused()
+            return Rejection()
         counts = counts._replace(
             bytes_used=counts.bytes_used + more, bytes_leased=counts.bytes_leased - more
         )
@@ -404,7 +404,7 @@ class _Book:
         counts = counts._replace(bytes_leased=counts.bytes_leased + granted - lease.granted_bytes)
         self.leases[lease.id] = lease._replace(granted_bytes=granted)
         self.sessions[lease.session_id] = counts
-        return Share(granted, counts.bytes_used == counts.quota_bytes)
+        return LeaseState(granted, counts.bytes_used == counts.quota_bytes)
 
     def _granted(self, ask: Ask, lease: LeaseRow, counts: CountsRow) -> int:
         """Return how much a lease grants from now on, in all."""
@@ -418,7 +418,7 @@ class _Book:
         return lease.granted_bytes + slice_of(left, ask.want_bytes)
 
 
-async def _exchange(tx: Transaction, asks: Sequence[Ask], *, node_id: str) -> list[Answer]:
+async def _exchange(tx: Transaction, asks: Sequence[Ask], *, node_id: str) -> list[LeaseReply]:
     await queries.lock(tx, [ask.usage.session_id for ask in asks])
     book = _Book(await queries.held(tx, [ask.usage.lease_id for ask in asks]))
     answers = [book.answer(ask) for ask in asks]

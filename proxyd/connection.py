@@ -267,11 +267,15 @@ class ClientConnection:
         match event:
             case Authenticate(username, password):
                 self._state = State.ADMISSION
-                self._shared.meter.admit(username, password, self.network, self._decided)
+                self._decide(
+                    self._shared.meter.admit(username, password, self.network, self._decided)
+                )
             case Identify():
                 self._state = State.ADMISSION
-                self._shared.meter.admit_address(
-                    self.slot, self.address, self.network, self._decided
+                self._decide(
+                    self._shared.meter.admit_address(
+                        self.slot, self.address, self.network, self._decided
+                    )
                 )
             case Connect(host, port):
                 self._state = State.DIALING
@@ -284,6 +288,11 @@ class ClientConnection:
                 self._shared.counters.handshake_failures["violation"] += 1
                 self._reason = "violation"
                 self._close_gently()
+
+    def _decide(self, decision: LiveSession | Refusal | None) -> None:
+        """Act on a decision, unless it comes later."""
+        if decision is not None:
+            self._decided(decision)
 
     def _decided(self, decision: LiveSession | Refusal) -> None:
         try:

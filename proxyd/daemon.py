@@ -71,9 +71,8 @@ from proxyd.limits import (
 )
 from proxyd.loop import cancellation, clock
 from proxyd.metering.lease_slices import Fence
-from proxyd.metering.meter import Meter
+from proxyd.metering.meter import Meter, cluster_meter, solo_meter
 from proxyd.metering.node import Node
-from proxyd.metering.shared_meter import SharedMeter
 from proxyd.ops import reachability
 from proxyd.ops.access_log import AccessLog
 from proxyd.ops.activation import Held
@@ -342,7 +341,7 @@ class Daemon:
         limits, timeout = self.settings.limits, self.settings.cluster.node_timeout_seconds
         link = self.store.link(timeout)
         if link is None:
-            meter = Meter(
+            meter = solo_meter(
                 self.leases,
                 clock.seconds,
                 connections_per_session=limits.connections_per_session,
@@ -350,7 +349,7 @@ class Daemon:
             )
             return meter, None
         fence = Fence(clock.boottime)
-        shared = SharedMeter(
+        meter, writer = cluster_meter(
             self.leases,
             clock.seconds,
             fence,
@@ -360,14 +359,14 @@ class Daemon:
         node = Node(
             link,
             self.leases,
-            shared,
+            writer,
             fence,
             self.identifiers,
             clock.boottime,
             clock.ObservedTime(clock.boottime, 2 * REAP_CHECK_SECONDS),
             timeout_seconds=timeout,
         )
-        return shared, node
+        return meter, node
 
     async def start(self) -> None:
         """Take up what an earlier daemon left, then serve."""

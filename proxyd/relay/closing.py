@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from market.networks import NetworkCounts
 from proxyd.loop.poller import Poller
-from proxyd.metering.session import Payer
+from proxyd.metering.in_transit import Payer
 
 PATIENCE_SECONDS = 5.0
 USED_UP_PATIENCE_SECONDS = 300.0

@@ -27,7 +27,7 @@ def session_of(granted_bytes: int) -> LiveSession:
         expires_at=2**40,
         lease_id="lease",
         granted_bytes=granted_bytes,
-        names=(),
+        entries=(),
     )
     return LiveSession(grant, lambda _: None)
 

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from collections.abc import AsyncIterator
+from typing import NamedTuple
 
 import pytest
 from support import nodes
@@ -18,10 +19,10 @@ from market.money import GB
 from market.notices import Notice, Topic
 from market.states import SessionStatus
 from proxyd.metering import single_flight
+from proxyd.metering.cluster_writer import ClusterWriter
 from proxyd.metering.lease_slices import Fence
-from proxyd.metering.meter import Meter
+from proxyd.metering.meter import Meter, cluster_meter, solo_meter
 from proxyd.metering.session import LiveSession
-from proxyd.metering.shared_meter import SharedMeter
 from proxyd.metering.single_flight import LOOKUPS_MAX, RUNNING_MAX
 from proxyd.wire.events import Refusal
 from storage.bandwidth import find, leased_elsewhere
@@ -38,8 +39,8 @@ async def admitted(meter: Meter, bought: Purchase, network: str = HERE) -> LiveS
 async def shown(meter: Meter, username: str, password: str, network: str) -> LiveSession | Refusal:
     """Show any credentials."""
     answer: asyncio.Future[LiveSession | Refusal] = asyncio.get_running_loop().create_future()
-    meter.admit(username.encode(), password.encode(), network, answer.set_result)
-    return await answer
+    decision = meter.admit(username.encode(), password.encode(), network, answer.set_result)
+    return decision if decision is not None else await answer
 
 
 async def test_a_cut_that_is_taken_back_leaves_a_session_usable_that_was_being_leased(
@@ -47,7 +48,7 @@ async def test_a_cut_that_is_taken_back_leaves_a_session_usable_that_was_being_l
 ) -> None:
     user = await market.person("10")
     bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
-    meter = Meter(market.leases, market.clock.seconds, connections_per_session=10)
+    meter = solo_meter(market.leases, market.clock.seconds, connections_per_session=10)
     asking = asyncio.create_task(admitted(meter, bought))
     await asyncio.sleep(0)
     meter.cut(bought.session_id, SessionStatus.ENDED)
@@ -64,7 +65,7 @@ async def test_a_session_past_its_time_is_not_made_usable_by_a_cut_that_is_taken
 ) -> None:
     user = await market.person("10")
     bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
-    meter = Meter(market.leases, market.clock.seconds, connections_per_session=10)
+    meter = solo_meter(market.leases, market.clock.seconds, connections_per_session=10)
     market.clock.now += 31 * 86_400
     assert await admitted(meter, bought) is Refusal.OVER
     meter.cut(bought.session_id, SessionStatus.EXPIRED)
@@ -86,11 +87,13 @@ async def test_a_session_that_ended_elsewhere_leaves_nothing_behind(market: Mark
         client="203.0.113.7",
     )
     fence = Fence(lambda: 0.0)
-    meter = SharedMeter(market.leases, market.clock.seconds, fence, connections_per_session=10)
+    meter, writer = cluster_meter(
+        market.leases, market.clock.seconds, fence, connections_per_session=10
+    )
     answer: asyncio.Future[LiveSession | Refusal] = asyncio.get_running_loop().create_future()
-    meter.admit_address(0, "203.0.113.7", HERE, answer.set_result)
+    assert meter.admit_address(0, "203.0.113.7", HERE, answer.set_result) is None
     assert isinstance(await answer, LiveSession)
-    meter.hear(Notice(Topic.CUT, bought.session_id, SessionStatus.ENDED, "elsewhere").text)
+    writer.hear(Notice(Topic.CUT, bought.session_id, SessionStatus.ENDED, "elsewhere").text)
     await meter.flush()
     del answer
     gc.collect()
@@ -99,26 +102,35 @@ async def test_a_session_that_ended_elsewhere_leaves_nothing_behind(market: Mark
     await meter.stop()
 
 
-async def shared(market: Market) -> SharedMeter:
-    """Return the meter of a node that others know."""
+class Node(NamedTuple):
+    """What counts the bytes of a node that others know."""
+
+    meter: Meter
+    writer: ClusterWriter
+
+
+async def node_of(market: Market) -> Node:
+    """Return a node that others know."""
     market.leases.node_id = "here"
     await market.store.write(nodes.register, "here", market.clock.seconds())
     fence = Fence(lambda: 0.0)
-    return SharedMeter(market.leases, market.clock.seconds, fence, connections_per_session=10)
+    return Node(
+        *cluster_meter(market.leases, market.clock.seconds, fence, connections_per_session=10)
+    )
 
 
 @pytest.fixture
-async def shared_meter(market: Market) -> AsyncIterator[SharedMeter]:
-    """The meter of a node that others know."""
-    made = await shared(market)
+async def node(market: Market) -> AsyncIterator[Node]:
+    """A node that others know."""
+    made = await node_of(market)
     yield made
-    await made.stop()
+    await made.meter.stop()
 
 
 @pytest.mark.parametrize("committed", [False, True])
 async def test_a_session_that_is_ended_elsewhere_while_it_is_leased_is_let_go_at_once(
     market: Market,
-    shared_meter: SharedMeter,
+    node: Node,
     monkeypatch: pytest.MonkeyPatch,
     committed: bool,
 ) -> None:
@@ -129,41 +141,41 @@ async def test_a_session_that_is_ended_elsewhere_while_it_is_leased_is_let_go_at
 
     async def slow(session_id: str) -> Grant | None:
         if not committed:
-            shared_meter.hear(cut)
+            node.writer.hear(cut)
         grant = await lease(session_id)
-        shared_meter.hear(cut)
+        node.writer.hear(cut)
         return grant
 
     monkeypatch.setattr(market.leases, "open", slow)
-    assert await admitted(shared_meter, bought) is Refusal.OVER
-    await shared_meter.flush()
+    assert await admitted(node.meter, bought) is Refusal.OVER
+    await node.meter.flush()
     assert not await market.store.read(leased_elsewhere, bought.session_id, "there")
     assert (await market.store.read(find, bought.session_id)).bytes_leased == 0
 
 
 async def test_a_session_that_is_not_ended_after_all_is_refused_for_a_moment_only(
-    market: Market, shared_meter: SharedMeter, monkeypatch: pytest.MonkeyPatch
+    market: Market, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxyd.metering.shared_meter.CUT_SECONDS", 0.0)
+    monkeypatch.setattr("proxyd.metering.cluster_writer.CUT_SECONDS", 0.0)
     user = await market.person("10")
     bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
     cut = Notice(Topic.CUT, bought.session_id, SessionStatus.ENDED, "there").text
     lease = market.leases.open
 
     async def slow(session_id: str) -> Grant | None:
-        shared_meter.hear(cut)
+        node.writer.hear(cut)
         return await lease(session_id)
 
     with monkeypatch.context() as patch:
         patch.setattr(market.leases, "open", slow)
-        assert await admitted(shared_meter, bought) is Refusal.OVER
-    await shared_meter.flush()
-    shared_meter._forget_old()
-    assert isinstance(await admitted(shared_meter, bought), LiveSession)
+        assert await admitted(node.meter, bought) is Refusal.OVER
+    await node.meter.flush()
+    node.meter.sessions.forget_old(())
+    assert isinstance(await admitted(node.meter, bought), LiveSession)
 
 
 async def test_the_meter_gives_back_what_it_is_not_sure_to_have(
-    market: Market, shared_meter: SharedMeter, monkeypatch: pytest.MonkeyPatch
+    market: Market, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     user = await market.person("10")
     bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
@@ -175,9 +187,9 @@ async def test_the_meter_gives_back_what_it_is_not_sure_to_have(
 
     with monkeypatch.context() as patch:
         patch.setattr(market.store, "write", unanswered)
-        assert await admitted(shared_meter, bought) is Refusal.UNAVAILABLE
+        assert await admitted(node.meter, bought) is Refusal.UNAVAILABLE
     assert (await market.store.read(find, bought.session_id)).bytes_leased > 0
-    await shared_meter.flush()
+    await node.meter.flush()
     assert (await market.store.read(find, bought.session_id)).bytes_leased == 0
 
 
@@ -186,7 +198,7 @@ async def test_a_session_that_cannot_be_settled_holds_up_no_other(
 ) -> None:
     user = await market.person("10")
     sold = [await market.bandwidth.buy(user, quota_bytes=10, price_per_gb=None) for _ in range(3)]
-    meter = Meter(market.leases, market.clock.seconds, connections_per_session=10)
+    meter = solo_meter(market.leases, market.clock.seconds, connections_per_session=10)
     running = asyncio.create_task(meter.run())
     async with market.without_hold(sold[0]):
         for bought in sold:
@@ -201,7 +213,7 @@ async def test_a_session_that_cannot_be_settled_holds_up_no_other(
             return over == {each.session_id for each in sold[1:]}
 
         await until(settled, "the others are settled")
-        assert f"session {sold[0].session_id} is used up and cannot be settled" in caplog.text
+        assert f"session {sold[0].session_id}: used up and cannot be settled" in caplog.text
         assert await admitted(meter, sold[0]) is Refusal.EXHAUSTED
         left = await market.store.read(find, sold[0].session_id)
         assert (left.status, left.bytes_used, left.bytes_leased) == ("active", 10, 0)
@@ -217,7 +229,7 @@ async def test_where_the_store_is_away_one_session_waits_for_it_and_not_each_in_
 ) -> None:
     user = await market.person("10")
     sold = [await market.bandwidth.buy(user, quota_bytes=10, price_per_gb=None) for _ in range(3)]
-    meter = Meter(market.leases, market.clock.seconds, connections_per_session=10)
+    meter = solo_meter(market.leases, market.clock.seconds, connections_per_session=10)
     for bought in sold:
         session = await admitted(meter, bought)
         assert isinstance(session, LiveSession)
@@ -247,7 +259,7 @@ async def test_where_the_store_is_away_one_session_waits_for_it_and_not_each_in_
 @pytest.fixture
 async def meter(market: Market) -> AsyncIterator[Meter]:
     """A meter over the market's store."""
-    made = Meter(market.leases, market.clock.seconds, connections_per_session=10)
+    made = solo_meter(market.leases, market.clock.seconds, connections_per_session=10)
     yield made
     await made.stop()
 
@@ -318,7 +330,10 @@ async def test_a_network_that_floods_with_made_up_credentials_holds_up_itself_al
     monkeypatch.setattr(market.leases, "find", noting)
     outcomes: list[LiveSession | Refusal] = []
     for _ in range(LOOKUPS_MAX):
-        meter.admit(new_credentials().username.encode(), b"secret", HERE, outcomes.append)
+        username = new_credentials().username.encode()
+        decision = meter.admit(username, b"secret", HERE, outcomes.append)
+        if decision is not None:
+            outcomes.append(decision)
     assert outcomes == [Refusal.UNAVAILABLE] * (LOOKUPS_MAX // 2)
     assert isinstance(await admitted(meter, bought, THERE), LiveSession)
     assert asked.index(bought.username) <= RUNNING_MAX + 1, "it has waited for the flood"
@@ -347,12 +362,12 @@ async def written(market: Market, session: LiveSession) -> int:
     return int((await market.store.read(find, session.id)).bytes_used)
 
 
-@pytest.mark.parametrize("is_shared", [False, True])
+@pytest.mark.parametrize("among_nodes", [False, True])
 async def test_a_flush_looks_at_the_sessions_that_moved_and_at_no_other(
-    market: Market, meter: Meter, monkeypatch: pytest.MonkeyPatch, is_shared: bool
+    market: Market, meter: Meter, monkeypatch: pytest.MonkeyPatch, among_nodes: bool
 ) -> None:
-    monkeypatch.setattr("proxyd.metering.shared_meter.FLUSH_SECONDS", 0.0)
-    meter = await shared(market) if is_shared else meter
+    monkeypatch.setattr("proxyd.metering.cluster_writer.FLUSH_SECONDS", 0.0)
+    meter = (await node_of(market)).meter if among_nodes else meter
     sessions = await bought_and_used(market, meter, 20)
     for _ in range(2):  # to write them down, and to see that they are
         await meter.flush()
@@ -366,13 +381,13 @@ async def test_a_flush_looks_at_the_sessions_that_moved_and_at_no_other(
     monkeypatch.setattr(LiveSession, "certain", asking)
     for session in sessions[:2]:
         use(session, 5)
-    assert len(meter._changed) == 2, "a flush goes through no more than these"
+    assert len(meter._writer._changed) == 2, "a flush goes through no more than these"
     await meter.flush()
     assert sorted(asked) == sorted(each.id for each in sessions[:2])
     assert [await written(market, each) for each in sessions[:3]] == [6, 6, 1]
     await meter.flush()
     assert len(asked) == 2
-    assert not meter._changed
+    assert not meter._writer._changed
     await meter.stop()
 
 

@@ -5,7 +5,8 @@ from support.sessions import Stalled, session_of, use
 
 from market.money import GB
 from market.states import SessionStatus
-from proxyd.metering.session import STALLED_ASKED, LiveSession
+from proxyd.metering.in_transit import STALLED_ASKED
+from proxyd.metering.session import LiveSession
 
 
 def test_sinks_that_stand_still_are_asked_a_few_at_a_time_and_each_in_its_turn() -> None:
