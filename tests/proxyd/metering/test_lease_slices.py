@@ -3,7 +3,8 @@
 import pytest
 from support.sessions import use
 
-from market.leases import SLICE_FIRST_BYTES, Grant
+from market.lease_book import SLICE_FIRST_BYTES
+from market.leases import Grant
 from market.states import SessionStatus
 from proxyd.metering.lease_slices import LOW_BYTES, SLICE_MOST_BYTES, Fence, LeaseSlice
 from proxyd.metering.session import LiveSession
