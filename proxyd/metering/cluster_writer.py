@@ -214,7 +214,7 @@ class ClusterWriter:
 
     def _find_idle(self, now: float) -> None:
         """Return what sessions hold that have had no connection for `IDLE_SECONDS`."""
-        self._holding |= self._changed  # a refund may have given one at rest bytes again
+        self._holding |= self._changed  # one that was refunded or restored may hold bytes again
         at_rest = []
         for session in self._holding:
             lease_slice = _slice_of(session)

@@ -1,7 +1,7 @@
 """A part of a session: it asks in time, gives up what it can spare, and stops when time is over."""
 
 import pytest
-from support.sessions import use
+from support.metering import use
 
 from market.lease_book import SLICE_FIRST_BYTES
 from market.leases import Grant
