@@ -43,8 +43,13 @@ class Traffic(Protocol):
     def restore(self, session_id: str) -> None:
         """Take back a `cut` that could not be written down."""
 
-    def named(self, slot: int, addresses: Sequence[str]) -> None:
-        """Hear that a session was sold that client addresses open, on the port with this slot."""
+    def granted(self, port_index: int, addresses: Sequence[str]) -> None:
+        """Drop what is cached of unknown clients: a session was just sold that these open.
+
+        Args:
+            port_index: which of the ports without passwords.
+            addresses: the clients'.
+        """
 
     async def settle_exhausted(self) -> None:
         """Have written down which sessions are exhausted, if the store can be reached."""
@@ -57,7 +62,7 @@ class Terms:
     No session is sold that costs less than `cost_floor`, in micro-USD.
 
     A client whose address opens a session dials one of `passwordless_ports`; the place of a port
-    among them is its slot, which is what the store keeps.
+    among them is its index, which is what is kept of it.
     """
 
     price_default: int
@@ -200,16 +205,16 @@ class Bandwidth:
         if not addresses:
             await self._sell(session, purchase, [], receipt)
             return purchase
-        for slot, port in enumerate(self._terms.passwordless_ports):
+        for port_index, port in enumerate(self._terms.passwordless_ports):
             pending = tuple(address for address in addresses if address != client)
             with_port = replace(purchase, passwordless_port=port, pending_ips=pending)
-            rows = [AddressRow(address, slot, session.id) for address in addresses]
+            rows = [AddressRow(address, port_index, session.id) for address in addresses]
             try:
                 await self._sell(session, with_port, rows, receipt)
             except _TakenError:
                 continue
             if client in addresses:
-                self._traffic.named(slot, [client])
+                self._traffic.granted(port_index, [client])
             return with_port
         raise MarketError(Code.ADDRESSES_TAKEN, field="allow_ips")
 
@@ -244,8 +249,8 @@ class Bandwidth:
                 `address_not_pending`; `addresses_taken`, when it opens another session there.
         """
         row = await self._store.write(_allow, user_id, session_id, client)
-        self._traffic.named(row.slot, [client])
-        return Door(client, self._port(row.slot))
+        self._traffic.granted(row.port_index, [client])
+        return Door(client, self._port(row.port_index))
 
     async def page(
         self, user_id: str, *, status: SessionStatus | None, before: str, limit: int
@@ -350,7 +355,7 @@ class Bandwidth:
         if addresses:
             allow_ips = tuple(sorted(each.address for each in addresses))
             pending_ips = tuple(sorted(each.address for each in addresses if each.is_pending))
-            passwordless_port = self._port(addresses[0].slot)
+            passwordless_port = self._port(addresses[0].port_index)
         used = row.bytes_used
         if row.lease_id is not None and row.reported is not None:
             live = self._traffic.used_bytes(row.id, row.lease_id)
@@ -371,10 +376,10 @@ class Bandwidth:
             passwordless_port,
         )
 
-    def _port(self, slot: int) -> int | None:
-        """Return the port with a slot, if there still is one."""
+    def _port(self, port_index: int) -> int | None:
+        """Return the port without passwords with an index, if there still is one."""
         ports = self._terms.passwordless_ports
-        return ports[slot] if slot < len(ports) else None
+        return ports[port_index] if port_index < len(ports) else None
 
 
 class _TakenError(Exception):
@@ -444,7 +449,7 @@ async def _page(
         tx, user_id=user_id, only=only, before=before, limit=limit, node_id=node_id
     )
     addresses: dict[str, list[ListedAddressRow]] = {}
-    opened = [row.id for row in rows if row.slot is not None]
+    opened = [row.id for row in rows if row.port_index is not None]
     if opened:
         for address in await address_queries.of_sessions(tx, opened):
             addresses.setdefault(address.session_id, []).append(address)

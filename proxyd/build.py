@@ -41,9 +41,8 @@ from proxyd.listeners import Listeners
 from proxyd.loop import clock
 from proxyd.loop.reactor import Reactor
 from proxyd.metering.lease_slices import Fence
-from proxyd.metering.meter import Meter
+from proxyd.metering.meter import Meter, cluster_meter, solo_meter
 from proxyd.metering.node import Node
-from proxyd.metering.shared_meter import SharedMeter
 from proxyd.ops.access_log import AccessLog
 from proxyd.ops.activation import Held
 from proxyd.ops.listening import bound_port
@@ -175,7 +174,7 @@ def _metering(settings: Settings, context: Context, leases: Leases) -> tuple[Met
     limits, timeout = settings.limits, settings.cluster.node_timeout_seconds
     link = context.store.link(timeout)
     if link is None:
-        meter = Meter(
+        meter = solo_meter(
             leases,
             context.now,
             connections_per_session=limits.connections_per_session,
@@ -183,7 +182,7 @@ def _metering(settings: Settings, context: Context, leases: Leases) -> tuple[Met
         )
         return meter, None
     fence = Fence(clock.boottime)
-    shared = SharedMeter(
+    meter, writer = cluster_meter(
         leases,
         context.now,
         fence,
@@ -193,14 +192,14 @@ def _metering(settings: Settings, context: Context, leases: Leases) -> tuple[Met
     node = Node(
         link,
         leases,
-        shared,
+        writer,
         fence,
         context.identifiers,
         clock.boottime,
         clock.ObservedTime(clock.boottime, 2 * REAP_CHECK_SECONDS),
         timeout_seconds=timeout,
     )
-    return shared, node
+    return meter, node
 
 
 def _keys(settings: Settings, key: bytes) -> Keys:

@@ -1,7 +1,7 @@
 """Queries on the client addresses that open a session without a password.
 
-An address is pending until somebody who may use the session has come from it. Pending ones open
-nothing and exclude nobody.
+An address is pending until a client that may use the session has come from it. A pending address
+opens nothing and takes nothing from others.
 """
 
 import json
@@ -13,10 +13,13 @@ from storage.store import Transaction
 
 
 class AddressRow(NamedTuple):
-    """An address, and the session that it opens; `slot` says on which port."""
+    """An address, and the session that it opens.
+
+    `port_index` is the place of the port without passwords in the settings: the column `slot`.
+    """
 
     address: str
-    slot: int
+    port_index: int
     session_id: str
 
 
@@ -24,7 +27,7 @@ class ListedAddressRow(NamedTuple):
     """An address of a session as its buyer sees it."""
 
     address: str
-    slot: int
+    port_index: int
     session_id: str
     is_pending: bool
 
@@ -34,7 +37,7 @@ async def insert(tx: Transaction, row: AddressRow) -> bool:
     added = await tx.run(
         """
         INSERT INTO session_addresses (address, slot, session_id)
-        VALUES (:address, :slot, :session_id)
+        VALUES (:address, :port_index, :session_id)
         ON CONFLICT (address, slot) DO NOTHING
         """,
         **row._asdict(),
@@ -48,7 +51,7 @@ async def insert_pending(tx: Transaction, rows: Sequence[AddressRow]) -> None:
         await tx.run(
             """
             INSERT INTO pending_addresses (address, slot, session_id)
-            VALUES (:address, :slot, :session_id)
+            VALUES (:address, :port_index, :session_id)
             """,
             **row._asdict(),
         )
@@ -57,9 +60,9 @@ async def insert_pending(tx: Transaction, rows: Sequence[AddressRow]) -> None:
 async def is_any_taken(tx: Transaction, user_id: str, rows: Sequence[AddressRow]) -> bool:
     """Say whether one of these is in use on its port, or is pending there for the same user.
 
-    What is pending for somebody else keeps nobody out.
+    What is pending for another user is free.
     """
-    found = await tx.one(
+    taken = await tx.one(
         int,
         f"""
         SELECT 1 FROM {tx.table("asked", address="TEXT", slot="BIGINT")}
@@ -73,21 +76,21 @@ async def is_any_taken(tx: Transaction, user_id: str, rows: Sequence[AddressRow]
         )
         LIMIT 1
         """,
-        asked=json.dumps([{"address": row.address, "slot": row.slot} for row in rows]),
+        asked=json.dumps([{"address": row.address, "slot": row.port_index} for row in rows]),
         user_id=user_id,
     )
-    return found is not None
+    return taken is not None
 
 
-async def find_session(tx: Transaction, slot: int, address: str) -> str | None:
+async def find_session(tx: Transaction, port_index: int, address: str) -> str | None:
     """Return the active session that an address opens."""
-    found = await tx.one(
+    session = await tx.one(
         IdRow,
-        "SELECT session_id FROM session_addresses WHERE address = :address AND slot = :slot",
+        "SELECT session_id FROM session_addresses WHERE address = :address AND slot = :port_index",
         address=address,
-        slot=slot,
+        port_index=port_index,
     )
-    return found.id if found is not None else None
+    return session.id if session is not None else None
 
 
 async def of_session(tx: Transaction, session_id: str) -> list[AddressRow]:
@@ -124,13 +127,13 @@ async def of_sessions(tx: Transaction, session_ids: Sequence[str]) -> list[Liste
     )
 
 
-def _listed(address: str, slot: int, session_id: str, pending: int) -> ListedAddressRow:
-    return ListedAddressRow(address, slot, session_id, bool(pending))
+def _listed(address: str, port_index: int, session_id: str, pending: int) -> ListedAddressRow:
+    return ListedAddressRow(address, port_index, session_id, bool(pending))
 
 
 async def count_of_user(tx: Transaction, user_id: str) -> int:
     """Return how many addresses the active sessions of a user have, pending ones too."""
-    counted = await tx.one(
+    count = await tx.one(
         int,
         """
         SELECT (
@@ -145,7 +148,7 @@ async def count_of_user(tx: Transaction, user_id: str) -> int:
         """,
         user_id=user_id,
     )
-    return counted or 0
+    return count or 0
 
 
 async def delete_pending(tx: Transaction, row: AddressRow) -> None:

@@ -29,8 +29,8 @@ class SessionRow(NamedTuple):
 class ListedRow(NamedTuple):
     """A session as its buyer sees it, with a node's open lease and what that last reported.
 
-    `captured` is what it has cost, in micro-USD, once it is over; `slot` is where client
-    addresses open it, None if none do.
+    `captured` is what it has cost, in micro-USD, once it is over; `port_index` is the port without
+    passwords on which client addresses open it, None if none do.
     """
 
     id: str
@@ -44,7 +44,7 @@ class ListedRow(NamedTuple):
     lease_id: str | None
     reported: int | None
     captured: int | None
-    slot: int | None
+    port_index: int | None
 
 
 class LeaseRow(NamedTuple):

@@ -1,91 +1,84 @@
 """Which session a client's address opens, on the ports without passwords; from memory if it can.
 
-Who opens a session is kept as long as that session is, and believed while it is active: then nobody
-else can have been given the address. Who opens none is kept for a moment, so that a stranger who
-knocks and knocks costs the store one look-up a second.
+Which session an address opens is kept as long as that session is, and believed while it is active:
+then the address cannot have been given to another one. That an address opens none is kept for
+`NEGATIVE_SECONDS`, so that an unknown client that keeps trying costs one look-up a second.
 """
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, final
 
 from market.states import SessionStatus
+from proxyd.metering.session import LiveSession
+from proxyd.metering.sessions import Entry, Sessions
 from proxyd.metering.single_flight import NegativeCache, SingleFlight
 from proxyd.wire.events import Refusal
 
-if TYPE_CHECKING:
-    from proxyd.metering.session import LiveSession
 
-Name = tuple[int, str]
-
-
-class Addresses:
-    """Knows client addresses, each behind the slot of the port that it comes to.
+@final
+class Allowlist:
+    """Finds the sessions that client addresses open.
 
     Args:
-        find: asks the store which session an address opens, and brings that session to life.
+        sessions: those that are known.
+        find: asks the store which session an address opens, and makes that session known.
     """
 
-    def __init__(self, find: Callable[[Name], Coroutine[Any, Any, "LiveSession | None"]]) -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        find: Callable[[Entry], Coroutine[Any, Any, LiveSession | None]],
+    ) -> None:
+        self._sessions = sessions
         self._find = find
-        self._sessions: dict[Name, LiveSession] = {}
-        self._unknown: NegativeCache[Name] = NegativeCache()
-        self._lookups: SingleFlight[Name, LiveSession] = SingleFlight(self._look_up)
-        self._named_since: set[Name] = set()
+        self._unknown: NegativeCache[Entry] = NegativeCache()
+        self._lookups: SingleFlight[Entry, LiveSession] = SingleFlight(self._look_up)
+        # Entries that were granted while they were looked up: the answer may be older than that.
+        self._granted_since: set[Entry] = set()
 
     def ask(
-        self, name: Name, asker: str, told: "Callable[[LiveSession | Refusal], None]"
-    ) -> "LiveSession | Refusal | None":
+        self, entry: Entry, asker: str, callback: Callable[[LiveSession | Refusal], None]
+    ) -> LiveSession | Refusal | None:
         """Return the session that an address opens, perhaps one that is over.
 
         Args:
-            name: the address, behind the slot of the port that it came to.
+            entry: the address, behind the index of the port that it came to.
             asker: the network that it counts for.
-            told: is called with the answer, later, if None is returned; else never.
+            callback: is called later, once, if this returns None.
         """
-        session = self._sessions.get(name)
+        session = self._sessions.of_entry(entry)
         if session is not None and session.status is SessionStatus.ACTIVE:
             return session
-        if name in self._unknown:
+        if entry in self._unknown:
             return session or Refusal.WRONG
-        return self._lookups.ask(name, asker, told)
+        return self._lookups.ask(entry, asker, callback)
 
-    def opens(self, session: "LiveSession") -> None:
-        """Remember the addresses that open an active session."""
-        self._sessions.update(dict.fromkeys(session.names, session))
+    def granted(self, port_index: int, addresses: Sequence[str]) -> None:
+        """Drop what is cached of unknown clients: a session was just sold that these open.
 
-    def learn(self, name: Name, session: "LiveSession") -> None:
-        """Remember one more address that opens a session, while that is active."""
-        if session.status is SessionStatus.ACTIVE:
-            if name not in session.names:
-                session.names = (*session.names, name)
-            self._sessions[name] = session
-
-    def forget(self, session: "LiveSession") -> None:
-        """Forget a session, though not one that its addresses were given to since."""
-        for name in session.names:
-            if self._sessions.get(name) is session:
-                del self._sessions[name]
-
-    def named(self, slot: int, addresses: Sequence[str]) -> None:
-        """Forget that addresses open no session: they do from now on."""
+        Args:
+            port_index: which of the ports without passwords.
+            addresses: the clients'.
+        """
         for address in addresses:
-            self._unknown.discard((slot, address))
-            if (slot, address) in self._lookups:
-                self._named_since.add((slot, address))
+            entry = (port_index, address)
+            self._unknown.discard(entry)
+            if entry in self._lookups:
+                self._granted_since.add(entry)
 
     async def stop(self) -> None:
         """Ask the store nothing any more."""
         await self._lookups.stop()
 
-    async def _look_up(self, name: Name) -> "LiveSession | Refusal":
+    async def _look_up(self, entry: Entry) -> LiveSession | Refusal:
         """Ask the store; again, if the answer may be older than the sale that made it wrong."""
-        found = await self._find(name)
-        while found is None and name in self._named_since:
-            self._named_since.discard(name)
-            found = await self._find(name)
-        self._named_since.discard(name)
-        if found is not None:
-            self.learn(name, found)  # it may have been proved since the session was leased
-            return found
-        self._unknown.add(name)
-        return self._sessions.get(name) or Refusal.WRONG
+        session = await self._find(entry)
+        while session is None and entry in self._granted_since:
+            self._granted_since.discard(entry)
+            session = await self._find(entry)
+        self._granted_since.discard(entry)
+        if session is not None:
+            self._sessions.learn(entry, session)  # perhaps it was proved since it was leased
+            return session
+        self._unknown.add(entry)
+        return self._sessions.of_entry(entry) or Refusal.WRONG

@@ -1,19 +1,30 @@
-"""A session of which this node holds a part: the budget may grow, shrink, or be out of time."""
+"""The part of a session that one node among several holds, and until when it may hand it out.
+
+A node leases a slice of a session and asks for more before that is used up. `LeaseSlice` decides
+when and how much: it asks at half of the last slice, doubles it while a slice lasts less than
+`BRISK_SECONDS`, begins anew after `SLACK_SECONDS`, and asks ever more rarely where there is nothing
+to be had.
+"""
 
 from collections.abc import Callable
+from typing import final
 
-from market.leases import SLICE_FIRST_BYTES, Grant
-from proxyd.metering.pace import Pace
-from proxyd.metering.session import LiveSession
+from market.lease_book import SLICE_FIRST_BYTES
 
+# What one node can keep from the others: half a second of 1 Gbit/s.
 SLICE_MOST_BYTES = 64 * 1024 * 1024
+# Less than this is not worth keeping half of, nor asking for early: a fast stream reads it at once.
 LOW_BYTES = 64 * 1024
+# A slice that lasts less than two reports is too small; one that lasts ten is too large.
 BRISK_SECONDS = 1.0
 SLACK_SECONDS = 5.0
+# Others return bytes within a few hundredths of a second; after that only their reports bring any,
+# which come every half second.
 RETRY_FIRST_SECONDS = 0.05
 RETRY_MOST_SECONDS = 0.5
 
 
+@final
 class Fence:
     """Until when this node may hand out bytes, by a clock that goes on while the machine sleeps.
 
@@ -33,11 +44,18 @@ class Fence:
         return self._boottime() >= self.until
 
 
-class SharedSession(LiveSession):
-    """A session of which other nodes may hold parts too.
+@final
+class LeaseSlice:
+    """What a node's part of a session asks for and keeps; the counters are the session's own.
 
-    `retry_at` (loop time) is when it is worth asking for more again; `idle_since` is when its last
-    connection was found gone, None while there are any.
+    `retry_at` (loop time) is when it is worth asking for more again; `idle_since` (loop time) is
+    when the session was first seen without connections, None while it has some.
+
+    Args:
+        session_id: the session.
+        granted: how many bytes were leased at first.
+        fence: until when bytes may be handed out.
+        on_low: called with this slice when more should be asked for.
     """
 
     __slots__ = (
@@ -45,85 +63,80 @@ class SharedSession(LiveSession):
         "_low",
         "_on_low",
         "_pause",
-        "_slice",
+        "_size",
         "_topped_at",
         "idle_since",
         "retry_at",
+        "session_id",
     )
 
     def __init__(
         self,
-        grant: Grant,
-        on_low: Callable[["SharedSession"], None],
-        on_spent: Callable[[LiveSession], None],
+        session_id: str,
+        granted: int,
         fence: Fence,
-        pace: Pace | None = None,
-        changed: set[LiveSession] | None = None,
+        on_low: Callable[["LeaseSlice"], None],
     ) -> None:
-        super().__init__(grant, on_spent, pace, changed)
-        self._on_low = on_low
-        self._fence = fence
-        self._slice = SLICE_FIRST_BYTES
-        self._low = grant.granted_bytes // 2
-        self._topped_at = 0.0
-        self._pause = RETRY_FIRST_SECONDS
+        self.session_id = session_id
         self.retry_at = 0.0
         self.idle_since: float | None = None
+        self._fence = fence
+        self._on_low = on_low
+        self._size = SLICE_FIRST_BYTES
+        self._low = granted // 2
+        self._topped_at = 0.0
+        self._pause = RETRY_FIRST_SECONDS
 
-    def allowance(self, taker: object) -> int:
-        """See `LiveSession.allowance`; asks for more in time, and gives nothing out of time."""
-        if self.available < self._low:
-            self._low = 0
-            self._on_low(self)
-        return 0 if self._fence.is_up else super().allowance(taker)
-
-    def wait(self, resume: Callable[[], None]) -> None:
-        """See `LiveSession.wait`."""
-        if self.available <= 0:
-            self._on_low(self)
-        super().wait(resume)
-
-    @property
-    def is_waited_for(self) -> bool:
-        """Whether connections wait for bytes, or the last ones granted are still to be reported."""
-        return bool(self._waiting) or (self.used == self.granted != self.reported)
-
-    def wanted(self, now: float) -> int:
-        """Return how much to ask for: twice as much when the last slice was soon used up."""
-        if now - self._topped_at < BRISK_SECONDS:
-            self._slice = min(2 * self._slice, SLICE_MOST_BYTES)
-        elif now - self._topped_at > SLACK_SECONDS:
-            self._slice = SLICE_FIRST_BYTES
-        return self._slice
-
-    def spare(self) -> int:
-        """Give up what others may use better, and return how much is granted after that.
-
-        All of it when nobody here uses it, half of it otherwise.
-        """
-        keep = self.available // 2 if self.connections and self.available > LOW_BYTES else 0
-        gone = max(0, self.available - keep)
-        self.available -= gone
-        self.granted -= gone
-        return self.granted
-
-    def answered(self, granted: int, now: float, *, asked: bool) -> None:
-        """Take what the store says is granted in all.
+    def may_hand_out(self, available: int) -> bool:
+        """Say whether bytes may be handed out now; asks for more in time.
 
         Args:
-            granted: never less than is granted here.
-            now: loop time.
-            asked: whether more was asked for.
+            available: how many bytes are left.
         """
-        more = granted - self.granted
-        self.granted = granted
-        if asked and more > 0:
+        if available < self._low:
+            self._low = 0
+            self._on_low(self)
+        return not self._fence.is_up
+
+    def ask(self) -> None:
+        """Ask for more: somebody waits for bytes."""
+        self._on_low(self)
+
+    def wanted(self, now: float) -> int:
+        """Return how many bytes to ask for: twice as many when the last slice was soon used up.
+
+        Args:
+            now: loop time.
+        """
+        if now - self._topped_at < BRISK_SECONDS:
+            self._size = min(2 * self._size, SLICE_MOST_BYTES)
+        elif now - self._topped_at > SLACK_SECONDS:
+            self._size = SLICE_FIRST_BYTES
+        return self._size
+
+    @staticmethod
+    def kept(available: int, *, is_used: bool) -> int:
+        """Return how many bytes to keep when other nodes want some.
+
+        Args:
+            available: how many are left.
+            is_used: whether the session has connections here; if not, nothing is kept.
+        """
+        return available // 2 if is_used and available > LOW_BYTES else 0
+
+    def topped_up(self, more: int, now: float) -> None:
+        """Note the reply to a request for bytes.
+
+        Args:
+            more: how many bytes it has brought.
+            now: loop time.
+        """
+        if more > 0:
             self._topped_at = now
             self._pause = RETRY_FIRST_SECONDS
-            self._low = min(more, self._slice) // 2
+            self._low = min(more, self._size) // 2
             self.retry_at = now
-        elif asked:
+        else:
             self._low = LOW_BYTES
             self.retry_at = now + self._pause
             self._pause = min(2 * self._pause, RETRY_MOST_SECONDS)
-        self.give_back(more)

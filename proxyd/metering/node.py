@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from market.ids import Identifiers
 from market.leases import Leases
 from proxyd.loop.clock import ObservedTime
+from proxyd.metering.cluster_writer import ClusterWriter
 from proxyd.metering.lease_slices import Fence
-from proxyd.metering.shared_meter import SharedMeter
 from storage.errors import StoreError
 from storage.store import Link
 
@@ -35,7 +35,7 @@ class Node:
     Args:
         link: the connection to the others.
         leases: the leases of this node.
-        meter: what hands out bytes.
+        writer: what hands out bytes, and hears the others.
         fence: until when it may.
         identifiers: makes identifiers.
         boottime: a clock that goes on while the machine sleeps, in seconds.
@@ -47,7 +47,7 @@ class Node:
         self,
         link: Link,
         leases: Leases,
-        meter: SharedMeter,
+        writer: ClusterWriter,
         fence: Fence,
         identifiers: Identifiers,
         boottime: Callable[[], float],
@@ -57,7 +57,7 @@ class Node:
     ) -> None:
         self._link = link
         self._leases = leases
-        self._meter = meter
+        self._writer = writer
         self._fence = fence
         self._identifiers = identifiers
         self._boottime = boottime
@@ -140,7 +140,7 @@ class Node:
 
     async def _connect(self) -> None:
         self._lost.clear()
-        await self._link.connect(self._meter.hear, self._on_lost)
+        await self._link.connect(self._writer.hear, self._on_lost)
         self._is_linked = True
 
     def _on_lost(self) -> None:
@@ -151,11 +151,11 @@ class Node:
     async def _renew(self) -> None:
         if not self._is_linked:
             await self._connect()
-            self._meter.catch_up()
+            self._writer.catch_up()
         asked_at = self._boottime()
         if not await self._link.renew(self._leases.node_id or ""):
             _logger.error("this node was declared dead; it cuts everything and starts anew")
-            self._meter.forget_all()
+            self._writer.forget_all()
             await self._register()
         else:
             self._seen(asked_at)
@@ -173,4 +173,4 @@ class Node:
         was_up = self._fence.is_up
         self._fence.until = asked_at + self._timeout * (1 - 1 / RENEWALS_PER_TIMEOUT)
         if was_up:
-            self._meter.resume()
+            self._writer.resume()

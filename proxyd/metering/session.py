@@ -41,17 +41,13 @@ places where a wrong count would become money.
 """
 
 from collections.abc import Callable
-from itertools import islice
 from typing import Protocol, final
 
 from market.leases import Grant, Usage
 from market.states import SessionStatus
+from proxyd.metering.in_transit import Closing, InTransit, Sinks
+from proxyd.metering.lease_slices import LeaseSlice
 from proxyd.metering.pace import Pace
-
-# Sinks of a session that have taken nothing since they were asked last are asked again in turn, so
-# many at a time: a thousand clients that never read cost what a few do. That one of them takes more
-# is noticed all the same, since more is written to it then.
-STALLED_ASKED = 32
 
 
 class MeteredConnection(Protocol):
@@ -64,88 +60,7 @@ class MeteredConnection(Protocol):
         """Cut it at once, after giving back what was not delivered."""
 
 
-class InTransit(Protocol):
-    """A sink that may hold bytes which are counted and may still be lost."""
-
-    def unsent(self) -> int:
-        """Return how many counted bytes have not left this machine.
-
-        It grows by what is written to the sink, and by nothing else.
-        """
-
-
-class Closing(InTransit, Protocol):
-    """A sink that is being closed."""
-
-    def abort(self) -> None:
-        """Cut it at once; what has not left this machine is given back."""
-
-
-class Payer(Protocol):
-    """Whoever paid for bytes on their way, and gets back those that are lost."""
-
-    @property
-    def closings(self) -> set[Closing]:
-        """The sinks with such bytes that are being closed; they add and remove themselves."""
-
-    @property
-    def is_used_up(self) -> bool:
-        """Whether it is to be settled as soon as nothing is on its way."""
-
-    def may_wait(self, sink: InTransit, size: int) -> None:
-        """Note that at most so many of the bytes paid for may not have left through a sink."""
-
-    def forget(self, sink: InTransit) -> None:
-        """Ask a sink nothing any more."""
-
-    def refund(self, size: int) -> None:
-        """Take back bytes that were counted as delivered."""
-
-
 @final
-class Sinks:
-    """Where delivered bytes of a session may still wait to leave this machine.
-
-    For each sink it keeps at most how many bytes those are: a delivery raises that, asking the
-    kernel lowers it, and a sink with nothing left is dropped. So a count costs a question for each
-    sink that has moved, and none for those that are idle.
-    """
-
-    __slots__ = ("_most", "_moved", "closings")
-
-    def __init__(self) -> None:
-        self.closings: set[Closing] = set()
-        self._most: dict[InTransit, int] = {}
-        self._moved: set[InTransit] = set()
-
-    def __len__(self) -> int:
-        return len(self._most)
-
-    def add(self, sink: InTransit, size: int) -> None:
-        """Note that so many more bytes may wait in a sink."""
-        self._most[sink] = self._most.get(sink, 0) + size
-        self._moved.add(sink)
-
-    def forget(self, sink: InTransit) -> None:
-        """Drop a sink."""
-        self._most.pop(sink, None)
-        self._moved.discard(sink)
-
-    def waiting(self) -> int:
-        """Return at most how many bytes have not left this machine.
-
-        The sinks that moved since the last call are asked, and `STALLED_ASKED` of the others.
-        """
-        most = self._most
-        moved, self._moved = self._moved, set()
-        stalled = (each for each in most if each not in moved)
-        for sink in (*islice(stalled, STALLED_ASKED), *moved):
-            before = most.pop(sink)
-            if waiting := min(before, sink.unsent()):
-                most[sink] = waiting  # behind all others, whose turn comes first then
-        return sum(most.values())
-
-
 class LiveSession:
     """See the theory above. Sizes in bytes.
 
@@ -156,60 +71,87 @@ class LiveSession:
         on_spent: called with the session at the delivery of the last byte granted.
         pace: how fast it may go; None for as fast as it can.
         changed: has the session in it from when `used` changes.
+        lease_slice: what this node's part of the session asks for and keeps; None where there are
+            no other nodes.
     """
 
+    # One field more than a class should have: the four counters are no part of their own, because
+    # `allowance`, `take` and `deliver` run for each read of every relay.
     __slots__ = (
         "_changed",
+        "_grant",
         "_on_spent",
         "_pace",
         "_waiting",
         "available",
         "connections",
-        "cuts",
-        "expires_at",
         "granted",
-        "id",
-        "lease_id",
-        "names",
-        "password_hash",
-        "pending",
+        "lease_slice",
         "reported",
         "sinks",
         "status",
         "used",
-        "username",
     )
 
     def __init__(
         self,
         grant: Grant,
         on_spent: Callable[["LiveSession"], None],
+        *,
         pace: Pace | None = None,
         changed: set["LiveSession"] | None = None,
+        lease_slice: LeaseSlice | None = None,
     ) -> None:
-        self.id = grant.session_id
-        self.username = grant.username
-        self.names = grant.names
-        # Addresses that are to be proved, and from when on (loop time) that may be tried.
-        self.pending = dict.fromkeys(grant.pending, 0.0)
-        self.password_hash = grant.password_hash
-        self.lease_id = grant.lease_id
         self.status = grant.status
-        self.expires_at = grant.expires_at
         self.granted = grant.granted_bytes
         self.available = grant.granted_bytes
         self.used = 0
         self.reported = 0
-        self.cuts = 0
         self.connections: set[MeteredConnection] = set()
         self.sinks = Sinks()
+        self.lease_slice = lease_slice
+        self._grant = grant
+        self._pace = pace
         self._waiting: set[Callable[[], None]] = set()
         self._on_spent = on_spent
-        self._pace = pace
         self._changed: set[LiveSession] = changed if changed is not None else set()
+
+    @property
+    def id(self) -> str:
+        """Its identifier."""
+        return self._grant.session_id
+
+    @property
+    def username(self) -> str:
+        """The user name of its credentials."""
+        return self._grant.username
+
+    @property
+    def password_hash(self) -> str:
+        """What its password is compared with."""
+        return self._grant.password_hash
+
+    @property
+    def expires_at(self) -> int:
+        """When it may be used no more, in UTC seconds."""
+        return self._grant.expires_at
+
+    @property
+    def lease_id(self) -> str | None:
+        """Under which lease its bytes are handed out; None when it was over before."""
+        return self._grant.lease_id
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether its counts are to be reported: it is active, and bytes of it were leased."""
+        return self.lease_id is not None and self.status is SessionStatus.ACTIVE
+
+    # --- its bytes -----------------------------------------------------------------------------
 
     def allowance(self, taker: object) -> int:
         """Return how many bytes one connection may take now."""
+        if self.lease_slice is not None and not self.lease_slice.may_hand_out(self.available):
+            return 0
         if self._pace is None:
             return self.available
         return min(self.available, self._pace.allowance(taker))
@@ -262,8 +204,25 @@ class LiveSession:
         elif self.status is SessionStatus.EXHAUSTED:
             self.used -= size
 
+    def regrant(self, granted: int) -> None:
+        """Take what the store says is granted in all: never less than is granted here."""
+        assert granted >= self.granted  # noqa: S101 - what is returned is taken out here first
+        more = granted - self.granted
+        self.granted = granted
+        self.give_back(more)
+
+    def shrink(self, available: int) -> None:
+        """Give up what is more than so many available bytes, so that other nodes may have it."""
+        excess = max(0, self.available - available)
+        self.available -= excess
+        self.granted -= excess
+
+    # --- who waits for them --------------------------------------------------------------------
+
     def wait(self, resume: Callable[[], None]) -> None:
         """Have `resume` called when there are bytes again, or when the pace allows some again."""
+        if self.lease_slice is not None and self.available <= 0:
+            self.lease_slice.ask()
         if self._pace is not None and self.available > 0:
             self._pace.wait(resume)
         else:
@@ -280,6 +239,22 @@ class LiveSession:
         waiting, self._waiting = self._waiting, set()
         for resume in waiting:
             resume()
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether connections wait for bytes, or the last ones granted are still to be reported."""
+        return bool(self._waiting) or (self.is_spent and self.used != self.reported)
+
+    # --- what was delivered --------------------------------------------------------------------
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether every byte that was granted is used."""
+        return self.used == self.granted
+
+    def mark_changed(self) -> None:
+        """Have the writer look whether there is something to report."""
+        self._changed.add(self)
 
     @property
     def closings(self) -> set[Closing]:

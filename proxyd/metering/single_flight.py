@@ -1,8 +1,8 @@
-"""Questions about clients that only the store can answer: one for all who ask the same at once.
+"""Questions about clients that only the store can answer: one query per key however many wait.
 
-Anybody can have questions asked by showing credentials that he has made up. So the store is asked a
-few at a time, the networks that ask take turns, and what turned out to open nothing is remembered
-for a moment: whoever floods waits for himself, and nobody else for him.
+Anybody can cause questions, with invented credentials. So the store is asked a few at a time, the
+networks that ask take turns, and what turned out to open nothing is remembered for a moment: a
+network that floods delays itself and no other.
 """
 
 import asyncio
@@ -15,21 +15,25 @@ from proxyd.loop.fair_slots import FairSlots
 from proxyd.wire.events import Refusal
 from storage.errors import StoreError
 
+# Each is a client that waits within its handshake's time limit; more would wait in vain.
 LOOKUPS_MAX = 1000
-# How many the store is asked at once: enough to keep it busy and to share its commits, and few
-# enough that whoever's turn is next does not wait long behind them.
+# Enough to keep the store busy and to share its commits, and few enough that the next asker does
+# not wait long behind them.
 RUNNING_MAX = 8
+# A client that keeps trying costs one question in this time, and one sold a session meanwhile
+# elsewhere waits no longer for it.
 NEGATIVE_SECONDS = 1.0
+# As many keys as fit in about a megabyte.
 NEGATIVE_MAX = 4096
 
 _logger = logging.getLogger("meter")
 
 Key = TypeVar("Key", bound=Hashable)
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 
 class NegativeCache(Generic[Key]):
-    """Who was found to open nothing, remembered for a moment, so many of them at most."""
+    """The last `NEGATIVE_MAX` keys that opened nothing, each for `NEGATIVE_SECONDS`."""
 
     def __init__(self) -> None:
         self._until: dict[Key, float] = {}
@@ -52,58 +56,61 @@ class NegativeCache(Generic[Key]):
         self._until.pop(key, None)
 
 
-class SingleFlight(Generic[Key, Found]):
-    """Asks the store, and tells everybody who waits.
+class SingleFlight(Generic[Key, Value]):
+    """Runs one query per key however many callers wait for it, and `RUNNING_MAX` queries at once.
 
-    Of `LOOKUPS_MAX` questions nobody may have more than are left for the others, and askers take
+    Of `LOOKUPS_MAX` questions no asker may have more than are left for the others, and askers take
     turns: one with many questions waits behind one with few.
 
     Args:
         find: answers one question; a failure of the store becomes `Refusal.UNAVAILABLE`.
     """
 
-    def __init__(self, find: Callable[[Key], Coroutine[Any, Any, Found | Refusal]]) -> None:
+    def __init__(self, find: Callable[[Key], Coroutine[Any, Any, Value | Refusal]]) -> None:
         self._find = find
-        self._asked: dict[Key, list[Callable[[Found | Refusal], None]]] = {}
+        self._callbacks: dict[Key, list[Callable[[Value | Refusal], None]]] = {}
         self._places = FairSlots(LOOKUPS_MAX)
-        # What waits, by who asked; whoever comes first here is next.
+        # The questions that wait, by asker; the first asker here is next.
         self._waiting: dict[Hashable, deque[Key]] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._stopping = False
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._asked
+        return key in self._callbacks
 
     def ask(
-        self, key: Key, asker: Hashable, told: Callable[[Found | Refusal], None]
+        self, key: Key, asker: Hashable, callback: Callable[[Value | Refusal], None]
     ) -> Refusal | None:
-        """Have `told` called with the answer, once, later; or return why there is none now.
+        """Have a question asked.
 
         Args:
             key: the question.
             asker: for whom it counts, if it is the first of its kind.
-            told: is called with the answer.
+            callback: is called later, once, with the answer, if this returns None.
+
+        Returns:
+            `Refusal.UNAVAILABLE` when there is no room for it; the callback is not called then.
         """
-        others = self._asked.get(key)
-        if others is not None:
-            others.append(told)
-        elif self._stopping or not self._places.take(asker):
+        callbacks = self._callbacks.get(key)
+        if callbacks is not None:
+            callbacks.append(callback)
+            return None
+        if self._stopping or not self._places.take(asker):
             return Refusal.UNAVAILABLE
-        else:
-            self._asked[key] = [told]
-            self._waiting.setdefault(asker, deque()).append(key)
-            self._run_more()
+        self._callbacks[key] = [callback]
+        self._waiting.setdefault(asker, deque()).append(key)
+        self._run_more()
         return None
 
     async def stop(self) -> None:
-        """Ask nothing any more; whoever waits is told nothing."""
+        """Ask nothing any more; callbacks that wait are not called."""
         self._stopping = True
         self._waiting.clear()
         tasks = tuple(self._running)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._asked.clear()
+        self._callbacks.clear()
 
     def _run_more(self) -> None:
         loop = asyncio.get_running_loop()
@@ -123,13 +130,13 @@ class SingleFlight(Generic[Key, Found]):
         self._run_more()
 
     async def _answer(self, key: Key, asker: Hashable) -> None:
-        answer: Found | Refusal = Refusal.UNAVAILABLE
+        answer: Value | Refusal = Refusal.UNAVAILABLE
         try:
             answer = await self._find(key)
         except StoreError as error:
             _logger.warning("a session could not be looked up: %s", error)
         finally:
-            waiting = self._asked.pop(key)
+            callbacks = self._callbacks.pop(key)
             self._places.give(asker)
-        for told in waiting:
-            told(answer)
+        for callback in callbacks:
+            callback(answer)

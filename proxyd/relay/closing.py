@@ -39,7 +39,7 @@ from typing import final
 
 from market.networks import NetworkCounts
 from proxyd.loop.poller import Poller
-from proxyd.metering.session import Payer
+from proxyd.metering.in_transit import Payer
 
 PATIENCE_SECONDS = 5.0  # several retransmissions of a peer that lives (tcp(7))
 USED_UP_PATIENCE_SECONDS = 300.0  # a reader that trickles could hold a bill open for ever otherwise

@@ -20,9 +20,9 @@ from bench.metering import BUDGET_BYTES, Joint, grant
 from bench.report import Bound, Part, progress
 from bench.servers import LOOPBACK, ServerError
 from market.credentials import new_credentials
-from market.leases import Grant, Leases, Share, Usage
+from market.leases import Grant, Leases, LeaseState, Usage
 from proxyd.limits import raise_descriptors
-from proxyd.metering.meter import Meter
+from proxyd.metering.meter import Meter, solo_meter
 from proxyd.metering.session import LiveSession
 from proxyd.wire.events import Refusal
 
@@ -63,7 +63,7 @@ async def _flushes(relays: int, count: int) -> list[float]:
     """Return how long each flush took, in milliseconds."""
     joint = Joint(asyncio.get_running_loop())
     leases = cast("Leases", _Accepting())
-    meter = Meter(leases, lambda: 0, connections_per_session=relays + 1)
+    meter = solo_meter(leases, lambda: 0, connections_per_session=relays + 1)
     with ExitStack() as stack:
         for _ in range(SESSIONS_AT_REST):
             await _admitted(meter)
@@ -98,8 +98,9 @@ async def _flush(
 
 async def _admitted(meter: Meter) -> LiveSession:
     answer: asyncio.Future[LiveSession | Refusal] = asyncio.get_running_loop().create_future()
-    known = meter.admit(new_credentials().username.encode(), b"", LOOPBACK, answer.set_result)
-    session = await answer if known is None else known
+    username = new_credentials().username.encode()
+    decision = meter.admit(username, b"", LOOPBACK, answer.set_result)
+    session = decision if decision is not None else await answer
     if isinstance(session, Refusal):
         raise ServerError(f"no session: {session.name}")
     return session
@@ -150,8 +151,8 @@ class _Accepting:
     async def forgo_unsure(self) -> None:
         pass
 
-    async def report(self, usages: Sequence[Usage]) -> list[Share]:
-        return [Share(BUDGET_BYTES, is_used_up=False) for _ in usages]
+    async def report(self, usages: Sequence[Usage]) -> list[LeaseState]:
+        return [LeaseState(BUDGET_BYTES, is_used_up=False) for _ in usages]
 
 
 def _accept() -> None:

@@ -781,7 +781,7 @@ async def test_a_datagram_without_payload_goes_only_while_a_byte_would(service: 
     async with bought_association(service, quota=1_000) as (client, _, _):
         with peer() as target:
             outer = await client.reaches(target, b"up")
-            [session] = service.daemon.meter._by_id.values()
+            [session] = service.daemon.meter.sessions
             left, taker = session.available, object()
             session.take(left, taker)  # as a tunnel does that has read bytes and not yet written
             for _ in range(100):

@@ -86,7 +86,7 @@ def test_what_no_client_comes_from_is_refused(text: str) -> None:
 async def test_a_purchase_that_names_no_address_gets_no_port(market: Market) -> None:
     bought = await buy(market)
     assert bought.passwordless_port is None
-    assert market.traffic.names == []
+    assert market.traffic.entries == []
     assert await kept(market) == []
 
 
@@ -102,7 +102,7 @@ async def test_the_first_port_on_which_none_of_the_addresses_is_taken_is_given(
 async def test_live_traffic_hears_of_the_address_that_is_let_in_at_once(market: Market) -> None:
     await order(market, HERE, THERE, client=THERE)
     await order(market, ELSEWHERE, client=HERE)
-    assert market.traffic.names == [(0, (THERE,))]
+    assert market.traffic.entries == [(0, (THERE,))]
 
 
 async def test_an_address_that_is_taken_on_every_port_is_refused_and_costs_nothing(
@@ -211,7 +211,7 @@ async def test_an_address_that_is_pending_opens_nothing_until_it_is_proved(marke
     assert (session.allow_ips, session.pending_ips) == ((HERE, THERE), (HERE,))
     grant = await market.lease(bought)
     assert grant is not None
-    assert (grant.names, grant.pending) == (((0, THERE),), (HERE,))
+    assert (grant.entries, grant.pending) == (((0, THERE),), (HERE,))
     assert await market.leases.prove([(bought.session_id, HERE)]) == [0]
     assert await market.leases.find_by_address(0, HERE) == bought.session_id
     [session] = await listed(market, user)
@@ -234,7 +234,7 @@ async def test_a_buyer_proves_an_address_by_a_request_from_it(market: Market) ->
         door = await market.bandwidth.allow(user, bought.session_id, HERE)
         assert (door.address, door.port) == (HERE, FIRST)
     assert await market.leases.find_by_address(0, HERE) == bought.session_id
-    assert market.traffic.names == [(0, (HERE,))] * 2
+    assert market.traffic.entries == [(0, (HERE,))] * 2
 
 
 async def test_a_request_from_where_it_was_not_bought_for_proves_nothing(market: Market) -> None:
@@ -298,7 +298,7 @@ async def test_an_address_finds_its_session_on_its_port_alone(market: Market) ->
 async def test_a_lease_names_the_addresses(market: Market) -> None:
     grant = await market.lease(await buy(market, HERE, ELSEWHERE))
     assert grant is not None
-    assert sorted(grant.names) == [(0, HERE), (0, ELSEWHERE)]
+    assert sorted(grant.entries) == [(0, HERE), (0, ELSEWHERE)]
 
 
 @pytest.mark.parametrize(

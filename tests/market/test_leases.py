@@ -9,7 +9,7 @@ from support.statements import counted
 
 from market import ledger
 from market.bandwidth import Purchase
-from market.leases import Ask, Grant, Leases, Refused, Share, Usage
+from market.leases import Ask, Grant, Leases, LeaseState, Rejection, Usage
 from market.money import GB, Currency
 from market.states import SessionStatus
 from proxyd.ops.timed_store import TimedStore
@@ -95,7 +95,7 @@ async def test_a_report_is_absolute_so_that_repeating_it_changes_nothing(market:
     grant = await lease(market, bought)
     usage = Usage(bought.session_id, grant.lease_id or "", 700)
     for _ in range(2):
-        assert await market.leases.report([usage]) == [Share(GB, is_used_up=False)]
+        assert await market.leases.report([usage]) == [LeaseState(GB, is_used_up=False)]
     row = await stored(market, bought)
     assert (row.bytes_used, row.bytes_leased) == (700, GB - 700)
 
@@ -119,7 +119,11 @@ async def test_counts_that_cannot_be_are_refused_alone(market: Market, used: int
         for (bought, grant), size in zip(held, (700, used, 800), strict=True)
     ]
     answers = await market.leases.report(said)
-    assert answers == [Share(GB, is_used_up=False), Refused(), Share(GB, is_used_up=False)]
+    assert answers == [
+        LeaseState(GB, is_used_up=False),
+        Rejection(),
+        LeaseState(GB, is_used_up=False),
+    ]
     rows = [await stored(market, bought) for bought, _ in held]
     assert [row.bytes_used for row in rows] == [700, 0, 800]
     await market.leases.release(said)
@@ -148,7 +152,7 @@ async def test_a_session_that_another_program_changed_is_refused_alone(market: M
         for bought in (changed, other)
     ]
     await set_leased(market, changed, 5)
-    assert await market.leases.exchange(asks) == [Refused(), Share(9, is_used_up=False)]
+    assert await market.leases.exchange(asks) == [Rejection(), LeaseState(9, is_used_up=False)]
     assert (await stored(market, other)).bytes_used == 7
     await set_leased(market, changed, GB)
 
@@ -315,6 +319,6 @@ async def test_recovery_goes_on_behind_a_session_that_cannot_be_settled(
         assert await market.leases.recover() == 3
         statuses = [(await stored(market, bought)).status for bought in sold]
         assert statuses == ["exhausted", "active", "exhausted"]
-        assert f"session {sold[1].session_id} is used up and cannot be settled" in caplog.text
+        assert f"session {sold[1].session_id}: used up and cannot be settled" in caplog.text
     await market.leases.recover()
     assert (await stored(market, sold[1])).status == "exhausted"

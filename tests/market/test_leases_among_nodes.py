@@ -17,15 +17,15 @@ from support.market import Market
 
 from market.audit import audit_ledger
 from market.bandwidth import Purchase
-from market.leases import (
+from market.lease_book import (
     SHARE_OF_REMAINDER,
     SLICE_FIRST_BYTES,
     SLICE_LEAST_BYTES,
     Ask,
-    Leases,
     Usage,
     slice_of,
 )
+from market.leases import Leases
 from market.money import GB
 from market.states import SessionStatus
 from storage import bandwidth as queries

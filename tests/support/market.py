@@ -57,7 +57,7 @@ class NoTraffic:
         self.cuts: list[tuple[str, SessionStatus]] = []
         self.restored: list[str] = []
         self.settled = 0
-        self.names: list[tuple[int, tuple[str, ...]]] = []
+        self.entries: list[tuple[int, tuple[str, ...]]] = []
         self.live: dict[str, int] = {}
         self.usage: dict[str, Usage] = {}
 
@@ -71,8 +71,8 @@ class NoTraffic:
     def restore(self, session_id: str) -> None:
         self.restored.append(session_id)
 
-    def named(self, slot: int, addresses: Sequence[str]) -> None:
-        self.names.append((slot, tuple(addresses)))
+    def granted(self, port_index: int, addresses: Sequence[str]) -> None:
+        self.entries.append((port_index, tuple(addresses)))
 
     async def settle_exhausted(self) -> None:
         self.settled += 1

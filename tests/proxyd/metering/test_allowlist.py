@@ -7,28 +7,45 @@ from support.waiting import until
 
 from market.leases import Grant
 from market.states import SessionStatus
-from proxyd.metering.allowlist import Addresses, Name
+from proxyd.metering.allowlist import Allowlist
 from proxyd.metering.session import LiveSession
+from proxyd.metering.sessions import Entry, Sessions
 from proxyd.metering.single_flight import LOOKUPS_MAX
 from proxyd.wire.events import Refusal
 
 HERE, THERE = (0, "192.0.2.1"), (0, "192.0.2.2")
 
 
-def session(*names: Name) -> LiveSession:
-    grant = Grant("id", "name", "hash", SessionStatus.ACTIVE, 2**40, "lease", 100, names)
-    return LiveSession(grant, lambda _: None)
+def grant(*entries: Entry, session_id: str = "id") -> Grant:
+    return Grant(session_id, session_id, "hash", SessionStatus.ACTIVE, 2**40, "lease", 100, entries)
+
+
+def known(sessions: Sessions, *entries: Entry, session_id: str = "id") -> LiveSession:
+    """Return a session that is known, and opened by client addresses."""
+    made = grant(*entries, session_id=session_id)
+    session = LiveSession(made, lambda _: None)
+    sessions.add(session, made)
+    return session
+
+
+def ask(
+    allowlist: Allowlist, entry: Entry, outcomes: list[LiveSession | Refusal], asker: str = ""
+) -> None:
+    """Ask, and have the answer among the outcomes, now or later."""
+    answer = allowlist.ask(entry, asker or entry[1], outcomes.append)
+    if answer is not None:
+        outcomes.append(answer)
 
 
 class Asked:
-    """What `find` of an `Addresses` is, without a store; it opens nothing until told."""
+    """What `find` of an `Allowlist` is, without a store; it opens nothing until told."""
 
     def __init__(self) -> None:
-        self.names: list[Name] = []
+        self.entries: list[Entry] = []
         self.go = asyncio.Event()
 
-    async def __call__(self, name: Name) -> LiveSession | None:
-        self.names.append(name)
+    async def __call__(self, entry: Entry) -> LiveSession | None:
+        self.entries.append(entry)
         await self.go.wait()
         return None
 
@@ -39,77 +56,70 @@ def asked() -> Asked:
 
 
 def test_a_session_that_is_forgotten_leaves_the_next_one_its_addresses(asked: Asked) -> None:
-    known, outcomes = Addresses(asked), []
-    first, second = session(HERE, THERE), session(HERE)
-    known.opens(first)
+    sessions, outcomes = Sessions(), []
+    allowlist = Allowlist(sessions, asked)
+    first = known(sessions, HERE, THERE, session_id="first")
     first.status = SessionStatus.ENDED
-    known.opens(second)
-    known.forget(first)
-    hear(outcomes, known.ask(HERE, HERE[1], outcomes.append))
+    second = known(sessions, HERE, session_id="second")
+    sessions.drop(first)
+    ask(allowlist, HERE, outcomes)
     assert outcomes == [second]
-    known.forget(second)
-    known.forget(second)
-
-
-def hear(outcomes: list, answer: object) -> None:
-    """Note an answer that is known at once."""
-    if answer is not None:
-        outcomes.append(answer)
+    sessions.drop(second)
+    sessions.drop(second)
 
 
 async def test_what_is_forgotten_is_asked_for_again(asked: Asked) -> None:
-    known, outcomes = Addresses(asked), []
-    first = session(HERE, THERE)
-    known.opens(first)
-    known.forget(first)
+    sessions, outcomes = Sessions(), []
+    allowlist = Allowlist(sessions, asked)
+    sessions.drop(known(sessions, HERE, THERE))
     asked.go.set()
-    for name in (HERE, THERE):
-        hear(outcomes, known.ask(name, name[1], outcomes.append))
+    for entry in (HERE, THERE):
+        ask(allowlist, entry, outcomes)
     await until(lambda: len(outcomes) == 2)
-    assert asked.names == [HERE, THERE]
+    assert asked.entries == [HERE, THERE]
     assert outcomes == [Refusal.WRONG] * 2
 
 
 async def test_an_address_that_was_proved_elsewhere_is_asked_for_once() -> None:
-    known_by_another, questions, outcomes = session(HERE), [], []
+    sessions, questions, outcomes = Sessions(), [], []
+    session = known(sessions, HERE)
 
-    async def find(name: Name) -> LiveSession | None:
-        questions.append(name)
-        return known_by_another
+    async def find(entry: Entry) -> LiveSession | None:
+        questions.append(entry)
+        return session
 
-    known = Addresses(find)
-    known.opens(known_by_another)
+    allowlist = Allowlist(sessions, find)
     for number in range(1, 4):
-        hear(outcomes, known.ask(THERE, THERE[1], outcomes.append))
+        ask(allowlist, THERE, outcomes)
         await until(lambda expected=number: len(outcomes) == expected)
     assert questions == [THERE]
-    assert outcomes == [known_by_another] * 3
-    known.forget(known_by_another)
-    hear(outcomes, known.ask(THERE, THERE[1], outcomes.append))
+    assert outcomes == [session] * 3
+    sessions.drop(session)
+    ask(allowlist, THERE, outcomes)
     await until(lambda: len(outcomes) == 4)
     assert questions == [THERE] * 2
 
 
 async def test_many_who_ask_the_same_are_one_question(asked: Asked) -> None:
-    known, outcomes = Addresses(asked), []
+    allowlist, outcomes = Allowlist(Sessions(), asked), []
     for _ in range(100):
-        hear(outcomes, known.ask(HERE, HERE[1], outcomes.append))
-    await until(lambda: bool(asked.names))
+        ask(allowlist, HERE, outcomes)
+    await until(lambda: bool(asked.entries))
     asked.go.set()
     await until(lambda: bool(outcomes))
-    assert asked.names == [HERE]
+    assert asked.entries == [HERE]
     assert outcomes == [Refusal.WRONG] * 100
 
 
 async def test_no_more_is_asked_at_once_than_there_is_room_for(asked: Asked) -> None:
-    known, outcomes = Addresses(asked), []
+    allowlist, outcomes = Allowlist(Sessions(), asked), []
     for each in range(LOOKUPS_MAX):
-        hear(outcomes, known.ask((0, str(each)), str(each), outcomes.append))
+        ask(allowlist, (0, str(each)), outcomes)
     assert outcomes == []
-    hear(outcomes, known.ask(HERE, HERE[1], outcomes.append))
+    ask(allowlist, HERE, outcomes)
     assert outcomes == [Refusal.UNAVAILABLE]
-    hear(outcomes, known.ask((0, "0"), "0", outcomes.append))
+    ask(allowlist, (0, "0"), outcomes)
     assert outcomes == [Refusal.UNAVAILABLE]
-    await known.stop()
-    hear(outcomes, known.ask((0, "0"), "0", outcomes.append))
+    await allowlist.stop()
+    ask(allowlist, (0, "0"), outcomes)
     assert outcomes == [Refusal.UNAVAILABLE] * 2

@@ -57,7 +57,7 @@ class Scene:
             expires_at=2**40,
             lease_id="lease",
             granted_bytes=quota,
-            names=(),
+            entries=(),
         )
         self.exhausted = False
         self.session = LiveSession(grant, self._exhausted)

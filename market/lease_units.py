@@ -1,0 +1,191 @@
+"""The units of work on leases: each is one transaction, which locks its sessions first."""
+
+from collections.abc import Sequence
+
+from market import ledger
+from market.allowlist import prove
+from market.errors import MarketError
+from market.lease_book import SLICE_FIRST_BYTES, Ask, Book, Grant, LeaseReply, Usage, slice_of
+from market.ledger import TransferIds
+from market.money import Currency, earned
+from market.notices import Notice, Topic
+from market.states import SessionStatus
+from storage import allowlist, nodes
+from storage import bandwidth as queries
+from storage import ledger as ledger_queries
+from storage.bandwidth import LeaseRow, SessionRow
+from storage.errors import UnavailableError
+from storage.nodes import SeenRow
+from storage.store import Transaction
+
+
+def hold_of(session_id: str) -> str:
+    """Return the hold that pays for a session."""
+    return f"bandwidth:{session_id}"
+
+
+async def prove_all(tx: Transaction, proofs: Sequence[tuple[str, str]]) -> list[int | None]:
+    """Have pending addresses open their sessions; see `Leases.prove`."""
+    await queries.lock(tx, [session_id for session_id, _ in proofs])
+    port_indexes: list[int | None] = []
+    for session_id, address in proofs:
+        try:
+            port_indexes.append((await prove(tx, session_id, address)).port_index)
+        except MarketError:
+            port_indexes.append(None)
+    return port_indexes
+
+
+async def forgo(tx: Transaction, session_id: str, lease_id: str, *, now: int) -> None:
+    """Close a lease that nothing was handed out under, if it was opened at all."""
+    await queries.lock(tx, [session_id])
+    await _close(tx, [lease for lease, _ in await queries.held(tx, [lease_id])], now)
+
+
+async def open_lease(
+    tx: Transaction,
+    session_id: str,
+    *,
+    lease_id: str,
+    node_id: str | None,
+    now: int,
+) -> Grant | None:
+    """Lease a session: all of its remainder for the one daemon, a slice for a node."""
+    await queries.lock(tx, [session_id])
+    session = await queries.find(tx, session_id)
+    if session is None:
+        return None
+    status = SessionStatus(session.status)
+    if status is SessionStatus.ACTIVE and session.expires_at <= now:
+        status = SessionStatus.EXPIRED
+    leased = status is SessionStatus.ACTIVE
+    size = session.quota_bytes - session.bytes_used - session.bytes_leased
+    if node_id is not None:
+        size = slice_of(size, SLICE_FIRST_BYTES)
+    if leased and not await queries.lease(tx, session, lease_id, size, node_id):
+        raise UnavailableError("the session changed while it was leased")
+    opened = await allowlist.of_session(tx, session_id) if leased else []
+    pending = await allowlist.pending_of_session(tx, session_id) if leased else []
+    return Grant(
+        session_id=session.id,
+        username=session.username,
+        password_hash=session.password_hash,
+        status=status,
+        expires_at=session.expires_at,
+        lease_id=lease_id if leased else None,
+        granted_bytes=size if leased else 0,
+        entries=tuple((row.port_index, row.address) for row in opened),
+        pending=tuple(row.address for row in pending),
+    )
+
+
+async def exchange(tx: Transaction, asks: Sequence[Ask], *, node_id: str) -> list[LeaseReply]:
+    """Take reports, and change what leases grant; see `Leases.exchange`."""
+    await queries.lock(tx, [ask.usage.session_id for ask in asks])
+    book = Book(await queries.held(tx, [ask.usage.lease_id for ask in asks]))
+    replies = [book.reply(ask) for ask in asks]
+    await queries.change(tx, list(book.leases.values()), book.sessions)
+    if book.wanted:
+        await tx.notify(
+            *(
+                Notice(Topic.WANTED, each, SessionStatus.ACTIVE, node_id).text
+                for each in book.wanted
+            )
+        )
+    return replies
+
+
+async def recall(tx: Transaction, notice: Notice) -> bool:
+    """Have other nodes let go of a session; False when none has a lease of it."""
+    if not await queries.leased_elsewhere(tx, notice.session_id, notice.node_id):
+        return False
+    await tx.notify(notice.text)
+    return True
+
+
+async def release(tx: Transaction, usages: Sequence[Usage], *, now: int) -> None:
+    """Take last reports, and close their leases."""
+    await exchange(tx, [Ask(usage) for usage in usages], node_id="")
+    rows = await queries.held(tx, [usage.lease_id for usage in usages])
+    await _close(tx, [lease for lease, _ in rows], now)
+
+
+async def settle(
+    tx: Transaction,
+    session_id: str,
+    status: SessionStatus,
+    usage: Usage | None,
+    *,
+    node_id: str | None,
+    transfer_ids: TransferIds,
+    now: int,
+) -> bool:
+    """Let a session leave `active`, and capture what it has used; see `Leases.settle`."""
+    SessionStatus.ACTIVE.require_before(status)
+    await queries.lock(tx, [session_id])
+    if usage is not None:
+        await exchange(tx, [Ask(usage)], node_id="")
+    await _close(tx, await queries.open_leases(tx, session_id), now)
+    if await queries.is_used_up(tx, session_id):
+        status = SessionStatus.EXHAUSTED
+    session = await queries.change_status(
+        tx, session_id, before=SessionStatus.ACTIVE, after=status, now=now
+    )
+    if session is None:
+        return False
+    await allowlist.delete(tx, session_id)
+    await _capture(tx, session, transfer_ids=transfer_ids, now=now)
+    if node_id is not None:
+        await tx.notify(Notice(Topic.OVER, session_id, status, node_id).text)
+    return True
+
+
+async def _capture(
+    tx: Transaction, session: SessionRow, *, transfer_ids: TransferIds, now: int
+) -> None:
+    """Capture what a session owes out of its hold; the rest is released.
+
+    Raises:
+        LookupError: it has no hold; another program has removed it.
+    """
+    hold_id = hold_of(session.id)
+    hold = await ledger_queries.find_hold(tx, hold_id)
+    if hold is None:
+        raise LookupError(f"the session {session.id} has no hold")
+    owed = earned(session.bytes_used, session.price_per_gb)
+    if session.bytes_used:
+        owed = max(owed, 1)  # what is worth less than a millionth would be free, as often as wanted
+    owed = min(owed, hold.amount)
+    payment = (ledger.revenue(Currency.USD), owed)
+    await ledger.capture(tx, hold_id, [payment], transfer_ids=transfer_ids, now=now)
+
+
+async def recover(tx: Transaction, *, now: int) -> int:
+    """Close the leases that no node holds; return how many."""
+    leases = await nodes.leases(tx, None)
+    await queries.lock(tx, [lease.session_id for lease in leases])
+    await _close(tx, leases, now)
+    return len(leases)
+
+
+async def reap(tx: Transaction, node: SeenRow, *, now: int) -> int:
+    """Declare a node dead, unless it was seen after all."""
+    await nodes.lock(tx, node.id)
+    if node not in await nodes.seen(tx):
+        return 0
+    await leave(tx, node.id, now=now)
+    return 1
+
+
+async def leave(tx: Transaction, node_id: str, *, now: int) -> None:
+    """Remove a node, and close its leases with what it had reported."""
+    await nodes.lock(tx, node_id)
+    leases = await nodes.leases(tx, node_id)
+    await queries.lock(tx, [lease.session_id for lease in leases])
+    await _close(tx, await nodes.leases(tx, node_id), now)
+    await nodes.remove(tx, node_id)
+
+
+async def _close(tx: Transaction, leases: Sequence[LeaseRow], now: int) -> None:
+    if leases:
+        await queries.close_leases(tx, leases, now)

@@ -1,0 +1,164 @@
+"""Admits clients: which session their credentials, or their address, open, and whether it may.
+
+A session that is known is decided from memory, at once and without a task. For one that is not the
+store is asked, and its bytes are leased; however many clients wait for that, it happens once.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import final
+
+from market.credentials import is_username, matches
+from market.leases import Leases
+from market.states import SessionStatus
+from proxyd.metering.allowlist import Allowlist
+from proxyd.metering.pace import Pace
+from proxyd.metering.session import LiveSession
+from proxyd.metering.sessions import Entry, Sessions
+from proxyd.metering.single_flight import NegativeCache, SingleFlight
+from proxyd.metering.writer import Writer
+from proxyd.wire.events import Refusal
+from storage.errors import UnavailableError
+
+REFUSAL_OF_STATUS = {
+    SessionStatus.EXHAUSTED: Refusal.EXHAUSTED,
+    SessionStatus.ENDED: Refusal.OVER,
+    SessionStatus.EXPIRED: Refusal.OVER,
+}
+
+# Called with the decision on a client that could not be decided at once.
+Decide = Callable[[LiveSession | Refusal], None]
+
+
+@final
+class Admission:
+    """Decides who is admitted.
+
+    `connections_per_session` is how many may be open at once; it may be changed.
+
+    Args:
+        leases: grants bytes.
+        sessions: those that are known.
+        writer: makes sessions of grants.
+        now: the wall clock, in UTC seconds.
+        connections_per_session: see above.
+        bytes_per_second: how fast a session may go; 0 for as fast as it can.
+    """
+
+    def __init__(
+        self,
+        leases: Leases,
+        sessions: Sessions,
+        writer: Writer,
+        now: Callable[[], int],
+        *,
+        connections_per_session: int,
+        bytes_per_second: int,
+    ) -> None:
+        self._leases = leases
+        self._sessions = sessions
+        self._writer = writer
+        self._now = now
+        self.connections_per_session = connections_per_session
+        self._bytes_per_second = bytes_per_second
+        self._lookups: SingleFlight[tuple[str, bytes], LiveSession] = SingleFlight(self._find)
+        self._unknown: NegativeCache[tuple[str, bytes]] = NegativeCache()
+        self.allowlist = Allowlist(sessions, self._find_by_address)
+
+    def admit(
+        self, username: bytes, password: bytes, asker: str, decide: Decide
+    ) -> LiveSession | Refusal | None:
+        """Decide whether credentials open a session.
+
+        A wrong password is refused before anything about the session.
+
+        Args:
+            username: as the client sent it; one that no session can have is wrong at once.
+            password: the same.
+            asker: the client's network, for which a question to the store counts.
+            decide: is called later, once, if this returns None.
+        """
+        name = username.decode("latin-1")
+        session = self._sessions.of_username(name)
+        if session is not None:
+            if not matches(password, session.password_hash):
+                return Refusal.WRONG
+            return self._decision(session)
+        if not is_username(name) or (name, password) in self._unknown:
+            return Refusal.WRONG
+        return self._lookups.ask(
+            (name, password), asker, lambda answer: decide(self._decision(answer))
+        )
+
+    def admit_address(
+        self, port_index: int, address: str, asker: str, decide: Decide
+    ) -> LiveSession | Refusal | None:
+        """Decide whether a client's address opens a session on a port without passwords.
+
+        Args:
+            port_index: which of those ports.
+            address: the client's.
+            asker: its network, as in `admit`.
+            decide: as in `admit`.
+        """
+        answer = self.allowlist.ask(
+            (port_index, address), asker, lambda answer: decide(self._decision(answer))
+        )
+        return self._decision(answer) if answer is not None else None
+
+    async def stop(self) -> None:
+        """Ask the store nothing any more; who waits for a decision gets none."""
+        await self._lookups.stop()
+        await self.allowlist.stop()
+
+    def _decision(self, answer: LiveSession | Refusal) -> LiveSession | Refusal:
+        """Return the session if another connection of it may begin, or why not."""
+        if isinstance(answer, Refusal):
+            return answer
+        if answer.status is not SessionStatus.ACTIVE:
+            return REFUSAL_OF_STATUS[answer.status]
+        if answer.expires_at <= self._now():
+            return Refusal.OVER
+        if len(answer.connections) >= self.connections_per_session:
+            return Refusal.TOO_MANY_CONNECTIONS
+        answer.check()
+        return answer
+
+    async def _find(self, credentials: tuple[str, bytes]) -> LiveSession | Refusal:
+        session_id = await self._leases.find(*credentials)
+        session = await self._live(session_id) if session_id is not None else None
+        if session is None:
+            self._unknown.add(credentials)
+            return Refusal.WRONG
+        return session
+
+    async def _find_by_address(self, entry: Entry) -> LiveSession | None:
+        session_id = await self._leases.find_by_address(*entry)
+        return await self._live(session_id) if session_id is not None else None
+
+    async def _live(self, session_id: str) -> LiveSession | None:
+        """Return a session that is known, or lease it; once, however many want it at once.
+
+        Raises:
+            StoreError: it could not be leased.
+        """
+        sessions = self._sessions
+        opening = sessions.opening.get(session_id)
+        if opening is not None:
+            await opening.wait()
+            if sessions.get(session_id) is None:
+                raise UnavailableError("the session could not be leased")
+        if (session := sessions.get(session_id)) is not None:
+            return session
+        sessions.opening[session_id] = opening = asyncio.Event()
+        try:
+            grant = await self._leases.open(session_id)
+            return self._writer.made(grant, self._pace()) if grant is not None else None
+        finally:
+            del sessions.opening[session_id]
+            opening.set()
+
+    def _pace(self) -> Pace | None:
+        if not self._bytes_per_second:
+            return None
+        return Pace(asyncio.get_running_loop(), self._bytes_per_second)

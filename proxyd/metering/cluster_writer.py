@@ -1,0 +1,313 @@
+"""The writer of one node among several: it holds slices of sessions, and shares them with others.
+
+One loop does all its business with the store, so that what is said of a lease arrives in order: it
+reports every half second, asks for more as soon as a budget runs low, and returns what is not used.
+What other nodes do to a session arrives as notices (`hear`), between two turns of that loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import final
+
+from market.leases import Ask, Grant, LeaseReply, Leases, Rejection, Usage
+from market.notices import Notice, Topic
+from market.states import SessionStatus
+from proxyd.metering.lease_slices import Fence, LeaseSlice
+from proxyd.metering.pace import Pace
+from proxyd.metering.session import LiveSession
+from proxyd.metering.sessions import Sessions
+from proxyd.metering.settling import Settler
+from proxyd.metering.writer import FLUSH_SECONDS, unreported
+from storage.errors import StoreError
+
+# Each is one transaction that locks its sessions: other nodes wait so long.
+BATCH_SESSIONS = 1_000
+CATCH_UP_SESSIONS = 500
+# A client that comes back within this time finds its bytes still here.
+IDLE_SECONDS = 3.0
+# Whoever ends a session has settled it by then, or could not.
+CUT_SECONDS = 3.0
+
+_logger = logging.getLogger("meter")
+
+
+@final
+class ClusterWriter:
+    """The `Writer` of a node among others.
+
+    Args:
+        leases: grants bytes, and takes the counts.
+        sessions: those that are known.
+        settler: settles what is used up.
+        fence: until when bytes may be handed out.
+        wake: set when there is something to do.
+    """
+
+    def __init__(
+        self,
+        leases: Leases,
+        sessions: Sessions,
+        settler: Settler,
+        fence: Fence,
+        wake: asyncio.Event,
+    ) -> None:
+        self._leases = leases
+        self._sessions = sessions
+        self._settler = settler
+        self._fence = fence
+        self._wake = wake
+        self._changed: set[LiveSession] = set()
+        # Sessions to ask more bytes for, and from when on (loop time).
+        self._asking: dict[str, float] = {}
+        # Sessions to return bytes of, because another node wants some or nobody uses them here.
+        self._returning: set[str] = set()
+        # Sessions that may hold bytes: those at rest, which hold none, are not looked at.
+        self._holding: set[LiveSession] = set()
+        # Sessions to report on a last time, and until when (loop time) they are refused then.
+        self._leaving: dict[str, tuple[LiveSession, float]] = {}
+        self._report_at = 0.0
+        self._must_catch_up = False
+
+    # --- what the node says ----------------------------------------------------------------------
+
+    def hear(self, text: str) -> None:
+        """Act on a notice of another node, or of this one."""
+        notice = Notice.read(text)
+        if notice is None:
+            return
+        if notice.topic is Topic.OVER:
+            self._sessions.end(notice.session_id, notice.status)
+        elif notice.node_id != self._leases.node_id:
+            if notice.topic is Topic.CUT:
+                self._recalled(notice.session_id, notice.status)
+            else:
+                self._return(notice.session_id)
+
+    def catch_up(self) -> None:
+        """Ask what became of the sessions known here, because notices may have been missed."""
+        self._must_catch_up = True
+        self._wake.set()
+
+    def resume(self) -> None:
+        """Have everybody who waits try again: bytes may be handed out once more."""
+        for session in self._sessions:
+            session.wake()
+
+    def forget_all(self) -> None:
+        """Cut everything at once and forget it: other nodes have what was leased here."""
+        for session in self._sessions:
+            self._sessions.drop(session)
+        self._asking.clear()
+        self._returning.clear()
+        self._holding.clear()
+        self._leaving.clear()
+        self._settler.clear()
+
+    # --- sessions --------------------------------------------------------------------------------
+
+    def made(self, grant: Grant, pace: Pace | None) -> LiveSession:
+        """See `Writer.made`; one that was recalled while it was leased is let go at once."""
+        lease_slice = LeaseSlice(grant.session_id, grant.granted_bytes, self._fence, self._ask)
+        session = LiveSession(
+            grant, self.spent, pace=pace, changed=self._changed, lease_slice=lease_slice
+        )
+        refused_until = self._sessions.refused_until(session.id)
+        self._sessions.add(session, grant)
+        self._holding.add(session)
+        if session.status is not SessionStatus.ACTIVE:
+            if session.lease_id is not None:
+                self._let_go(session, refused_until)
+        elif session.is_spent:
+            self.spent(session)
+        return session
+
+    def spent(self, session: LiveSession) -> None:
+        """See `Writer.spent`: this node's part is used; whether all of it is, the store knows."""
+        _slice_of(session).ask()
+
+    def _ask(self, lease_slice: LeaseSlice) -> None:
+        """Ask for more, now or when it is worth it again."""
+        if lease_slice.session_id not in self._asking:
+            self._asking[lease_slice.session_id] = lease_slice.retry_at
+            self._wake.set()
+
+    def _return(self, session_id: str) -> None:
+        session = self._sessions.get(session_id)
+        if session is not None and session.available > 0:
+            self._returning.add(session_id)
+            self._wake.set()
+
+    def _recalled(self, session_id: str, status: SessionStatus) -> None:
+        """Cut a session that is about to leave `active`, and report on it a last time.
+
+        One that is being leased has nothing to cut yet, and is let go as soon as it has.
+        """
+        session = self._sessions.get(session_id)
+        if session is not None:
+            self._sessions.cut(session_id, status)
+            self._let_go(session, None)
+        elif session_id in self._sessions.opening:
+            until = asyncio.get_running_loop().time() + CUT_SECONDS
+            self._sessions.refuse(session_id, status, until)
+
+    def _let_go(self, session: LiveSession, refused_until: float | None) -> None:
+        """Report on a session a last time, then refuse it for at most `CUT_SECONDS`.
+
+        Args:
+            session: the session, which was cut.
+            refused_until: until when (loop time) it was refused already: a client that keeps trying
+                does not make that longer.
+        """
+        until = asyncio.get_running_loop().time() + CUT_SECONDS
+        if refused_until is not None:
+            until = min(until, refused_until)
+        self._leaving[session.id] = (session, until)
+        self._wake.set()
+
+    # --- the store -------------------------------------------------------------------------------
+
+    def pause(self) -> float:
+        """See `Writer.pause`."""
+        due = min(self._asking.values(), default=self._report_at)
+        return max(0.0, min(due, self._report_at) - asyncio.get_running_loop().time())
+
+    async def flush(self) -> None:
+        """See `Writer.flush`."""
+        if self._must_catch_up:
+            await self._catch_up()
+        await self._release()
+        await self._report()
+        await self._settler.settle()
+
+    async def stop(self) -> None:
+        """See `Writer.stop`."""
+        await self._settler.stop()
+        await self._release()
+
+    async def _report(self) -> None:
+        """Say of each session what is due: what is used, what is wanted, what is returned."""
+        now = asyncio.get_running_loop().time()
+        if is_time := now >= self._report_at:
+            self._report_at = now + FLUSH_SECONDS
+            self._find_idle(now)
+        asking = {each for each, due in self._asking.items() if due <= now}
+        returning, self._returning = self._returning, set()
+        for session_id in asking:
+            del self._asking[session_id]
+        due = asking | returning
+        if is_time:
+            due.update(each.id for each in unreported(self._changed))
+        sessions = [
+            each for each in map(self._sessions.get, due) if each is not None and each.is_leased
+        ]
+        try:
+            for first in range(0, len(sessions), BATCH_SESSIONS):
+                batch = sessions[first : first + BATCH_SESSIONS]
+                await self._exchange(
+                    [(each, self._ask_of(each, now, asking, returning)) for each in batch]
+                )
+        except BaseException:
+            self._returning |= returning
+            self._asking.update(dict.fromkeys(asking, now))
+            raise
+
+    def _find_idle(self, now: float) -> None:
+        """Return what sessions hold that have had no connection for `IDLE_SECONDS`."""
+        self._holding |= self._changed  # one that was refunded or restored may hold bytes again
+        at_rest = []
+        for session in self._holding:
+            lease_slice = _slice_of(session)
+            if session.connections and session.is_leased:
+                lease_slice.idle_since = None
+            elif session.available == 0 or not session.is_leased:
+                lease_slice.idle_since = None
+                at_rest.append(session)
+            elif lease_slice.idle_since is None:
+                lease_slice.idle_since = now
+            elif now - lease_slice.idle_since >= IDLE_SECONDS:
+                self._returning.add(session.id)
+        self._holding.difference_update(at_rest)
+
+    def _ask_of(
+        self, session: LiveSession, now: float, asking: set[str], returning: set[str]
+    ) -> Ask:
+        """Return what is said of a session: it returns some, asks for more, or only reports."""
+        if session.id in returning:
+            kept = _slice_of(session).kept(session.available, is_used=bool(session.connections))
+            session.shrink(kept)
+            return Ask(self._certain(session), keep_bytes=session.granted)
+        want = _slice_of(session).wanted(now) if session.id in asking else 0
+        return Ask(self._certain(session), want_bytes=want)
+
+    @staticmethod
+    def _certain(session: LiveSession) -> Usage:
+        return Usage(session.id, session.lease_id or "", session.certain())
+
+    async def _exchange(self, batch: Sequence[tuple[LiveSession, Ask]]) -> None:
+        replies = await self._leases.exchange([ask for _, ask in batch])
+        for (session, ask), reply in zip(batch, replies, strict=True):
+            if self._sessions.get(session.id) is session and session.is_leased:
+                self._replied(session, ask, reply)
+
+    def _replied(self, session: LiveSession, ask: Ask, reply: LeaseReply) -> None:
+        """Act on what the store says of a session's lease."""
+        if reply is None:
+            _logger.warning("session %s: lease lost; it is cut", session.id)
+            self._sessions.drop(session)
+            return
+        session.reported = ask.usage.used_bytes
+        if isinstance(reply, Rejection):
+            self._sessions.cut(session.id, SessionStatus.ENDED)
+            return
+        if reply.granted_bytes < session.granted:  # another program changed the lease
+            _logger.error(
+                "session %s: lease reduced: %d bytes granted, %d expected; it is cut",
+                session.id,
+                reply.granted_bytes,
+                session.granted,
+            )
+            self._sessions.cut(session.id, SessionStatus.ENDED)
+            return
+        if ask.want_bytes > 0:
+            now = asyncio.get_running_loop().time()
+            _slice_of(session).topped_up(reply.granted_bytes - session.granted, now)
+        session.regrant(reply.granted_bytes)
+        self._holding.add(session)
+        if reply.is_used_up:
+            self._settler.exhaust(session)
+        elif session.available <= 0 and session.is_waited_for:
+            _slice_of(session).ask()
+
+    async def _release(self) -> None:
+        """Report a last time on sessions that are about to be over, and let their leases go."""
+        leaving = tuple(self._leaving.items())
+        usages = [session.usage for _, (session, _) in leaving]
+        await self._leases.release([usage for usage in usages if usage is not None])
+        now = asyncio.get_running_loop().time()
+        for session_id, (session, until) in leaving:
+            if self._leaving[session_id][0] is session:
+                del self._leaving[session_id]
+            if self._sessions.get(session_id) is session:
+                self._sessions.drop(session)
+                if until > now:
+                    self._sessions.refuse(session_id, session.status, until)
+
+    async def _catch_up(self) -> None:
+        known = [each.id for each in self._sessions if each.is_leased]
+        self._must_catch_up = False
+        try:
+            for first in range(0, len(known), CATCH_UP_SESSIONS):
+                statuses = await self._leases.statuses(known[first : first + CATCH_UP_SESSIONS])
+                for session_id, status in statuses.items():
+                    if status is not SessionStatus.ACTIVE:
+                        self._sessions.end(session_id, status)
+        except StoreError:
+            self._must_catch_up = True
+            raise
+
+
+def _slice_of(session: LiveSession) -> LeaseSlice:
+    """Return the slice that `ClusterWriter.made` gives each session."""
+    assert session.lease_slice is not None  # noqa: S101 - nothing else makes sessions of a node
+    return session.lease_slice

@@ -1,0 +1,95 @@
+"""Bytes that were delivered to the kernel and may not have left this machine.
+
+They are counted, and would be lost with this process or with a reset. Whoever paid for them gets
+them back then (`Payer`); until they have left they are not certain (`Sinks`).
+"""
+
+from itertools import islice
+from typing import Protocol, final
+
+# Sinks of a session that have taken nothing since they were asked last are asked again in turn, so
+# many at a time: a thousand clients that never read cost what a few do. That one of them takes more
+# is noticed all the same, since more is written to it then.
+STALLED_ASKED = 32
+
+
+class InTransit(Protocol):
+    """A sink that may hold bytes which are counted and may still be lost."""
+
+    def unsent(self) -> int:
+        """Return how many counted bytes have not left this machine.
+
+        It grows by what is written to the sink, and by nothing else.
+        """
+
+
+class Closing(InTransit, Protocol):
+    """A sink that is being closed."""
+
+    def abort(self) -> None:
+        """Cut it at once; what has not left this machine is given back."""
+
+
+class Payer(Protocol):
+    """Whoever paid for bytes on their way, and gets back those that are lost."""
+
+    @property
+    def closings(self) -> set[Closing]:
+        """The sinks with such bytes that are being closed; they add and remove themselves."""
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether it is to be settled as soon as nothing is on its way."""
+
+    def may_wait(self, sink: InTransit, size: int) -> None:
+        """Note that at most so many of the bytes paid for may not have left through a sink."""
+
+    def forget(self, sink: InTransit) -> None:
+        """Ask a sink nothing any more."""
+
+    def refund(self, size: int) -> None:
+        """Take back bytes that were counted as delivered."""
+
+
+@final
+class Sinks:
+    """Where delivered bytes of a session may still wait to leave this machine.
+
+    For each sink it keeps at most how many bytes those are: a delivery raises that, asking the
+    kernel lowers it, and a sink with nothing left is dropped. So a count costs a question for each
+    sink that has moved, and none for those that are idle.
+    """
+
+    __slots__ = ("_most", "_moved", "closings")
+
+    def __init__(self) -> None:
+        self.closings: set[Closing] = set()
+        self._most: dict[InTransit, int] = {}
+        self._moved: set[InTransit] = set()
+
+    def __len__(self) -> int:
+        return len(self._most)
+
+    def add(self, sink: InTransit, size: int) -> None:
+        """Note that so many more bytes may wait in a sink."""
+        self._most[sink] = self._most.get(sink, 0) + size
+        self._moved.add(sink)
+
+    def forget(self, sink: InTransit) -> None:
+        """Drop a sink."""
+        self._most.pop(sink, None)
+        self._moved.discard(sink)
+
+    def waiting(self) -> int:
+        """Return at most how many bytes have not left this machine.
+
+        The sinks that moved since the last call are asked, and `STALLED_ASKED` of the others.
+        """
+        most = self._most
+        moved, self._moved = self._moved, set()
+        stalled = (each for each in most if each not in moved)
+        for sink in (*islice(stalled, STALLED_ASKED), *moved):
+            before = most.pop(sink)
+            if waiting := min(before, sink.unsent()):
+                most[sink] = waiting  # behind all others, whose turn comes first then
+        return sum(most.values())

@@ -1,0 +1,200 @@
+"""Which sessions are known in this process: by identifier, by user name, by client address.
+
+Memory alone: nothing here asks the store. A session is known from when it was leased until some
+time after it is over; as long as the store is asked about it nowhere else, memory may answer.
+
+A *cut* ends a session here before the store knows of it, and may be taken back if the store cannot
+be told. It may also come while the session is still being leased: then it is kept, and carried out
+when the lease arrives.
+"""
+
+import asyncio
+from collections.abc import Container, Iterator
+from typing import final
+
+from market.leases import Grant, Usage
+from market.states import SessionStatus
+from proxyd.metering.session import LiveSession
+
+# Long enough that clients which keep trying a session that is over are refused without the store.
+REMEMBER_SECONDS = 60.0
+
+# A client address, behind the index of the port without passwords that it comes to.
+Entry = tuple[int, str]
+
+
+@final
+class Sessions:
+    """The sessions known here.
+
+    `opening` has an event for each session that is being leased, set when that is over. `pending`
+    has, for each session that has any, the addresses that are to be proved, and from when on (loop
+    time) that may be tried.
+    """
+
+    def __init__(self) -> None:
+        self.opening: dict[str, asyncio.Event] = {}
+        self.pending: dict[str, dict[str, float]] = {}
+        self._by_id: dict[str, LiveSession] = {}
+        self._by_username: dict[str, LiveSession] = {}
+        self._by_entry: dict[Entry, LiveSession] = {}
+        self._entries: dict[str, set[Entry]] = {}
+        # How many cuts of a known session were not taken back.
+        self._cuts: dict[str, int] = {}
+        # Cuts of sessions that are not known yet: what they shall be when they are.
+        self._cut_unseen: dict[str, SessionStatus] = {}
+        self._forget_at: dict[str, float] = {}
+
+    def __iter__(self) -> Iterator[LiveSession]:
+        return iter(tuple(self._by_id.values()))
+
+    def get(self, session_id: str) -> LiveSession | None:
+        """Return a session by its identifier; None when it is not known."""
+        return self._by_id.get(session_id)
+
+    def of_username(self, username: str) -> LiveSession | None:
+        """Return a session by the user name of its credentials; None when it is not known."""
+        return self._by_username.get(username)
+
+    def of_entry(self, entry: Entry) -> LiveSession | None:
+        """Return the session, perhaps over, that a client address opens; None when not known."""
+        return self._by_entry.get(entry)
+
+    @property
+    def live(self) -> int:
+        """How many sessions are known here and can be used."""
+        return sum(each.status is SessionStatus.ACTIVE for each in self._by_id.values())
+
+    # --- who becomes known ---------------------------------------------------------------------
+
+    def add(self, session: LiveSession, grant: Grant) -> None:
+        """Know a session from now on; a cut that came before it is carried out."""
+        cut = self._cut_unseen.pop(session.id, None)
+        if cut is not None:
+            session.status = cut
+            self._cuts[session.id] = 1  # so that `restore` takes it back
+        self._by_id[session.id] = session
+        self._by_username[session.username] = session
+        if grant.pending:
+            self.pending[session.id] = dict.fromkeys(grant.pending, 0.0)
+        if session.status is not SessionStatus.ACTIVE:
+            self.forget_later(session.id)
+            return
+        for entry in grant.entries:
+            self.learn(entry, session)
+
+    def learn(self, entry: Entry, session: LiveSession) -> None:
+        """Know that a client address opens a session, while that is active."""
+        if session.status is SessionStatus.ACTIVE:
+            self._entries.setdefault(session.id, set()).add(entry)
+            self._by_entry[entry] = session
+
+    # --- who is over ---------------------------------------------------------------------------
+
+    def cut(self, session_id: str, status: SessionStatus) -> Usage | None:
+        """Cut a session's connections and refuse new ones.
+
+        Returns:
+            What its lease has used in all; None when it is not known here or has no lease.
+        """
+        session = self._by_id.get(session_id)
+        self.forget_later(session_id)
+        if session is None:
+            self._cut_unseen[session_id] = status
+            return None
+        for connection in tuple(session.connections):
+            connection.abort()
+        for closing in tuple(session.closings):  # so that what is settled is what was delivered
+            closing.abort()
+        self._cuts[session_id] = self._cuts.get(session_id, 0) + 1
+        if session.status is SessionStatus.ACTIVE:
+            session.status = status
+        session.check()
+        return session.usage
+
+    def restore(self, session_id: str) -> None:
+        """Take back a `cut` that could not be written down, unless another one was."""
+        self._cut_unseen.pop(session_id, None)
+        session = self._by_id.get(session_id)
+        if session is None:
+            return
+        cuts = max(0, self._cuts.pop(session_id, 0) - 1)
+        if cuts:
+            self._cuts[session_id] = cuts
+        elif session.lease_id is not None and session.status is not SessionStatus.EXHAUSTED:
+            session.status = SessionStatus.ACTIVE
+            session.mark_changed()
+            self._forget_at.pop(session_id, None)
+
+    def end(self, session_id: str, status: SessionStatus) -> None:
+        """Note that the store has a session leave `active`.
+
+        Its connections are cut; those of one that is used up still deliver what was counted.
+        """
+        session = self._by_id.get(session_id)
+        if session is None:
+            self._cut_unseen[session_id] = status
+        elif session.status is SessionStatus.ACTIVE:
+            session.status = status
+            for connection in tuple(session.connections):
+                if status is SessionStatus.EXHAUSTED:
+                    connection.finish()
+                else:
+                    connection.abort()
+        self.forget_later(session_id)
+
+    def refuse(self, session_id: str, status: SessionStatus, until: float) -> None:
+        """Refuse new clients of a session that is not known here until its final status arrives.
+
+        Args:
+            session_id: the session.
+            status: where it is going.
+            until: when the store is asked again (loop time).
+        """
+        self._cut_unseen[session_id] = status
+        self._forget_at[session_id] = until
+
+    def refused_until(self, session_id: str) -> float | None:
+        """Return until when (loop time) a session is refused that is not known here, if it is."""
+        return self._forget_at.get(session_id) if session_id in self._cut_unseen else None
+
+    # --- who is forgotten ----------------------------------------------------------------------
+
+    def drop(self, session: LiveSession) -> None:
+        """Cut a session and forget it, so that the store is asked when a client comes for it."""
+        session.status = SessionStatus.ENDED
+        for connection in tuple(session.connections):
+            connection.abort()
+        self._forget_at.pop(session.id, None)
+        self._forget(session)
+
+    def forget_later(self, session_id: str) -> None:
+        """Forget a session, or the cut of one that is not known, after `REMEMBER_SECONDS`."""
+        self._forget_at[session_id] = asyncio.get_running_loop().time() + REMEMBER_SECONDS
+
+    def forget_old(self, kept: Container[str]) -> None:
+        """Forget the sessions whose time has come.
+
+        Args:
+            kept: those that are not to be forgotten yet.
+        """
+        now = asyncio.get_running_loop().time()
+        for session_id in [each for each, due in self._forget_at.items() if due <= now]:
+            if session_id in kept:
+                continue
+            del self._forget_at[session_id]
+            self._cut_unseen.pop(session_id, None)
+            session = self._by_id.get(session_id)
+            if session is not None:
+                self._forget(session)
+
+    def _forget(self, session: LiveSession) -> None:
+        if self._by_id.get(session.id) is session:
+            del self._by_id[session.id]
+        if self._by_username.get(session.username) is session:
+            del self._by_username[session.username]
+        for entry in self._entries.pop(session.id, ()):
+            if self._by_entry.get(entry) is session:  # it may open a later session by now
+                del self._by_entry[entry]
+        self.pending.pop(session.id, None)
+        self._cuts.pop(session.id, None)

@@ -1,0 +1,113 @@
+"""Settles the sessions that are used up, from the last byte until the payment is captured."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import final
+
+from market.leases import Leases, Usage
+from market.states import SessionStatus
+from proxyd.metering.session import LiveSession
+from proxyd.metering.sessions import Sessions
+from storage.errors import StoreError, UnavailableError
+
+_logger = logging.getLogger("meter")
+
+
+@final
+class Settler:
+    """The sessions that are used up and not settled; one contains their identifiers.
+
+    Args:
+        leases: captures what they cost.
+        sessions: those that are known.
+        wake: set when there is something to settle.
+    """
+
+    def __init__(self, leases: Leases, sessions: Sessions, wake: asyncio.Event) -> None:
+        self._leases = leases
+        self._sessions = sessions
+        self._wake = wake
+        self._due: dict[str, LiveSession] = {}
+
+    def __contains__(self, session_id: object) -> bool:
+        return session_id in self._due
+
+    def __iter__(self) -> Iterator[LiveSession]:
+        return iter(tuple(self._due.values()))
+
+    def exhaust(self, session: LiveSession) -> None:
+        """Have an active session exhausted from now on, and settle it soon.
+
+        Nobody is let in any more; its connections still deliver what was counted.
+        """
+        if session.status is not SessionStatus.ACTIVE:
+            return
+        session.status = SessionStatus.EXHAUSTED
+        self._due[session.id] = session
+        self._wake.set()
+        for connection in tuple(session.connections):
+            connection.finish()
+
+    def clear(self) -> None:
+        """Settle none of them: other nodes have what was leased here."""
+        self._due.clear()
+
+    async def settle(self) -> None:
+        """Settle what can be; one session that fails does not hold up the others.
+
+        Where the store is away nobody else is tried: each would wait for it in turn, and so would a
+        daemon that stops. The session that met that comes last the next time.
+
+        One whose last bytes are still in the kernel's queues waits until they have left, or are
+        given back: what is settled cannot be taken back when they go down with this process.
+
+        Raises:
+            StoreError: some are not settled; the next call tries again.
+        """
+        failure: StoreError | None = None
+        for session in self:
+            if session.certain() != session.used:
+                continue
+            try:
+                await self._settle_one(session)
+            except UnavailableError:
+                self._due[session.id] = self._due.pop(session.id)
+                raise
+            except StoreError as error:
+                failure = error
+                continue
+            self._due.pop(session.id, None)
+            self._sessions.forget_later(session.id)
+        if failure is not None:
+            raise failure
+
+    async def stop(self) -> None:
+        """Settle what can be, and give every lease back that is open here.
+
+        Raises:
+            StoreError: what is not written is lost, as after a crash.
+        """
+        try:
+            await self.settle()
+        finally:
+            await self._leases.release(
+                [
+                    Usage(session.id, session.lease_id or "", session.certain())
+                    for session in self._sessions
+                    if session.is_leased or session.id in self._due
+                ]
+            )
+
+    async def _settle_one(self, session: LiveSession) -> None:
+        """Settle a session; of one that cannot be, what is used is written down all the same.
+
+        To try again soon would change nothing: the next start does, and logs it again.
+        """
+        try:
+            await self._leases.settle(session.id, SessionStatus.EXHAUSTED, session.usage)
+        except StoreError:
+            raise
+        except Exception:
+            _logger.exception("session %s: used up and cannot be settled", session.id)
+            await self._leases.release([session.usage] if session.usage is not None else [])

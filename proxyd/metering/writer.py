@@ -1,0 +1,122 @@
+"""Writes counts down: what a writer is, and the one of a daemon that is alone on its database.
+
+A writer makes sessions of grants, hears when their budget is spent, and reports to the store what
+they have used. A daemon alone leases whole remainders: a spent budget is a session that is used up.
+Among nodes it is only this node's part (`cluster_writer`).
+"""
+
+import logging
+from typing import Protocol, final
+
+from market.leases import Grant, Leases, LeaseState, Usage
+from market.states import SessionStatus
+from proxyd.metering.pace import Pace
+from proxyd.metering.session import LiveSession
+from proxyd.metering.sessions import Sessions
+from proxyd.metering.settling import Settler
+
+# What a crash may cost: this long of every session's traffic is delivered and not billed.
+FLUSH_SECONDS = 0.5
+
+_logger = logging.getLogger("meter")
+
+
+class Writer(Protocol):
+    """Makes sessions, and keeps the store up to date with them."""
+
+    def made(self, grant: Grant, pace: Pace | None) -> LiveSession:
+        """Make a session of what was leased, and have it known."""
+
+    def spent(self, session: LiveSession) -> None:
+        """Act on the delivery of the last byte that was granted."""
+
+    def pause(self) -> float:
+        """Return for how many seconds nothing need be written, unless it is woken."""
+
+    async def flush(self) -> None:
+        """Write down every count that changed, and settle what is used up.
+
+        Raises:
+            StoreError: nothing is lost, and the next call tries again.
+        """
+
+    async def stop(self) -> None:
+        """Write the last counts down and give every lease back.
+
+        Raises:
+            StoreError: what is not written is lost, as after a crash.
+        """
+
+
+def unreported(changed: set[LiveSession]) -> list[LiveSession]:
+    """Return the sessions whose counts are not written down and shall be.
+
+    Args:
+        changed: those whose counts have changed; the others are removed from it.
+    """
+    due = [each for each in changed if each.used != each.reported and each.is_leased]
+    changed.intersection_update(due)
+    return due
+
+
+@final
+class SoloWriter:
+    """The `Writer` of the one daemon of a database.
+
+    Args:
+        leases: takes the counts.
+        sessions: those that are known.
+        settler: settles what is used up.
+    """
+
+    def __init__(self, leases: Leases, sessions: Sessions, settler: Settler) -> None:
+        self._leases = leases
+        self._sessions = sessions
+        self._settler = settler
+        # Those whose counts may not be written down: most sessions that are known rest.
+        self._changed: set[LiveSession] = set()
+
+    def made(self, grant: Grant, pace: Pace | None) -> LiveSession:
+        """See `Writer.made`."""
+        session = LiveSession(grant, self.spent, pace=pace, changed=self._changed)
+        self._sessions.add(session, grant)
+        if session.is_spent and session.status is SessionStatus.ACTIVE:
+            self.spent(session)
+        return session
+
+    def spent(self, session: LiveSession) -> None:
+        """See `Writer.spent`: the session is used up."""
+        self._settler.exhaust(session)
+
+    def pause(self) -> float:
+        """See `Writer.pause`."""
+        return FLUSH_SECONDS
+
+    async def flush(self) -> None:
+        """See `Writer.flush`."""
+        await self._report()
+        await self._settler.settle()
+
+    async def stop(self) -> None:
+        """See `Writer.stop`."""
+        await self._settler.stop()
+
+    async def _report(self) -> None:
+        counts = [(each, each.certain()) for each in unreported(self._changed)]
+        due = [(session, certain) for session, certain in counts if certain != session.reported]
+        for session in self._settler:
+            certain = session.certain()
+            if certain not in (session.reported, session.used):
+                due.append((session, certain))
+        if not due:
+            return
+        replies = await self._leases.report(
+            [Usage(session.id, session.lease_id or "", certain) for session, certain in due]
+        )
+        for (session, certain), reply in zip(due, replies, strict=True):
+            session.reported = certain
+            if isinstance(reply, LeaseState) or session.status is not SessionStatus.ACTIVE:
+                continue
+            if reply is None:
+                _logger.warning("session %s: lease lost; it is cut", session.id)
+            self._sessions.cut(session.id, SessionStatus.ENDED)

@@ -1,0 +1,25 @@
+"""What counts bytes, over a store: alone on it, and as a node that others know."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from support.market import Market
+from support.metering import Node, node_of
+
+from proxyd.metering.meter import Meter, solo_meter
+
+
+@pytest.fixture
+async def meter(market: Market) -> AsyncIterator[Meter]:
+    """A meter over the market's store."""
+    made = solo_meter(market.leases, market.clock.seconds, connections_per_session=10)
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+async def node(market: Market) -> AsyncIterator[Node]:
+    """A node that others know."""
+    made = await node_of(market)
+    yield made
+    await made.meter.stop()

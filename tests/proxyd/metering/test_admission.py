@@ -1,0 +1,117 @@
+"""Clients are admitted from memory where it can be, and the store is asked once and in turn."""
+
+import pytest
+from support.market import Market
+from support.metering import HERE, THERE, admitted, bought_and_used, shown
+from support.statements import counted
+from support.waiting import until
+
+from market.credentials import new_credentials
+from market.money import GB
+from proxyd.metering import single_flight
+from proxyd.metering.meter import Meter
+from proxyd.metering.session import LiveSession
+from proxyd.metering.single_flight import LOOKUPS_MAX, RUNNING_MAX
+from proxyd.wire.events import Refusal
+
+
+@pytest.fixture
+def reads(market: Market, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list as long as the number of times that the store was read."""
+    return counted(market.store, "read", monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "username",
+    ["", "admin", "a" * 15, "a" * 17, "A" * 16, "0" * 16, "a" * 15 + "\n", "ü" * 8, "é" * 16],
+)
+async def test_a_user_name_that_was_never_made_is_wrong_without_a_question_to_the_store(
+    meter: Meter, reads: list[int], username: str
+) -> None:
+    assert await shown(meter, username, "secret", HERE) is Refusal.WRONG
+    assert reads == []
+
+
+async def test_credentials_that_open_nothing_are_asked_about_once_in_a_while(
+    meter: Meter, market: Market, reads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(single_flight, "NEGATIVE_SECONDS", 1000.0)
+    bought = await market.bandwidth.buy(
+        await market.person("10"), quota_bytes=GB, price_per_gb=None
+    )
+    del reads[:]
+    unknown = new_credentials()
+    for _ in range(20):
+        assert await shown(meter, unknown.username, unknown.password, HERE) is Refusal.WRONG
+        assert await shown(meter, bought.username, "wrong", THERE) is Refusal.WRONG
+    assert len(reads) == 2
+    assert isinstance(await admitted(meter, bought), LiveSession)
+
+
+async def test_what_is_remembered_of_wrong_credentials_is_bounded_and_forgotten(
+    meter: Meter, reads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(single_flight, "NEGATIVE_SECONDS", 1000.0)
+    monkeypatch.setattr(single_flight, "NEGATIVE_MAX", 2)
+    one, two, three = (new_credentials() for _ in range(3))
+    for each in (one, two, three, three, two, one):  # the third drives the first out
+        assert await shown(meter, each.username, "secret", HERE) is Refusal.WRONG
+    assert len(reads) == 4
+    monkeypatch.setattr(single_flight, "NEGATIVE_SECONDS", 0.0)
+    for _ in range(2):
+        assert await shown(meter, new_credentials().username, "secret", HERE) is Refusal.WRONG
+    other = new_credentials()
+    for _ in range(2):
+        assert await shown(meter, other.username, "secret", HERE) is Refusal.WRONG
+    assert len(reads) == 8
+
+
+async def test_a_network_that_floods_with_made_up_credentials_holds_up_itself_alone(
+    meter: Meter, market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bought = await market.bandwidth.buy(
+        await market.person("10"), quota_bytes=GB, price_per_gb=None
+    )
+    find, asked = market.leases.find, []
+
+    async def noting(username: str, password: bytes) -> str | None:
+        asked.append(username)
+        return await find(username, password)
+
+    monkeypatch.setattr(market.leases, "find", noting)
+    outcomes: list[LiveSession | Refusal] = []
+    for _ in range(LOOKUPS_MAX):
+        username = new_credentials().username.encode()
+        decision = meter.admit(username, b"secret", HERE, outcomes.append)
+        if decision is not None:
+            outcomes.append(decision)
+    assert outcomes == [Refusal.UNAVAILABLE] * (LOOKUPS_MAX // 2)
+    assert isinstance(await admitted(meter, bought, THERE), LiveSession)
+    assert asked.index(bought.username) <= RUNNING_MAX + 1, "it has waited for the flood"
+    await until(lambda: len(outcomes) == LOOKUPS_MAX, "the flood is answered, too")
+    assert outcomes.count(Refusal.WRONG) == LOOKUPS_MAX // 2
+
+
+async def test_a_known_session_is_decided_at_once_and_nobody_is_called_later(
+    meter: Meter, market: Market
+) -> None:
+    bought = await market.bandwidth.buy(
+        await market.person("10"), quota_bytes=GB, price_per_gb=None
+    )
+    username, password = bought.username.encode(), bought.password.encode()
+    later: list[LiveSession | Refusal] = []
+    assert meter.admit(username, password, HERE, later.append) is None
+    await until(lambda: bool(later), "the store has answered")
+    [session] = later
+    assert meter.admit(username, password, HERE, later.append) is session
+    assert meter.admit(username, b"wrong", HERE, later.append) is Refusal.WRONG
+    assert meter.admit(b"nobody", password, HERE, later.append) is Refusal.WRONG
+    assert later == [session]
+
+
+async def test_a_session_has_so_many_connections_and_no_more(meter: Meter, market: Market) -> None:
+    [session] = await bought_and_used(market, meter, 1)
+    meter.connections_per_session = 0
+    sold = meter.sessions.of_username(session.username)
+    assert sold is session
+    assert meter._admission._decision(session) is Refusal.TOO_MANY_CONNECTIONS

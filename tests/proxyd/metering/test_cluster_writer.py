@@ -1,0 +1,179 @@
+"""A node shares sessions with others: it lets go, gives back and forgets what they need."""
+
+import asyncio
+import gc
+
+import pytest
+from support.market import Market
+from support.metering import (
+    HERE,
+    Node,
+    admitted,
+    bought_and_used,
+    written,
+)
+from support.waiting import until
+
+from market.leases import Grant
+from market.money import GB
+from market.notices import Notice, Topic
+from market.states import SessionStatus
+from proxyd.metering.session import LiveSession
+from proxyd.wire.events import Refusal
+from storage.bandwidth import find, leased_elsewhere
+from storage.store import Transaction
+
+
+async def test_a_session_that_ended_elsewhere_leaves_nothing_behind(
+    market: Market, node: Node
+) -> None:
+    """Its addresses had kept it in memory for as long as the node lived."""
+    user = await market.person("10")
+    bought = await market.bandwidth.buy(
+        user,
+        quota_bytes=GB,
+        price_per_gb=None,
+        allow_ips=["203.0.113.7"],
+        client="203.0.113.7",
+    )
+    answer: asyncio.Future[LiveSession | Refusal] = asyncio.get_running_loop().create_future()
+    assert node.meter.admit_address(0, "203.0.113.7", HERE, answer.set_result) is None
+    assert isinstance(await answer, LiveSession)
+    node.writer.hear(Notice(Topic.CUT, bought.session_id, SessionStatus.ENDED, "elsewhere").text)
+    await node.meter.flush()
+    del answer
+    gc.collect()
+    kept = [each for each in gc.get_objects() if isinstance(each, LiveSession)]
+    assert [each for each in kept if each.id == bought.session_id] == []
+
+
+@pytest.mark.parametrize("committed", [False, True])
+async def test_a_session_that_is_ended_elsewhere_while_it_is_leased_is_let_go_at_once(
+    market: Market,
+    node: Node,
+    monkeypatch: pytest.MonkeyPatch,
+    committed: bool,
+) -> None:
+    user = await market.person("10")
+    bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
+    cut = Notice(Topic.CUT, bought.session_id, SessionStatus.ENDED, "there").text
+    lease = market.leases.open
+
+    async def slow(session_id: str) -> Grant | None:
+        if not committed:
+            node.writer.hear(cut)
+        grant = await lease(session_id)
+        node.writer.hear(cut)
+        return grant
+
+    monkeypatch.setattr(market.leases, "open", slow)
+    assert await admitted(node.meter, bought) is Refusal.OVER
+    await node.meter.flush()
+    assert not await market.store.read(leased_elsewhere, bought.session_id, "there")
+    assert (await market.store.read(find, bought.session_id)).bytes_leased == 0
+
+
+async def test_a_session_that_is_not_ended_after_all_is_refused_for_a_moment_only(
+    market: Market, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxyd.metering.cluster_writer.CUT_SECONDS", 0.0)
+    user = await market.person("10")
+    bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
+    cut = Notice(Topic.CUT, bought.session_id, SessionStatus.ENDED, "there").text
+    lease = market.leases.open
+
+    async def slow(session_id: str) -> Grant | None:
+        node.writer.hear(cut)
+        return await lease(session_id)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(market.leases, "open", slow)
+        assert await admitted(node.meter, bought) is Refusal.OVER
+    await node.meter.flush()
+    node.meter.sessions.forget_old(())
+    assert isinstance(await admitted(node.meter, bought), LiveSession)
+
+
+async def test_a_client_that_keeps_trying_is_refused_no_longer_than_others(
+    market: Market, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try leases the session and lets it go; that once began the refusal anew."""
+    monkeypatch.setattr("proxyd.metering.cluster_writer.CUT_SECONDS", 1.0)
+    user = await market.person("10")
+    bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
+    assert isinstance(await admitted(node.meter, bought), LiveSession)
+    node.writer.hear(Notice(Topic.CUT, bought.session_id, SessionStatus.ENDED, "there").text)
+    refused = 0
+    async with asyncio.timeout(20):
+        while not isinstance(await admitted(node.meter, bought), LiveSession):
+            refused += 1
+            await node.meter.flush()
+            node.meter.sessions.forget_old(())
+            await asyncio.sleep(0.05)
+    assert refused > 1
+
+
+async def leased(market: Market, session: LiveSession) -> int:
+    """Return how many bytes of a session are leased, in the store."""
+    return int((await market.store.read(find, session.id)).bytes_leased)
+
+
+async def test_what_nobody_uses_is_returned_and_a_session_at_rest_is_looked_at_no_more(
+    market: Market, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxyd.metering.cluster_writer.FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr("proxyd.metering.cluster_writer.IDLE_SECONDS", 0.0)
+    [session] = await bought_and_used(market, node.meter, 1)
+
+    async def at_rest() -> bool:
+        await node.meter.flush()
+        return not node.writer._holding
+
+    await until(at_rest, "it is seen to be idle, then it returns everything")
+    assert (await leased(market, session), session.available) == (0, 0)
+    session.wait(lambda: None)  # a client is back, and wants bytes
+    await node.meter.flush()
+    assert session.available == await leased(market, session) == 1_000 - 1
+    await until(at_rest, "it leaves again")
+    assert (await leased(market, session), session.available) == (0, 0)
+    assert await written(market, session) == 1
+
+
+async def test_a_session_whose_cut_is_taken_back_returns_what_nobody_uses(
+    market: Market, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxyd.metering.cluster_writer.FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr("proxyd.metering.cluster_writer.IDLE_SECONDS", 0.0)
+    [session] = await bought_and_used(market, node.meter, 1)
+    node.meter.cut(session.id, SessionStatus.ENDED)
+    await node.meter.flush()
+    assert not node.writer._holding
+    node.meter.restore(session.id)
+
+    async def is_returned() -> bool:
+        await node.meter.flush()
+        return await leased(market, session) == 0
+
+    await until(is_returned)
+    assert await written(market, session) == 1
+
+
+async def test_a_lease_that_another_program_reduced_cuts_its_session_alone(
+    market: Market, node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = await bought_and_used(market, node.meter, 2)
+
+    async def reduce(tx: Transaction) -> None:
+        for table, column, key in (
+            ("bandwidth_leases", "granted_bytes", "session_id"),
+            ("bandwidth_sessions", "bytes_leased", "id"),
+        ):
+            await tx.run(
+                f"UPDATE {table} SET {column} = {column} - 10 WHERE {key} = :id", id=first.id
+            )
+
+    await market.store.write(reduce)
+    await node.meter.flush()
+    assert f"session {first.id}: lease reduced" in caplog.text
+    assert first.status is SessionStatus.ENDED
+    assert second.status is SessionStatus.ACTIVE

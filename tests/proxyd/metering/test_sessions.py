@@ -1,0 +1,93 @@
+"""What is known of sessions agrees with the store, whatever fails in between."""
+
+import asyncio
+
+import pytest
+from support.market import Market
+from support.metering import (
+    admitted,
+    session_of,
+)
+
+from market.money import GB
+from market.states import SessionStatus
+from proxyd.metering.meter import solo_meter
+from proxyd.metering.session import LiveSession
+from proxyd.metering.sessions import Sessions
+from proxyd.wire.events import Refusal
+
+
+async def test_a_cut_that_is_taken_back_leaves_a_session_usable_that_was_being_leased(
+    market: Market,
+) -> None:
+    user = await market.person("10")
+    bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
+    meter = solo_meter(market.leases, market.clock.seconds, connections_per_session=10)
+    asking = asyncio.create_task(admitted(meter, bought))
+    await asyncio.sleep(0)
+    meter.cut(bought.session_id, SessionStatus.ENDED)
+    assert await asking is Refusal.OVER
+    meter.restore(bought.session_id)
+    session = await admitted(meter, bought)
+    assert isinstance(session, LiveSession)
+    assert session.available == GB
+    await meter.stop()
+
+
+async def test_a_session_past_its_time_is_not_made_usable_by_a_cut_that_is_taken_back(
+    market: Market,
+) -> None:
+    user = await market.person("10")
+    bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
+    meter = solo_meter(market.leases, market.clock.seconds, connections_per_session=10)
+    market.clock.now += 31 * 86_400
+    assert await admitted(meter, bought) is Refusal.OVER
+    meter.cut(bought.session_id, SessionStatus.EXPIRED)
+    meter.restore(bought.session_id)
+    assert meter.live == 0
+    await meter.stop()
+
+
+def known(sessions: Sessions) -> LiveSession:
+    """Return an active session that is known."""
+    session, grant = session_of(100)
+    sessions.add(session, grant)
+    return session
+
+
+async def test_a_session_that_was_cut_twice_is_usable_when_both_are_taken_back() -> None:
+    sessions = Sessions()
+    session = known(sessions)
+    for _ in range(2):
+        sessions.cut(session.id, SessionStatus.ENDED)
+    sessions.restore(session.id)
+    assert session.status is SessionStatus.ENDED
+    sessions.restore(session.id)
+    assert session.status is SessionStatus.ACTIVE
+    sessions.restore(session.id)
+    sessions.cut(session.id, SessionStatus.ENDED)
+    sessions.restore(session.id)
+    assert session.status is SessionStatus.ACTIVE
+
+
+async def test_an_exhausted_session_is_not_made_usable_by_a_cut_that_is_taken_back() -> None:
+    sessions = Sessions()
+    session = known(sessions)
+    session.status = SessionStatus.EXHAUSTED
+    sessions.cut(session.id, SessionStatus.ENDED)
+    sessions.restore(session.id)
+    assert session.status is SessionStatus.EXHAUSTED
+
+
+async def test_what_is_over_is_forgotten_after_a_while_unless_it_is_to_be_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("proxyd.metering.sessions.REMEMBER_SECONDS", 0.0)
+    sessions = Sessions()
+    session = known(sessions)
+    sessions.end(session.id, SessionStatus.ENDED)
+    sessions.forget_old(kept=[session.id])
+    assert sessions.of_username(session.username) is session
+    sessions.forget_old(kept=())
+    assert sessions.of_username(session.username) is None
+    assert list(sessions) == []
