@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 from aiohttp.streams import EMPTY_PAYLOAD
-from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
 from api import request_id
+from api.aiohttp_compat import PrivateProtocol, PrivateServer
 from api.errors import Transport, of_transport
 from api.evictable_slots import EvictableSlots
 from api.forwarded import Clients
@@ -48,7 +48,7 @@ TOO_LONG = "The request line or a header is too long."
 _logger = logging.getLogger("api")
 
 
-class Server(web.Server):
+class Server(PrivateServer):
     """aiohttp's low-level server, on sockets that it is handed, in bounded number.
 
     Args:
@@ -76,7 +76,7 @@ class Server(web.Server):
         self._clients = clients
         self._tls = tls
         self._arrivals = RateLimit(limits.requests_per_second * ARRIVALS_SHARE, monotonic)
-        self._timer = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+        self._timer = self.loop.call_later(SWEEP_SECONDS, self._sweep)
 
     @property
     def limits(self) -> Limits:
@@ -96,7 +96,7 @@ class Server(web.Server):
         limits = self.limits
         reason = self.slots.refusal(network, limits.connections, limits.share_of_connections)
         if not reason:
-            connection = Connection(self, loop=self._loop, **self._kwargs)
+            connection = Connection(self, loop=self.loop, **self.protocol_settings)
             self.slots.take(connection, network)
             connection.open(sock, self._tls)
         return reason
@@ -112,14 +112,14 @@ class Server(web.Server):
 
     def _sweep(self) -> None:
         """Cut those who take nothing of what they asked for."""
-        now = self._loop.time()
+        now = self.loop.time()
         for connection in tuple(self.unread):
             if not connection.is_unread(now):
                 del self.unread[connection]
-        self._timer = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+        self._timer = self.loop.call_later(SWEEP_SECONDS, self._sweep)
 
 
-class Connection(RequestHandler):
+class Connection(PrivateProtocol):
     """One HTTP connection; nothing of a hostile request reaches the log or the answer.
 
     `ends_request` says whether the request in progress ends when the connection is lost.
@@ -150,8 +150,7 @@ class Connection(RequestHandler):
 
     def __init__(self, server: Server, **settings: Any) -> None:  # noqa: ANN401 - aiohttp's own
         super().__init__(server, **settings)
-        self._max_msg_queue_size = QUEUED_MAX
-        self._msg_queue_resume_size = 0
+        self.bound_queue(QUEUED_MAX)
         self.ends_request = False
         self._server = server
         self._wire: asyncio.Transport | None = None
@@ -178,7 +177,7 @@ class Connection(RequestHandler):
 
     def open(self, sock: "socket.socket", tls: "ssl.SSLContext | None") -> None:
         """Begin to speak with a client."""
-        self._opening = self._loop.create_task(self._open(sock, tls))
+        self._opening = self.loop.create_task(self._open(sock, tls))
 
     async def _open(self, sock: "socket.socket", tls: "ssl.SSLContext | None") -> None:
         if self._was_cut:
@@ -192,7 +191,7 @@ class Connection(RequestHandler):
                 "ssl_shutdown_timeout": TLS_SHUTDOWN_SECONDS,
             }
         try:
-            await self._loop.connect_accepted_socket(lambda: self, sock, ssl=tls, **times)
+            await self.loop.connect_accepted_socket(lambda: self, sock, ssl=tls, **times)
         except (OSError, RuntimeError, asyncio.CancelledError) as error:
             _logger.debug("a client was not let in: %s", type(error).__name__)
             self._server.slots.give(self)
@@ -210,7 +209,7 @@ class Connection(RequestHandler):
         if not self._receiving and not self._waiting_bytes:
             return False
         self._note_leaving()
-        return self._loop.time() - self._progress_at >= STALLED_SECONDS
+        return self.loop.time() - self._progress_at >= STALLED_SECONDS
 
     def cut(self) -> None:
         """Close the connection, and throw away what its client has not taken."""
@@ -232,7 +231,7 @@ class Connection(RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Give the slot back."""
-        serving = self._task_handler
+        serving = self.serving
         super().connection_lost(exc)
         self._server.slots.give(self)
         self._server.unread.pop(self, None)
@@ -245,31 +244,33 @@ class Connection(RequestHandler):
             self._count_received(len(data))
         else:
             self._head_bytes += len(data)
-        requests = self._request_count
+        parsed = self.parsed
         super().data_received(data)
-        if self._messages:
-            self._body = self._messages[-1][1]
-        if self._request_count != requests:
+        queued = self.queued
+        if queued:
+            self._body = self.newest_body
+        if self.parsed != parsed:
             self._head_bytes = 0
-        elif self._head_bytes > HEAD_MAX_BYTES and not self._close and not self._messages:
-            self._refuse_head()
+        elif self._head_bytes > HEAD_MAX_BYTES and not self.reads_no_more and not queued:
+            self.refuse(LineTooLong(b"", str(HEAD_MAX_BYTES)))
 
     def pause_writing(self) -> None:
         """Stop to write: the client is slower than we are."""
         super().pause_writing()
         self._watch_unread()
 
-    async def _handle_request(self, *parts: Any) -> tuple[web.StreamResponse, bool]:  # noqa: ANN401
+    def request_begins(self) -> None:
+        """Note that the connection is at work."""
         self._at_work = True
         self._server.slots.touch(self)
-        try:
-            return await super()._handle_request(*parts)
-        finally:
-            self._at_work = False
-            self._give_memory()
-            self._server.slots.touch(self)
-            if self._waiting_bytes:
-                self._watch_unread()
+
+    def request_ended(self) -> None:
+        """Note that it is not, and watch that the client takes what was answered."""
+        self._at_work = False
+        self._give_memory()
+        self._server.slots.touch(self)
+        if self._waiting_bytes:
+            self._watch_unread()
 
     def handle_error(
         self,
@@ -303,7 +304,7 @@ class Connection(RequestHandler):
     def receiving(self) -> Iterator[None]:
         """Wait for a body within; who sends nothing of it makes room for others."""
         self._receiving = True
-        self._progress_at = self._loop.time()
+        self._progress_at = self.loop.time()
         try:
             yield
         finally:
@@ -336,17 +337,8 @@ class Connection(RequestHandler):
         self._received += size
         if self._received >= PROGRESS_BYTES:
             self._received = 0
-            self._progress_at = self._loop.time()
+            self._progress_at = self.loop.time()
             self._server.slots.touch(self)
-
-    def _refuse_head(self) -> None:
-        """Refuse a request whose head has no end."""
-        failed = _ErrInfo(status=400, exc=LineTooLong(b"", str(HEAD_MAX_BYTES)), message="")
-        self._request_count += 1
-        self._messages.append((failed, EMPTY_PAYLOAD))
-        self._close = True  # what else comes is not read
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
     # --- what leaves ------------------------------------------------------------------------
 
@@ -392,12 +384,12 @@ class Connection(RequestHandler):
         left = self._put - self._waiting_bytes
         is_more = left > self._left
         if is_more:
-            self._left, self._progress_at = left, self._loop.time()
+            self._left, self._progress_at = left, self.loop.time()
         return is_more
 
     def _watch_unread(self) -> None:
         if self not in self._server.unread:
-            now = self._progress_at = self._loop.time()
+            now = self._progress_at = self.loop.time()
             self._left = self._put - self._waiting_bytes
             self._expect_leaving(now)
             self._server.unread[self] = None

@@ -2,6 +2,7 @@
 
 from aiohttp import web
 
+from api.aiohttp_compat import PrivateResponse
 from api.errors import Failure
 from api.routes import encode
 
@@ -10,14 +11,14 @@ SERVER = "proxyd"
 SLICE_BYTES = 32 * 1024
 
 
-class Response(web.Response):
+class Response(PrivateResponse):
     """A response whose bytes are not copied: a page is in memory once, whoever reads it slowly."""
 
     async def write_eof(self, data: bytes = b"") -> None:
         """Write the body, waiting for the client after each slice of a large one."""
         body = self.body
         is_large = isinstance(body, bytes) and len(body) > SLICE_BYTES
-        if not isinstance(body, bytes) or not is_large or self._must_be_empty_body:
+        if not isinstance(body, bytes) or not is_large or self.has_no_body:
             await super().write_eof(data)
             return
         view = memoryview(body)

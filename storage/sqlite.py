@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from typing import Any, Self, TypeVar, cast
-
-import aiosqlite
+from typing import Any, Self, cast
 
 from storage import migrate
+from storage.aiosqlite_compat import Connection
 from storage.errors import (
     AlreadyClaimedError,
     CannotOpenError,
@@ -36,15 +35,13 @@ GROUP_MAX_UNITS = 256
 INDEX_HEADER_BYTES = 48
 PENDING_MAX_UNITS = 10_000
 
-_Execute = Callable[..., Coroutine[Any, Any, Any]]
-_Returned = TypeVar("_Returned")
 _Started = Callable[[Transaction], Coroutine[Any, Any, Any]]
 
 
 class SqliteStore:
     """A `Store` in one SQLite file, with write-ahead logging and durable commits."""
 
-    def __init__(self, path: Path, writer: "_Connection", readers: Sequence["_Connection"]) -> None:
+    def __init__(self, path: Path, writer: Connection, readers: Sequence[Connection]) -> None:
         self._path = path
         self._index: _SharedIndex | None = None
         self._writer = writer
@@ -64,11 +61,11 @@ class SqliteStore:
                 something else.
         """
         path = Path(name)
-        opened: list[_Connection] = []
+        opened: list[Connection] = []
         try:
             _touch_private(path, create=create)
             for _ in range(1 + READERS):
-                connection = _Connection(partial(_connect, path), iter_chunk_size=64)
+                connection = Connection(partial(_connect, path), iter_chunk_size=64)
                 await connection
                 opened.append(connection)
                 await connection.call(_configure)
@@ -210,16 +207,6 @@ class _SharedIndex:
         """Let go of it."""
         self._map.close()
         os.close(self._descriptor)
-
-
-class _Connection(aiosqlite.Connection):
-    """An aiosqlite connection that runs a whole function in its thread."""
-
-    async def call(self, function: Callable[[sqlite3.Connection], _Returned]) -> _Returned:
-        if self._connection is None or not self._running:
-            raise UnavailableError("the database is closed")
-        execute = cast(_Execute, self._execute)
-        return cast(_Returned, await execute(function, self._connection))
 
 
 class _Transaction:

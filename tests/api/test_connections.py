@@ -294,10 +294,10 @@ async def test_requests_behind_one_that_is_not_read_are_not_read_either(
         server = service.daemon.http._server
         await until(lambda: len(server.unread) == 1)
         (connection,) = server.slots
-        await until(lambda: len(connection._messages) >= connections.QUEUED_MAX)
+        await until(lambda: connection.queued >= connections.QUEUED_MAX)
         for _ in range(20):
             await asyncio.sleep(0.01)
-            assert len(connection._messages) < 10
+            assert connection.queued < 10
 
 
 async def test_the_bounds_are_those_of_the_last_reload(tmp_path: Path, opened: Open) -> None:
