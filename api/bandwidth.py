@@ -4,10 +4,12 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from api import literals
 from api.accounts import RequiredText
 from api.codec import Money, Size, money
 from api.identifiers import in_body
 from api.listing import Page, Timestamp, timestamp
+from api.literals import SESSION_STATUSES
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.allowlist import ADDRESSES_MAX
 from market.bandwidth import QUOTA_MAX_BYTES, Bandwidth, Purchase, Session
@@ -58,7 +60,7 @@ class BuyReply(Reply, kw_only=True):
 class ListQuery(Page):
     """Which sessions to list: `status=all` adds the past ones."""
 
-    status: Literal["active", "ended", "exhausted", "expired", "all"] = "active"
+    status: Literal[literals.SessionStatus, "all"] = "active"
 
 
 class SessionItem(Struct):
@@ -72,7 +74,7 @@ class SessionItem(Struct):
     port: int
     bytes_used: int
     gb_used: float
-    status: Literal["active", "ended", "exhausted", "expired"]
+    status: literals.SessionStatus
     price_per_gb: float
     quota_bytes: int
     bytes_left: int
@@ -228,14 +230,13 @@ def _bought(purchase: Purchase) -> BuyReply:
 
 
 def _item(session: Session) -> SessionItem:
-    status: Any = session.status.value
     used, quota, ended_at = session.bytes_used, session.quota_bytes, session.ended_at
     return SessionItem(
         id=session.id,
         port=session.port,
         bytes_used=used,
         gb_used=used / GB,
-        status=status,
+        status=SESSION_STATUSES[session.status],
         price_per_gb=money(session.price_per_gb),
         quota_bytes=quota,
         bytes_left=quota - used,

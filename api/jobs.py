@@ -5,9 +5,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from api import literals
 from api.codec import Money, money
 from api.identifiers import in_path
 from api.listing import Page, Timestamp, timestamp
+from api.literals import CURRENCIES, JOB_STATUSES, JOB_TYPES, Currency, JobType
 from api.response_cache import Answers
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.errors import Code
@@ -16,9 +18,6 @@ from market.money import MICRO
 from market.states import JobStatus
 from storage.jobs import JobRow, OpenJobRow, OwnJobRow
 
-Currency = Literal["usd", "credit"]
-JobType = Literal["docker", "training", "inference", "script"]
-Status = Literal["waiting", "running", "completed", "failed", "cancelled"]
 LongText = Annotated[str, Meta(max_length=20_000)]
 Attempt = Annotated[int, Meta(ge=1, le=1_000)]
 
@@ -51,7 +50,7 @@ class JobItem(Struct):
     job_type: JobType
     price_credit: float
     duration_hrs: int
-    status: Status
+    status: literals.JobStatus
     buyer_id: str
 
 
@@ -106,7 +105,7 @@ class OwnJob(OwnJobItem, kw_only=True):
 class OwnQuery(Page):
     """Which of the caller's jobs to list."""
 
-    status: Status | None = None
+    status: literals.JobStatus | None = None
 
 
 class OwnReply(Reply, kw_only=True):
@@ -127,7 +126,7 @@ class AcceptedJob(Struct):
 
     id: str
     title: str
-    status: Status
+    status: literals.JobStatus
     attempt: int
 
 
@@ -146,7 +145,7 @@ class Work(Struct):
     id: str
     title: str
     job_type: JobType
-    status: Status
+    status: literals.JobStatus
     duration_hrs: int
     price_credit: float
     description: str
@@ -168,7 +167,7 @@ class HeldJob(Struct):
     id: str
     title: str
     job_type: JobType
-    status: Status
+    status: literals.JobStatus
     duration_hrs: int
     price_credit: float
     attempt: int
@@ -408,7 +407,7 @@ class JobRoutes:
     async def accept(self, call: Call[Nothing, Any]) -> AcceptReply:
         """Let the device run a job."""
         job = await self._jobs.accept(call.device, _job_id(call))
-        status: Any = job.status
+        status = JOB_STATUSES[job.status]
         return AcceptReply(job=AcceptedJob(job.id, job.title, status, job.attempts))
 
     async def held(self, call: Call[Nothing, Page]) -> HeldReply:
@@ -458,33 +457,28 @@ def _job_id(call: Call[Any, Any]) -> str:
 
 
 def _item(job: JobRow | OpenJobRow | OwnJobRow) -> JobItem:
-    job_type: Any = job.job_type
-    status: Any = job.status
     return JobItem(
         id=job.id,
         title=job.title,
-        job_type=job_type,
+        job_type=JOB_TYPES[job.job_type],
         price_credit=money(job.price_credit),
         duration_hrs=job.duration_hrs,
-        status=status,
+        status=JOB_STATUSES[job.status],
         buyer_id=job.user_id,
     )
 
 
 def _own_item(job: JobRow | OwnJobRow, paid: int | None) -> OwnJobItem:
-    job_type: Any = job.job_type
-    status: Any = job.status
-    currency: Any = job.currency
     return OwnJobItem(
         id=job.id,
         title=job.title,
-        job_type=job_type,
+        job_type=JOB_TYPES[job.job_type],
         price_credit=money(job.price_credit),
         duration_hrs=job.duration_hrs,
-        status=status,
+        status=JOB_STATUSES[job.status],
         buyer_id=job.user_id,
         attempts=job.attempts,
-        payment_type=currency,
+        payment_type=CURRENCIES[job.currency],
         created_at=timestamp(job.created_at),
         accepted_at=UNSET if job.accepted_at is None else timestamp(job.accepted_at),
         finished_at=UNSET if job.finished_at is None else timestamp(job.finished_at),

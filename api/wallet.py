@@ -1,11 +1,12 @@
 """Routes of wallets: what is in mine, and what moved."""
 
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
 from api.codec import money
 from api.listing import Page, Timestamp, timestamp
+from api.literals import CURRENCIES, TRANSACTION_KINDS, Currency, TransactionKind
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.wallet import Change, Wallet
 
@@ -28,8 +29,8 @@ class TransactionItem(Struct):
 
     id: str
     created_at: Timestamp
-    kind: Literal["deposit", "hold", "release", "earning", "referral", "reward", "other"]
-    currency: Literal["usd", "credit"]
+    kind: TransactionKind
+    currency: Currency
     amount: float
     reference: str
 
@@ -90,13 +91,11 @@ class WalletRoutes:
 
 
 def _item(change: Change) -> TransactionItem:
-    kind: Any = change.kind
-    currency: Any = str(change.currency)
     return TransactionItem(
         id=change.id,
         created_at=timestamp(change.created_at),
-        kind=kind,
-        currency=currency,
+        kind=TRANSACTION_KINDS[change.kind],
+        currency=CURRENCIES[change.currency],
         amount=money(change.amount),
         reference=change.reference,
     )
