@@ -70,6 +70,7 @@ class SessionItem(Struct):
     those that are `pending_ips`.
     """
 
+    # One field for each of the documented reply.
     id: str
     port: int
     bytes_used: int

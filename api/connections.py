@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
-from aiohttp.streams import EMPTY_PAYLOAD
 
 from api import request_id
 from api.aiohttp_compat import PrivateProtocol, PrivateServer
@@ -18,6 +17,7 @@ from api.evictable_slots import EvictableSlots
 from api.forwarded import Clients
 from api.limits import Limits
 from api.memory import Memory
+from api.progress import Incoming, Outgoing
 from api.rate import RateLimit
 from api.responses import refusal
 from market.networks import counted_network
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     import ssl
 
     from aiohttp.http_writer import StreamWriter
-    from aiohttp.streams import StreamReader
 
 KEEPALIVE_SECONDS = 75.0
 LINGER_SECONDS = 2.0  # after a refusal, for whoever still sends its body and has not read it
@@ -37,11 +36,9 @@ HEAD_MAX_BYTES = 32 * 1024  # of a head that comes in pieces; the parser bounds 
 QUEUED_MAX = 2  # requests that wait behind one: those of a client that does not read are not read
 UNHANDLED_BYTES = 32 * 1024  # of a body, before no more is read until somebody takes them
 UNREAD_MAX_BYTES = 64 * 1024  # of an answer, beside what the kernel has; then writing waits
-READ_BYTES_PER_SECOND_MIN = 4 * 1024  # at which an answer must leave, once it does not at once
 SWEEP_SECONDS = 1.0
 ARRIVALS_SHARE = 2  # connections for each request: whoever asks too often is told so by a 429
 STALLED_SECONDS = 1.0  # without progress, for whoever makes room while it is being served
-PROGRESS_BYTES = 1024  # of a body: less than that within the time above is none
 
 TOO_LONG = "The request line or a header is too long."
 
@@ -127,24 +124,16 @@ class Connection(PrivateProtocol):
 
     __slots__ = (
         "_at_work",
-        "_body",
-        "_due",
-        "_due_since",
-        "_head_bytes",
         "_held",
         "_held_of",
-        "_left",
-        "_left_then",
+        "_incoming",
         "_opening",
+        "_outgoing",
         "_progress_at",
-        "_put_before",
-        "_received",
-        "_receiving",
         "_server",
         "_shakes_hands",
         "_was_cut",
         "_wire",
-        "_writer",
         "ends_request",
     )
 
@@ -158,20 +147,10 @@ class Connection(PrivateProtocol):
         self._shakes_hands = False
         self._was_cut = False
         self._at_work = False
-        # What comes: of a head, and of a body for as long as it is wanted.
-        self._head_bytes = 0
-        self._body: StreamReader = EMPTY_PAYLOAD
-        self._receiving = False
-        self._received = 0
-        # What leaves: bytes put into earlier answers, and how much is to have left since when.
-        self._writer: StreamWriter | None = None
-        self._put_before = 0
-        self._left = 0
-        self._left_then = 0
-        self._due = 0
-        self._due_since = 0.0
-        self._progress_at = 0.0
-        # What counts for a client's memory.
+        self._incoming = Incoming()
+        self._outgoing = Outgoing()
+        self._progress_at = 0.0  # when a body came on, or an answer left, by the loop's clock
+        # Bytes that count for the memory of a client, until the request is answered.
         self._held_of = ""
         self._held = 0
 
@@ -206,7 +185,7 @@ class Connection(PrivateProtocol):
         """Whether it has asked for nothing, or neither sends nor takes what it should."""
         if not self._at_work and not self._waiting_bytes:
             return True
-        if not self._receiving and not self._waiting_bytes:
+        if not self._incoming.is_read and not self._waiting_bytes:
             return False
         self._note_leaving()
         return self.loop.time() - self._progress_at >= STALLED_SECONDS
@@ -240,18 +219,20 @@ class Connection(PrivateProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Count what comes, and have it parsed."""
-        if not self._body.is_eof():
-            self._count_received(len(data))
-        else:
-            self._head_bytes += len(data)
+        incoming = self._incoming
+        if incoming.body.is_eof():
+            incoming.head_bytes += len(data)
+        elif incoming.is_progress(len(data)):
+            self._progress_at = self.loop.time()
+            self._server.slots.touch(self)
         parsed = self.parsed
         super().data_received(data)
         queued = self.queued
         if queued:
-            self._body = self.newest_body
+            incoming.body = self.newest_body
         if self.parsed != parsed:
-            self._head_bytes = 0
-        elif self._head_bytes > HEAD_MAX_BYTES and not self.reads_no_more and not queued:
+            incoming.head_bytes = 0
+        elif incoming.head_bytes > HEAD_MAX_BYTES and not self.reads_no_more and not queued:
             self.refuse(LineTooLong(b"", str(HEAD_MAX_BYTES)))
 
     def pause_writing(self) -> None:
@@ -303,12 +284,12 @@ class Connection(PrivateProtocol):
     @contextmanager
     def receiving(self) -> Iterator[None]:
         """Wait for a body within; who sends nothing of it makes room for others."""
-        self._receiving = True
+        self._incoming.is_read = True
         self._progress_at = self.loop.time()
         try:
             yield
         finally:
-            self._receiving = False
+            self._incoming.is_read = False
 
     def hold(self, client: str, size: int) -> None:
         """Count bytes that the request in progress keeps in memory, until it is answered.
@@ -333,37 +314,19 @@ class Connection(PrivateProtocol):
             self._server.memory.give(self._held_of, self._held)
             self._held = 0
 
-    def _count_received(self, size: int) -> None:
-        self._received += size
-        if self._received >= PROGRESS_BYTES:
-            self._received = 0
-            self._progress_at = self.loop.time()
-            self._server.slots.touch(self)
-
     # --- what leaves ------------------------------------------------------------------------
 
     def begin_answer(self, writer: "StreamWriter") -> None:
-        """Note who writes the answer to the next request."""
-        if self._writer is not None:
-            self._put_before += self._writer.output_size
-        self._writer = writer
+        """Note which writer the answer to the next request is written by."""
+        self._outgoing.begin(writer)
 
     def is_unread(self, now: float) -> bool:
-        """Say whether something of an answer waits; cut the connection when it waits too long.
-
-        What waits at a moment must have left in the time that a stalled client has, and one more
-        second for so many bytes of it as have: to take a byte now and then is to take nothing.
-        """
+        """Say whether something of an answer waits; cut the connection when it waits too long."""
         if not self._waiting_bytes:
             return False
         if self._note_leaving():
             self._server.slots.touch(self)
-        if self._left >= self._due:
-            self._expect_leaving(now)
-            return True
-        taken = self._left - self._left_then
-        patience = self._server.limits.stall_seconds + taken / READ_BYTES_PER_SECOND_MIN
-        if now - self._due_since > patience:
+        if self._outgoing.is_overdue(now, self._server.limits.stall_seconds):
             _logger.info("cut a connection whose client does not read its answer")
             self.cut()
             return False
@@ -371,32 +334,21 @@ class Connection(PrivateProtocol):
 
     @property
     def _waiting_bytes(self) -> int:
-        """How many bytes the kernel has not taken yet."""
+        """How many bytes of answers the kernel has not taken yet."""
         return 0 if self._wire is None else self._wire.get_write_buffer_size()
-
-    @property
-    def _put(self) -> int:
-        """How many bytes were written, the kernel's and those that wait."""
-        return self._put_before + (0 if self._writer is None else self._writer.output_size)
 
     def _note_leaving(self) -> bool:
         """Note how much has left; say whether it is more than before."""
-        left = self._put - self._waiting_bytes
-        is_more = left > self._left
-        if is_more:
-            self._left, self._progress_at = left, self.loop.time()
-        return is_more
+        if not self._outgoing.has_left_more(self._waiting_bytes):
+            return False
+        self._progress_at = self.loop.time()
+        return True
 
     def _watch_unread(self) -> None:
         if self not in self._server.unread:
             now = self._progress_at = self.loop.time()
-            self._left = self._put - self._waiting_bytes
-            self._expect_leaving(now)
+            self._outgoing.watch(now, self._waiting_bytes)
             self._server.unread[self] = None
-
-    def _expect_leaving(self, now: float) -> None:
-        """Want what waits by now to leave in its time."""
-        self._due, self._due_since, self._left_then = self._put, now, self._left
 
 
 def connection_of(request: web.BaseRequest) -> Connection:

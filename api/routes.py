@@ -120,6 +120,8 @@ class Route:
     client has closed the connection.
     """
 
+    # One field for each thing that a route can declare: the router, the document of the API and the
+    # tests read them one by one, and a table says only what differs from the defaults.
     method: str
     path: str
     summary: str

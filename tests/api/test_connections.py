@@ -16,7 +16,7 @@ from support.siege import BUNDLE, TRICKS, Besieger
 from support.tls import make_certificate
 from support.waiting import until
 
-from api import bodies, connections
+from api import bodies, connections, progress
 
 BESIEGER, ANOTHER = "127.0.0.2", "127.0.0.3"
 PLACES = 16
@@ -127,7 +127,7 @@ async def test_who_takes_a_byte_now_and_then_is_cut_too(
     tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "SWEEP_SECONDS", 0.05)
-    monkeypatch.setattr(connections, "READ_BYTES_PER_SECOND_MIN", 1_000_000)
+    monkeypatch.setattr(progress, "READ_BYTES_PER_SECOND_MIN", 1_000_000)
     async with running_in(tmp_path, limits={"api_stall_seconds": 0.5}) as service:
         http = service.daemon.http
         reader, _writer = await opened(service, sent=BUNDLE * 6, buffer=4096)
