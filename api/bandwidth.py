@@ -34,10 +34,10 @@ class BuyRequest(Struct):
 
 
 class Proxy(Struct):
-    """What to dial, and what to show there.
+    """The address of the proxy, and the credentials.
 
-    With `allow_ips`, those clients dial `passwordless_port`, and show nothing; those of them that
-    are `pending_ips` need the password until they have come with it.
+    With `allow_ips`, those clients dial `passwordless_port` without credentials; those of them
+    that are `pending_ips` need the password until they have connected with it once.
     """
 
     host: str
@@ -50,7 +50,7 @@ class Proxy(Struct):
 
 
 class BuyReply(Reply, kw_only=True):
-    """A session that was bought; its password is shown this once. `cost_usd` is held in USD."""
+    """A session that was bought; its password is returned only here. `cost_usd` is held."""
 
     session_id: str
     proxy: Proxy
@@ -193,14 +193,14 @@ class BandwidthRoutes:
     async def sessions(self, call: Call[Nothing, ListQuery]) -> ListReply:
         """List the caller's sessions, their counters as of now."""
         query = call.query
-        found = await self._bandwidth.page(
+        rows = await self._bandwidth.page(
             call.user_id,
             status=None if query.status == "all" else SessionStatus(query.status),
             before=query.before,
-            limit=query.asked,
+            limit=query.fetch_limit,
         )
-        shown, cursor = query.cut(found)
-        return ListReply(sessions=[_item(session) for session in shown], next_cursor=cursor)
+        part, cursor = query.cut(rows)
+        return ListReply(sessions=[_item(session) for session in part], next_cursor=cursor)
 
     async def end(self, call: Call[EndRequest, Any]) -> Reply:
         """End a session."""

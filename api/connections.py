@@ -1,4 +1,4 @@
-"""The connections of the API: accepted within bounds, and cut when nothing comes of them."""
+"""The connections of the API: accepted within bounds, and cut when their clients stall."""
 
 import asyncio
 import logging
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from aiohttp.http_writer import StreamWriter
 
 KEEPALIVE_SECONDS = 75.0
-LINGER_SECONDS = 2.0  # after a refusal, for whoever still sends its body and has not read it
+LINGER_SECONDS = 2.0  # after a refusal, for a client that is still sending its body
 TLS_SECONDS = 10.0  # for a handshake
 TLS_SHUTDOWN_SECONDS = 2.0
 HEAD_MAX_BYTES = 32 * 1024  # of a head that comes in pieces; the parser bounds each of its lines
-QUEUED_MAX = 2  # requests that wait behind one: those of a client that does not read are not read
-UNHANDLED_BYTES = 32 * 1024  # of a body, before no more is read until somebody takes them
+QUEUED_MAX = 2  # pipelined requests behind one: more of them are not read from the socket
+UNHANDLED_BYTES = 32 * 1024  # of a body: no more is read until the handler takes them
 UNREAD_MAX_BYTES = 64 * 1024  # of an answer, beside what the kernel has; then writing waits
 SWEEP_SECONDS = 1.0
-ARRIVALS_SHARE = 2  # connections for each request: whoever asks too often is told so by a 429
-STALLED_SECONDS = 1.0  # without progress, for whoever makes room while it is being served
+ARRIVALS_SHARE = 2  # connections per allowed request: a client that exceeds its rate sees a 429
+STALLED_SECONDS = 1.0  # without progress: then a connection in use makes room for another
 
 TOO_LONG = "The request line or a header is too long."
 
@@ -51,9 +51,9 @@ class Server(PrivateServer):
     Args:
         handler: answers requests.
         limits: the bounds.
-        clients: knows the trusted proxies. All their clients come from one address, so it is not
-            bounded like one; its connections make room like others.
-        tls: what speaks TLS, if it is spoken.
+        clients: knows the trusted proxies. All clients of one come from its address, which is
+            therefore not bounded like a client; its connections make room like others.
+        tls: the TLS context; None for plain HTTP.
         settings: aiohttp's own.
     """
 
@@ -81,15 +81,15 @@ class Server(PrivateServer):
         return self.memory.limits
 
     def change_limits(self, limits: Limits) -> None:
-        """Hold clients to other bounds from now on."""
+        """Apply new bounds from now on."""
         self.memory.limits = limits
         self._arrivals = RateLimit(limits.requests_per_second * ARRIVALS_SHARE, monotonic)
 
     def welcome(self, sock: "socket.socket", address: str) -> str:
-        """Serve a client, or return why not; the socket is the caller's then."""
+        """Serve a client; else return the reason, and leave the socket to the caller."""
         network = "" if self._clients.believes(address) else counted_network(address)
         if network and not self._arrivals.allows(network):
-            return f"{network} comes too often"
+            return f"{network} connects too often"
         limits = self.limits
         reason = self.slots.refusal(network, limits.connections, limits.share_of_connections)
         if not reason:
@@ -108,7 +108,7 @@ class Server(PrivateServer):
             connection.cut()
 
     def _sweep(self) -> None:
-        """Cut those who take nothing of what they asked for."""
+        """Cut clients that do not read their answers."""
         now = self.loop.time()
         for connection in tuple(self.unread):
             if not connection.is_unread(now):
@@ -172,7 +172,7 @@ class Connection(PrivateProtocol):
         try:
             await self.loop.connect_accepted_socket(lambda: self, sock, ssl=tls, **times)
         except (OSError, RuntimeError, asyncio.CancelledError) as error:
-            _logger.debug("a client was not let in: %s", type(error).__name__)
+            _logger.debug("a connection failed before its first request: %s", type(error).__name__)
             self._server.slots.give(self)
         finally:
             self._shakes_hands = False
@@ -182,7 +182,7 @@ class Connection(PrivateProtocol):
 
     @property
     def can_leave(self) -> bool:
-        """Whether it has asked for nothing, or neither sends nor takes what it should."""
+        """Whether it is idle, or its client neither sends its body nor reads the answer."""
         if not self._at_work and not self._waiting_bytes:
             return True
         if not self._incoming.is_read and not self._waiting_bytes:
@@ -191,17 +191,17 @@ class Connection(PrivateProtocol):
         return self.loop.time() - self._progress_at >= STALLED_SECONDS
 
     def cut(self) -> None:
-        """Close the connection, and throw away what its client has not taken."""
+        """Close the connection, and drop what its client has not read."""
         self._was_cut = True
         if self._wire is not None:
             self._wire.abort()
         elif self._opening is not None and self._shakes_hands:
             self._opening.cancel()
 
-    # --- what aiohttp calls -----------------------------------------------------------------
+    # --- called by aiohttp -----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to read, unless it was cut before."""
+        """Begin to read, unless the connection was cut before."""
         super().connection_made(transport)
         self._wire = cast(asyncio.Transport, transport)
         self._wire.set_write_buffer_limits(high=UNREAD_MAX_BYTES)
@@ -236,7 +236,7 @@ class Connection(PrivateProtocol):
             self.refuse(LineTooLong(b"", str(HEAD_MAX_BYTES)))
 
     def pause_writing(self) -> None:
-        """Stop to write: the client is slower than we are."""
+        """Stop writing: the client reads more slowly than the answer is written."""
         super().pause_writing()
         self._watch_unread()
 
@@ -246,7 +246,7 @@ class Connection(PrivateProtocol):
         self._server.slots.touch(self)
 
     def request_ended(self) -> None:
-        """Note that it is not, and watch that the client takes what was answered."""
+        """Note that it is not, and watch that the client reads the answer."""
         self._at_work = False
         self._give_memory()
         self._server.slots.touch(self)
@@ -260,21 +260,20 @@ class Connection(PrivateProtocol):
         exc: BaseException | None = None,
         message: str | None = None,  # noqa: ARG002 - it quotes the request
     ) -> web.StreamResponse:
-        """Return the answer to what is no request, and write one line."""
+        """Return the answer to what is no request, and log one line."""
         reason = Transport.BAD_REQUEST if status < 500 else Transport.INTERNAL_ERROR
         name = request_id.chosen("")
         token = request_id.current.set(name)
-        words = "refused a malformed request from %s (%s)"
-        _logger.info(words, request.remote, type(exc).__name__)
+        _logger.info("malformed request from %s (%s)", request.remote, type(exc).__name__)
         request_id.current.reset(token)
-        told = TOO_LONG if isinstance(exc, LineTooLong) else None
-        response = refusal(of_transport(reason, message=told))
+        detail = TOO_LONG if isinstance(exc, LineTooLong) else None
+        response = refusal(of_transport(reason, message=detail))
         response.headers[request_id.HEADER] = name
         response.force_close()
         return response
 
     def log_exception(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - aiohttp's own
-        """Write one line, without what the client has sent."""
+        """Log one line, without anything that the client has sent."""
         error = kwargs.get("exc_info")
         level = logging.INFO if isinstance(error, web.RequestPayloadError) else logging.ERROR
         _logger.log(level, "%s: %s", args[0] if args else "failed", type(error).__name__)
@@ -283,7 +282,7 @@ class Connection(PrivateProtocol):
 
     @contextmanager
     def receiving(self) -> Iterator[None]:
-        """Wait for a body within; who sends nothing of it makes room for others."""
+        """Within the block a body is awaited; a client that sends none of it makes room."""
         self._incoming.is_read = True
         self._progress_at = self.loop.time()
         try:
@@ -292,7 +291,7 @@ class Connection(PrivateProtocol):
             self._incoming.is_read = False
 
     def hold(self, client: str, size: int) -> None:
-        """Count bytes that the request in progress keeps in memory, until it is answered.
+        """Count bytes that the request in progress has in memory, until it is answered.
 
         Raises:
             MarketError: `too_busy`, when its network, or all, have too many.
@@ -302,7 +301,7 @@ class Connection(PrivateProtocol):
         self._held += size
 
     def expect(self, client: str, size: int) -> None:
-        """Refuse what could not be held, before it comes.
+        """Check that there is memory for a body, before it comes.
 
         Raises:
             MarketError: `too_busy`, as `hold`.
@@ -327,7 +326,7 @@ class Connection(PrivateProtocol):
         if self._note_leaving():
             self._server.slots.touch(self)
         if self._outgoing.is_overdue(now, self._server.limits.stall_seconds):
-            _logger.info("cut a connection whose client does not read its answer")
+            _logger.info("connection cut: the client does not read its answer")
             self.cut()
             return False
         return True
@@ -352,5 +351,5 @@ class Connection(PrivateProtocol):
 
 
 def connection_of(request: web.BaseRequest) -> Connection:
-    """Return the connection that a request came by."""
+    """Return the connection of a request."""
     return cast(Connection, request.protocol)

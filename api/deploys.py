@@ -208,9 +208,9 @@ class DeployRoutes:
     async def own(self, call: Call[Nothing, Page]) -> ListReply:
         """List the caller's deploys."""
         query = call.query
-        found = await self._deploys.page(call.user_id, before=query.before, limit=query.asked)
-        shown, cursor = query.cut(found)
-        return ListReply(deploys=[_item(deploy) for deploy in shown], next_cursor=cursor)
+        rows = await self._deploys.page(call.user_id, before=query.before, limit=query.fetch_limit)
+        part, cursor = query.cut(rows)
+        return ListReply(deploys=[_item(deploy) for deploy in part], next_cursor=cursor)
 
     async def one(self, call: Call[Nothing, Any]) -> OneReply:
         """Return one of the caller's deploys."""

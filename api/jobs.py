@@ -279,7 +279,7 @@ class JobRoutes:
         ]
 
     def _workers(self) -> list[Route]:
-        held = (Code.JOB_NOT_FOUND, Code.ATTEMPT_NOT_CURRENT)
+        attempt_errors = (Code.JOB_NOT_FOUND, Code.ATTEMPT_NOT_CURRENT)
         return [
             Route(
                 "POST",
@@ -294,7 +294,7 @@ class JobRoutes:
                 "GET",
                 "/api/worker/jobs",
                 "List the jobs that this device runs",
-                self.held,
+                self.running,
                 HeldReply,
                 auth=Auth.WORKER,
                 query=Page,
@@ -306,7 +306,7 @@ class JobRoutes:
                 self.work,
                 WorkReply,
                 auth=Auth.WORKER,
-                errors=held,
+                errors=attempt_errors,
             ),
             Route(
                 "POST",
@@ -317,7 +317,7 @@ class JobRoutes:
                 auth=Auth.WORKER,
                 body=CompleteRequest,
                 body_optional=True,
-                errors=held,
+                errors=attempt_errors,
             ),
             Route(
                 "POST",
@@ -327,34 +327,34 @@ class JobRoutes:
                 Reply,
                 auth=Auth.WORKER,
                 body=FailRequest,
-                errors=held,
+                errors=attempt_errors,
             ),
         ]
 
     async def marketplace(self, call: Call[Nothing, MarketplaceQuery]) -> Reply:
-        """List open jobs of everybody."""
+        """List the open jobs of all buyers."""
         query = call.query
-        question = (query.status, query.job_type, query.cursor, query.limit)
-        return await self._answers.get(question, lambda: self._open_jobs(query))
+        key = (query.status, query.job_type, query.cursor, query.limit)
+        return await self._answers.get(key, lambda: self._open_jobs(query))
 
     async def _open_jobs(self, query: MarketplaceQuery) -> MarketplaceReply:
-        found = await self._jobs.page_open(
+        rows = await self._jobs.page_open(
             status=JobStatus(query.status) if query.status else None,
             job_type=query.job_type or "",
             before=query.before,
-            limit=query.asked,
+            limit=query.fetch_limit,
         )
-        shown, cursor = query.cut(found)
-        return MarketplaceReply(jobs=[_item(job) for job in shown], next_cursor=cursor)
+        part, cursor = query.cut(rows)
+        return MarketplaceReply(jobs=[_item(job) for job in part], next_cursor=cursor)
 
     async def open_job(self, call: Call[Nothing, Any]) -> OpenJobReply:
-        """Return an open job of anybody; strangers are not told what is in it."""
+        """Return any open job; its texts are for its buyer and for worker devices."""
         job = await self._jobs.find_open(_job_id(call))
-        shown = OpenJob(**msgspec.structs.asdict(_item(job)))
+        open_job = OpenJob(**msgspec.structs.asdict(_item(job)))
         is_buyer = call.login is not None and call.user_id == job.user_id
         if is_buyer or call.worker is not None:
-            shown.description, shown.requirements = job.description, job.requirements
-        return OpenJobReply(job=shown)
+            open_job.description, open_job.requirements = job.description, job.requirements
+        return OpenJobReply(job=open_job)
 
     async def create(self, call: Call[CreateRequest, Any]) -> CreateReply:
         """Put a job up."""
@@ -375,14 +375,14 @@ class JobRoutes:
     async def own(self, call: Call[Nothing, OwnQuery]) -> OwnReply:
         """List the caller's jobs."""
         query = call.query
-        found = await self._jobs.page_of_user(
+        rows = await self._jobs.page_of_user(
             call.user_id,
             status=JobStatus(query.status) if query.status else None,
             before=query.before,
-            limit=query.asked,
+            limit=query.fetch_limit,
         )
-        shown, cursor = query.cut(found)
-        items = [_own_item(job, job.captured) for job in shown]
+        part, cursor = query.cut(rows)
+        items = [_own_item(job, job.captured) for job in part]
         return OwnReply(jobs=items, next_cursor=cursor)
 
     async def one(self, call: Call[Nothing, Any]) -> JobReply:
@@ -410,12 +410,14 @@ class JobRoutes:
         status = JOB_STATUSES[job.status]
         return AcceptReply(job=AcceptedJob(job.id, job.title, status, job.attempts))
 
-    async def held(self, call: Call[Nothing, Page]) -> HeldReply:
+    async def running(self, call: Call[Nothing, Page]) -> HeldReply:
         """List the jobs that the device runs."""
         query = call.query
-        found = await self._jobs.page_of_device(call.device, before=query.before, limit=query.asked)
-        shown, cursor = query.cut(found)
-        return HeldReply(jobs=[_held(job) for job in shown], next_cursor=cursor)
+        rows = await self._jobs.page_of_device(
+            call.device, before=query.before, limit=query.fetch_limit
+        )
+        part, cursor = query.cut(rows)
+        return HeldReply(jobs=[_running_item(job) for job in part], next_cursor=cursor)
 
     async def work(self, call: Call[Nothing, Any]) -> WorkReply:
         """Return what the device is to run."""
@@ -487,7 +489,7 @@ def _own_item(job: JobRow | OwnJobRow, paid: int | None) -> OwnJobItem:
     )
 
 
-def _held(job: OwnJobRow) -> HeldJob:
+def _running_item(job: OwnJobRow) -> HeldJob:
     item = _item(job)
     return HeldJob(
         id=item.id,

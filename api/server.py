@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import ssl
 
 SHUTDOWN_SECONDS = 5.0
-# Where a request keeps what its client prefers, once a route was found.
+# The handling that a request prefers, once its route is known.
 HANDLING = web.RequestKey("handling", Handling)
 
 _logger = logging.getLogger("api")
@@ -55,17 +55,17 @@ class HttpServer:
 
     Args:
         routes: the table.
-        authenticate: returns whose session token it is given, or raises `MarketError`.
+        authenticate: returns the login of a session token, or raises `MarketError`.
         authenticate_worker: the same for the tokens of worker devices.
-        body_max_bytes: the largest request body; each route takes what its type may have of that.
-        seal: seals the answers that are kept for requests with an Idempotency-Key.
+        body_max_bytes: the largest request body; a route takes less if its type is smaller.
+        seal: seals the answers that are stored for requests with an Idempotency-Key.
         now: the wall clock, in UTC seconds.
         trusted_proxies: networks whose X-Forwarded-For is believed.
-        limits: bounds on what clients take.
-        version: the program's, for the document that describes the API.
-        base_url: how the outside world reaches the API, for the same.
-        more_pages: what is shown beside that document and its page, by path.
-        exposition: the metrics, if there are any to read.
+        limits: bounds on what clients use.
+        version: the program's, for the document of the API.
+        base_url: the public address of the API, for the same.
+        more_pages: further pages, by path.
+        exposition: the metrics, if they are served.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class HttpServer:
         return self._describe()
 
     def start(self, tls: "ssl.SSLContext | None") -> None:
-        """Begin to serve clients, by TLS where it is given."""
+        """Begin to serve clients, over TLS if there is a context."""
         self._server = Server(
             self._respond,
             limits=self._limits,
@@ -129,11 +129,11 @@ class HttpServer:
         )
 
     def welcome(self, sock: "socket.socket", address: str) -> str:
-        """Serve a client, or return why not; its socket is the caller's then."""
+        """Serve a client; else return the reason, and leave the socket to the caller."""
         return "nothing is served" if self._server is None else self._server.welcome(sock, address)
 
     def shed(self, most: int) -> int:
-        """Let go of at most so many clients that do nothing; return how many."""
+        """Cut at most `most` idle clients; return how many were cut."""
         return 0 if self._server is None else self._server.slots.shed(most)
 
     @property
@@ -142,7 +142,7 @@ class HttpServer:
         return 0 if self._server is None else len(self._server.slots)
 
     def change_limits(self, limits: Limits) -> None:
-        """Hold clients to other bounds from now on."""
+        """Apply new bounds from now on."""
         self._limits = limits
         self._callers.rates = Rates(limits, monotonic)
         if self._server is not None:
@@ -197,14 +197,14 @@ class HttpServer:
 
     async def _served(self, request: web.BaseRequest, client: str) -> web.StreamResponse:
         path = routed(request.rel_url.raw_path)
-        is_measured = path == exposed.PATH and self._exposition is not None
+        is_metrics = path == exposed.PATH and self._exposition is not None
         page = self._pages.get(path)
-        if is_measured or page is not None:
+        if is_metrics or page is not None:
             await self._callers.rates.count(client)
-        if is_measured:
-            return self._measured(request)
+        if is_metrics:
+            return self._metrics(request)
         if page is not None:
-            return _shown(request, page)
+            return _page(request, page)
         route, names = await self._find(request, path, client)
         request[HANDLING] = prefer.handling(request.headers.getall(prefer.HEADER, ()))
         if self._draining and not route.while_draining:
@@ -213,8 +213,8 @@ class HttpServer:
         connection.ends_request = route.ends_with_client
         reply = await route.handler(await self._call(request, route, names, client))
         if isinstance(reply, Streamed):
-            named = {"Server": SERVER, request_id.HEADER: request_id.current.get()}
-            headers = named | _applied(request)
+            common = {"Server": SERVER, request_id.HEADER: request_id.current.get()}
+            headers = common | _applied(request)
             return await sse.send(request, reply.events, headers)
         body = reply.body if isinstance(reply, Encoded) else encode(reply)
         if len(body) > SLICE_BYTES:
@@ -224,15 +224,15 @@ class HttpServer:
     async def _find(
         self, request: web.BaseRequest, path: str, client: str
     ) -> tuple[Route, dict[str, str]]:
-        """Return the route of a request; what leads nowhere is counted too."""
+        """Return the route of a request; an unknown path counts against the rate, too."""
         try:
             return self._router.find(request.method, path)
         except TransportError:
             await self._callers.rates.count(client)
             raise
 
-    def _measured(self, request: web.BaseRequest) -> web.Response:
-        """Return the metrics to whoever may see them; to others there is nothing here."""
+    def _metrics(self, request: web.BaseRequest) -> web.Response:
+        """Return the metrics to a client that may read them; to others the path does not exist."""
         exposition = self._exposition
         says_forwarded = "X-Forwarded-For" in request.headers or "Forwarded" in request.headers
         forwarded = says_forwarded and not self._clients.believes(request.remote or "")
@@ -294,17 +294,17 @@ class HttpServer:
 
 
 def _applied(request: web.BaseRequest) -> dict[str, str]:
-    """Return the header that tells which preference was applied, if one was asked for.
+    """Return the header Preference-Applied, if the request has a preference.
 
-    What is stored of an answer is the same with and without, so that it needs no Vary.
+    The stored answer is the same with and without it, so that it needs no Vary.
     """
-    asked = request.get(HANDLING, Handling.UNSAID)
-    if asked is Handling.UNSAID:
+    handling = request.get(HANDLING, Handling.UNSPECIFIED)
+    if handling is Handling.UNSPECIFIED:
         return {}
-    return {prefer.APPLIED_HEADER: f"handling={asked.value}"}
+    return {prefer.APPLIED_HEADER: f"handling={handling.value}"}
 
 
-def _shown(request: web.BaseRequest, page: Page) -> web.Response:
+def _page(request: web.BaseRequest, page: Page) -> web.Response:
     if request.method not in ("GET", "HEAD"):
         raise wrong_method(request.method, ("GET", "HEAD"))
     return response(200, page.body, {"Content-Type": page.content_type, **page.headers})

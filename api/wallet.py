@@ -1,4 +1,4 @@
-"""Routes of wallets: what is in mine, and what moved."""
+"""Routes of wallets: balances and transactions."""
 
 from typing import Any
 
@@ -21,9 +21,9 @@ class WalletReply(Reply, kw_only=True):
 
 
 class TransactionItem(Struct):
-    """What changed of what the caller can spend: below zero what left it.
+    """One change of what the caller can spend; an `amount` below zero left the wallet.
 
-    A price is held when something is bought (`hold`); what of it was not used comes back
+    A price is held when something is bought (`hold`); the part that was not used comes back
     (`release`). A `reward` is for a photo of a good deed. `reference` names what it was for.
     """
 
@@ -71,7 +71,7 @@ class WalletRoutes:
         ]
 
     async def balances(self, call: Call[Nothing, Any]) -> WalletReply:
-        """Say what the caller can spend, and what is held."""
+        """Return what the caller can spend, and what is held."""
         user = call.caller.profile
         return WalletReply(
             credit_balance=money(user.credit_available),
@@ -83,10 +83,10 @@ class WalletRoutes:
     async def transactions(self, call: Call[Nothing, Page]) -> TransactionsReply:
         """List what moved in the caller's wallet."""
         query = call.query
-        found = await self._wallet.page(call.user_id, before=query.before, limit=query.asked)
-        shown, cursor = query.cut(found)
+        rows = await self._wallet.page(call.user_id, before=query.before, limit=query.fetch_limit)
+        part, cursor = query.cut(rows)
         return TransactionsReply(
-            transactions=[_item(change) for change in shown], next_cursor=cursor
+            transactions=[_item(change) for change in part], next_cursor=cursor
         )
 
 

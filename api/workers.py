@@ -21,7 +21,7 @@ ShortText = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
 class CreateTokenRequest(Struct):
-    """What a new device is called, what it is, and what it works for, in USD per hour.
+    """The name of a new device, its type, and its least price, in USD per hour.
 
     `min_price_usd` guides what the device is offered; it never forbids accepting a job for less.
     """
@@ -32,7 +32,7 @@ class CreateTokenRequest(Struct):
 
 
 class CreateTokenReply(Reply, kw_only=True):
-    """A worker token, shown this once, and its identifier, which is also the device's."""
+    """A worker token, returned only here, and its identifier, which is also the device's."""
 
     token: str
     token_id: str
@@ -220,10 +220,10 @@ class WorkerRoutes:
         return DevicesReply(devices=items, next_cursor=cursor)
 
     async def _page(self, call: Call[Any, Page]) -> tuple[list[DeviceRow], str | UnsetType]:
-        found = await self._devices.page(
-            call.user_id, before=call.query.before, limit=call.query.asked
+        rows = await self._devices.page(
+            call.user_id, before=call.query.before, limit=call.query.fetch_limit
         )
-        return call.query.cut(found)
+        return call.query.cut(rows)
 
 
 def _made(made: WorkerToken) -> CreateTokenReply:
