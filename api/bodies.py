@@ -10,7 +10,7 @@ from api.errors import Transport, TransportError
 
 BODY_TIMEOUT_SECONDS = 30.0
 GRACE_SECONDS = 5.0  # before the rate below counts: a slow start is no attack
-BYTES_PER_SECOND_MIN = 16 * 1024  # half of what a bad mobile connection has
+BYTES_PER_SECOND_MIN = 16 * 1024  # 131 kbit/s: less than any mobile network of today
 
 UNREADABLE = "The body is not what Content-Encoding or Transfer-Encoding says, or has no end."
 

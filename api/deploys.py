@@ -78,6 +78,7 @@ class RatesReply(Reply, kw_only=True):
 class DeployItem(Struct):
     """A deploy; `cost`, and `paid` once it is over, are in the currency of `payment_type`."""
 
+    # One field for each of the documented reply.
     id: str
     job_name: str
     job_type: DeployType

@@ -23,7 +23,7 @@ READING_MAX = 16  # with the largest photo of 10 MB that is 160 MB, and its copi
 READING_RESERVED = 4  # of them, for users who are logged in
 READING_PER_CALLER_MAX = 8  # half: one caller never has all
 WAITING_MAX = 512
-WAITING_SECONDS = 30.0  # browsers and their users give up at about that time
+WAITING_SECONDS = 30.0  # about as long as a person waits for a page
 # One photo of the largest size and some smaller ones: the slots above are for small files.
 BYTES_PER_CALLER_MAX = 16 * 1024 * 1024
 
