@@ -23,7 +23,7 @@ NewPassword = Annotated[
 
 
 class RegisterRequest(Struct):
-    """What opens an account; `ref` is the referral code of whoever sent the caller."""
+    """The fields of a new account; `ref` is the referral code of the user who sent the caller."""
 
     username: Annotated[str, Meta(min_length=1, max_length=USERNAME_MAX_CHARACTERS)]
     email: Annotated[str, Meta(min_length=1, max_length=EMAIL_MAX_CHARACTERS)]
@@ -32,7 +32,7 @@ class RegisterRequest(Struct):
 
 
 class LoginRequest(Struct):
-    """What lets somebody in."""
+    """The credentials of an account."""
 
     email: RequiredText
     password: RequiredText
@@ -49,14 +49,14 @@ class LoginUser(Struct):
 
 
 class LoginReply(Reply, kw_only=True):
-    """A session token, and whose it is."""
+    """A session token, and its user."""
 
     token: str
     user: LoginUser
 
 
 class RegisterReply(LoginReply, kw_only=True):
-    """As for a login; `referral_applied` is there when a `ref` was given."""
+    """As for a login; `referral_applied` is there when the request had a `ref`."""
 
     referral_applied: bool | UnsetType = UNSET
 
@@ -78,26 +78,26 @@ class TokenReply(Reply, kw_only=True):
 
 
 class VerifyRequest(Struct):
-    """The secret from the letter."""
+    """The secret from the e-mail."""
 
     token: RequiredText
 
 
 class ForgotRequest(Struct):
-    """The address of an account, perhaps."""
+    """An e-mail address, which may or may not have an account."""
 
     email: RequiredText
 
 
 class ResetRequest(Struct):
-    """The secret from the letter, and the new password."""
+    """The secret from the e-mail, and the new password."""
 
     token: RequiredText
     password: NewPassword
 
 
 class ChangePasswordRequest(Struct):
-    """The password until now, and the one from now on."""
+    """The current password, and the new one."""
 
     old_password: RequiredText
     new_password: NewPassword
@@ -165,7 +165,7 @@ class AccountRoutes:
             Route(
                 "POST",
                 "/auth/verify/resend",
-                "Send the letter to confirm my e-mail address again",
+                "Send the e-mail to confirm my address again",
                 self.resend,
                 Reply,
                 auth=Auth.JWT,
@@ -174,7 +174,7 @@ class AccountRoutes:
             Route(
                 "POST",
                 "/auth/password/forgot",
-                "Have a letter sent to choose a new password",
+                "Send an e-mail to choose a new password",
                 self.forgot,
                 Reply,
                 body=ForgotRequest,
@@ -183,7 +183,7 @@ class AccountRoutes:
             Route(
                 "POST",
                 "/auth/password/reset",
-                "Choose a new password with the secret from that letter",
+                "Choose a new password with the secret from that e-mail",
                 self.reset,
                 Reply,
                 body=ResetRequest,
@@ -222,7 +222,7 @@ class AccountRoutes:
         return reply(registered)
 
     async def login(self, call: Call[LoginRequest, Any]) -> LoginReply:
-        """Let somebody in."""
+        """Log a user in."""
         body = call.body
         login = await self._accounts.login(
             email=body.email, password=body.password, client=call.client
@@ -230,7 +230,7 @@ class AccountRoutes:
         return LoginReply(token=login.token, user=_login_user(login))
 
     async def me(self, call: Call[Nothing, Any]) -> ProfileReply:
-        """Say whose token this is."""
+        """Return the caller's profile."""
         user = call.caller.profile
         return ProfileReply(
             id=user.user_id,
@@ -255,7 +255,7 @@ class AccountRoutes:
         return Reply()
 
     async def resend(self, call: Call[Nothing, Any]) -> Reply:
-        """Send the letter again."""
+        """Send the confirmation again."""
         await self._recovery.resend_verification(call.caller)
         return Reply()
 
@@ -270,7 +270,7 @@ class AccountRoutes:
         return Reply()
 
     async def change_password(self, call: Call[ChangePasswordRequest, Any]) -> Reply:
-        """Replace the password of whoever calls."""
+        """Replace the caller's password."""
         body = call.body
         await self._accounts.change_password(
             call.caller, old=body.old_password, new=body.new_password, client=call.client

@@ -26,10 +26,9 @@ CaptionText = Annotated[str, Meta(max_length=2_000)]
 
 
 class EarlierTurn(Struct):
-    """Something said before: by the `assistant`, or by the `user`.
+    """An earlier message: of the `assistant`, or of the `user`.
 
-    What a caller calls `system` is the user's words too. Of a long one the first 16,000 characters
-    count.
+    A turn with the role `system` counts as the user's. Only the first 16,000 characters are used.
     """
 
     role: Literal["user", "assistant", "system"]
@@ -37,9 +36,9 @@ class EarlierTurn(Struct):
 
 
 class ChatRequest(Struct):
-    """What the user says, what was said before, oldest first, and where they are.
+    """A message, the earlier ones (oldest first), and where the user is.
 
-    Of a long `history` the last 200 turns count, and of these the latest with 32,000 characters.
+    Of a long `history` the last 200 turns are used, and of these the latest 32,000 characters.
 
     With `stream`, the answer comes as server-sent events: `delta`s, whose texts together are the
     reply, then one `done` with exactly the fields of the ordinary answer.
@@ -55,7 +54,7 @@ class ChatRequest(Struct):
 
 
 class ChatReply(Reply, kw_only=True):
-    """What the assistant says, and the name of the model that said it, `builtin` for none.
+    """The reply, and the name of the model that wrote it; `builtin` without a model.
 
     Chat earns nothing: `credit_reward` is 0.
     """
@@ -83,7 +82,7 @@ class AnalyzeForm(Struct):
 
 
 class AnalyzeReply(Reply, kw_only=True):
-    """What the photo shows and what it earned, in credits; `unverified` when nobody looked."""
+    """What the photo shows and what it earned, in credits; `unverified` when no model saw it."""
 
     is_real: bool
     goodness_type: str
@@ -172,8 +171,8 @@ class AssistantRoutes:
         message = _message(call.body, call.accept_language, self._counted(call))
         if call.body.stream:
             return Streamed(events=self._events(message, call))
-        said = await self._chat.answer(message, call.login)
-        return ChatReply(reply=said.text, model=said.model, credit_reward=0)
+        reply = await self._chat.answer(message, call.login)
+        return ChatReply(reply=reply.text, model=reply.model, credit_reward=0)
 
     async def analyze(self, call: Call[Form[AnalyzeForm], Any]) -> AnalyzeReply:
         """Look at a photo, and reward a good deed."""
@@ -181,7 +180,7 @@ class AssistantRoutes:
         async with call.body.received() as form:
             photo = await self._photos.read(form.file)
             form.file = File()
-        found = await self._goodness.look(
+        verdict = await self._goodness.look(
             Submission(
                 photo,
                 caption=form.description or "",
@@ -193,12 +192,12 @@ class AssistantRoutes:
             call.login,
         )
         return AnalyzeReply(
-            is_real=found.is_real,
-            goodness_type=found.goodness_type,
-            description=found.description,
-            credit_reward=found.reward // MICRO,
-            message=found.message,
-            model=found.model,
+            is_real=verdict.is_real,
+            goodness_type=verdict.goodness_type,
+            description=verdict.description,
+            credit_reward=verdict.reward // MICRO,
+            message=verdict.message,
+            model=verdict.model,
         )
 
     async def _events(
@@ -213,7 +212,7 @@ class AssistantRoutes:
         yield "done", ChatReply(reply=reply, model=model, credit_reward=0)
 
     def _counted(self, call: Call[Any, Any]) -> str:
-        """Count a call, and return who it is counted by: a user, or a network that is nobody."""
+        """Count a call; return what it is counted by: the user, or the network without a login."""
         caller = call.login.profile.user_id if call.login is not None else call.client
         self._throttle.take(caller)
         return caller

@@ -4,10 +4,12 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from api import literals
 from api.accounts import RequiredText
 from api.codec import Money, Size, money
 from api.identifiers import in_body
 from api.listing import Page, Timestamp, timestamp
+from api.literals import SESSION_STATUSES
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.allowlist import ADDRESSES_MAX
 from market.bandwidth import QUOTA_MAX_BYTES, Bandwidth, Purchase, Session
@@ -32,10 +34,10 @@ class BuyRequest(Struct):
 
 
 class Proxy(Struct):
-    """What to dial, and what to show there.
+    """The address of the proxy, and the credentials.
 
-    With `allow_ips`, those clients dial `passwordless_port`, and show nothing; those of them that
-    are `pending_ips` need the password until they have come with it.
+    With `allow_ips`, those clients dial `passwordless_port` without credentials; those of them
+    that are `pending_ips` need the password until they have connected with it once.
     """
 
     host: str
@@ -48,7 +50,7 @@ class Proxy(Struct):
 
 
 class BuyReply(Reply, kw_only=True):
-    """A session that was bought; its password is shown this once. `cost_usd` is held in USD."""
+    """A session that was bought; its password is returned only here. `cost_usd` is held."""
 
     session_id: str
     proxy: Proxy
@@ -58,7 +60,7 @@ class BuyReply(Reply, kw_only=True):
 class ListQuery(Page):
     """Which sessions to list: `status=all` adds the past ones."""
 
-    status: Literal["active", "ended", "exhausted", "expired", "all"] = "active"
+    status: Literal[literals.SessionStatus, "all"] = "active"
 
 
 class SessionItem(Struct):
@@ -68,11 +70,12 @@ class SessionItem(Struct):
     those that are `pending_ips`.
     """
 
+    # One field for each of the documented reply.
     id: str
     port: int
     bytes_used: int
     gb_used: float
-    status: Literal["active", "ended", "exhausted", "expired"]
+    status: literals.SessionStatus
     price_per_gb: float
     quota_bytes: int
     bytes_left: int
@@ -190,14 +193,14 @@ class BandwidthRoutes:
     async def sessions(self, call: Call[Nothing, ListQuery]) -> ListReply:
         """List the caller's sessions, their counters as of now."""
         query = call.query
-        found = await self._bandwidth.page(
+        rows = await self._bandwidth.page(
             call.user_id,
             status=None if query.status == "all" else SessionStatus(query.status),
             before=query.before,
-            limit=query.asked,
+            limit=query.fetch_limit,
         )
-        shown, cursor = query.cut(found)
-        return ListReply(sessions=[_item(session) for session in shown], next_cursor=cursor)
+        part, cursor = query.cut(rows)
+        return ListReply(sessions=[_item(session) for session in part], next_cursor=cursor)
 
     async def end(self, call: Call[EndRequest, Any]) -> Reply:
         """End a session."""
@@ -228,14 +231,13 @@ def _bought(purchase: Purchase) -> BuyReply:
 
 
 def _item(session: Session) -> SessionItem:
-    status: Any = session.status.value
     used, quota, ended_at = session.bytes_used, session.quota_bytes, session.ended_at
     return SessionItem(
         id=session.id,
         port=session.port,
         bytes_used=used,
         gb_used=used / GB,
-        status=status,
+        status=SESSION_STATUSES[session.status],
         price_per_gb=money(session.price_per_gb),
         quota_bytes=quota,
         bytes_left=quota - used,

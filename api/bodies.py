@@ -1,4 +1,4 @@
-"""Request bodies: read piece by piece, within bounds, for as long as they earn their time."""
+"""Request bodies: read piece by piece, within bounds of size, memory and time."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,19 +9,19 @@ from api.connections import connection_of
 from api.errors import Transport, TransportError
 
 BODY_TIMEOUT_SECONDS = 30.0
-GRACE_SECONDS = 5.0
-BYTES_PER_SECOND_MIN = 16 * 1024
+GRACE_SECONDS = 5.0  # before the rate below counts: a slow start is no attack
+BYTES_PER_SECOND_MIN = 16 * 1024  # 131 kbit/s: less than any mobile network of today
 
 UNREADABLE = "The body is not what Content-Encoding or Transfer-Encoding says, or has no end."
 
 
 async def receive(request: web.BaseRequest, most: int, take: Callable[[bytes], None]) -> None:
-    """Hand a body over as it comes; by trickling nobody keeps a place.
+    """Hand a body over as it comes, and give up on one that comes too slowly.
 
     Args:
-        request: whose body it is.
-        most: the largest, in bytes.
-        take: is given each piece.
+        request: the request.
+        most: the largest body, in bytes.
+        take: is called with each piece.
 
     Raises:
         TransportError: it is too large, too slow or broken; and whatever `take` raises.
@@ -48,7 +48,7 @@ async def receive(request: web.BaseRequest, most: int, take: Callable[[bytes], N
 
 
 async def whole(request: web.BaseRequest, most: int, client: str) -> bytes:
-    """Return a body; while its request is not answered it counts for the memory of its client.
+    """Return a whole body; it counts for its client's memory until the request is answered.
 
     Raises:
         TransportError: as `receive`.
@@ -73,14 +73,14 @@ def too_large(most: int) -> TransportError:
     return TransportError(Transport.BODY_TOO_LARGE, message=message)
 
 
-def unsupported_media_type(wanted: str) -> TransportError:
+def unsupported_media_type(expected: str) -> TransportError:
     """Return the refusal of a body of another media type than the path takes."""
-    message = f"This path takes a body of Content-Type: {wanted}."
+    message = f"This path takes a body of Content-Type: {expected}."
     return TransportError(Transport.UNSUPPORTED_MEDIA_TYPE, message=message)
 
 
 async def _continue(request: web.BaseRequest) -> None:
-    """Tell a client that waits for it to go on with its body (RFC 9110, section 10.1.1)."""
+    """Tell a client that waits for it to send its body (RFC 9110, section 10.1.1)."""
     if request.headers.get("Expect", "").lower() == "100-continue":
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0

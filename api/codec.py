@@ -72,8 +72,8 @@ def convert_query(query: Mapping[str, str | File], kind: type[_Body]) -> _Body:
             message = f"The parameter {name} contains the character U+0000."
             raise MarketError(Code.INVALID_FIELD, message, field=name)
     for field in _whole_numbers(kind):
-        given = query.get(field)
-        if isinstance(given, str) and not _WHOLE.fullmatch(given):
+        number = query.get(field)
+        if isinstance(number, str) and not _WHOLE.fullmatch(number):
             mistyped = msgspec.ValidationError(f"Expected `int`, got `str` - at `$.{field}`")
             raise validation_messages.of_value(mistyped, kind, from_text=True)
     try:

@@ -1,4 +1,4 @@
-"""The connections of the API: accepted within bounds, and cut when nothing comes of them."""
+"""The connections of the API: accepted within bounds, and cut when their clients stall."""
 
 import asyncio
 import logging
@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
-from aiohttp.streams import EMPTY_PAYLOAD
-from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
 from api import request_id
+from api.aiohttp_compat import PrivateProtocol, PrivateServer
 from api.errors import Transport, of_transport
 from api.evictable_slots import EvictableSlots
 from api.forwarded import Clients
 from api.limits import Limits
 from api.memory import Memory
+from api.progress import Incoming, Outgoing
 from api.rate import RateLimit
 from api.responses import refusal
 from market.networks import counted_network
@@ -27,36 +27,33 @@ if TYPE_CHECKING:
     import ssl
 
     from aiohttp.http_writer import StreamWriter
-    from aiohttp.streams import StreamReader
 
 KEEPALIVE_SECONDS = 75.0
-LINGER_SECONDS = 2.0  # after a refusal, for whoever still sends its body and has not read it
+LINGER_SECONDS = 2.0  # after a refusal, for a client that is still sending its body
 TLS_SECONDS = 10.0  # for a handshake
 TLS_SHUTDOWN_SECONDS = 2.0
 HEAD_MAX_BYTES = 32 * 1024  # of a head that comes in pieces; the parser bounds each of its lines
-QUEUED_MAX = 2  # requests that wait behind one: those of a client that does not read are not read
-UNHANDLED_BYTES = 32 * 1024  # of a body, before no more is read until somebody takes them
+QUEUED_MAX = 2  # pipelined requests behind one: more of them are not read from the socket
+UNHANDLED_BYTES = 32 * 1024  # of a body: no more is read until the handler takes them
 UNREAD_MAX_BYTES = 64 * 1024  # of an answer, beside what the kernel has; then writing waits
-READ_BYTES_PER_SECOND_MIN = 4 * 1024  # at which an answer must leave, once it does not at once
 SWEEP_SECONDS = 1.0
-ARRIVALS_SHARE = 2  # connections for each request: whoever asks too often is told so by a 429
-STALLED_SECONDS = 1.0  # without progress, for whoever makes room while it is being served
-PROGRESS_BYTES = 1024  # of a body: less than that within the time above is none
+ARRIVALS_SHARE = 2  # connections per allowed request: a client that exceeds its rate sees a 429
+STALLED_SECONDS = 1.0  # without progress: then a connection in use makes room for another
 
 TOO_LONG = "The request line or a header is too long."
 
 _logger = logging.getLogger("api")
 
 
-class Server(web.Server):
+class Server(PrivateServer):
     """aiohttp's low-level server, on sockets that it is handed, in bounded number.
 
     Args:
         handler: answers requests.
         limits: the bounds.
-        clients: knows the trusted proxies. All their clients come from one address, so it is not
-            bounded like one; its connections make room like others.
-        tls: what speaks TLS, if it is spoken.
+        clients: knows the trusted proxies. All clients of one come from its address, which is
+            therefore not bounded like a client; its connections make room like others.
+        tls: the TLS context; None for plain HTTP.
         settings: aiohttp's own.
     """
 
@@ -76,7 +73,7 @@ class Server(web.Server):
         self._clients = clients
         self._tls = tls
         self._arrivals = RateLimit(limits.requests_per_second * ARRIVALS_SHARE, monotonic)
-        self._timer = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+        self._timer = self.loop.call_later(SWEEP_SECONDS, self._sweep)
 
     @property
     def limits(self) -> Limits:
@@ -84,19 +81,19 @@ class Server(web.Server):
         return self.memory.limits
 
     def change_limits(self, limits: Limits) -> None:
-        """Hold clients to other bounds from now on."""
+        """Apply new bounds from now on."""
         self.memory.limits = limits
         self._arrivals = RateLimit(limits.requests_per_second * ARRIVALS_SHARE, monotonic)
 
     def welcome(self, sock: "socket.socket", address: str) -> str:
-        """Serve a client, or return why not; the socket is the caller's then."""
+        """Serve a client; else return the reason, and leave the socket to the caller."""
         network = "" if self._clients.believes(address) else counted_network(address)
         if network and not self._arrivals.allows(network):
-            return f"{network} comes too often"
+            return f"{network} connects too often"
         limits = self.limits
         reason = self.slots.refusal(network, limits.connections, limits.share_of_connections)
         if not reason:
-            connection = Connection(self, loop=self._loop, **self._kwargs)
+            connection = Connection(self, loop=self.loop, **self.protocol_settings)
             self.slots.take(connection, network)
             connection.open(sock, self._tls)
         return reason
@@ -111,15 +108,15 @@ class Server(web.Server):
             connection.cut()
 
     def _sweep(self) -> None:
-        """Cut those who take nothing of what they asked for."""
-        now = self._loop.time()
+        """Cut clients that do not read their answers."""
+        now = self.loop.time()
         for connection in tuple(self.unread):
             if not connection.is_unread(now):
                 del self.unread[connection]
-        self._timer = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+        self._timer = self.loop.call_later(SWEEP_SECONDS, self._sweep)
 
 
-class Connection(RequestHandler):
+class Connection(PrivateProtocol):
     """One HTTP connection; nothing of a hostile request reaches the log or the answer.
 
     `ends_request` says whether the request in progress ends when the connection is lost.
@@ -127,31 +124,22 @@ class Connection(RequestHandler):
 
     __slots__ = (
         "_at_work",
-        "_body",
-        "_due",
-        "_due_since",
-        "_head_bytes",
         "_held",
         "_held_of",
-        "_left",
-        "_left_then",
+        "_incoming",
         "_opening",
+        "_outgoing",
         "_progress_at",
-        "_put_before",
-        "_received",
-        "_receiving",
         "_server",
         "_shakes_hands",
         "_was_cut",
         "_wire",
-        "_writer",
         "ends_request",
     )
 
     def __init__(self, server: Server, **settings: Any) -> None:  # noqa: ANN401 - aiohttp's own
         super().__init__(server, **settings)
-        self._max_msg_queue_size = QUEUED_MAX
-        self._msg_queue_resume_size = 0
+        self.bound_queue(QUEUED_MAX)
         self.ends_request = False
         self._server = server
         self._wire: asyncio.Transport | None = None
@@ -159,26 +147,16 @@ class Connection(RequestHandler):
         self._shakes_hands = False
         self._was_cut = False
         self._at_work = False
-        # What comes: of a head, and of a body for as long as it is wanted.
-        self._head_bytes = 0
-        self._body: StreamReader = EMPTY_PAYLOAD
-        self._receiving = False
-        self._received = 0
-        # What leaves: bytes put into earlier answers, and how much is to have left since when.
-        self._writer: StreamWriter | None = None
-        self._put_before = 0
-        self._left = 0
-        self._left_then = 0
-        self._due = 0
-        self._due_since = 0.0
-        self._progress_at = 0.0
-        # What counts for a client's memory.
+        self._incoming = Incoming()
+        self._outgoing = Outgoing()
+        self._progress_at = 0.0  # when a body came on, or an answer left, by the loop's clock
+        # Bytes that count for the memory of a client, until the request is answered.
         self._held_of = ""
         self._held = 0
 
     def open(self, sock: "socket.socket", tls: "ssl.SSLContext | None") -> None:
         """Begin to speak with a client."""
-        self._opening = self._loop.create_task(self._open(sock, tls))
+        self._opening = self.loop.create_task(self._open(sock, tls))
 
     async def _open(self, sock: "socket.socket", tls: "ssl.SSLContext | None") -> None:
         if self._was_cut:
@@ -192,9 +170,9 @@ class Connection(RequestHandler):
                 "ssl_shutdown_timeout": TLS_SHUTDOWN_SECONDS,
             }
         try:
-            await self._loop.connect_accepted_socket(lambda: self, sock, ssl=tls, **times)
+            await self.loop.connect_accepted_socket(lambda: self, sock, ssl=tls, **times)
         except (OSError, RuntimeError, asyncio.CancelledError) as error:
-            _logger.debug("a client was not let in: %s", type(error).__name__)
+            _logger.debug("a connection failed before its first request: %s", type(error).__name__)
             self._server.slots.give(self)
         finally:
             self._shakes_hands = False
@@ -204,26 +182,26 @@ class Connection(RequestHandler):
 
     @property
     def can_leave(self) -> bool:
-        """Whether it has asked for nothing, or neither sends nor takes what it should."""
+        """Whether it is idle, or its client neither sends its body nor reads the answer."""
         if not self._at_work and not self._waiting_bytes:
             return True
-        if not self._receiving and not self._waiting_bytes:
+        if not self._incoming.is_read and not self._waiting_bytes:
             return False
         self._note_leaving()
-        return self._loop.time() - self._progress_at >= STALLED_SECONDS
+        return self.loop.time() - self._progress_at >= STALLED_SECONDS
 
     def cut(self) -> None:
-        """Close the connection, and throw away what its client has not taken."""
+        """Close the connection, and drop what its client has not read."""
         self._was_cut = True
         if self._wire is not None:
             self._wire.abort()
         elif self._opening is not None and self._shakes_hands:
             self._opening.cancel()
 
-    # --- what aiohttp calls -----------------------------------------------------------------
+    # --- called by aiohttp -----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to read, unless it was cut before."""
+        """Begin to read, unless the connection was cut before."""
         super().connection_made(transport)
         self._wire = cast(asyncio.Transport, transport)
         self._wire.set_write_buffer_limits(high=UNREAD_MAX_BYTES)
@@ -232,7 +210,7 @@ class Connection(RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Give the slot back."""
-        serving = self._task_handler
+        serving = self.serving
         super().connection_lost(exc)
         self._server.slots.give(self)
         self._server.unread.pop(self, None)
@@ -241,35 +219,39 @@ class Connection(RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         """Count what comes, and have it parsed."""
-        if not self._body.is_eof():
-            self._count_received(len(data))
-        else:
-            self._head_bytes += len(data)
-        requests = self._request_count
+        incoming = self._incoming
+        if incoming.body.is_eof():
+            incoming.head_bytes += len(data)
+        elif incoming.is_progress(len(data)):
+            self._progress_at = self.loop.time()
+            self._server.slots.touch(self)
+        parsed = self.parsed
         super().data_received(data)
-        if self._messages:
-            self._body = self._messages[-1][1]
-        if self._request_count != requests:
-            self._head_bytes = 0
-        elif self._head_bytes > HEAD_MAX_BYTES and not self._close and not self._messages:
-            self._refuse_head()
+        queued = self.queued
+        if queued:
+            incoming.body = self.newest_body
+        if self.parsed != parsed:
+            incoming.head_bytes = 0
+        elif incoming.head_bytes > HEAD_MAX_BYTES and not self.reads_no_more and not queued:
+            self.refuse(LineTooLong(b"", str(HEAD_MAX_BYTES)))
 
     def pause_writing(self) -> None:
-        """Stop to write: the client is slower than we are."""
+        """Stop writing: the client reads more slowly than the answer is written."""
         super().pause_writing()
         self._watch_unread()
 
-    async def _handle_request(self, *parts: Any) -> tuple[web.StreamResponse, bool]:  # noqa: ANN401
+    def request_begins(self) -> None:
+        """Note that the connection is at work."""
         self._at_work = True
         self._server.slots.touch(self)
-        try:
-            return await super()._handle_request(*parts)
-        finally:
-            self._at_work = False
-            self._give_memory()
-            self._server.slots.touch(self)
-            if self._waiting_bytes:
-                self._watch_unread()
+
+    def request_ended(self) -> None:
+        """Note that it is not, and watch that the client reads the answer."""
+        self._at_work = False
+        self._give_memory()
+        self._server.slots.touch(self)
+        if self._waiting_bytes:
+            self._watch_unread()
 
     def handle_error(
         self,
@@ -278,21 +260,20 @@ class Connection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,  # noqa: ARG002 - it quotes the request
     ) -> web.StreamResponse:
-        """Return the answer to what is no request, and write one line."""
+        """Return the answer to what is no request, and log one line."""
         reason = Transport.BAD_REQUEST if status < 500 else Transport.INTERNAL_ERROR
         name = request_id.chosen("")
         token = request_id.current.set(name)
-        words = "refused a malformed request from %s (%s)"
-        _logger.info(words, request.remote, type(exc).__name__)
+        _logger.info("malformed request from %s (%s)", request.remote, type(exc).__name__)
         request_id.current.reset(token)
-        told = TOO_LONG if isinstance(exc, LineTooLong) else None
-        response = refusal(of_transport(reason, message=told))
+        detail = TOO_LONG if isinstance(exc, LineTooLong) else None
+        response = refusal(of_transport(reason, message=detail))
         response.headers[request_id.HEADER] = name
         response.force_close()
         return response
 
     def log_exception(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - aiohttp's own
-        """Write one line, without what the client has sent."""
+        """Log one line, without anything that the client has sent."""
         error = kwargs.get("exc_info")
         level = logging.INFO if isinstance(error, web.RequestPayloadError) else logging.ERROR
         _logger.log(level, "%s: %s", args[0] if args else "failed", type(error).__name__)
@@ -301,16 +282,16 @@ class Connection(RequestHandler):
 
     @contextmanager
     def receiving(self) -> Iterator[None]:
-        """Wait for a body within; who sends nothing of it makes room for others."""
-        self._receiving = True
-        self._progress_at = self._loop.time()
+        """Within the block a body is awaited; a client that sends none of it makes room."""
+        self._incoming.is_read = True
+        self._progress_at = self.loop.time()
         try:
             yield
         finally:
-            self._receiving = False
+            self._incoming.is_read = False
 
     def hold(self, client: str, size: int) -> None:
-        """Count bytes that the request in progress keeps in memory, until it is answered.
+        """Count bytes that the request in progress has in memory, until it is answered.
 
         Raises:
             MarketError: `too_busy`, when its network, or all, have too many.
@@ -320,7 +301,7 @@ class Connection(RequestHandler):
         self._held += size
 
     def expect(self, client: str, size: int) -> None:
-        """Refuse what could not be held, before it comes.
+        """Check that there is memory for a body, before it comes.
 
         Raises:
             MarketError: `too_busy`, as `hold`.
@@ -332,81 +313,43 @@ class Connection(RequestHandler):
             self._server.memory.give(self._held_of, self._held)
             self._held = 0
 
-    def _count_received(self, size: int) -> None:
-        self._received += size
-        if self._received >= PROGRESS_BYTES:
-            self._received = 0
-            self._progress_at = self._loop.time()
-            self._server.slots.touch(self)
-
-    def _refuse_head(self) -> None:
-        """Refuse a request whose head has no end."""
-        failed = _ErrInfo(status=400, exc=LineTooLong(b"", str(HEAD_MAX_BYTES)), message="")
-        self._request_count += 1
-        self._messages.append((failed, EMPTY_PAYLOAD))
-        self._close = True  # what else comes is not read
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
     # --- what leaves ------------------------------------------------------------------------
 
     def begin_answer(self, writer: "StreamWriter") -> None:
-        """Note who writes the answer to the next request."""
-        if self._writer is not None:
-            self._put_before += self._writer.output_size
-        self._writer = writer
+        """Note which writer the answer to the next request is written by."""
+        self._outgoing.begin(writer)
 
     def is_unread(self, now: float) -> bool:
-        """Say whether something of an answer waits; cut the connection when it waits too long.
-
-        What waits at a moment must have left in the time that a stalled client has, and one more
-        second for so many bytes of it as have: to take a byte now and then is to take nothing.
-        """
+        """Say whether something of an answer waits; cut the connection when it waits too long."""
         if not self._waiting_bytes:
             return False
         if self._note_leaving():
             self._server.slots.touch(self)
-        if self._left >= self._due:
-            self._expect_leaving(now)
-            return True
-        taken = self._left - self._left_then
-        patience = self._server.limits.stall_seconds + taken / READ_BYTES_PER_SECOND_MIN
-        if now - self._due_since > patience:
-            _logger.info("cut a connection whose client does not read its answer")
+        if self._outgoing.is_overdue(now, self._server.limits.stall_seconds):
+            _logger.info("connection cut: the client does not read its answer")
             self.cut()
             return False
         return True
 
     @property
     def _waiting_bytes(self) -> int:
-        """How many bytes the kernel has not taken yet."""
+        """How many bytes of answers the kernel has not taken yet."""
         return 0 if self._wire is None else self._wire.get_write_buffer_size()
-
-    @property
-    def _put(self) -> int:
-        """How many bytes were written, the kernel's and those that wait."""
-        return self._put_before + (0 if self._writer is None else self._writer.output_size)
 
     def _note_leaving(self) -> bool:
         """Note how much has left; say whether it is more than before."""
-        left = self._put - self._waiting_bytes
-        is_more = left > self._left
-        if is_more:
-            self._left, self._progress_at = left, self._loop.time()
-        return is_more
+        if not self._outgoing.has_left_more(self._waiting_bytes):
+            return False
+        self._progress_at = self.loop.time()
+        return True
 
     def _watch_unread(self) -> None:
         if self not in self._server.unread:
-            now = self._progress_at = self._loop.time()
-            self._left = self._put - self._waiting_bytes
-            self._expect_leaving(now)
+            now = self._progress_at = self.loop.time()
+            self._outgoing.watch(now, self._waiting_bytes)
             self._server.unread[self] = None
-
-    def _expect_leaving(self, now: float) -> None:
-        """Want what waits by now to leave in its time."""
-        self._due, self._due_since, self._left_then = self._put, now, self._left
 
 
 def connection_of(request: web.BaseRequest) -> Connection:
-    """Return the connection that a request came by."""
+    """Return the connection of a request."""
     return cast(Connection, request.protocol)

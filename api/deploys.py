@@ -1,14 +1,22 @@
 """Routes of deploys (specification 4.17)."""
 
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from api import literals
 from api.accounts import RequiredText
 from api.codec import money
 from api.identifiers import in_path
 from api.listing import Page, Timestamp, timestamp
+from api.literals import (
+    CURRENCIES,
+    DEPLOY_STATUSES,
+    DEPLOY_TYPES,
+    DeployStatus,
+    DeployType,
+)
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.deploys import (
     COMMAND_MAX_CHARACTERS,
@@ -24,9 +32,6 @@ from market.jobs import DURATION_MAX_HOURS
 from market.money import Currency
 from storage.deploys import DeployRow
 
-JobType = Literal["Docker", "Jupyter", "Inference", "Training", "Script"]
-PaymentType = Literal["usd", "credit"]
-
 
 class DeployRequest(Struct):
     """What to run, on which GPUs, for how many hours, and what to pay with.
@@ -36,12 +41,12 @@ class DeployRequest(Struct):
     """
 
     job_name: RequiredText
-    job_type: JobType
+    job_type: DeployType
     gpu_model: RequiredText
     gpu_count: Annotated[int, Meta(ge=1, le=GPU_COUNT_MAX)] | None = None
     duration_hrs: Annotated[int, Meta(ge=1, le=DURATION_MAX_HOURS)] | None = None
     replicas: Annotated[int, Meta(ge=1, le=REPLICAS_MAX)] | None = None
-    payment_type: PaymentType | None = None
+    payment_type: literals.Currency | None = None
     image: Annotated[str, Meta(max_length=IMAGE_MAX_CHARACTERS)] | None = None
     command: Annotated[str, Meta(max_length=COMMAND_MAX_CHARACTERS)] | None = None
 
@@ -52,7 +57,7 @@ class DeployReply(Reply, kw_only=True):
     job_id: str
     message: str
     cost: float
-    payment_type: PaymentType
+    payment_type: literals.Currency
 
 
 class Rate(Struct):
@@ -73,16 +78,17 @@ class RatesReply(Reply, kw_only=True):
 class DeployItem(Struct):
     """A deploy; `cost`, and `paid` once it is over, are in the currency of `payment_type`."""
 
+    # One field for each of the documented reply.
     id: str
     job_name: str
-    job_type: JobType
+    job_type: DeployType
     gpu_model: str
     gpu_count: int
     duration_hrs: int
     replicas: int
     ready_replicas: int
-    status: Literal["queued", "running", "completed", "failed", "cancelled"]
-    payment_type: PaymentType
+    status: DeployStatus
+    payment_type: literals.Currency
     cost: float
     created_at: Timestamp
     paid: float | UnsetType = UNSET
@@ -201,9 +207,9 @@ class DeployRoutes:
     async def own(self, call: Call[Nothing, Page]) -> ListReply:
         """List the caller's deploys."""
         query = call.query
-        found = await self._deploys.page(call.user_id, before=query.before, limit=query.asked)
-        shown, cursor = query.cut(found)
-        return ListReply(deploys=[_item(deploy) for deploy in shown], next_cursor=cursor)
+        rows = await self._deploys.page(call.user_id, before=query.before, limit=query.fetch_limit)
+        part, cursor = query.cut(rows)
+        return ListReply(deploys=[_item(deploy) for deploy in part], next_cursor=cursor)
 
     async def one(self, call: Call[Nothing, Any]) -> OneReply:
         """Return one of the caller's deploys."""
@@ -234,24 +240,23 @@ def _queued(deploy: DeployRow) -> DeployReply:
         job_id=deploy.id,
         message=f"The deploy {deploy.job_name} is queued: {replicas}.",
         cost=money(deploy.price),
-        payment_type=cast(PaymentType, str(deploy.currency)),
+        payment_type=CURRENCIES[deploy.currency],
     )
 
 
 def _item(deploy: Deploy) -> DeployItem:
     row = deploy.row
-    status: Any = deploy.status
     return DeployItem(
         id=row.id,
         job_name=row.job_name,
-        job_type=cast(JobType, row.job_type),
+        job_type=DEPLOY_TYPES[row.job_type],
         gpu_model=row.gpu_model,
         gpu_count=row.gpu_count,
         duration_hrs=row.duration_hrs,
         replicas=row.replicas,
         ready_replicas=deploy.ready_replicas,
-        status=status,
-        payment_type=cast(PaymentType, row.currency),
+        status=DEPLOY_STATUSES[deploy.status],
+        payment_type=CURRENCIES[row.currency],
         cost=money(row.price),
         created_at=timestamp(row.created_at),
         paid=UNSET if deploy.paid is None else money(deploy.paid),

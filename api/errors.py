@@ -68,7 +68,7 @@ class ErrorBody(Struct):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A response that says no."""
+    """A refusal: status, body and headers."""
 
     status: int
     body: ErrorBody
@@ -80,8 +80,8 @@ class TransportError(Exception):
 
     Args:
         reason: the refusal.
-        headers: what the response says beside it.
-        message: one sentence for the person who asked; the reason's own meaning by default.
+        headers: headers of the response.
+        message: one sentence for the client's developer; by default the reason's own meaning.
     """
 
     def __init__(

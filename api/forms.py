@@ -1,4 +1,4 @@
-"""Forms with files: multipart/form-data (RFC 7578), bounded while it is read."""
+"""Forms with files: multipart/form-data (RFC 7578), bounded while they are read."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ READING_MAX = 16  # with the largest photo of 10 MB that is 160 MB, and its copi
 READING_RESERVED = 4  # of them, for users who are logged in
 READING_PER_CALLER_MAX = 8  # half: one caller never has all
 WAITING_MAX = 512
-WAITING_SECONDS = 30.0  # browsers and their users give up at about that time
+WAITING_SECONDS = 30.0  # about as long as a person waits for a page
 # One photo of the largest size and some smaller ones: the slots above are for small files.
 BYTES_PER_CALLER_MAX = 16 * 1024 * 1024
 
@@ -66,13 +66,13 @@ class Form(Generic[_Body]):
     """A form that has not been read.
 
     Args:
-        request: whose body it is.
-        kind: what it is read as.
+        request: the request that it is the body of.
+        kind: the type to read it as.
         max_bytes: the largest body.
         uploads: the bound on forms in memory.
         client: the network that its sender is counted by.
-        user_id: who that is, "" for nobody.
-        is_strict: whether a field that nobody asked for is refused.
+        user_id: the sender, "" without a login.
+        is_strict: whether a field that `kind` does not have is refused.
     """
 
     def __init__(
@@ -129,27 +129,27 @@ class Form(Generic[_Body]):
                     fields.take(event)
 
             await receive(self._request, self._max_bytes, take)
-        return fields.found
+        return fields.values
 
 
 class _Fields:
-    """Collects the fields of a form; those that nobody asked for are let go as they come.
+    """Collects the fields of a form; those that the type does not have are dropped as they come.
 
-    An empty text is an absent one: that is how browsers send what was not filled in. A field that
-    is there twice is refused, because either could be the one that was meant.
+    An empty text counts as absent: that is how browsers send a field that was not filled in. A
+    field that is there twice is refused, since either could be the one that was meant.
     """
 
     def __init__(self, kind: type[Struct], *, is_strict: bool = False) -> None:
         self._kind = kind
         self._is_strict = is_strict
-        self.found: dict[str, str | File] = {}
+        self.values: dict[str, str | File] = {}
         self._seen: set[str] = set()
         self._kinds = {each.name: each.type for each in msgspec.structs.fields(kind)}
         self._name = ""
         self._content: bytearray | None = None
 
     def take(self, event: object) -> None:
-        """Take what the parser says: a field begins, goes on, or (None) is over."""
+        """Take an event of the parser: a field begins, goes on, or (None) ends."""
         if isinstance(event, MultipartSegment):
             self._begin(event.name or "")
         elif isinstance(event, (bytes, bytearray)):
@@ -179,7 +179,7 @@ class _Fields:
 
     def _end(self, content: bytearray) -> None:
         if self._kinds[self._name] is File:
-            self.found[self._name] = File(content)
+            self.values[self._name] = File(content)
         elif content:
-            self.found[self._name] = content.decode()
+            self.values[self._name] = content.decode()
         self._content = None

@@ -1,4 +1,4 @@
-"""Who a client is: the address it came from, or what a trusted proxy says that was."""
+"""The address of a client: that of its connection, or what a trusted proxy forwards."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ _WITH_PORT = re.compile(r"(?:(?P<v4>[^:]+):\d+|\[(?P<v6>[^\]]+)\](?::\d+)?)")
 
 
 class Clients:
-    """Tells clients apart by address; an IPv4 address is the same one when IPv6 carries it.
+    """Finds the address of a client; an IPv4-mapped IPv6 address is the IPv4 address.
 
     Args:
         trusted_proxies: networks whose X-Forwarded-For is believed.
@@ -33,11 +33,11 @@ class Clients:
     def identify(self, peer: str, forwarded: Sequence[str]) -> str:
         """Return the client's address.
 
-        Each proxy adds on the right whom it heard from, so hops are read from there for as long as
-        the one before them is trusted. What is no address is nobody's word, and ends the reading.
+        Each proxy appends the address that it was connected from. So hops are read from the right
+        for as long as the hop that reported them is trusted; what is no address ends the reading.
 
         Args:
-            peer: where the connection came from.
+            peer: the address that the connection came from.
             forwarded: every X-Forwarded-For line of the request, in order.
         """
         address = _address(peer)
@@ -52,7 +52,7 @@ class Clients:
         return str(address)
 
     def believes(self, peer: str) -> bool:
-        """Say whether what a peer forwards is believed."""
+        """Say whether the X-Forwarded-For of a peer is believed."""
         address = _address(peer)
         return address is not None and self._is_trusted(address)
 

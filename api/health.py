@@ -1,4 +1,4 @@
-"""Routes for operators: is it alive, is it ready, what is this."""
+"""Routes for operators and load balancers: alive, ready, and the name of the service."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,7 +8,7 @@ from typing import Any
 from api.errors import Transport, TransportError
 from api.routes import Call, Reply, Route
 
-READY_SECONDS = 1.0  # for which an answer is good: the store is asked once for all who ask us
+READY_SECONDS = 1.0  # an answer is reused for so long: probes cost one query a second
 
 
 class AliveReply(Reply, kw_only=True):
@@ -21,7 +21,7 @@ class HealthRoutes:
     """The routes of health.
 
     Args:
-        ready: says whether the store is reachable and the listeners are up.
+        ready: whether the store is reachable and the listeners are up.
     """
 
     def __init__(self, ready: Callable[[], Awaitable[bool]]) -> None:
@@ -67,7 +67,7 @@ class HealthRoutes:
         return AliveReply()
 
     async def ready(self, _: Call[Any, Any]) -> AliveReply:
-        """Answer when everything works that a customer needs, or did a moment ago."""
+        """Answer when everything that a customer needs works, or did `READY_SECONDS` ago."""
         async with self._asking:
             if monotonic() >= self._known_until:
                 self._known = await self._ready()

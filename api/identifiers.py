@@ -1,11 +1,11 @@
-"""Identifiers that a caller names: a malformed one is nothing in a path, and wrong in a body."""
+"""Identifiers in requests: a malformed one is not found in a path, and invalid in a body."""
 
 from market.errors import Code, MarketError
 from market.ids import parsed
 
 
 def in_path(text: str, missing: Code) -> str:
-    """Return an identifier from a path in its one spelling.
+    """Return an identifier from a path in its canonical spelling.
 
     Raises:
         MarketError: `missing`, when it is not a UUID.
@@ -17,7 +17,7 @@ def in_path(text: str, missing: Code) -> str:
 
 
 def in_body(text: str, field: str) -> str:
-    """Return an identifier from a field of a body in its one spelling.
+    """Return an identifier from a field of a body in its canonical spelling.
 
     Raises:
         MarketError: `invalid_field`, when it is not a UUID.

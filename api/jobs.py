@@ -5,9 +5,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from api import literals
 from api.codec import Money, money
 from api.identifiers import in_path
 from api.listing import Page, Timestamp, timestamp
+from api.literals import CURRENCIES, JOB_STATUSES, JOB_TYPES, Currency, JobType
 from api.response_cache import Answers
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.errors import Code
@@ -23,9 +25,6 @@ from market.money import MICRO
 from market.states import JobStatus
 from storage.jobs import JobRow, OpenJobRow, OwnJobRow
 
-Currency = Literal["usd", "credit"]
-JobType = Literal["docker", "training", "inference", "script"]
-Status = Literal["waiting", "running", "completed", "failed", "cancelled"]
 LongText = Annotated[str, Meta(max_length=TEXT_MAX_CHARACTERS)]
 Attempt = Annotated[int, Meta(ge=1, le=1_000)]
 
@@ -58,7 +57,7 @@ class JobItem(Struct):
     job_type: JobType
     price_credit: float
     duration_hrs: int
-    status: Status
+    status: literals.JobStatus
     buyer_id: str
 
 
@@ -113,7 +112,7 @@ class OwnJob(OwnJobItem, kw_only=True):
 class OwnQuery(Page):
     """Which of the caller's jobs to list."""
 
-    status: Status | None = None
+    status: literals.JobStatus | None = None
 
 
 class OwnReply(Reply, kw_only=True):
@@ -134,7 +133,7 @@ class AcceptedJob(Struct):
 
     id: str
     title: str
-    status: Status
+    status: literals.JobStatus
     attempt: int
 
 
@@ -153,7 +152,7 @@ class Work(Struct):
     id: str
     title: str
     job_type: JobType
-    status: Status
+    status: literals.JobStatus
     duration_hrs: int
     price_credit: float
     description: str
@@ -175,7 +174,7 @@ class HeldJob(Struct):
     id: str
     title: str
     job_type: JobType
-    status: Status
+    status: literals.JobStatus
     duration_hrs: int
     price_credit: float
     attempt: int
@@ -287,7 +286,7 @@ class JobRoutes:
         ]
 
     def _workers(self) -> list[Route]:
-        held = (Code.JOB_NOT_FOUND, Code.ATTEMPT_NOT_CURRENT)
+        attempt_errors = (Code.JOB_NOT_FOUND, Code.ATTEMPT_NOT_CURRENT)
         return [
             Route(
                 "POST",
@@ -302,7 +301,7 @@ class JobRoutes:
                 "GET",
                 "/api/worker/jobs",
                 "List the jobs that this device runs",
-                self.held,
+                self.running,
                 HeldReply,
                 auth=Auth.WORKER,
                 query=Page,
@@ -314,7 +313,7 @@ class JobRoutes:
                 self.work,
                 WorkReply,
                 auth=Auth.WORKER,
-                errors=held,
+                errors=attempt_errors,
             ),
             Route(
                 "POST",
@@ -325,7 +324,7 @@ class JobRoutes:
                 auth=Auth.WORKER,
                 body=CompleteRequest,
                 body_optional=True,
-                errors=held,
+                errors=attempt_errors,
             ),
             Route(
                 "POST",
@@ -335,34 +334,34 @@ class JobRoutes:
                 Reply,
                 auth=Auth.WORKER,
                 body=FailRequest,
-                errors=held,
+                errors=attempt_errors,
             ),
         ]
 
     async def marketplace(self, call: Call[Nothing, MarketplaceQuery]) -> Reply:
-        """List open jobs of everybody."""
+        """List the open jobs of all buyers."""
         query = call.query
-        question = (query.status, query.job_type, query.cursor, query.limit)
-        return await self._answers.get(question, lambda: self._open_jobs(query))
+        key = (query.status, query.job_type, query.cursor, query.limit)
+        return await self._answers.get(key, lambda: self._open_jobs(query))
 
     async def _open_jobs(self, query: MarketplaceQuery) -> MarketplaceReply:
-        found = await self._jobs.page_open(
+        rows = await self._jobs.page_open(
             status=JobStatus(query.status) if query.status else None,
             job_type=query.job_type or "",
             before=query.before,
-            limit=query.asked,
+            limit=query.fetch_limit,
         )
-        shown, cursor = query.cut(found)
-        return MarketplaceReply(jobs=[_item(job) for job in shown], next_cursor=cursor)
+        part, cursor = query.cut(rows)
+        return MarketplaceReply(jobs=[_item(job) for job in part], next_cursor=cursor)
 
     async def open_job(self, call: Call[Nothing, Any]) -> OpenJobReply:
-        """Return an open job of anybody; strangers are not told what is in it."""
+        """Return any open job; its texts are for its buyer and for worker devices."""
         job = await self._jobs.find_open(_job_id(call))
-        shown = OpenJob(**msgspec.structs.asdict(_item(job)))
+        open_job = OpenJob(**msgspec.structs.asdict(_item(job)))
         is_buyer = call.login is not None and call.user_id == job.user_id
         if is_buyer or call.worker is not None:
-            shown.description, shown.requirements = job.description, job.requirements
-        return OpenJobReply(job=shown)
+            open_job.description, open_job.requirements = job.description, job.requirements
+        return OpenJobReply(job=open_job)
 
     async def create(self, call: Call[CreateRequest, Any]) -> CreateReply:
         """Put a job up."""
@@ -381,14 +380,14 @@ class JobRoutes:
     async def own(self, call: Call[Nothing, OwnQuery]) -> OwnReply:
         """List the caller's jobs."""
         query = call.query
-        found = await self._jobs.page_of_user(
+        rows = await self._jobs.page_of_user(
             call.user_id,
             status=JobStatus(query.status) if query.status else None,
             before=query.before,
-            limit=query.asked,
+            limit=query.fetch_limit,
         )
-        shown, cursor = query.cut(found)
-        items = [_own_item(job, job.captured) for job in shown]
+        part, cursor = query.cut(rows)
+        items = [_own_item(job, job.captured) for job in part]
         return OwnReply(jobs=items, next_cursor=cursor)
 
     async def one(self, call: Call[Nothing, Any]) -> JobReply:
@@ -413,15 +412,17 @@ class JobRoutes:
     async def accept(self, call: Call[Nothing, Any]) -> AcceptReply:
         """Let the device run a job."""
         job = await self._jobs.accept(call.device, _job_id(call))
-        status: Any = job.status
+        status = JOB_STATUSES[job.status]
         return AcceptReply(job=AcceptedJob(job.id, job.title, status, job.attempts))
 
-    async def held(self, call: Call[Nothing, Page]) -> HeldReply:
+    async def running(self, call: Call[Nothing, Page]) -> HeldReply:
         """List the jobs that the device runs."""
         query = call.query
-        found = await self._jobs.page_of_device(call.device, before=query.before, limit=query.asked)
-        shown, cursor = query.cut(found)
-        return HeldReply(jobs=[_held(job) for job in shown], next_cursor=cursor)
+        rows = await self._jobs.page_of_device(
+            call.device, before=query.before, limit=query.fetch_limit
+        )
+        part, cursor = query.cut(rows)
+        return HeldReply(jobs=[_running_item(job) for job in part], next_cursor=cursor)
 
     async def work(self, call: Call[Nothing, Any]) -> WorkReply:
         """Return what the device is to run."""
@@ -467,33 +468,28 @@ def _job_id(call: Call[Any, Any]) -> str:
 
 
 def _item(job: JobRow | OpenJobRow | OwnJobRow) -> JobItem:
-    job_type: Any = job.job_type
-    status: Any = job.status
     return JobItem(
         id=job.id,
         title=job.title,
-        job_type=job_type,
+        job_type=JOB_TYPES[job.job_type],
         price_credit=money(job.price_credit),
         duration_hrs=job.duration_hrs,
-        status=status,
+        status=JOB_STATUSES[job.status],
         buyer_id=job.user_id,
     )
 
 
 def _own_item(job: JobRow | OwnJobRow, paid: int | None) -> OwnJobItem:
-    job_type: Any = job.job_type
-    status: Any = job.status
-    currency: Any = job.currency
     return OwnJobItem(
         id=job.id,
         title=job.title,
-        job_type=job_type,
+        job_type=JOB_TYPES[job.job_type],
         price_credit=money(job.price_credit),
         duration_hrs=job.duration_hrs,
-        status=status,
+        status=JOB_STATUSES[job.status],
         buyer_id=job.user_id,
         attempts=job.attempts,
-        payment_type=currency,
+        payment_type=CURRENCIES[job.currency],
         created_at=timestamp(job.created_at),
         accepted_at=UNSET if job.accepted_at is None else timestamp(job.accepted_at),
         finished_at=UNSET if job.finished_at is None else timestamp(job.finished_at),
@@ -502,7 +498,7 @@ def _own_item(job: JobRow | OwnJobRow, paid: int | None) -> OwnJobItem:
     )
 
 
-def _held(job: OwnJobRow) -> HeldJob:
+def _running_item(job: OwnJobRow) -> HeldJob:
     item = _item(job)
     return HeldJob(
         id=item.id,

@@ -1,8 +1,8 @@
-"""The pages that links in letters and referrals lead to, where there is no web application.
+"""The pages that links in e-mails and referrals lead to, where there is no web application.
 
-A page shows a form. Its script takes the secret from the address bar and posts it as JSON when
-somebody presses the button: looking at a page, as programs that scan mail do, uses nothing up. The
-server never reads what stands behind the question mark.
+A page shows a form. Its script reads the secret from the address bar and posts it as JSON when the
+button is pressed: merely fetching the page, as mail scanners do, does not use the secret up. The
+server never reads the query string.
 """
 
 import base64
@@ -22,12 +22,12 @@ _SCRIPT = """
 "use strict";
 const form = document.querySelector("form");
 const button = form.querySelector("button");
-const said = document.querySelector("output");
+const output = document.querySelector("output");
 form.addEventListener("submit", async (event) => {
   event.preventDefault();
   const body = Object.fromEntries(new FormData(form));
-  const given = new URLSearchParams(location.search).get(form.dataset.given);
-  if (given) body[form.dataset.given] = given;
+  const secret = new URLSearchParams(location.search).get(form.dataset.secret);
+  if (secret) body[form.dataset.secret] = secret;
   button.disabled = true;
   try {
     const answer = await fetch(form.dataset.path, {
@@ -35,12 +35,12 @@ form.addEventListener("submit", async (event) => {
       headers: {"Content-Type": "application/json"},
       body: JSON.stringify(body),
     });
-    const told = await answer.json();
-    said.textContent = told.ok ? form.dataset.done : told.error.message;
-    form.hidden = told.ok;
-    if (told.referral_applied === false) said.textContent += " The referral code was no good.";
+    const reply = await answer.json();
+    output.textContent = reply.ok ? form.dataset.done : reply.error.message;
+    form.hidden = reply.ok;
+    if (reply.referral_applied === false) output.textContent += " The referral code is not valid.";
   } catch {
-    said.textContent = "The server does not answer; try again.";
+    output.textContent = "The server does not answer; try again.";
   }
   button.disabled = false;
 });
@@ -56,7 +56,7 @@ _HTML = """<!DOCTYPE html>
 </head>
 <body>
 <h1>{title}</h1>
-<form method="post" data-path="auth/{path}" data-given="{given}" data-done="{done}">
+<form method="post" data-path="auth/{path}" data-secret="{secret}" data-done="{done}">
 {fields}<button>{title}</button>
 </form>
 <p><output></output></p>
@@ -85,24 +85,24 @@ def landing_pages() -> dict[str, Page]:
             "Choose a new password",
             "password/reset",
             "token",
-            "Your password is replaced; log in with the new one.",
+            "Your password has been changed; log in with the new one.",
             _CHOICE.format(label="New password"),
         ),
         "/register": _page(
             "Open an account",
             "register",
             "ref",
-            "Your account is open; a letter asks you to confirm your address.",
+            "Your account is open; an e-mail asks you to confirm your address.",
             _NAME_AND_ADDRESS + _CHOICE.format(label="Password"),
         ),
     }
 
 
-def _page(title: str, path: str, given: str, done: str, fields: str = "") -> Page:
+def _page(title: str, path: str, secret: str, done: str, fields: str = "") -> Page:
     html = _HTML.format(
         title=title,
         path=path,
-        given=given,
+        secret=secret,
         done=done,
         fields=fields,
         style=_STYLE,

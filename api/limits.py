@@ -1,4 +1,4 @@
-"""Bounds on what clients of the API may take, in time, number and memory."""
+"""Bounds on what clients of the API may use: rates, connections, memory and time."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,16 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Rates are requests a second, 0 for none; the rest is what may be open or in memory at once.
+    """Bounds on clients of the API; rates are requests a second, 0 for none.
 
-    `connections` is how many in all, `connections_per_network` how many of one network that is no
-    trusted proxy; `memory` and `memory_per_network` are the bytes of bodies that have not come to
-    their end and of answers that have not left, and `stall_seconds` is how long a client may take
-    nothing of what it asked for.
+    Attributes:
+        requests_per_second: of one login, device, or network without either.
+        requests_per_second_of_user: of all logins and devices of one user.
+        connections: how many may be open.
+        connections_per_network: how many of one network, unless it is a trusted proxy.
+        memory: bytes of bodies that have not ended and of answers that have not left.
+        memory_per_network: the same, of one network.
+        stall_seconds: how long a client may read nothing of its answer.
     """
 
     requests_per_second: int = 0
@@ -25,5 +29,5 @@ class Limits:
 
     @property
     def share_of_connections(self) -> int:
-        """How many one network may have: where there are few in all, no more than half of them."""
+        """How many connections one network may have: never more than half of all."""
         return min(self.connections_per_network, max(self.connections // 2, 1))

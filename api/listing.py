@@ -1,4 +1,4 @@
-"""What lists share: how many, from where on, and how times are written."""
+"""What lists share: their query, their cursors, and how times are written."""
 
 from datetime import date, timedelta
 from functools import lru_cache
@@ -15,11 +15,11 @@ Timestamp = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
 
 class Identified(Protocol):
-    """Something in a list."""
+    """An item of a list."""
 
     @property
     def id(self) -> str:
-        """Its identifier, which sorts by when it was made."""
+        """Its identifier, which sorts by the time of its creation."""
 
 
 Row = TypeVar("Row", bound=Identified)
@@ -33,7 +33,7 @@ class Page(Struct, kw_only=True):
 
     @property
     def before(self) -> str:
-        """The identifier that the part begins behind, "" for the newest.
+        """The identifier that this part begins after, "" to begin with the newest.
 
         Raises:
             MarketError: `invalid_field`, when no list has returned such a cursor.
@@ -47,14 +47,14 @@ class Page(Struct, kw_only=True):
             raise MarketError(Code.INVALID_FIELD, message, field="cursor") from error
 
     @property
-    def asked(self) -> int:
-        """How many to ask for: one more than is shown tells whether there are more."""
+    def fetch_limit(self) -> int:
+        """How many rows to fetch: one more than is returned, to know whether there are more."""
         return self.limit + 1
 
-    def cut(self, found: list[Row]) -> tuple[list[Row], str | UnsetType]:
-        """Return what is shown of what was found, and the `next_cursor` if there is more."""
-        shown = found[: self.limit]
-        return shown, shown[-1].id if len(found) > self.limit else UNSET
+    def cut(self, rows: list[Row]) -> tuple[list[Row], str | UnsetType]:
+        """Return this part of the list, and the `next_cursor` if there is more behind it."""
+        part = rows[: self.limit]
+        return part, part[-1].id if len(rows) > self.limit else UNSET
 
 
 def timestamp(seconds: int) -> str:

@@ -1,4 +1,7 @@
-"""How many bytes of requests and answers are in memory, by network and in all."""
+"""How many bytes of requests and answers are in memory, by network and in all.
+
+Nothing waits here, unlike in `market.slots`: a body without room is refused before it comes.
+"""
 
 from api.limits import Limits
 from market.errors import Code, MarketError
@@ -9,17 +12,17 @@ class Memory:
     """Bounds the bytes of bodies that are still coming, and of large answers that have not left.
 
     Args:
-        limits: what there may be; it may be replaced.
+        limits: the bounds; a reload replaces them.
     """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self._held = NetworkCounts()
+        self._counts = NetworkCounts()
 
     @property
-    def held(self) -> int:
-        """How many bytes there are."""
-        return self._held.total
+    def total(self) -> int:
+        """How many bytes are counted."""
+        return self._counts.total
 
     def take(self, network: str, size: int) -> None:
         """Count bytes of a network.
@@ -28,19 +31,19 @@ class Memory:
             MarketError: `too_busy`, as `check`; they are not counted then.
         """
         self.check(network, size)
-        self._held.add(network, size)
+        self._counts.add(network, size)
 
     def check(self, network: str, size: int) -> None:
-        """Let whoever has room for so many bytes pass.
+        """Check that a network may have so many more bytes.
 
         Raises:
             MarketError: `too_busy`, when there is no room for them.
         """
         limits = self.limits
-        is_full = self._held.total + size > limits.memory
-        if is_full or crowded(network, limits.memory_per_network, self._held, more=size):
+        is_full = self._counts.total + size > limits.memory
+        if is_full or crowded(network, limits.memory_per_network, self._counts, more=size):
             raise MarketError(Code.TOO_BUSY)
 
     def give(self, network: str, size: int) -> None:
-        """Count them no more."""
-        self._held.add(network, -size)
+        """Stop counting bytes of a network."""
+        self._counts.add(network, -size)

@@ -1,4 +1,4 @@
-"""Who may read the metrics, and what they are."""
+"""The metrics, and the clients that may read them."""
 
 from collections.abc import Callable, Iterable
 from ipaddress import ip_address, ip_network
@@ -10,11 +10,11 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Exposition:
-    """The metrics, for this machine and the networks that are named.
+    """The metrics, for this machine and a list of networks.
 
     Args:
-        render: returns them as text, in the format of `CONTENT_TYPE`.
-        allow: networks that may read them too.
+        render: returns the metrics as text, in the format of `CONTENT_TYPE`.
+        allow: networks that may read them, too.
     """
 
     def __init__(self, render: Callable[[], bytes], allow: Iterable[str] = ()) -> None:
@@ -26,8 +26,8 @@ class Exposition:
 
         Args:
             client: its address.
-            forwarded: whether somebody who is not trusted says that he asks for another; then the
-                address is not the reader's.
+            forwarded: whether the request was forwarded by a proxy that is not trusted: then the
+                address is the proxy's, and no reader is allowed.
         """
         try:
             address = plain(ip_address(client))

@@ -77,7 +77,7 @@ APPLIED = {
     "schema": {"type": "string", "enum": ["handling=lenient", "handling=strict"]},
 }
 ANSWERED_ID = {
-    "description": "The name of this request: the one that was asked for, or one made up.",
+    "description": "The name of this request: the one that it came with, or a new one.",
     "required": True,
     "schema": {"type": "string", "pattern": f"^{request_id.PATTERN}$"},
 }
@@ -126,12 +126,12 @@ def document(routes: Iterable[Route], *, version: str, base_url: str) -> dict[st
 
 def _types(table: Sequence[Route]) -> list[type[Struct]]:
     """Return every type that a request or a response has, each once."""
-    found: dict[type[Struct], None] = {ErrorBody: None}
+    kinds: dict[type[Struct], None] = {ErrorBody: None}
     for route in table:
         for kind in (route.body, route.query, route.response, *route.events.values()):
             if kind is not Nothing:
-                found[kind] = None
-    return list(found)
+                kinds[kind] = None
+    return list(kinds)
 
 
 def _schema_of(kind: type[Any]) -> dict[str, Any]:
@@ -219,15 +219,15 @@ def _declare_form(component: dict[str, Any]) -> None:
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
     """A query parameter, or a field of a form, is left out, never null."""
-    kept = {key: value for key, value in schema.items() if key not in ("anyOf", "default")}
+    reduced = {key: value for key, value in schema.items() if key not in ("anyOf", "default")}
     for choice in schema.get("anyOf", ()):
         if choice != {"type": "null"}:
-            kept |= choice
-    if isinstance(kept.get("enum"), list):
-        kept["enum"] = [value for value in kept["enum"] if value is not None]
+            reduced |= choice
+    if isinstance(reduced.get("enum"), list):
+        reduced["enum"] = [value for value in reduced["enum"] if value is not None]
     if schema.get("default") is not None:
-        kept["default"] = schema["default"]
-    return kept
+        reduced["default"] = schema["default"]
+    return reduced
 
 
 def _idempotency_key() -> dict[str, Any]:

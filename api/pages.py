@@ -1,4 +1,4 @@
-"""What the API shows that is no route: its description, and a page to try it on, offline too."""
+"""Pages beside the routes: the document of the API, and a page to try it on, also offline."""
 
 import importlib.util
 from collections.abc import Callable
@@ -45,12 +45,12 @@ _START = """SwaggerUIBundle({
 
 
 class Page:
-    """Something to show.
+    """A page.
 
     Args:
-        content_type: what it is.
-        body: its bytes, or what makes them when somebody asks for the first time.
-        headers: what is told beside it.
+        content_type: its media type.
+        body: its bytes, or a function that makes them at the first request.
+        headers: further headers of the response.
     """
 
     def __init__(
@@ -69,27 +69,27 @@ class Page:
 
 
 def pages(describe: Callable[[], bytes]) -> dict[str, Page]:
-    """Return everything to show, by path.
+    """Return the pages, by path.
 
     Args:
-        describe: makes the OpenAPI document, as JSON, once it is asked for: that takes 20 ms, which
-            a start need not wait for.
+        describe: makes the OpenAPI document, as JSON; called at the first request, since it takes
+            20 ms that a start need not wait for.
     """
     headers = {"Content-Security-Policy": POLICY}
-    shown = {
+    table = {
         DESCRIPTION_PATH: Page("application/json", describe, {}),
         PAGE_PATH: Page("text/html; charset=utf-8", _HTML.encode(), headers),
         f"{PAGE_PATH}/start.js": Page("text/javascript", _START.encode(), headers),
     }
     for name, content_type in _FILES.items():
         body = (_folder() / name).read_bytes()
-        shown[f"{PAGE_PATH}/{name}"] = Page(content_type, body, {"Cache-Control": CACHE})
-    return shown
+        table[f"{PAGE_PATH}/{name}"] = Page(content_type, body, {"Cache-Control": CACHE})
+    return table
 
 
 def _folder() -> Path:
-    """Return where the package keeps its files; its code is not imported."""
-    found = importlib.util.find_spec(PACKAGE)
-    if found is None or not found.submodule_search_locations:
+    """Return the folder of the package's files, without importing its code."""
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(f"the package {PACKAGE} is not installed")
-    return Path(found.submodule_search_locations[0]) / "static"
+    return Path(spec.submodule_search_locations[0]) / "static"

@@ -1,4 +1,4 @@
-"""What a client prefers (RFC 7240): that fields nobody knows are refused instead of ignored."""
+"""The header Prefer (RFC 7240): a client may want unknown fields refused instead of ignored."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from market.errors import Code, MarketError
 HEADER = "Prefer"
 APPLIED_HEADER = "Preference-Applied"
 SHOWN_MAX_CHARACTERS = 40
-# A preference may always be ignored (RFC 7240, section 2), and nobody has so many.
+# A server may ignore any preference (RFC 7240, section 2); no honest header is that long.
 PREFER_MAX_CHARACTERS = 1024
 
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # noqa: S105 - a token of HTTP
@@ -32,38 +32,38 @@ _ESCAPED = re.compile(r"\\(.)")
 
 
 class Handling(Enum):
-    """What becomes of fields and parameters that a path does not know."""
+    """What happens to fields and parameters that a path does not have."""
 
-    UNSAID = ""
+    UNSPECIFIED = ""
     LENIENT = "lenient"
     STRICT = "strict"
 
 
 def handling(lines: Sequence[str]) -> Handling:
-    """Return which handling a client prefers; other preferences and what is none are ignored.
+    """Return the handling that a client prefers; anything else in the header is ignored.
 
-    Of a preference that is there more than once the first counts (RFC 7240, section 2).
+    Of a preference that is there more than once, the first counts (RFC 7240, section 2).
 
     Args:
         lines: every Prefer line of the request, in order.
     """
-    said = ",".join(lines)
-    if len(said) > PREFER_MAX_CHARACTERS:
-        return Handling.UNSAID
-    for element in _ELEMENT.findall(said):
-        found = _PREFERENCE.fullmatch(element.strip())
-        if found is None or found["name"].lower() != "handling":
+    text = ",".join(lines)
+    if len(text) > PREFER_MAX_CHARACTERS:
+        return Handling.UNSPECIFIED
+    for element in _ELEMENT.findall(text):
+        match = _PREFERENCE.fullmatch(element.strip())
+        if match is None or match["name"].lower() != "handling":
             continue
-        value = found["value"] or ""
+        value = match["value"] or ""
         if value.startswith('"'):
             value = _ESCAPED.sub(r"\1", value[1:-1])
         known = {each.value: each for each in Handling}
-        return known.get(value.lower(), Handling.UNSAID)
-    return Handling.UNSAID
+        return known.get(value.lower(), Handling.UNSPECIFIED)
+    return Handling.UNSPECIFIED
 
 
 def check_names(names: Iterable[str], kind: type[Struct]) -> None:
-    """Refuse names that a query, or a form, does not know.
+    """Refuse names that a query, or a form, does not have.
 
     Raises:
         MarketError: `unknown_field`.
@@ -75,18 +75,18 @@ def check_names(names: Iterable[str], kind: type[Struct]) -> None:
 
 
 def check_body(body: bytes, kind: type[Struct]) -> None:
-    """Refuse a JSON body with a field that its type does not know, at any depth, or has twice.
+    """Refuse a JSON body with an unknown or repeated field, at any depth.
 
-    What is no JSON is left to whoever reads it.
+    A body that is no JSON passes: the decoder refuses it.
 
     Raises:
         MarketError: `unknown_field`; `invalid_field`, of a field that is there twice.
     """
     try:
-        found = json.loads(body, object_pairs_hook=_fields)
+        value = json.loads(body, object_pairs_hook=_fields)
     except (ValueError, RecursionError):
         return
-    _check(found, inspect.type_info(kind), "")
+    _check(value, inspect.type_info(kind), "")
 
 
 def _fields(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -94,34 +94,34 @@ def _fields(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
         names = Counter(name for name, _ in pairs)
-        name = _shown(next(name for name, count in names.items() if count > 1))
+        name = _quoted(next(name for name, count in names.items() if count > 1))
         raise MarketError(Code.INVALID_FIELD, f"The field {name} is there twice.", field=name)
     return fields
 
 
-def _check(found: Any, kind: inspect.Type, path: str) -> None:  # noqa: ANN401 - JSON of any kind
+def _check(value: Any, kind: inspect.Type, path: str) -> None:  # noqa: ANN401 - JSON of any kind
     kind = plain(kind)
-    if isinstance(kind, inspect.StructType) and isinstance(found, dict):
+    if isinstance(kind, inspect.StructType) and isinstance(value, dict):
         fields = {each.encode_name: each.type for each in kind.fields}
-        for name, value in found.items():
+        for name, member in value.items():
             if name not in fields:
                 raise _unknown(name, path, list(fields))
-            _check(value, fields[name], f"{path}{name}.")
-    elif isinstance(kind, inspect.ListType) and isinstance(found, list):
-        for number, item in enumerate(found):
+            _check(member, fields[name], f"{path}{name}.")
+    elif isinstance(kind, inspect.ListType) and isinstance(value, list):
+        for number, item in enumerate(value):
             _check(item, kind.item_type, f"{path.removesuffix('.')}[{number}].")
 
 
 def _unknown(name: str, path: str, known: Sequence[str]) -> MarketError:
-    """Return the refusal of a name, with the known one that is most like it."""
-    shown = _shown(name)
-    words = f"There is no field {path}{shown} here"
-    like = get_close_matches(name[: 2 * SHOWN_MAX_CHARACTERS], known, n=1)
-    words += f"; is it {path}{like[0]} that was meant?" if like else "."
-    return MarketError(Code.UNKNOWN_FIELD, words, field=f"{path}{shown}")
+    """Return the refusal of a name, with the field that is most like it."""
+    quoted = _quoted(name)
+    message = f"There is no field {path}{quoted} here"
+    similar = get_close_matches(name[: 2 * SHOWN_MAX_CHARACTERS], known, n=1)
+    message += f"; did you mean {path}{similar[0]}?" if similar else "."
+    return MarketError(Code.UNKNOWN_FIELD, message, field=f"{path}{quoted}")
 
 
-def _shown(name: str) -> str:
-    """Return a name as it is repeated in an answer."""
-    shown = name if len(name) <= SHOWN_MAX_CHARACTERS else name[:SHOWN_MAX_CHARACTERS] + "…"
-    return shown.encode(errors="replace").decode()  # a query, and JSON, can be no Unicode
+def _quoted(name: str) -> str:
+    """Return a name as an answer quotes it: bounded, and always Unicode."""
+    quoted = name if len(name) <= SHOWN_MAX_CHARACTERS else name[:SHOWN_MAX_CHARACTERS] + "…"
+    return quoted.encode(errors="replace").decode()  # a query or JSON may hold lone surrogates

@@ -1,4 +1,4 @@
-"""How often a caller may ask: a bucket of tokens each, filled at a steady rate."""
+"""How often a caller may call: a token bucket each, filled at a steady rate."""
 
 from asyncio import sleep
 from collections import OrderedDict
@@ -10,14 +10,14 @@ from market.networks import enclosing
 
 CALLERS_MAX = 100_000
 BURST_SECONDS = 2.0
-HEALTH_SHARE = 4  # monitors ask often, all from one address
-# Whoever is refused more often than it may ask waits for the next refusal: an answer costs us more
-# than a question costs them, and by this a connection gets four of them a second.
+HEALTH_SHARE = 4  # probes are frequent, and all come from one address
+# A caller that is refused more often than it may call waits for each further refusal: an answer
+# costs us more than a request costs the client, and so a connection gets four a second.
 INSISTENCE_SECONDS = 0.25
 
 
 class RateLimit:
-    """Lets each caller ask so many times a second, and twice as many at once.
+    """Lets each caller call so many times a second, and twice as many in a burst.
 
     A network takes from the buckets of those around it too, which hold their share.
 
@@ -36,9 +36,9 @@ class RateLimit:
         if not self._per_second:
             return True
         now = self._now()
-        found = [(name, self._tokens(name, share, now)) for name, share in enclosing(caller)]
-        allowed = all(tokens >= 1 for _, tokens in found)
-        for name, tokens in found:
+        buckets = [(name, self._tokens(name, share, now)) for name, share in enclosing(caller)]
+        allowed = all(tokens >= 1 for _, tokens in buckets)
+        for name, tokens in buckets:
             self._buckets[name] = (tokens - 1 if allowed else tokens, now)
             self._buckets.move_to_end(name)
         while len(self._buckets) > CALLERS_MAX:
@@ -53,7 +53,7 @@ class RateLimit:
 
 
 class Rates:
-    """How often those who call the API may: each login, device and network; and users in all.
+    """The rates of the API: of each login, device and network, and of all of a user's together.
 
     Args:
         limits: the rates.
@@ -70,8 +70,8 @@ class Rates:
         """Count a request.
 
         Args:
-            caller: a login, a device, or the network of somebody who is nobody.
-            user_id: whose login or device that is; theirs together have a rate, too.
+            caller: a login, a device, or a network without either.
+            user_id: the user of the login or device; all of a user's have a rate together, too.
 
         Raises:
             TransportError: `too_many_requests`.
@@ -81,7 +81,7 @@ class Rates:
             await self._count(self._users, user_id)
 
     async def count_health(self, network: str) -> None:
-        """Count a question after our health; it takes nothing from what else a network may ask.
+        """Count a health probe; it has a rate of its own, beside that of the network.
 
         Raises:
             TransportError: `too_many_requests`.

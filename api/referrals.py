@@ -35,7 +35,7 @@ class InfoReply(Reply, kw_only=True):
 
 
 class ApplyRequest(Struct):
-    """The code of whoever sent the caller."""
+    """The referral code of the user who sent the caller."""
 
     referral_code: Annotated[str, Meta(min_length=CODE_CHARACTERS, max_length=CODE_CHARACTERS)]
 
@@ -73,7 +73,7 @@ class ReferralRoutes:
             Route(
                 "POST",
                 "/api/referral/apply",
-                "Apply the code of whoever sent me",
+                "Apply the code of the user who sent me",
                 self.apply,
                 ApplyReply,
                 auth=Auth.JWT,

@@ -1,4 +1,4 @@
-"""A name for each request, in its answer and in every line that is logged of it."""
+"""An identifier for each request, in its response and in every log line about it."""
 
 import re
 import secrets
@@ -13,6 +13,6 @@ current: ContextVar[str] = ContextVar("request_id", default="")
 _SANE = re.compile(PATTERN)
 
 
-def chosen(offered: str) -> str:
-    """Return the name that a client offers if it is sane, a new one otherwise."""
-    return offered if _SANE.fullmatch(offered) else secrets.token_urlsafe(MADE_BYTES)
+def chosen(proposal: str) -> str:
+    """Return the identifier that a client proposes if it is well-formed, else a new one."""
+    return proposal if _SANE.fullmatch(proposal) else secrets.token_urlsafe(MADE_BYTES)

@@ -1,4 +1,4 @@
-"""Answers kept encoded, for as long as nobody has changed anything."""
+"""A cache of encoded responses, valid until the next commit of the store."""
 
 from collections.abc import Awaitable, Callable, Hashable
 
@@ -9,44 +9,44 @@ KEPT_MAX_BYTES = 16 * 1024 * 1024
 
 
 class Answers:
-    """Keeps the encoded answers to what is asked often, a bounded number of bounded bytes.
+    """Caches the encoded responses to frequent requests, bounded in number and in bytes.
 
-    An answer is given again only while the store says that no commit was made since it was read; so
-    nobody is ever told what is no longer so.
+    A response is reused only while the store has the same version, that is without any commit since
+    it was read; so a client never sees stale data.
 
     Args:
-        version: the store's version; None when it cannot be told, and nothing is kept.
+        version: returns the store's version; None when it is unknown, and nothing is cached.
     """
 
     def __init__(self, version: Callable[[], bytes | None]) -> None:
         self._version = version
         self._as_of: bytes | None = None
-        self._kept: dict[Hashable, Encoded] = {}
-        self._kept_bytes = 0
+        self._cached: dict[Hashable, Encoded] = {}
+        self._cached_bytes = 0
 
-    async def get(self, question: Hashable, ask: Callable[[], Awaitable[Reply]]) -> Encoded:
-        """Return the answer to a question, from memory or by asking."""
+    async def get(self, key: Hashable, compute: Callable[[], Awaitable[Reply]]) -> Encoded:
+        """Return the response for a key, from the cache or computed."""
         version = self._version()
         if version != self._as_of:
             self._forget(version)
-        kept = self._kept.get(question)
-        if kept is not None:
-            return kept
-        answer = Encoded(body=encode(await ask()))
+        cached = self._cached.get(key)
+        if cached is not None:
+            return cached
+        answer = Encoded(body=encode(await compute()))
         if version is not None and version == self._as_of:
-            self._keep(question, answer)
+            self._keep(key, answer)
         return answer
 
-    def _keep(self, question: Hashable, answer: Encoded) -> None:
+    def _keep(self, key: Hashable, answer: Encoded) -> None:
         size = len(answer.body)
-        if question in self._kept or size > KEPT_MAX_BYTES:
+        if key in self._cached or size > KEPT_MAX_BYTES:
             return
-        if len(self._kept) >= KEPT_MAX or self._kept_bytes + size > KEPT_MAX_BYTES:
+        if len(self._cached) >= KEPT_MAX or self._cached_bytes + size > KEPT_MAX_BYTES:
             self._forget(self._as_of)
-        self._kept[question] = answer
-        self._kept_bytes += size
+        self._cached[key] = answer
+        self._cached_bytes += size
 
     def _forget(self, version: bytes | None) -> None:
         self._as_of = version
-        self._kept.clear()
-        self._kept_bytes = 0
+        self._cached.clear()
+        self._cached_bytes = 0

@@ -1,23 +1,24 @@
-"""Responses: their headers, and large ones in slices that leave as their client takes them."""
+"""Responses: their headers, and large bodies written in slices as the client reads them."""
 
 from aiohttp import web
 
+from api.aiohttp_compat import PrivateResponse
 from api.errors import Failure
 from api.routes import encode
 
 JSON = "application/json"
 SERVER = "proxyd"
-SLICE_BYTES = 32 * 1024
+SLICE_BYTES = 32 * 1024  # a larger body is written in pieces, each after the one before has left
 
 
-class Response(web.Response):
-    """A response whose bytes are not copied: a page is in memory once, whoever reads it slowly."""
+class Response(PrivateResponse):
+    """A response whose body is not copied: a page is in memory once, however many read it."""
 
     async def write_eof(self, data: bytes = b"") -> None:
         """Write the body, waiting for the client after each slice of a large one."""
         body = self.body
         is_large = isinstance(body, bytes) and len(body) > SLICE_BYTES
-        if not isinstance(body, bytes) or not is_large or self._must_be_empty_body:
+        if not isinstance(body, bytes) or not is_large or self.has_no_body:
             await super().write_eof(data)
             return
         view = memoryview(body)
@@ -34,5 +35,5 @@ def response(status: int, body: bytes, headers: dict[str, str]) -> Response:
 
 
 def refusal(failure: Failure) -> Response:
-    """Return a response that says no."""
+    """Return the response for a refusal."""
     return response(failure.status, encode(failure.body), failure.headers)

@@ -9,9 +9,9 @@ from api.routes import Route
 
 
 def routed(raw_path: str) -> str:
-    """Return a path as it is routed: decoded, but for an encoded slash, which separates nothing.
+    """Return a path as it is routed: decoded, except for encoded slashes.
 
-    RFC 3986, section 2.2: an encoded delimiter is data.
+    An encoded delimiter is data and separates nothing (RFC 3986, section 2.2).
     """
     if "%" not in raw_path:
         return raw_path
@@ -21,16 +21,16 @@ def routed(raw_path: str) -> str:
 def wrong_method(method: str, allowed: Iterable[str]) -> TransportError:
     """Return the refusal of a method at a path that takes others."""
     names = sorted(allowed)
-    shown = " or ".join(name for name in names if name != "HEAD")
+    others = " or ".join(name for name in names if name != "HEAD")
     return TransportError(
         Transport.METHOD_NOT_ALLOWED,
         {"Allow": ", ".join(names)},
-        f"This path takes {shown}, not {method or 'no method'}.",
+        f"This path takes {others}, not {method or 'no method'}.",
     )
 
 
 class Router:
-    """A table of routes: paths without names by look-up, the others by their patterns."""
+    """A table of routes: fixed paths are looked up, paths with names are matched."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._fixed: dict[str, dict[str, Route]] = {}
@@ -47,7 +47,7 @@ class Router:
         ]
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
-        """Return the route and what the names in its path stand for.
+        """Return the route, and the values of the names in its path.
 
         Raises:
             TransportError: `no_such_path`, or `method_not_allowed` with the header `Allow`.

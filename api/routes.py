@@ -1,4 +1,4 @@
-"""What a route declares: how it is reached, who may, what goes in, what comes out."""
+"""The declaration of a route: method and path, who may call it, its request and its reply."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -16,9 +16,9 @@ from storage.devices import DeviceRow
 
 
 class Auth(Enum):
-    """What a caller must show; who shows nothing is nobody where that is optional.
+    """The token that a caller must send; where it is optional, one that is sent must be valid.
 
-    `OPTIONAL_EITHER` is the token of a person, or of a worker device, or nothing.
+    `OPTIONAL_EITHER` is the token of a person, or of a worker device, or none.
     """
 
     NONE = auto()
@@ -29,7 +29,7 @@ class Auth(Enum):
 
 
 class Reply(Struct, kw_only=True):
-    """A successful response; every one carries `ok`."""
+    """A successful response; each has `ok`."""
 
     ok: Literal[True] = True
 
@@ -41,7 +41,7 @@ class Encoded(Reply):
 
 
 class Streamed(Reply):
-    """A successful response that is sent event by event: each its name, and its data."""
+    """A successful response that is sent as events: the name and the data of each."""
 
     events: AsyncGenerator[tuple[str, Struct], None]
 
@@ -67,8 +67,8 @@ Outcome = TypeVar("Outcome")
 class Call(Generic[Body, Query]):
     """A request that was read and checked.
 
-    `client` is the network that it is counted by, `address` the very address that it comes from,
-    `login` who calls where the route wants to know; `accept_language` is the header of that name.
+    `client` is the network that it is counted by, `address` the exact address; `login` is the
+    caller where the route authenticates; `accept_language` is the header of that name.
     """
 
     body: Body
@@ -83,7 +83,7 @@ class Call(Generic[Body, Query]):
 
     @property
     def device(self) -> DeviceRow:
-        """The worker device that calls; only routes that want a worker token ask."""
+        """The worker device that calls; for routes that require a worker token."""
         if self.worker is None:
             raise LookupError("the route does not authenticate workers")
         return self.worker
@@ -100,14 +100,14 @@ class Call(Generic[Body, Query]):
 
     @property
     def caller(self) -> Caller:
-        """Whoever is calling; only routes that want a login ask."""
+        """The login that calls; for routes that require one."""
         if self.login is None:
             raise LookupError("the route does not authenticate its callers")
         return self.login
 
     @property
     def user_id(self) -> str:
-        """The identifier of whoever is calling."""
+        """The identifier of the user who calls."""
         return self.caller.profile.user_id
 
 
@@ -121,10 +121,12 @@ class Route:
 
     With `form_max_bytes`, the body is multipart/form-data of at most so many bytes, and is handed
     over unread, as a `Form`. With `events`, the response may also be a stream of server-sent
-    events; they are declared by name. With `ends_with_client`, nobody goes on with a request whose
-    client has closed the connection.
+    events; they are declared by name. With `ends_with_client`, a request is cancelled when its
+    client closes the connection.
     """
 
+    # One field for each thing that a route can declare: the router, the document of the API and the
+    # tests read them one by one, and a table says only what differs from the defaults.
     method: str
     path: str
     summary: str

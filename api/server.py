@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from aiohttp import web
 from api import errors, openapi, prefer, request_id, sse
 from api import metrics as exposed
 from api.bodies import unsupported_media_type, whole
+from api.callers import Authenticate, AuthenticateWorker, Callers
 from api.codec import Decoder, convert_query
 from api.connections import (
     KEEPALIVE_SECONDS,
@@ -31,13 +32,11 @@ from api.prefer import Handling
 from api.rate import Rates
 from api.responses import JSON, SERVER, SLICE_BYTES, refusal, response
 from api.router import Router, routed, wrong_method
-from api.routes import Auth, Call, Encoded, Nothing, Route, Streamed, encode
+from api.routes import Call, Encoded, Nothing, Route, Streamed, encode
 from api.sizes import largest
-from market.accounts import Caller
-from market.errors import Code, MarketError
+from market.errors import MarketError
 from market.idempotency import KeyedRequest, Replayed, Seal
 from market.networks import counted_network
-from storage.devices import DeviceRow
 from storage.errors import StoreError
 
 if TYPE_CHECKING:
@@ -45,26 +44,8 @@ if TYPE_CHECKING:
     import ssl
 
 SHUTDOWN_SECONDS = 5.0
-# Where a request keeps what its client prefers, once a route was found.
+# The handling that a request prefers, once its route is known.
 HANDLING = web.RequestKey("handling", Handling)
-
-NO_AUTHORIZATION = (
-    "There is no Authorization header; send Authorization: Bearer and the token that logging in "
-    "returns."
-)
-NOT_BEARER = "The Authorization header is not the word Bearer, a space and a session token."
-NOT_A_WORKER = (
-    "This path is for people: it wants a session token behind Authorization: Bearer, not a worker "
-    "token."
-)
-NO_DEVICE = "There is no X-Worker-Token header; send one with the token of this device."
-NOT_A_PERSON = (
-    "This path is for worker devices: it wants a worker token in the header X-Worker-Token, not a "
-    "session token."
-)
-
-Authenticate = Callable[[str], Awaitable[Caller]]
-AuthenticateWorker = Callable[[str], Awaitable[DeviceRow]]
 
 _logger = logging.getLogger("api")
 
@@ -74,17 +55,17 @@ class HttpServer:
 
     Args:
         routes: the table.
-        authenticate: returns whose session token it is given, or raises `MarketError`.
+        authenticate: returns the login of a session token, or raises `MarketError`.
         authenticate_worker: the same for the tokens of worker devices.
-        body_max_bytes: the largest request body; each route takes what its type may have of that.
-        seal: seals the answers that are kept for requests with an Idempotency-Key.
+        body_max_bytes: the largest request body; a route takes less if its type is smaller.
+        seal: seals the answers that are stored for requests with an Idempotency-Key.
         now: the wall clock, in UTC seconds.
         trusted_proxies: networks whose X-Forwarded-For is believed.
-        limits: bounds on what clients take.
-        version: the program's, for the document that describes the API.
-        base_url: how the outside world reaches the API, for the same.
-        more_pages: what is shown beside that document and its page, by path.
-        exposition: the metrics, if there are any to read.
+        limits: bounds on what clients use.
+        version: the program's, for the document of the API.
+        base_url: the public address of the API, for the same.
+        more_pages: further pages, by path.
+        exposition: the metrics, if they are served.
     """
 
     def __init__(
@@ -103,6 +84,8 @@ class HttpServer:
         more_pages: Mapping[str, Page] | None = None,
         exposition: Exposition | None = None,
     ) -> None:
+        # Its parts are objects already; what is left are one of each, and four that a reload or the
+        # end of the process replaces.
         self.routes = table = tuple(routes)
         self._describe = partial(openapi.document, table, version=version, base_url=base_url)
         self._pages = pages(lambda: msgspec.json.encode(self.openapi) + b"\n") | dict(
@@ -112,8 +95,6 @@ class HttpServer:
         self._decoders = {
             route.body: Decoder(route.body) for route in table if not route.form_max_bytes
         }
-        self._authenticate = authenticate
-        self._authenticate_worker = authenticate_worker
         self._body_max_bytes = {
             kind: min(largest(kind) or body_max_bytes, body_max_bytes) for kind in self._decoders
         }
@@ -121,7 +102,7 @@ class HttpServer:
         self._seal = seal
         self._wall_clock = now
         self._limits = limits or Limits()
-        self._rates = Rates(self._limits, monotonic)
+        self._callers = Callers(authenticate, authenticate_worker, Rates(self._limits, monotonic))
         self._uploads = Uploads()
         self._exposition = exposition
         self._draining = False
@@ -133,7 +114,7 @@ class HttpServer:
         return self._describe()
 
     def start(self, tls: "ssl.SSLContext | None") -> None:
-        """Begin to serve clients, by TLS where it is given."""
+        """Begin to serve clients, over TLS if there is a context."""
         self._server = Server(
             self._respond,
             limits=self._limits,
@@ -148,11 +129,11 @@ class HttpServer:
         )
 
     def welcome(self, sock: "socket.socket", address: str) -> str:
-        """Serve a client, or return why not; its socket is the caller's then."""
+        """Serve a client; else return the reason, and leave the socket to the caller."""
         return "nothing is served" if self._server is None else self._server.welcome(sock, address)
 
     def shed(self, most: int) -> int:
-        """Let go of at most so many clients that do nothing; return how many."""
+        """Cut at most `most` idle clients; return how many were cut."""
         return 0 if self._server is None else self._server.slots.shed(most)
 
     @property
@@ -161,9 +142,9 @@ class HttpServer:
         return 0 if self._server is None else len(self._server.slots)
 
     def change_limits(self, limits: Limits) -> None:
-        """Hold clients to other bounds from now on."""
+        """Apply new bounds from now on."""
         self._limits = limits
-        self._rates = Rates(limits, monotonic)
+        self._callers.rates = Rates(limits, monotonic)
         if self._server is not None:
             self._server.change_limits(limits)
 
@@ -216,14 +197,14 @@ class HttpServer:
 
     async def _served(self, request: web.BaseRequest, client: str) -> web.StreamResponse:
         path = routed(request.rel_url.raw_path)
-        is_measured = path == exposed.PATH and self._exposition is not None
+        is_metrics = path == exposed.PATH and self._exposition is not None
         page = self._pages.get(path)
-        if is_measured or page is not None:
-            await self._rates.count(client)
-        if is_measured:
-            return self._measured(request)
+        if is_metrics or page is not None:
+            await self._callers.rates.count(client)
+        if is_metrics:
+            return self._metrics(request)
         if page is not None:
-            return _shown(request, page)
+            return _page(request, page)
         route, names = await self._find(request, path, client)
         request[HANDLING] = prefer.handling(request.headers.getall(prefer.HEADER, ()))
         if self._draining and not route.while_draining:
@@ -232,8 +213,8 @@ class HttpServer:
         connection.ends_request = route.ends_with_client
         reply = await route.handler(await self._call(request, route, names, client))
         if isinstance(reply, Streamed):
-            named = {"Server": SERVER, request_id.HEADER: request_id.current.get()}
-            headers = named | _applied(request)
+            common = {"Server": SERVER, request_id.HEADER: request_id.current.get()}
+            headers = common | _applied(request)
             return await sse.send(request, reply.events, headers)
         body = reply.body if isinstance(reply, Encoded) else encode(reply)
         if len(body) > SLICE_BYTES:
@@ -243,15 +224,15 @@ class HttpServer:
     async def _find(
         self, request: web.BaseRequest, path: str, client: str
     ) -> tuple[Route, dict[str, str]]:
-        """Return the route of a request; what leads nowhere is counted too."""
+        """Return the route of a request; an unknown path counts against the rate, too."""
         try:
             return self._router.find(request.method, path)
         except TransportError:
-            await self._rates.count(client)
+            await self._callers.rates.count(client)
             raise
 
-    def _measured(self, request: web.BaseRequest) -> web.Response:
-        """Return the metrics to whoever may see them; to others there is nothing here."""
+    def _metrics(self, request: web.BaseRequest) -> web.Response:
+        """Return the metrics to a client that may read them; to others the path does not exist."""
         exposition = self._exposition
         says_forwarded = "X-Forwarded-For" in request.headers or "Forwarded" in request.headers
         forwarded = says_forwarded and not self._clients.believes(request.remote or "")
@@ -269,7 +250,7 @@ class HttpServer:
         self, request: web.BaseRequest, route: Route, names: dict[str, str], client: str
     ) -> Call[Any, Any]:
         address = self._client(request)
-        login, worker = await self._identify(request, route, client)
+        login, worker = await self._callers.identify(request, route, client)
         is_strict = request[HANDLING] is Handling.STRICT
         if is_strict:
             prefer.check_names(request.query, route.query)
@@ -306,27 +287,6 @@ class HttpServer:
         accepted = request.headers.get("Accept-Language", "")
         return Call(body, query, names, client, login, keyed, worker, accepted, address)
 
-    async def _identify(
-        self, request: web.BaseRequest, route: Route, client: str
-    ) -> tuple[Caller | None, DeviceRow | None]:
-        """Return who calls; each caller may call so often, and each network that is nobody."""
-        if route.is_health:
-            await self._rates.count_health(client)
-            return None, None
-        login, worker = None, None
-        identity, user_id = client, ""
-        try:
-            auth = _shown_auth(route.auth, request.headers)
-            if auth is Auth.JWT:
-                login = await self._authenticate(_bearer(request))
-                identity, user_id = login.session_id, login.profile.user_id
-            elif auth is Auth.WORKER:
-                worker = await self._authenticate_worker(_worker_token(request))
-                identity, user_id = worker.id, worker.user_id
-        finally:
-            await self._rates.count(identity, user_id)
-        return login, worker
-
     async def _body(self, request: web.BaseRequest, route: Route, client: str) -> bytes:
         declared = request.headers.get("Content-Type")
         if declared is not None and declared.partition(";")[0].strip().lower() != JSON:
@@ -334,47 +294,18 @@ class HttpServer:
         return await whole(request, self._body_max_bytes[route.body], client)
 
 
-def _shown_auth(auth: Auth, headers: Mapping[str, str]) -> Auth:
-    """Return what a caller must show in the end: what is optional counts once it is shown."""
-    if auth is Auth.OPTIONAL_EITHER and "X-Worker-Token" in headers:
-        return Auth.WORKER
-    if auth in (Auth.OPTIONAL_EITHER, Auth.OPTIONAL_JWT):
-        return Auth.JWT if "Authorization" in headers else Auth.NONE
-    return auth
-
-
-def _bearer(request: web.BaseRequest) -> str:
-    shown = request.headers.get("Authorization")
-    if shown is None and "X-Worker-Token" in request.headers:
-        raise MarketError(Code.UNAUTHORIZED, NOT_A_WORKER)
-    if shown is None:
-        raise MarketError(Code.UNAUTHORIZED, NO_AUTHORIZATION)
-    scheme, _, token = shown.partition(" ")
-    if scheme.lower() != "bearer" or not token.strip():
-        raise MarketError(Code.UNAUTHORIZED, NOT_BEARER)
-    return token.strip()
-
-
-def _worker_token(request: web.BaseRequest) -> str:
-    shown = request.headers.get("X-Worker-Token")
-    if shown is None:
-        mixed_up = "Authorization" in request.headers
-        raise MarketError(Code.WORKER_UNAUTHORIZED, NOT_A_PERSON if mixed_up else NO_DEVICE)
-    return shown
-
-
 def _applied(request: web.BaseRequest) -> dict[str, str]:
-    """Return the header that tells which preference was applied, if one was asked for.
+    """Return the header Preference-Applied, if the request has a preference.
 
-    What is stored of an answer is the same with and without, so that it needs no Vary.
+    The stored answer is the same with and without it, so that it needs no Vary.
     """
-    asked = request.get(HANDLING, Handling.UNSAID)
-    if asked is Handling.UNSAID:
+    handling = request.get(HANDLING, Handling.UNSPECIFIED)
+    if handling is Handling.UNSPECIFIED:
         return {}
-    return {prefer.APPLIED_HEADER: f"handling={asked.value}"}
+    return {prefer.APPLIED_HEADER: f"handling={handling.value}"}
 
 
-def _shown(request: web.BaseRequest, page: Page) -> web.Response:
+def _page(request: web.BaseRequest, page: Page) -> web.Response:
     if request.method not in ("GET", "HEAD"):
         raise wrong_method(request.method, ("GET", "HEAD"))
     return response(200, page.body, {"Content-Type": page.content_type, **page.headers})

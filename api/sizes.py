@@ -1,9 +1,9 @@
-"""The largest body that a type can have, so that no route takes more than it has a use for."""
+"""The largest body that a type can have, so that no route reads more than it can use."""
 
 from msgspec import Struct, inspect
 
 KIB = 1024
-# What is far too long for its field is still told so by the field's name.
+# So a text that is somewhat too long is refused by the name of its field, not as a whole body.
 LEAST_BYTES = 128 * KIB
 CHARACTER_BYTES = 6  # a character written as \uXXXX; in UTF-8 it has at most four
 TEXT_CHARACTERS = 1024  # of a text whose type has no bound, and of what it may be converted to
@@ -11,9 +11,9 @@ SCALAR_BYTES = 64
 
 
 def largest(kind: type[Struct]) -> int | None:
-    """Return the bytes that a body of a type may have, in whole KiB; None when its type has no end.
+    """Return the bytes that a body of a type may have, in whole KiB; None for an unbounded type.
 
-    There is room for spaces and for fields that nobody knows beside those that fill it.
+    That leaves some room for spaces and for unknown fields.
     """
     size = _size(inspect.type_info(kind))
     if size is None:

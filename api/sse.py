@@ -1,4 +1,4 @@
-"""Server-sent events (WHATWG HTML, section 9.2): an answer that arrives piece by piece."""
+"""Server-sent events (WHATWG HTML, section 9.2): a response that arrives piece by piece."""
 
 import asyncio
 import logging
@@ -10,7 +10,7 @@ from aiohttp import web
 from msgspec import Struct
 
 CONTENT_TYPE = "text/event-stream"
-WRITE_SECONDS = 30.0
+WRITE_SECONDS = 30.0  # for one event; a client that has not read it by then is gone
 
 _logger = logging.getLogger("api")
 _encoder = msgspec.json.Encoder()
@@ -21,10 +21,10 @@ async def send(
     events: AsyncGenerator[tuple[str, Struct], None],
     headers: dict[str, str],
 ) -> web.StreamResponse:
-    """Send events until there are no more, or the client is gone or stops reading.
+    """Send events until there are no more, or the client leaves or stops reading.
 
-    What goes wrong before the first event is raised, so that it can be answered like everything
-    else; what goes wrong later breaks the answer off.
+    An error before the first event is raised, so that it is answered like any other; after that
+    the status has been sent, and an error can only break the response off.
     """
     response = web.StreamResponse(
         headers={
@@ -43,10 +43,10 @@ async def send(
                 await _write(response, encoded(name, data))
             await response.write_eof()
         except ConnectionError:
-            _logger.debug("a client left in the middle of an answer")
+            _logger.debug("the client left in the middle of an event stream")
             _break_off(request, response)
         except Exception:
-            _logger.exception("%s %s broke off", request.method, request.path)
+            _logger.exception("%s %s: the event stream broke off", request.method, request.path)
             _break_off(request, response)
     return response
 

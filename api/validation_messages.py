@@ -1,4 +1,9 @@
-"""Says what is wrong with a request in the words of whoever sent it, not in a library's."""
+"""Says what is wrong with a request in terms of its JSON, where msgspec speaks of Python types.
+
+msgspec has no structured errors, so its messages are parsed. They are no promise of its authors:
+`tests/api/test_validation_messages.py` provokes one message for each pattern below, and fails on
+any other release than this one until they have been compared.
+"""
 
 import re
 from typing import Any
@@ -8,9 +13,10 @@ from msgspec import inspect
 
 from market.errors import Code, MarketError
 
-SHOWN_MAX_CHARACTERS = 40
+COMPARED_VERSION = "0.22.0"
+SHOWN_MAX_CHARACTERS = 40  # of a wrong value: enough to recognise it, too short to flood a log
 
-_PATH = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
+_PATH = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"Object missing required field `(?P<field>[^`]+)`")
 _GOT = re.compile(r"Expected `[^`]+`, got `(?P<got>\w+)`")
 _LENGTH = re.compile(r"Expected `array` of length (?P<end>[<>])= (?P<bound>\d+)")
@@ -29,7 +35,7 @@ _NAMES = {
     "null": "null",
 }
 
-_WANTED: dict[type[inspect.Type], str] = {
+_EXPECTED: dict[type[inspect.Type], str] = {
     inspect.BoolType: "true or false",
     inspect.StructType: "a JSON object",
 }
@@ -42,12 +48,12 @@ _ITEMS: dict[type[inspect.Type], str] = {
 
 
 def of_value(error: msgspec.ValidationError, kind: type[Any], *, from_text: bool) -> MarketError:
-    """Return the refusal of a value that is not what its field wants.
+    """Return the refusal of a value that does not fit its field.
 
     Args:
-        error: what msgspec says.
+        error: msgspec's.
         kind: the type of the whole request.
-        from_text: whether the request was text alone, as a query is.
+        from_text: whether all values of the request are text, as in a query.
     """
     text = str(error)
     located = _PATH.search(text)
@@ -58,9 +64,9 @@ def of_value(error: msgspec.ValidationError, kind: type[Any], *, from_text: bool
         field = f"{path}.{missing['field']}" if path else missing["field"]
         return MarketError(Code.INVALID_FIELD, f"The field {field} is missing.", field=field)
     own, got = _OWN.fullmatch(text), _got(text, from_text=from_text)
-    wanted = own["words"] if own else _wanted(_type_at(kind, path))
-    words = f"{path or 'The body'} must be {wanted}{got}."
-    return MarketError(Code.INVALID_FIELD, words, field=path or None)
+    expected = own["words"] if own else _expected(_type_at(kind, path))
+    message = f"{path or 'The body'} must be {expected}{got}."
+    return MarketError(Code.INVALID_FIELD, message, field=path or None)
 
 
 def of_syntax(error: Exception, body: bytes) -> MarketError:
@@ -80,7 +86,7 @@ def of_syntax(error: Exception, body: bytes) -> MarketError:
 
 
 def json_name(value: object) -> str:
-    """Return what a decoded value was in JSON."""
+    """Return the name of a decoded value's JSON type, with an article."""
     names = {str: "str", bool: "bool", list: "array", dict: "object"}
     return _NAMES[names.get(type(value), "null")]
 
@@ -88,10 +94,10 @@ def json_name(value: object) -> str:
 def _got(text: str, *, from_text: bool) -> str:
     choice = _CHOICE.fullmatch(text)
     if choice:
-        shown = choice["got"]
-        if len(shown) > SHOWN_MAX_CHARACTERS:
-            shown = f"{shown[:SHOWN_MAX_CHARACTERS]}…{shown[-1]}"
-        return f"; got {shown}"
+        value = choice["got"]
+        if len(value) > SHOWN_MAX_CHARACTERS:
+            value = f"{value[:SHOWN_MAX_CHARACTERS]}…{value[-1]}"
+        return f"; got {value}"
     length = _LENGTH.fullmatch(text)
     if length:
         shorter = "an empty" if length["bound"] == "1" else "a shorter"
@@ -104,59 +110,61 @@ def _got(text: str, *, from_text: bool) -> str:
 
 def _type_at(kind: type[Any], path: str) -> inspect.Type:
     """Return what is declared at a path such as `items[1].name`."""
-    found = plain(inspect.type_info(kind))
+    declared = plain(inspect.type_info(kind))
     for step in _STEP.findall(path):
-        if isinstance(found, inspect.ListType):
-            found = found.item_type
-        elif isinstance(found, inspect.StructType):
-            found = next(field.type for field in found.fields if field.encode_name == step)
-        found = plain(found)
-    return found
+        if isinstance(declared, inspect.ListType):
+            declared = declared.item_type
+        elif isinstance(declared, inspect.StructType):
+            declared = next(field.type for field in declared.fields if field.encode_name == step)
+        declared = plain(declared)
+    return declared
 
 
-def plain(found: inspect.Type) -> inspect.Type:
-    """Return a type without what is said about it, and without that it may be null."""
+def plain(declared: inspect.Type) -> inspect.Type:
+    """Return a type without its metadata, and without that it may be null."""
     while True:
-        if isinstance(found, inspect.Metadata):
-            found = found.type
-        elif isinstance(found, inspect.UnionType):
-            found = next(each for each in found.types if not isinstance(each, inspect.NoneType))
+        if isinstance(declared, inspect.Metadata):
+            declared = declared.type
+        elif isinstance(declared, inspect.UnionType):
+            declared = next(
+                each for each in declared.types if not isinstance(each, inspect.NoneType)
+            )
         else:
-            return found
+            return declared
 
 
-def _wanted(found: inspect.Type) -> str:
-    if isinstance(found, inspect.LiteralType):
-        values = sorted(str(value) for value in found.values)
+def _expected(declared: inspect.Type) -> str:
+    if isinstance(declared, inspect.LiteralType):
+        values = sorted(str(value) for value in declared.values)
         return f"one of {', '.join(values)}" if len(values) > 1 else values[0]
-    if isinstance(found, inspect.IntType):
-        return f"a whole number{_range(found)}"
-    if isinstance(found, inspect.FloatType):
-        return f"a number{_range(found)}"
-    if isinstance(found, inspect.StrType):
-        return f"a string{_length(found)}"
-    if isinstance(found, inspect.ListType):
-        return f"a list{_size(found)}"
-    return _WANTED.get(type(found), "a number")
+    if isinstance(declared, inspect.IntType):
+        return f"a whole number{_range(declared)}"
+    if isinstance(declared, inspect.FloatType):
+        return f"a number{_range(declared)}"
+    if isinstance(declared, inspect.StrType):
+        return f"a string{_length(declared)}"
+    if isinstance(declared, inspect.ListType):
+        return f"a list{_size(declared)}"
+    return _EXPECTED.get(type(declared), "a number")
 
 
-def _range(found: inspect.IntType | inspect.FloatType) -> str:
-    if found.ge is not None and found.le is not None:
-        return f" from {found.ge} to {found.le}"
-    if found.gt is not None and found.le is not None:
-        return f" above {found.gt} and at most {found.le}"
+def _range(declared: inspect.IntType | inspect.FloatType) -> str:
+    if declared.ge is not None and declared.le is not None:
+        return f" from {declared.ge} to {declared.le}"
+    if declared.gt is not None and declared.le is not None:
+        return f" above {declared.gt} and at most {declared.le}"
     return ""
 
 
-def _size(found: inspect.ListType) -> str:
-    if found.max_length is None:
+def _size(declared: inspect.ListType) -> str:
+    if declared.max_length is None:
         return ""
-    items = _ITEMS.get(type(plain(found.item_type)), "items")
-    return f" of {found.min_length or 0} to {found.max_length} {items}"
+    items = _ITEMS.get(type(plain(declared.item_type)), "items")
+    return f" of {declared.min_length or 0} to {declared.max_length} {items}"
 
 
-def _length(found: inspect.StrType) -> str:
-    least, most = found.min_length or 0, found.max_length
+def _length(declared: inspect.StrType) -> str:
+    least, most = declared.min_length or 0, declared.max_length
     if most is None:
         return ""
     return f" of {least} to {most} characters" if least < most else f" of {most} characters"

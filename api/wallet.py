@@ -1,11 +1,12 @@
-"""Routes of wallets: what is in mine, and what moved."""
+"""Routes of wallets: balances and transactions."""
 
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
 from api.codec import money
 from api.listing import Page, Timestamp, timestamp
+from api.literals import CURRENCIES, TRANSACTION_KINDS, Currency, TransactionKind
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.wallet import Change, Wallet
 
@@ -20,16 +21,16 @@ class WalletReply(Reply, kw_only=True):
 
 
 class TransactionItem(Struct):
-    """What changed of what the caller can spend: below zero what left it.
+    """One change of what the caller can spend; an `amount` below zero left the wallet.
 
-    A price is held when something is bought (`hold`); what of it was not used comes back
+    A price is held when something is bought (`hold`); the part that was not used comes back
     (`release`). A `reward` is for a photo of a good deed. `reference` names what it was for.
     """
 
     id: str
     created_at: Timestamp
-    kind: Literal["deposit", "hold", "release", "earning", "referral", "reward", "other"]
-    currency: Literal["usd", "credit"]
+    kind: TransactionKind
+    currency: Currency
     amount: float
     reference: str
 
@@ -70,7 +71,7 @@ class WalletRoutes:
         ]
 
     async def balances(self, call: Call[Nothing, Any]) -> WalletReply:
-        """Say what the caller can spend, and what is held."""
+        """Return what the caller can spend, and what is held."""
         user = call.caller.profile
         return WalletReply(
             credit_balance=money(user.credit_available),
@@ -82,21 +83,19 @@ class WalletRoutes:
     async def transactions(self, call: Call[Nothing, Page]) -> TransactionsReply:
         """List what moved in the caller's wallet."""
         query = call.query
-        found = await self._wallet.page(call.user_id, before=query.before, limit=query.asked)
-        shown, cursor = query.cut(found)
+        rows = await self._wallet.page(call.user_id, before=query.before, limit=query.fetch_limit)
+        part, cursor = query.cut(rows)
         return TransactionsReply(
-            transactions=[_item(change) for change in shown], next_cursor=cursor
+            transactions=[_item(change) for change in part], next_cursor=cursor
         )
 
 
 def _item(change: Change) -> TransactionItem:
-    kind: Any = change.kind
-    currency: Any = str(change.currency)
     return TransactionItem(
         id=change.id,
         created_at=timestamp(change.created_at),
-        kind=kind,
-        currency=currency,
+        kind=TRANSACTION_KINDS[change.kind],
+        currency=CURRENCIES[change.currency],
         amount=money(change.amount),
         reference=change.reference,
     )

@@ -1,14 +1,14 @@
 """Routes of worker devices: tokens, heartbeats, the list (specification 4.3 to 4.6)."""
 
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any
 
-import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api.accounts import RequiredText
 from api.codec import Money, money
 from api.identifiers import in_body
 from api.listing import Page, Timestamp, timestamp
+from api.literals import DEVICE_TYPES, DeviceType
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.devices import NAME_MAX_CHARACTERS, Devices, Report, WorkerToken
 from market.errors import Code
@@ -17,12 +17,11 @@ from storage.devices import DeviceRow
 
 Celsius = Annotated[float, Meta(ge=-50, le=150)]
 Percentage = Annotated[float, Meta(ge=0, le=100)]
-DeviceType = Literal["desktop", "mini_pc", "server", "phone"]
 ShortText = Annotated[str, Meta(min_length=1, max_length=NAME_MAX_CHARACTERS)]
 
 
 class CreateTokenRequest(Struct):
-    """What a new device is called, what it is, and what it works for, in USD per hour.
+    """The name of a new device, its type, and its least price, in USD per hour.
 
     `min_price_usd` guides what the device is offered; it never forbids accepting a job for less.
     """
@@ -33,7 +32,7 @@ class CreateTokenRequest(Struct):
 
 
 class CreateTokenReply(Reply, kw_only=True):
-    """A worker token, shown this once, and its identifier, which is also the device's."""
+    """A worker token, returned only here, and its identifier, which is also the device's."""
 
     token: str
     token_id: str
@@ -193,9 +192,7 @@ class WorkerRoutes:
 
     async def heartbeat(self, call: Call[HeartbeatRequest, Any]) -> Reply:
         """Take a report."""
-        said = msgspec.structs.asdict(call.body)
-        report = {name: value for name, value in said.items() if value is not None}
-        self._devices.heartbeat(call.device, cast(Report, report))
+        self._devices.heartbeat(call.device, _report(call.body))
         return Reply()
 
     async def offline(self, call: Call[Nothing, Any]) -> Reply:
@@ -211,7 +208,7 @@ class WorkerRoutes:
             DeviceItem(
                 id=device.id,
                 hostname=device.hostname,
-                device_type=_type_of(device),
+                device_type=DEVICE_TYPES[device.device_type],
                 gpu_name=device.gpu_name,
                 cpu_cores=device.cpu_cores,
                 ram_gb=device.ram_gb,
@@ -223,18 +220,36 @@ class WorkerRoutes:
         return DevicesReply(devices=items, next_cursor=cursor)
 
     async def _page(self, call: Call[Any, Page]) -> tuple[list[DeviceRow], str | UnsetType]:
-        found = await self._devices.page(
-            call.user_id, before=call.query.before, limit=call.query.asked
+        rows = await self._devices.page(
+            call.user_id, before=call.query.before, limit=call.query.fetch_limit
         )
-        return call.query.cut(found)
+        return call.query.cut(rows)
 
 
 def _made(made: WorkerToken) -> CreateTokenReply:
     return CreateTokenReply(token=made.token, token_id=made.device_id)
 
 
-def _type_of(device: DeviceRow) -> DeviceType:
-    return cast(DeviceType, device.device_type)
+def _report(body: HeartbeatRequest) -> Report:
+    """Return what a device reports, without what it left out."""
+    report = Report()
+    if body.hostname is not None:
+        report["hostname"] = body.hostname
+    if body.gpu_name is not None:
+        report["gpu_name"] = body.gpu_name
+    if body.cpu_cores is not None:
+        report["cpu_cores"] = body.cpu_cores
+    if body.ram_gb is not None:
+        report["ram_gb"] = body.ram_gb
+    if body.cpu_temp is not None:
+        report["cpu_temp"] = body.cpu_temp
+    if body.gpu_temp is not None:
+        report["gpu_temp"] = body.gpu_temp
+    if body.cpu_pct is not None:
+        report["cpu_pct"] = body.cpu_pct
+    if body.ram_pct is not None:
+        report["ram_pct"] = body.ram_pct
+    return report
 
 
 def _token_item(device: DeviceRow) -> TokenItem:
@@ -242,7 +257,7 @@ def _token_item(device: DeviceRow) -> TokenItem:
     return TokenItem(
         token_id=device.id,
         name=device.name,
-        device_type=_type_of(device),
+        device_type=DEVICE_TYPES[device.device_type],
         created_at=timestamp(device.created_at),
         min_price_usd=UNSET if price is None else money(price),
         revoked_at=UNSET if revoked is None else timestamp(revoked),

@@ -1,4 +1,4 @@
-"""How much one user may have open at once: what is free to ask for must not grow without end."""
+"""How much one user may have open at once: what costs nothing must not grow without end."""
 
 from dataclasses import dataclass
 
@@ -12,14 +12,16 @@ from storage.store import Transaction
 class Bounds:
     """What one user may have open at once; 0 switches a bound off.
 
-    `sessions` are active ones, `addresses` all that these let in without a password. `jobs` are
-    waiting or running, with the replicas of deploys among them; those of a price below
-    `free_below`, in micro-credits, are `free_jobs`. `job_bytes` is what jobs take in the database
-    that are open, or were put up within a day and paid nobody. `devices` have a token that was not
-    revoked.
+    What is bounded is counted whenever something is added, which costs no more than the bound.
 
-    What is bounded is counted whenever somebody adds to it, so counting costs no more than the
-    bound; what is not bounded is not counted.
+    Attributes:
+        sessions: active sessions.
+        addresses: client addresses that these let in without a password.
+        jobs: waiting or running jobs, replicas of deploys included.
+        free_jobs: those of them with a price below `free_below`.
+        free_below: the price from which a job is not as good as free, in micro-credits.
+        job_bytes: the texts of jobs that are open, or were created within a day and paid nobody.
+        devices: devices whose token is not revoked.
     """
 
     sessions: int = 1_000
@@ -32,18 +34,19 @@ class Bounds:
 
 
 async def lock_user(tx: Transaction, user_id: str) -> None:
-    """Let those come one at a time who add to what a user has open.
+    """Serialise the transactions that add to what a user has open.
 
-    The lock is on an account, and not on the user, because whoever holds money locks accounts last.
+    The lock is on an account, not on the user: a hold locks accounts last, so the order of locks
+    stays the same everywhere.
     """
     await tx.lock("accounts", [ledger.available(user_id, Currency.CREDIT)])
 
 
 def require(amount: int, most: int, code: Code, *, field: str | None = None) -> None:
-    """Check that an amount, with what is being added to it, is within a bound.
+    """Check that an amount, including what is being added, is within a bound.
 
     Raises:
-        MarketError: the `code` for it; the message says what the bound is.
+        MarketError: `code`; the message names the bound.
     """
     if most and amount > most:
         raise MarketError(code, f"{code.meaning} The bound is {most}.", field=field)

@@ -12,9 +12,9 @@ Address = IPv4Address | IPv6Address
 
 SUBSCRIBER_BITS = 64
 
-# A site is given a /56 or a /48 (RFC 6177), which are 256 and 65,536 networks of one subscriber.
-# Each is bounded too, by so many times what one of them may have: more than a household or an
-# office needs, and far from what it could have otherwise.
+# A site is assigned a /56 or a /48 (RFC 6177), which are 256 and 65,536 networks of one subscriber.
+# Each is bounded, too, by so many times the bound of one: more than a household or an office needs,
+# and far less than 256 or 65,536 times.
 WIDER = ((56, 4), (48, 16))
 
 
@@ -27,7 +27,7 @@ def plain(address: Address) -> Address:
 
 @lru_cache(maxsize=4096)
 def counted_network(address: str) -> str:
-    """Return what everything that is bounded per address counts an address as.
+    """Return the network that an address is counted as, wherever something is bounded by client.
 
     One subscriber has a /64 at least, and with it as many IPv6 addresses as they like (RFC 6177),
     so these count as one. An address counts as it is `plain`, and a zone is left out (RFC 4007).
@@ -68,9 +68,9 @@ def enclosing(network: str) -> tuple[tuple[str, int], ...]:
 
 
 class NetworkCounts:
-    """How many of something networks have; `total` is what all have.
+    """Counts by network; `total` is the sum.
 
-    What a network has is counted for those around it, too.
+    A network also counts for the networks around it.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class NetworkCounts:
         return bool(self._counts)
 
     def add(self, network: str, amount: int = 1) -> None:
-        """Count more of a network, or fewer, below zero."""
+        """Add to the count of a network; below zero subtracts."""
         self.total += amount
         for name, _ in enclosing(network):
             count = self._counts.get(name, 0) + amount
@@ -95,13 +95,13 @@ class NetworkCounts:
 
 
 def crowded(network: str, most: int, *counts: NetworkCounts, more: int = 1) -> str:
-    """Return the network that may not have more: the given one, one around it, or "" for none.
+    """Return the network that is at its bound: `network`, one around it, or "" for none.
 
     Args:
-        network: who wants more.
-        most: how many one network may have; those around it have their share.
-        counts: what is added up.
-        more: how many are wanted.
+        network: the network that wants more.
+        most: the bound of one network; those around it have their share.
+        counts: what is added up for each network.
+        more: how many more it wants.
     """
     for name, share in enclosing(network):
         wanted = more

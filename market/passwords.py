@@ -1,4 +1,4 @@
-"""Passwords of people: argon2id, hashed in threads of their own so that the loop goes on."""
+"""Passwords: argon2id, hashed in threads of their own so that the loop goes on."""
 
 import asyncio
 import base64
@@ -15,12 +15,12 @@ from argon2.exceptions import InvalidHashError, VerificationError
 
 from market.slots import Bounds, Slots
 
-THREADS = 2
-# Of one network, the widest that is counted: whoever guesses leaves a thread to others.
+THREADS = 2  # one for a network that guesses, one for all others
+# Of one site, the widest network that is counted: one that guesses leaves a thread to others.
 THREADS_PER_NETWORK = 1
-NICENESS = 10  # hashing takes what the loop leaves of the processors, and not the other way round
+NICENESS = 10  # the loop goes before hashing where processors are short
 WAITING_MAX = 400
-WAITING_MAX_PER_CLIENT = 20  # a whole IPv6 /48 has 320: never the whole queue
+WAITING_MAX_PER_CLIENT = 20  # a whole IPv6 /48 has 16 times that, 320: never the whole queue
 # What argon2-cffi makes by default: 16 bytes of salt, 32 of hash.
 SALT_BYTES = 16
 HASH_BYTES = 32
@@ -65,7 +65,7 @@ class Passwords:
 
         Args:
             password: what is hashed.
-            client: the network that asks; each may have only a part of those who wait.
+            client: the caller's network, which may have only a part of the queue; "" for none.
 
         Raises:
             MarketError: `too_busy`.
@@ -73,7 +73,7 @@ class Passwords:
         return await self._in_thread(client, lambda: self._hasher.hash(password))
 
     async def verify(self, password: str, encoded: str | None, *, client: str = "") -> bool:
-        """Say whether a password belongs to a hash; None takes as long and answers no.
+        """Say whether a password belongs to a hash; for None, as slowly, False.
 
         Args:
             password: what is verified.
@@ -105,16 +105,16 @@ class Passwords:
 
 
 def _be_nice() -> None:
-    """Give the thread that calls a lower priority, where that is permitted."""
+    """Lower the priority of the calling thread, where that is permitted."""
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
 def _decoy(time_cost: int, memory_kib: int) -> str:
-    """Return what `verify` compares with when there is no user: it costs as much as a user's hash.
+    """Return what `verify` compares with when there is no user: it costs as much as a real hash.
 
-    No password was hashed for it: verifying works a hash out from the parameters and the salt, and
-    only then compares. So a start costs none, and no call is slower than another.
+    No password was hashed to make it, so that a start costs nothing: verifying computes a hash from
+    the parameters and the salt, and only then compares.
     """
     salt, hashed = (_unpadded(secrets.token_bytes(size)) for size in (SALT_BYTES, HASH_BYTES))
     return f"$argon2id$v=19$m={memory_kib},t={time_cost},p=1${salt}${hashed}"

@@ -1,4 +1,4 @@
-"""Counts events by key, and by the networks around it, over a sliding window in bounded memory."""
+"""Limits attempts by key, and by the networks around it, over a sliding window."""
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator
@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from market.errors import Code, MarketError
 from market.networks import enclosing
 
-KEYS_MAX = 100_000
+KEYS_MAX = 100_000  # then the key with the oldest event is dropped
 
 
 class Throttle:
     """Lets a key do something a limited number of times in any window of time.
 
-    A key that is a network counts for those around it, which may have their share of the limit.
+    A key that is a network counts for the networks around it, too, which have their share.
 
     Args:
         limit: how many times; 0 for no limit.
@@ -30,8 +30,8 @@ class Throttle:
     def take(self, key: str) -> None:
         """Count one event of a key that has not used its window up.
 
-        What may turn out to be none is counted first and taken back later: between a look and a
-        count, others would look too.
+        An event that may turn out to be none is counted first and taken back later: between a check
+        and a later count, others would pass the same check.
 
         Raises:
             MarketError: `too_many_attempts`, as `check`; nothing is counted then.
@@ -52,7 +52,7 @@ class Throttle:
     def attempt(self, key: str, failures: Collection[Code]) -> Iterator[None]:
         """Count what is done within as one event, unless it ends without one of these refusals.
 
-        Whoever gives up in between is counted: what they would have been told is not known.
+        A caller that leaves in between is counted: its outcome is not known.
 
         Raises:
             MarketError: `too_many_attempts`, as `check`; nothing is done then.
@@ -68,7 +68,7 @@ class Throttle:
             self.take_back(key)
 
     def check(self, key: str) -> None:
-        """Let a key that has not used its window up pass.
+        """Check that a key may do it once more.
 
         Raises:
             MarketError: `too_many_attempts`, with the seconds until it may try again.

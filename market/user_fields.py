@@ -1,4 +1,4 @@
-"""What people give of themselves: a user name, an e-mail address, a password; checked, compared."""
+"""The fields of a user: name, e-mail address and password; how they are checked and compared."""
 
 import unicodedata
 
@@ -9,8 +9,7 @@ EMAIL_MAX_CHARACTERS = 254
 PASSWORD_MIN_CHARACTERS = 8
 PASSWORD_MAX_CHARACTERS = 128
 
-# What an address needs quotes for (RFC 5322, section 3.2.3), and what a header would take for more
-# than one address.
+# Characters that an address must quote (RFC 5322, section 3.2.3), or that separate addresses.
 _SPECIALS = frozenset('<>()[],;:\\"')
 
 
@@ -49,11 +48,11 @@ def check_email(email: str) -> None:
         MarketError: `invalid_field`.
     """
     local, _, domain = email.rpartition("@")
-    plain = email.isprintable() and not any(
+    is_plain = email.isprintable() and not any(
         character.isspace() or character in _SPECIALS for character in email
     )
-    dotted = all((*local.split("."), *domain.split("."))) and "@" not in local
-    if not (plain and dotted and len(email) <= EMAIL_MAX_CHARACTERS):
+    has_parts = all((*local.split("."), *domain.split("."))) and "@" not in local
+    if not (is_plain and has_parts and len(email) <= EMAIL_MAX_CHARACTERS):
         raise MarketError(
             Code.INVALID_FIELD,
             "This is not an e-mail address like name@example.com.",

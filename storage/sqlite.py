@@ -46,11 +46,10 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from typing import Any, Self, TypeVar, cast
-
-import aiosqlite
+from typing import Any, Self, cast
 
 from storage import migrate
+from storage.aiosqlite_compat import Connection
 from storage.errors import (
     AlreadyClaimedError,
     CannotOpenError,
@@ -75,15 +74,13 @@ INDEX_HEADER_BYTES = 48
 # units that wait must not fill the memory while the disk hangs.
 PENDING_MAX_UNITS = 10_000
 
-_Execute = Callable[..., Coroutine[Any, Any, Any]]
-_Returned = TypeVar("_Returned")
 _Start = Callable[[Transaction], Coroutine[Any, Any, Any]]  # a unit with its arguments bound
 
 
 class SqliteStore:
     """A `Store` in one SQLite file, with write-ahead logging and durable commits."""
 
-    def __init__(self, path: Path, writer: "_Connection", readers: Sequence["_Connection"]) -> None:
+    def __init__(self, path: Path, writer: Connection, readers: Sequence[Connection]) -> None:
         self._path = path
         self._index: _SharedIndex | None = None
         self._writer = writer
@@ -103,11 +100,11 @@ class SqliteStore:
                 SQLite database.
         """
         path = Path(name)
-        connections: list[_Connection] = []
+        connections: list[Connection] = []
         try:
             _touch_private(path, create=create)
             for _ in range(1 + READERS):
-                connection = _Connection(partial(_connect, path), iter_chunk_size=64)
+                connection = Connection(partial(_connect, path), iter_chunk_size=64)
                 await connection
                 connections.append(connection)
                 await connection.call(_configure)
@@ -256,21 +253,6 @@ class _SharedIndex:
         """Unmap and close it; only once every connection is closed."""
         self._map.close()
         os.close(self._descriptor)
-
-
-class _Connection(aiosqlite.Connection):
-    """An aiosqlite connection that runs a whole function in its thread."""
-
-    async def call(self, function: Callable[[sqlite3.Connection], _Returned]) -> _Returned:
-        """Run `function(connection)` in the thread and return its result.
-
-        Raises:
-            UnavailableError: the connection is closed.
-        """
-        if self._connection is None or not self._running:
-            raise UnavailableError("the database is closed")
-        execute = cast(_Execute, self._execute)
-        return cast(_Returned, await execute(function, self._connection))
 
 
 class _Transaction:

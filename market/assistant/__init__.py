@@ -1,1 +1,1 @@
-"""The assistant: it chats, looks at photos of good deeds, and rewards them."""
+"""The assistant: it chats, judges photos of good deeds, and rewards them."""

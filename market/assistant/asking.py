@@ -1,4 +1,4 @@
-"""Asking a model: one deadline, one retry, a bound on calls at once, and a circuit breaker."""
+"""Calls of a model: one deadline, one retry, a bound on concurrent calls, a circuit breaker."""
 
 import asyncio
 import dataclasses
@@ -7,16 +7,16 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import TypeVar
 
-from market.assistant.model import REPLY_MAX_CHARACTERS, Model, ModelError, Question, Said
+from market.assistant.model import REPLY_MAX_CHARACTERS, Model, ModelError, ModelText, Question
 from market.slots import Bounds, Busy, Slots
 
 ATTEMPTS = 2
-PAUSE_SECONDS = 0.2
-FAILURES_MAX = 5
+PAUSE_SECONDS = 0.2  # before the retry, where the server names no time
+FAILURES_MAX = 5  # in a row open the circuit: fewer may be chance
 OPEN_SECONDS = 30.0
-WITHOUT_SCHEMA_SECONDS = 3600.0
+WITHOUT_SCHEMA_SECONDS = 3600.0  # then a server that was replaced or updated gets its schema again
 WAITING_MAX = 64
-WAITING_PER_CALLER_MAX = 16
+WAITING_PER_CALLER_MAX = 16  # a quarter: one caller leaves room for others
 CUT_OFF = " …"
 BUSY = {
     Busy.QUEUE_FULL: "too many calls wait for it",
@@ -29,7 +29,7 @@ _Read = TypeVar("_Read")
 
 
 class CircuitBreaker:
-    """Stops calls to a server that keeps failing, and lets one through now and then.
+    """Stops calls to a server that keeps failing, and lets one through every `OPEN_SECONDS`.
 
     Args:
         now: a steady clock, in seconds.
@@ -49,7 +49,7 @@ class CircuitBreaker:
         if self._failures < FAILURES_MAX:
             return
         if self._now() < self._open_until:
-            raise ModelError("it kept failing and is left alone for a while", is_final=True)
+            raise ModelError("circuit open: it kept failing", is_final=True)
         self._open_until = self._now() + OPEN_SECONDS
 
     def succeeded(self) -> None:
@@ -59,13 +59,14 @@ class CircuitBreaker:
         self._failures = 0
 
     def failed(self, error: ModelError) -> None:
-        """Note that a call failed; enough faults of the server in a row open the circuit.
+        """Note that a call failed; `FAILURES_MAX` faults of the server in a row open the circuit.
 
-        What a question may have caused does not count, or a caller could open it for all others.
+        A failure that the question may have caused does not count, or one caller could open it for
+        all others.
         """
         _logger.warning("the model failed: %s", error)
         if not error.is_fault:
-            self.succeeded()  # it answers, if not well
+            self.succeeded()  # the server does answer
             return
         self._failures += 1
         if self._failures == FAILURES_MAX:
@@ -75,7 +76,7 @@ class CircuitBreaker:
 
 
 def model_slots(concurrency: int, per_caller: int = 0) -> Slots:
-    """Return the slots for calls of one server; whoever asks it shares them.
+    """Return the slots for calls of one server, which all its models share.
 
     Args:
         concurrency: how many calls run at once.
@@ -98,11 +99,11 @@ def _busy(reason: Busy) -> ModelError:
 
 
 class Asking:
-    """Asks one model.
+    """Calls one model.
 
     Args:
         model: the model.
-        slots: shared with whoever else asks the same server.
+        slots: shared by all models of the same server.
         seconds: how long an answer may take in all, with waiting and the retry.
     """
 
@@ -119,9 +120,9 @@ class Asking:
         """Return what `read` makes of an answer, and the name of the model that gave it.
 
         Args:
-            question: what to ask.
-            read: makes sense of the text; raises `ModelError` where there is none.
-            caller: by whom the call is counted.
+            question: the question.
+            read: parses the answer; raises `ModelError` when it cannot.
+            caller: the user or the network that the call is counted by.
 
         Raises:
             ModelError: there is no answer, after a retry where that made sense.
@@ -134,8 +135,8 @@ class Asking:
         async with self._slots.slot(caller, deadline=deadline):
             for attempt in range(1, ATTEMPTS + 1):
                 try:
-                    said = await self._complete(question, deadline)
-                    answer = read(said.text)
+                    reply = await self._complete(question, deadline)
+                    answer = read(reply.text)
                 except ModelError as error:
                     self._breaker.failed(error)
                     question = await _again(question, error, attempt, deadline)
@@ -143,21 +144,21 @@ class Asking:
                     self._breaker.succeeded()
                     if has_schema and question.schema is None:
                         self._leave_schemas_out()
-                    return answer, said.model
+                    return answer, reply.model
         raise AssertionError("the last attempt returns or raises")
 
     def _leave_schemas_out(self) -> None:
-        """Remember that the server answers without a schema what it refused with one."""
-        words = "the model refuses a JSON schema; for %.0f seconds it is asked without"
-        _logger.info(words, WITHOUT_SCHEMA_SECONDS)
+        """Remember that the server refuses schemas, and answers without."""
+        text = "the model refuses a JSON schema; for %.0f seconds it is called without"
+        _logger.info(text, WITHOUT_SCHEMA_SECONDS)
         self._without_schema_until = _clock() + WITHOUT_SCHEMA_SECONDS
 
-    async def stream(self, question: Question, caller: str) -> AsyncGenerator[Said, None]:
-        """Yield an answer as it comes; one that breaks off, or never ends, ends with an ellipsis.
+    async def stream(self, question: Question, caller: str) -> AsyncGenerator[ModelText, None]:
+        """Yield an answer as it comes; one that breaks off, or does not end, ends with an ellipsis.
 
         Args:
-            question: what to ask.
-            caller: by whom the call is counted.
+            question: the question.
+            caller: the user or the network that the call is counted by.
 
         Raises:
             ModelError: nothing came, after a retry where that made sense.
@@ -166,7 +167,7 @@ class Asking:
         deadline = _clock() + self._seconds
         async with self._slots.slot(caller, deadline=deadline):
             for attempt in range(1, ATTEMPTS + 1):
-                last: Said | None = None
+                last: ModelText | None = None
                 try:
                     async with aclosing(self._pieces(question, deadline)) as pieces:
                         async for last in pieces:
@@ -177,18 +178,18 @@ class Asking:
                     if last is None:
                         question = await _again(question, error, attempt, deadline)
                         continue
-                    yield Said(CUT_OFF, last.model)
+                    yield ModelText(CUT_OFF, last.model)
                 return
 
-    async def _complete(self, question: Question, deadline: float) -> Said:
+    async def _complete(self, question: Question, deadline: float) -> ModelText:
         try:
             async with asyncio.timeout_at(deadline):
                 return await self._model.complete(question, deadline - _clock())
         except TimeoutError as error:
             raise ModelError("it took too long", is_final=True) from error
 
-    async def _pieces(self, question: Question, deadline: float) -> AsyncGenerator[Said, None]:
-        """Yield pieces; the time limit stands around each, never around a `yield`."""
+    async def _pieces(self, question: Question, deadline: float) -> AsyncGenerator[ModelText, None]:
+        """Yield pieces; the time limit is around each `anext`, never around a `yield`."""
         length = 0
         async with aclosing(self._model.stream(question, deadline - _clock())) as pieces:
             while True:
@@ -201,7 +202,7 @@ class Asking:
                     raise ModelError("it took too long", is_final=True) from error
                 room = REPLY_MAX_CHARACTERS - length
                 length += len(piece.text)
-                yield Said(piece.text[:room], piece.model)
+                yield ModelText(piece.text[:room], piece.model)
                 if length > REPLY_MAX_CHARACTERS:
                     raise ModelError("its answer does not end", is_final=True)
         if not length:
@@ -209,7 +210,7 @@ class Asking:
 
 
 async def _again(question: Question, error: ModelError, attempt: int, deadline: float) -> Question:
-    """Wait until it makes sense to ask again, and return what to ask; raise when it does not."""
+    """Wait before a retry, and return its question; raise the error when no retry makes sense."""
     pause = max(error.retry_after_seconds, PAUSE_SECONDS)
     if attempt == ATTEMPTS or error.is_final or _clock() + pause >= deadline:
         raise error

@@ -1,4 +1,9 @@
-"""The built-in responder: answers from help texts and the caller's own account, without a model."""
+"""The built-in responder: answers from help texts and the caller's own account, without a model.
+
+Why it is here: the endpoint must answer where no model is configured, or when it fails, and a
+demonstration needs none. It is frozen: a topic that it does not know is the model's business, and
+neither patterns nor languages are to be added.
+"""
 
 import re
 from dataclasses import dataclass
@@ -14,10 +19,10 @@ from market.referrals import Referrals
 from market.states import JobStatus, SessionStatus
 
 NAME = "builtin"
-LOOKED_AT_MAX = 1_000
-TOPICS_MAX = 3
+ROWS_MAX = 1_000  # read to count them: the default bound of one user
+TOPICS_MAX = 3  # per answer
 
-# What is special stands first: the words that name a topic name no other.
+# Special topics come first: the words of a topic are removed before the next one is looked for.
 _TOPICS = (
     (
         "passwordless",
@@ -66,7 +71,7 @@ _TOPIC_OF_MODE = {"goodness": "rewards", "training": "training"}
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What the help texts quote: the price per GB, in micro-USD, when a buyer names none."""
+    """The default price per GB, in micro-USD, for the help texts."""
 
     price_per_gb: int
 
@@ -75,11 +80,11 @@ class Responder:
     """Answers by topic.
 
     Args:
-        bandwidth: knows the caller's sessions.
-        jobs: knows the caller's jobs.
-        devices: knows the caller's devices.
-        referrals: knows the caller's code.
-        offer: what is quoted.
+        bandwidth: has the caller's sessions.
+        jobs: has the caller's jobs.
+        devices: has the caller's devices.
+        referrals: has the caller's code.
+        offer: the price to quote.
     """
 
     def __init__(
@@ -106,7 +111,7 @@ class Responder:
     async def answer(
         self, message: str, *, mode: str, language: Language, caller: Caller | None
     ) -> str:
-        """Answer a message; what it asks about the caller's account only when there is a caller."""
+        """Answer a message; with facts of the account only when there is a caller."""
         topics = _topics(message)
         if not topics and mode in _TOPIC_OF_MODE:
             topics = [_TOPIC_OF_MODE[mode]]
@@ -142,18 +147,18 @@ class Responder:
         )
 
     async def _sessions(self, language: Language, caller: Caller) -> str:
-        found = await self._bandwidth.page(
-            caller.profile.user_id, status=SessionStatus.ACTIVE, before="", limit=LOOKED_AT_MAX
+        sessions = await self._bandwidth.page(
+            caller.profile.user_id, status=SessionStatus.ACTIVE, before="", limit=ROWS_MAX
         )
-        left = sum(session.quota_bytes - session.bytes_used for session in found)
-        return phrase(language, "sessions", count=len(found), left=f"{left / GB:.3f}")
+        left = sum(session.quota_bytes - session.bytes_used for session in sessions)
+        return phrase(language, "sessions", count=len(sessions), left=f"{left / GB:.3f}")
 
     async def _own_jobs(self, language: Language, caller: Caller) -> str:
-        found = await self._jobs.page_of_user(
-            caller.profile.user_id, status=None, before="", limit=LOOKED_AT_MAX
+        jobs = await self._jobs.page_of_user(
+            caller.profile.user_id, status=None, before="", limit=ROWS_MAX
         )
         counts = {
-            status: sum(job.status == status for job in found)
+            status: sum(job.status == status for job in jobs)
             for status in (JobStatus.WAITING, JobStatus.RUNNING)
         }
         return phrase(
@@ -164,15 +169,15 @@ class Responder:
         )
 
     async def _own_devices(self, language: Language, caller: Caller) -> str:
-        found = [
+        devices = [
             device
             for device in await self._devices.page(
-                caller.profile.user_id, before="", limit=LOOKED_AT_MAX
+                caller.profile.user_id, before="", limit=ROWS_MAX
             )
             if device.revoked_at is None
         ]
-        online = sum(map(self._devices.is_online, found))
-        return phrase(language, "devices", count=len(found), online=online)
+        online = sum(map(self._devices.is_online, devices))
+        return phrase(language, "devices", count=len(devices), online=online)
 
     async def _referral(self, language: Language, caller: Caller) -> str:
         standing = await self._referrals.standing(caller.profile.user_id)
@@ -180,9 +185,9 @@ class Responder:
 
 
 def _topics(message: str) -> list[str]:
-    found = []
+    topics = []
     for topic, pattern in _PATTERNS:
         message, times = pattern.subn(" ", message)
         if times:
-            found.append(topic)
-    return found
+            topics.append(topic)
+    return topics

@@ -1,6 +1,6 @@
 """Chat: a message with its history answered by a model, or by the built-in responder.
 
-Chat pays nothing, in no mode: a deed that is only told costs nothing to make up.
+Chat never pays, in no mode: a deed that is only described costs nothing to invent.
 """
 
 import json
@@ -12,7 +12,7 @@ from market.accounts import Caller
 from market.assistant.asking import Asking
 from market.assistant.builtin import NAME, Responder
 from market.assistant.languages import Language
-from market.assistant.model import ModelError, Question, Said, Turn
+from market.assistant.model import ModelError, ModelText, Question, Turn
 
 HISTORY_MAX_TURNS = 200
 HISTORY_MAX_CHARACTERS = 32_000
@@ -39,9 +39,9 @@ _MODES = {
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What somebody says: `turns` came before, oldest first; the rest is context.
+    """A message; `turns` are the earlier ones, oldest first, and the rest is context.
 
-    `asker` is who its call to the model is counted by.
+    `asker` is the user or the network that its call to the model is counted by.
     """
 
     text: str
@@ -58,7 +58,7 @@ class Chat:
 
     Args:
         responder: answers without a model.
-        asking: asks the model; None when there is none.
+        asking: calls the model; None without one.
         model: its name on the server.
     """
 
@@ -67,12 +67,12 @@ class Chat:
         self._asking = asking
         self._model = model
 
-    async def answer(self, message: Message, caller: Caller | None) -> Said:
+    async def answer(self, message: Message, caller: Caller | None) -> ModelText:
         """Answer a message; when the model does not, the built-in responder does.
 
         Args:
-            message: what was said.
-            caller: who said it, None for somebody unknown.
+            message: the message.
+            caller: its sender, None without a login.
         """
         if self._asking is not None:
             try:
@@ -80,10 +80,12 @@ class Chat:
                 text, model = await self._asking.ask(question, _text, message.asker)
             except ModelError:
                 return await self._built_in(message, caller)
-            return Said(text, model)
+            return ModelText(text, model)
         return await self._built_in(message, caller)
 
-    async def stream(self, message: Message, caller: Caller | None) -> AsyncGenerator[Said, None]:
+    async def stream(
+        self, message: Message, caller: Caller | None
+    ) -> AsyncGenerator[ModelText, None]:
         """Answer a message piece by piece; the pieces together are the answer."""
         if self._asking is not None:
             try:
@@ -96,19 +98,19 @@ class Chat:
             return
         yield await self._built_in(message, caller)
 
-    async def _built_in(self, message: Message, caller: Caller | None) -> Said:
+    async def _built_in(self, message: Message, caller: Caller | None) -> ModelText:
         text = await self._responder.answer(
             message.text, mode=message.mode, language=message.language, caller=caller
         )
-        return Said(text, NAME)
+        return ModelText(text, NAME)
 
 
 def context(**facts: str) -> str:
-    """Return what a caller says about their surroundings, as data that cannot pass for more."""
-    given = {name: fact for name, fact in facts.items() if fact}
-    if not given:
+    """Return what a caller says about their surroundings, as data that cannot look like more."""
+    present = {name: fact for name, fact in facts.items() if fact}
+    if not present:
         return ""
-    return f"CONTEXT {json.dumps(given, ensure_ascii=False)}\n\n"
+    return f"CONTEXT {json.dumps(present, ensure_ascii=False)}\n\n"
 
 
 def _question(message: Message, model: str) -> Question:
@@ -123,23 +125,23 @@ def _question(message: Message, model: str) -> Question:
 
 
 def _latest(turns: Sequence[Turn]) -> list[Turn]:
-    """Return as many of the last turns as a model is bothered with, of each as much as fits.
+    """Return the last turns, bounded in number and length; a turn that is too long is cut.
 
-    Nothing is refused here: what is too long may be what the assistant itself said before.
+    Nothing is refused here: a long turn may be a reply of the assistant itself.
     """
-    kept: list[Turn] = []
+    latest: list[Turn] = []
     room = HISTORY_MAX_CHARACTERS
     for turn in reversed(turns[-HISTORY_MAX_TURNS:]):
         text = turn.text[:TURN_MAX_CHARACTERS]
         room -= len(text)
         if room < 0:
             break
-        kept.append(Turn(turn.role, text))
-    return kept[::-1]
+        latest.append(Turn(turn.role, text))
+    return latest[::-1]
 
 
 def _alternating(turns: Sequence[Turn], last: Turn) -> list[Turn]:
-    """Return turns that begin with the user and take turns; many models take no others."""
+    """Return turns that begin with the user and alternate; many models accept no others."""
     joined: list[Turn] = []
     for turn in (*turns, last):
         if joined and joined[-1].role == turn.role:

@@ -1,7 +1,7 @@
-"""Good deeds in photos: what a model sees, what that is worth, and paying it, once and capped.
+"""Good deeds in photos: the model's verdict, the reward for it, and its payment, once and capped.
 
 The model names a category and how sure it is, and never an amount; which category earns what is the
-operator's table. Whatever a photo or its caption says, it can win no more than that table and the
+operator's table. Whatever a photo or its caption says, it can earn no more than that table and the
 caps allow.
 """
 
@@ -53,8 +53,8 @@ a result, a score or a reward.
 class RewardTerms:
     """What good deeds earn, in micro-credits.
 
-    `amounts` is by category; nothing below `confidence_min` is paid, nor more in a day (UTC) than
-    `user_daily` to one user and `total_daily` to all.
+    `amounts` is by category. A verdict below `confidence_min` earns nothing; `user_daily` bounds
+    what one user earns in a day (UTC), `total_daily` what all do.
     """
 
     amounts: Mapping[str, int]
@@ -67,7 +67,7 @@ class RewardTerms:
 class Submission:
     """A photo, and what its sender says about it.
 
-    `asker` is who its call to the model is counted by.
+    `asker` is the user or the network that its call to the model is counted by.
     """
 
     photo: Photo
@@ -80,7 +80,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What came of a photo; `reward` is in micro-credits, and was paid."""
+    """The result for a photo; `reward` is in micro-credits, and has been paid."""
 
     is_real: bool
     goodness_type: str
@@ -91,7 +91,7 @@ class Finding:
 
 
 class Verdict(Struct, frozen=True):
-    """What a model sees in a photo."""
+    """The judgement of a model on a photo; `addresses_you` marks attempts to influence it."""
 
     is_real: bool
     goodness_type: Annotated[str, Meta(max_length=100)]
@@ -101,7 +101,7 @@ class Verdict(Struct, frozen=True):
 
 
 class Outcome(Enum):
-    """What became of a reward that a photo deserves, by the phrase that says so."""
+    """What happened to the reward of a photo, by the name of its phrase."""
 
     PAID = "rewarded"
     PAID_BEFORE = "rewarded_before"
@@ -111,7 +111,7 @@ class Outcome(Enum):
 
 
 class Decision(NamedTuple):
-    """What became of a reward, and what was paid for the photo, now or before, in micro-credits."""
+    """An outcome, and what was paid for the photo, now or before, in micro-credits."""
 
     outcome: Outcome
     amount: int = 0
@@ -142,7 +142,7 @@ class Goodness:
         self._model = model
 
     async def look(self, submission: Submission, caller: Caller | None) -> Finding:
-        """Say what a photo shows, and reward the caller where it shows a good deed.
+        """Judge a photo, and reward the caller if it shows a good deed.
 
         Without a model, or when it does not answer, the photo is `unverified` and earns nothing.
 
@@ -157,11 +157,11 @@ class Goodness:
         except ModelError:
             return _unverified(submission, "model_failed")
         is_real = verdict.is_real and not submission.photo.is_declared_generated
-        decision, words = None, self._objection(submission, verdict, caller)
-        if words is None and caller is not None:
+        decision, message = None, self._objection(submission, verdict, caller)
+        if message is None and caller is not None:
             amount = self._terms.amounts[verdict.goodness_type]
             decision = await self._reward(submission.photo, verdict, model, caller, amount)
-            words = decision.outcome.value
+            message = decision.outcome.value
         paid = decision.amount if decision is not None else 0
         is_new = decision is not None and decision.outcome is Outcome.PAID
         return Finding(
@@ -169,12 +169,12 @@ class Goodness:
             goodness_type=verdict.goodness_type,
             description=verdict.description[:DESCRIPTION_MAX_CHARACTERS],
             reward=paid if is_new else 0,
-            message=phrase(submission.language, words or "no_deed", credits=paid // MICRO),
+            message=phrase(submission.language, message or "no_deed", credits=paid // MICRO),
             model=model,
         )
 
     def _read(self, text: str) -> Verdict:
-        """Return the verdict in an answer; servers that ignore schemas wrap it in other words."""
+        """Return the verdict in an answer; servers that ignore schemas wrap it in other text."""
         try:
             verdict = msgspec.json.decode(text[text.find("{") : text.rfind("}") + 1], type=Verdict)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -188,7 +188,7 @@ class Goodness:
     def _objection(
         self, submission: Submission, verdict: Verdict, caller: Caller | None
     ) -> str | None:
-        """Return the phrase that says why nothing is paid, None when something is."""
+        """Return the name of the phrase for why nothing is paid; None when a reward is due."""
         reasons = (
             (submission.photo.is_declared_generated, "generated"),
             (not verdict.is_real, "not_real"),
@@ -198,7 +198,7 @@ class Goodness:
             (verdict.confidence < self._terms.confidence_min, "unsure"),
             (caller is None, "anonymous"),
         )
-        return next((words for holds, words in reasons if holds), None)
+        return next((name for holds, name in reasons if holds), None)
 
     async def _reward(
         self, photo: Photo, verdict: Verdict, model: str, caller: Caller, amount: int
@@ -215,10 +215,10 @@ class Goodness:
             file_hash=photo.file_hash,
             created_at=now,
         )
-        # Most of what is refused is refused here, and keeps nobody from writing.
-        refused = await self._store.read(refusal, reward, photo.likeness, self._terms)
-        if refused is not None:
-            return refused
+        # Most refusals are found by this read, without a turn of the store's single writer.
+        decision = await self._store.read(refusal, reward, photo.likeness, self._terms)
+        if decision is not None:
+            return decision
         return await self._store.write(
             pay, reward, photo.likeness, self._terms, transfer_id=self._identifiers.new()
         )
@@ -227,7 +227,7 @@ class Goodness:
 async def refusal(
     tx: Transaction, reward: RewardRow, likeness: Likeness, terms: RewardTerms
 ) -> Decision | None:
-    """Say why a reward is not paid: the photo is known, or a cap is met; None when it is."""
+    """Return why a reward is not paid: a known photo, or a cap; None when it can be paid."""
     before = await _reward_before(tx, reward.file_hash, likeness)
     if before is not None:
         is_own = before.user_id == reward.user_id
@@ -248,20 +248,21 @@ async def pay(
     *,
     transfer_id: str,
 ) -> Decision:
-    """Pay a reward and keep the photo's prints; nothing when the photo is known or a cap is met.
+    """Pay a reward and store the photo's prints, unless the photo is known or a cap is reached.
 
-    A reward is paid whole or not at all, so that a photo that meets a cap can come again.
+    A reward is paid whole or not at all, so that a photo that was over a cap can be sent again.
     """
-    # One at a time: of two like photos at once, or two rewards up to a cap, one must see the other.
+    # One payment at a time: of two similar photos, or two rewards below one cap, one must see the
+    # other.
     source = ledger.rewards(Currency.CREDIT)
     await tx.lock("accounts", [source])
-    refused = await refusal(tx, reward, likeness, terms)
-    if refused is not None:
-        return refused
+    decision = await refusal(tx, reward, likeness, terms)
+    if decision is not None:
+        return decision
     await queries.insert_reward(tx, reward)
-    for number, kept in enumerate(likeness.kept):
-        row = PrintRow(kept.bits, kept.detail)
-        await queries.insert_print(tx, reward.id, number, row, bands(kept.bits))
+    for number, each in enumerate(likeness.prints):
+        row = PrintRow(each.bits, each.detail)
+        await queries.insert_print(tx, reward.id, number, row, bands(each.bits))
     movement = Movement(source, ledger.available(reward.user_id, Currency.CREDIT), reward.amount)
     key = f"goodness:{reward.id}"
     transfer = Transfer(
@@ -282,17 +283,17 @@ async def _reward_before(tx: Transaction, file_hash: str, likeness: Likeness) ->
     same = await queries.reward_of_file(tx, file_hash)
     if same is not None:
         return same
-    for band, seekers in enumerate(likeness.seekers()):
-        values = sorted(seekers)
+    for band, lookups in enumerate(likeness.lookups()):
+        values = sorted(lookups)
         for start in range(0, len(values), PROBES):
             for row in await queries.prints_near(tx, band, values[start : start + PROBES]):
-                kept, cut = Print(*row), bands(row.bits)
-                if any(compared.is_like(kept) for compared in seekers[cut[band]]):
-                    return await queries.reward_of_print(tx, row, cut[0])
+                stored, row_bands = Print(*row), bands(row.bits)
+                if any(probe.is_like(stored) for probe in lookups[row_bands[band]]):
+                    return await queries.reward_of_print(tx, row, row_bands[0])
     return None
 
 
-def _unverified(submission: Submission, words: str) -> Finding:
+def _unverified(submission: Submission, reason: str) -> Finding:
     photo, language = submission.photo, submission.language
     description = phrase(
         language, "photo", format=photo.format, width=photo.width, height=photo.height
@@ -302,7 +303,7 @@ def _unverified(submission: Submission, words: str) -> Finding:
         goodness_type=UNVERIFIED,
         description=description,
         reward=0,
-        message=phrase(language, words),
+        message=phrase(language, reason),
         model=builtin.NAME,
     )
 
@@ -320,7 +321,7 @@ def _question(submission: Submission, model: str, categories: list[str]) -> Ques
         model=model,
         instructions=instructions,
         turns=(Turn("user", f"{about}Look at this photo."),),
-        photo=submission.photo.shown,
+        photo=submission.photo.preview,
         schema=Schema("verdict", _schema(categories)),
     )
 

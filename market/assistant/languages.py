@@ -1,10 +1,11 @@
-"""Which language to answer in: what the caller says, else what the message looks like."""
+"""Which language to answer in: the one that the caller chose, else the one of the message."""
 
 import re
-from typing import Literal, cast, get_args
+from collections.abc import Mapping
+from typing import Literal, get_args
 
 Language = Literal["tr", "en", "ru", "ko"]
-LANGUAGES: tuple[Language, ...] = get_args(Language)
+LANGUAGES: Mapping[str, Language] = {each: each for each in get_args(Language)}
 
 _HANGUL = re.compile("[\u1100-\u11ff\u3130-\u318f\uac00-\ud7af]")
 _CYRILLIC = re.compile("[\u0400-\u04ff]")
@@ -28,15 +29,15 @@ _ENGLISH_WORDS = frozenset(
 )
 
 
-def language_of(asked: Language | None, message: str, accept_language: str) -> Language:
+def language_of(chosen: Language | None, message: str, accept_language: str) -> Language:
     """Return the language to answer in.
 
     Args:
-        asked: the one that the caller names; it wins.
-        message: what the caller wrote, "" for nothing; its letters and commonest words tell.
+        chosen: the caller's choice; it wins.
+        message: what the caller wrote, "" for nothing; its script and commonest words decide.
         accept_language: the header of that name (RFC 9110, section 12.5.4), "" for none.
     """
-    return asked or _written(message) or _preferred(accept_language) or "en"
+    return chosen or _written(message) or _preferred(accept_language) or "en"
 
 
 def _written(message: str) -> Language | None:
@@ -57,10 +58,11 @@ def _preferred(accept_language: str) -> Language | None:
     best: Language | None = None
     best_weight = 0.0
     for choice in accept_language[:500].split(","):
-        found = _PREFERENCE.fullmatch(choice)
-        if found is None or found[1].lower() not in LANGUAGES:
+        match = _PREFERENCE.fullmatch(choice)
+        language = LANGUAGES.get(match[1].lower()) if match is not None else None
+        if match is None or language is None:
             continue
-        weight = float(found[2] or 1)
+        weight = float(match[2] or 1)
         if weight > best_weight:
-            best, best_weight = cast(Language, found[1].lower()), weight
+            best, best_weight = language, weight
     return best

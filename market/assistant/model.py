@@ -1,4 +1,4 @@
-"""What the assistant wants of a language model, whoever runs it."""
+"""The interface of a language model, as the assistant needs it."""
 
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ REPLY_MAX_CHARACTERS = 16_000
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Something that was said."""
+    """One message of a conversation."""
 
     role: Literal["user", "assistant"]
     text: str
@@ -25,11 +25,11 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a model is asked.
+    """A question to a model.
 
-    `instructions` are the service's own words; everything that a caller sent is in `turns`, the
-    last of which is the caller's, and in `photo`, a JPEG that belongs to it. With a `schema` the
-    answer is to be JSON of that kind; some servers ignore it.
+    `instructions` are the service's own; everything that a caller sent is in `turns`, the last of
+    which is the caller's, and in `photo`, a JPEG that belongs to it. With a `schema` the answer
+    must be JSON of that schema; some servers ignore it.
     """
 
     model: str
@@ -40,22 +40,22 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What a model said, all or the next piece of it, and the model's name for itself."""
+class ModelText:
+    """An answer of a model, or the next piece of one, and the model's name for itself."""
 
     text: str
     model: str
 
 
 class ModelError(Exception):
-    """A model did not answer, or answered nonsense; the message says how, without any secret.
+    """A model did not answer, or not sensibly; the message says how, without any secret.
 
     Args:
         reason: what happened, for the operator.
-        is_final: whether asking again is of no use.
-        retry_after_seconds: how long the server wants to be left alone.
+        is_final: whether a retry is pointless.
+        retry_after_seconds: how long the server wants no retry.
         without_schema: whether the server may be one that refuses schemas.
-        is_fault: whether it is the server's fault, and not what the question may have caused.
+        is_fault: whether it is the server's fault; False if the question may have caused it.
     """
 
     def __init__(
@@ -77,14 +77,14 @@ class ModelError(Exception):
 class Model(Protocol):
     """Answers questions; each call is one attempt, and ends within its time."""
 
-    async def complete(self, question: Question, seconds: float) -> Said:
+    async def complete(self, question: Question, seconds: float) -> ModelText:
         """Return the whole answer.
 
         Raises:
             ModelError: there is none.
         """
 
-    def stream(self, question: Question, seconds: float) -> AsyncGenerator[Said, None]:
+    def stream(self, question: Question, seconds: float) -> AsyncGenerator[ModelText, None]:
         """Yield the answer piece by piece.
 
         Raises:

@@ -1,6 +1,6 @@
-"""What the service itself says, in every language it speaks; the built-in responder's words too.
+"""The texts of the service itself, in each of its languages; also those of the responder.
 
-Words in braces are filled in: `PHRASES["en"]["devices"].format(count=2, online=1)`.
+Names in braces are filled in: `PHRASES["en"]["devices"].format(count=2, online=1)`.
 """
 
 from collections.abc import Mapping

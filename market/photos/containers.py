@@ -1,8 +1,10 @@
-"""JPEG and PNG files as their bytes say they are, before anything is decoded.
+"""The structure of JPEG and PNG files, read before anything is decoded.
 
-Segments and chunks are walked to the very end of the picture (ITU-T T.81, annex B; PNG, section 5),
-so that a picture too large to decode, one that is cut off, and a file that goes on behind its
-picture (`trailers.py`) are refused for what they are.
+Why it is here, and not left to the decoder: a decoder stops at the end of the picture and accepts
+what follows, and it parses all metadata. Segments and chunks are walked to the very end (ITU-T
+T.81, annex B; PNG, section 5), so that a picture that is too large, one that is cut off, and a file
+with more behind its picture (`trailers.py`) are each refused by their own code, and the decoder is
+handed the pixels alone.
 """
 
 import re
@@ -16,11 +18,11 @@ from market.photos.trailers import is_harmless
 
 JPEG_START = b"\xff\xd8\xff"
 PNG_START = b"\x89PNG\r\n\x1a\n"
-PIECES_MAX = 20_000
-SCANS_MAX = 64
-SCAN_PIECE_BYTES = 512 * 1024
+PIECES_MAX = 20_000  # segments or chunks; 10 MB in PNG chunks of 8 KiB are some 1,200
+SCANS_MAX = 64  # progressive encoders write about ten
+SCAN_PIECE_BYTES = 512 * 1024  # searched at once, with the interpreter's lock held
 METADATA_MAX_BYTES = 1024 * 1024
-TEXT_MAX_BYTES = 256 * 1024
+TEXT_MAX_BYTES = 256 * 1024  # of one text, unpacked
 EXIF_START = b"Exif\0\0"
 EXIF_ENTRIES_MAX = 200
 ORIENTATION = 0x0112
@@ -41,12 +43,11 @@ _AFTER_SCAN = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A picture's file: its format, its size in pixels, and what it says about the picture.
+    """A picture's file: its format, its size in pixels, and its metadata.
 
-    `pixels` is the file with nothing in it but what decoding takes, and `orientation` how the
-    picture is to be turned (EXIF's 1 to 8). `metadata` is every description in one piece, unpacked,
-    within a bound; `keys` are the names of a PNG's texts; with `has_manifest` there is a C2PA
-    manifest in it.
+    `pixels` is the file reduced to what decoding needs, `orientation` how the picture is to be
+    turned (EXIF's 1 to 8). `metadata` is all descriptions joined, unpacked, within a bound; `keys`
+    are the names of a PNG's texts; `has_manifest` says that there is a C2PA manifest.
     """
 
     format: Literal["JPEG", "PNG"]
@@ -60,7 +61,7 @@ class Container:
 
 
 def inspect(data: bytes) -> Container:
-    """Return what a file is.
+    """Return the structure of a file.
 
     Raises:
         MarketError: `photo_not_jpeg_or_png`, `photo_broken`, `photo_truncated`, `photo_animated`,
@@ -79,12 +80,12 @@ def refused(code: Code, message: str | None = None) -> MarketError:
 
 
 class _Jpeg:
-    """What the segments of a JPEG file say."""
+    """The segments of a JPEG file."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self.sizes: list[tuple[int, int]] = []
-        self.kept: list[bytes] = []
+        self.pixels: list[bytes] = []
         self.orientation = 1
         self.metadata = bytearray()
         self.manifest = bytearray()
@@ -111,7 +112,7 @@ class _Jpeg:
                 continue
             start, at = at - 2, self._segment(marker, at)
             if marker not in _DESCRIPTIONS:
-                self.kept.append(data[start:at])
+                self.pixels.append(data[start:at])
         raise refused(Code.PHOTO_BROKEN)
 
     def _segment(self, marker: int, at: int) -> int:
@@ -151,43 +152,43 @@ class _Jpeg:
 
 
 def _end_of_scan(data: bytes, at: int) -> int:
-    """Return where the next marker is; in pieces, between which other threads get their turn."""
+    """Return where the next marker is; searched in pieces, so that other threads run in between."""
     while at < len(data):
-        found = _AFTER_SCAN.search(data, at, at + SCAN_PIECE_BYTES + 1)
-        if found is not None:
-            return found.start()
+        marker = _AFTER_SCAN.search(data, at, at + SCAN_PIECE_BYTES + 1)
+        if marker is not None:
+            return marker.start()
         at += SCAN_PIECE_BYTES
     raise refused(Code.PHOTO_TRUNCATED)
 
 
 def _jpeg(data: bytes) -> Container:
-    found = _Jpeg(data)
-    end = found.walk(0)
-    if not found.sizes:
+    jpeg = _Jpeg(data)
+    end = jpeg.walk(0)
+    if not jpeg.sizes:
         raise refused(Code.PHOTO_BROKEN)
-    announces = found.has_further_pictures or GAIN_MAPS in found.metadata
+    announces = jpeg.has_further_pictures or GAIN_MAPS in jpeg.metadata
     if not is_harmless(data, end, lambda at: _further_picture(data, at) if announces else None):
         raise refused(Code.PHOTO_TRAILING_DATA)
-    width, height = max(found.sizes, key=lambda size: size[0] * size[1])
+    width, height = max(jpeg.sizes, key=lambda size: size[0] * size[1])
     return _checked(
         Container(
             format="JPEG",
             width=width,
             height=height,
-            pixels=b"".join((data[:2], *found.kept, data[end - 2 : end])),
-            orientation=found.orientation,
-            metadata=bytes(found.metadata) + bytes(found.manifest[:METADATA_MAX_BYTES]),
+            pixels=b"".join((data[:2], *jpeg.pixels, data[end - 2 : end])),
+            orientation=jpeg.orientation,
+            metadata=bytes(jpeg.metadata) + bytes(jpeg.manifest[:METADATA_MAX_BYTES]),
             keys=frozenset(),
-            has_manifest=b"c2pa" in found.manifest,
+            has_manifest=b"c2pa" in jpeg.manifest,
         )
     )
 
 
 def _further_picture(data: bytes, at: int) -> int | None:
-    """Return where a JPEG of its own ends that begins here, None for none.
+    """Return the end of a further JPEG that begins here, None for none.
 
-    Cameras append a preview or a gain map so, and say so in the first one (CIPA DC-007, and the
-    Container of Ultra HDR).
+    Cameras append a preview or a gain map, and announce it in the first picture (CIPA DC-007, and
+    the Container of Ultra HDR).
     """
     if not data.startswith(JPEG_START, at):
         return None
@@ -204,12 +205,12 @@ def _jumbf(payload: bytes) -> bytes:
 
 
 class _Png:
-    """What the chunks of a PNG file say."""
+    """The chunks of a PNG file."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self.head = b""
-        self.kept: list[bytes] = []
+        self.pixels: list[bytes] = []
         self.orientation = 1
         self.metadata = bytearray()
         self.keys: set[str] = set()
@@ -230,7 +231,7 @@ class _Png:
             if kind in _READ_CHUNKS:
                 self._read(kind, data[at + 8 : at + 8 + length])
             if kind in _PIXEL_CHUNKS:
-                self.kept.append(data[at : at + 12 + length])
+                self.pixels.append(data[at : at + 12 + length])
             at += 12 + length
             if kind == b"IEND":
                 return at
@@ -256,11 +257,11 @@ class _Png:
 
 
 def _png(data: bytes) -> Container:
-    found = _Png(data)
-    end = found.walk()
+    png = _Png(data)
+    end = png.walk()
     if data[end:].strip(b"\0"):
         raise refused(Code.PHOTO_TRAILING_DATA)
-    width, height, depth = struct.unpack(">IIB", found.head[:9])
+    width, height, depth = struct.unpack(">IIB", png.head[:9])
     if depth == 16:
         raise refused(Code.PHOTO_BIT_DEPTH)
     return _checked(
@@ -268,17 +269,17 @@ def _png(data: bytes) -> Container:
             format="PNG",
             width=width,
             height=height,
-            pixels=b"".join((PNG_START, *found.kept)),
-            orientation=found.orientation,
-            metadata=bytes(found.metadata),
-            keys=frozenset(found.keys),
-            has_manifest=found.has_manifest,
+            pixels=b"".join((PNG_START, *png.pixels)),
+            orientation=png.orientation,
+            metadata=bytes(png.metadata),
+            keys=frozenset(png.keys),
+            has_manifest=png.has_manifest,
         )
     )
 
 
 def _orientation(exif: bytes) -> int:
-    """Return how EXIF says the picture is to be turned, 1 where it says nothing (TIFF 6.0)."""
+    """Return the orientation in EXIF, 1 where there is none (TIFF 6.0)."""
     order: Literal["little", "big"] = "little" if exif.startswith(b"II") else "big"
 
     def number(at: int, size: int) -> int:
@@ -294,10 +295,10 @@ def _orientation(exif: bytes) -> int:
 
 
 def _text(kind: bytes, payload: bytes, room: int) -> tuple[str, bytes]:
-    """Return the name of a text, in lower case, and so much of the text (PNG, section 11.3.3)."""
+    """Return the key of a text, in lower case, and at most `room` bytes of it (PNG, 11.3.3)."""
     key, _, rest = payload.partition(b"\0")
     is_packed = kind == b"zTXt"
-    if kind == b"iTXt":  # whether it is packed and how, its language, the key in that language
+    if kind == b"iTXt":  # flag and method of compression, language, key in that language
         is_packed = rest[:1] == b"\x01"
         rest = rest[2:].partition(b"\0")[2].partition(b"\0")[2]
     elif is_packed:
@@ -312,7 +313,7 @@ def _text(kind: bytes, payload: bytes, room: int) -> tuple[str, bytes]:
     return key.decode("latin-1").lower(), rest[:room]
 
 
-def _checked(found: Container) -> Container:
-    if found.width == 0 or found.height == 0:
+def _checked(container: Container) -> Container:
+    if container.width == 0 or container.height == 0:
         raise refused(Code.PHOTO_BROKEN)
-    return found
+    return container

@@ -1,4 +1,4 @@
-"""Photos: decoded for real, within bounds, in threads of their own so that the loop goes on."""
+"""Photos: decoded completely, within bounds, in threads of their own so that the loop goes on."""
 
 import asyncio
 import hashlib
@@ -14,10 +14,10 @@ from market.photos.likeness import Likeness, likeness
 from market.photos.origin import is_declared_generated
 from market.slots import Bounds, Slots
 
-THREADS = 2
-WAITING_MAX = 32
-SHOWN_MAX_SIDE = 1536
-SHOWN_QUALITY = 85
+THREADS = 2  # decoding is all processor time, which the proxy needs, too
+WAITING_MAX = 32  # with those being decoded: 32 of the largest files are 320 MB
+PREVIEW_MAX_SIDE = 1536
+PREVIEW_QUALITY = 85
 
 # EXIF 2.32, section 4.6.4, tag 274.
 TURN_OF_ORIENTATION = {
@@ -41,17 +41,17 @@ class PhotoLimits:
 
 @dataclass(frozen=True, slots=True)
 class Photo:
-    """A photo that was decoded: its size in pixels, and what is known of it.
+    """A decoded photo; its size is in pixels.
 
-    `shown` is it as a JPEG without metadata, made smaller where it was large; nothing else of it
-    leaves this machine. `file_hash` names the file, as it was sent.
+    `preview` is a JPEG of it without metadata, scaled down if it was large; nothing else of it
+    leaves this machine. `file_hash` is the SHA-256 of the file as it was sent.
     """
 
     format: str
     width: int
     height: int
     is_declared_generated: bool
-    shown: bytes
+    preview: bytes
     likeness: Likeness
     file_hash: str
 
@@ -92,17 +92,17 @@ class Photos:
 
 
 def _photo(data: bytes, max_pixels: int) -> Photo:
-    found = inspect(data)
-    _check_pixels(found.width, found.height, max_pixels)
-    picture = _decoded(found, max_pixels)
-    shown = BytesIO()
-    picture.save(shown, "JPEG", quality=SHOWN_QUALITY)
+    container = inspect(data)
+    _check_pixels(container.width, container.height, max_pixels)
+    picture = _decoded(container, max_pixels)
+    preview = BytesIO()
+    picture.save(preview, "JPEG", quality=PREVIEW_QUALITY)
     return Photo(
-        format=found.format,
-        width=found.width,
-        height=found.height,
-        is_declared_generated=is_declared_generated(found),
-        shown=shown.getvalue(),
+        format=container.format,
+        width=container.width,
+        height=container.height,
+        is_declared_generated=is_declared_generated(container),
+        preview=preview.getvalue(),
         likeness=likeness(picture.convert("L")),
         file_hash=hashlib.sha256(data).hexdigest(),
     )
@@ -116,20 +116,20 @@ def _check_pixels(width: int, height: int, most: int) -> None:
         raise refused(Code.PHOTO_TOO_MANY_PIXELS, message)
 
 
-def _decoded(found: Container, max_pixels: int) -> Image.Image:
-    """Return a picture the right way up, and on white where it is transparent."""
+def _decoded(container: Container, max_pixels: int) -> Image.Image:
+    """Return the picture upright, and on white where it is transparent."""
     try:
-        with Image.open(BytesIO(found.pixels), formats=(found.format,)) as opened:
+        with Image.open(BytesIO(container.pixels), formats=(container.format,)) as opened:
             _check_pixels(opened.width, opened.height, max_pixels)
-            opened.draft(None, (SHOWN_MAX_SIDE, SHOWN_MAX_SIDE))
+            opened.draft(None, (PREVIEW_MAX_SIDE, PREVIEW_MAX_SIDE))
             picture = opened.convert("RGBA" if opened.has_transparency_data else "RGB")
-            picture.thumbnail((SHOWN_MAX_SIDE, SHOWN_MAX_SIDE))
+            picture.thumbnail((PREVIEW_MAX_SIDE, PREVIEW_MAX_SIDE))
     except (MarketError, MemoryError):
         raise
     except Exception as error:
-        # Hostile bytes make a decoder raise anything.
+        # A decoder may raise anything at hostile bytes.
         raise refused(Code.PHOTO_BROKEN) from error
     clean = Image.new("RGB", picture.size, "white")
     clean.paste(picture, mask=picture if picture.mode == "RGBA" else None)
-    turn = TURN_OF_ORIENTATION.get(found.orientation)
+    turn = TURN_OF_ORIENTATION.get(container.orientation)
     return clean if turn is None else clean.transpose(turn)

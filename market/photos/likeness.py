@@ -1,15 +1,19 @@
 """Likeness of photos: a perceptual hash that survives resizing, recompression, crops and frames.
 
+Why it is here: a reward is money, and the cheapest fraud is to send one photo again, resized or
+cropped. The usual hashes (average, difference, pHash) change with a crop or a mirror image, and to
+search them by distance is something that the store cannot do. This one is made for both.
+
 A print is the signs of the lowest frequencies of a discrete cosine transform, 63 and then 54 of
 its detail, after the picture was turned and mirrored into one canonical position. A rewarded photo
-is kept as the prints of itself and of some crops; a new one is compared as itself and some crops,
-so that a crop of either is close to one of the other's. A frame of one colour is cut off before; as
-a plain sky may look like one side of it, the picture is kept and compared with and without that.
-Frequencies that are weak in the new photo count for little: theirs are the signs that change.
+is stored as the prints of itself and of some crops; a new one is compared as itself and some crops
+(its probes), so that a crop of either is close to one of the other's. A frame of one colour is cut
+off first; as a plain sky may look like one side of a frame, the picture is stored and compared both
+with and without that part. Frequencies that are weak in the new photo count for little, since
+theirs are the signs that change.
 
-To find prints like one among many, the first 63 bits are cut into four bands, and each band is
-looked up exactly, and with each of its weakest bits the other way round. What that brings is
-compared whole.
+To find similar prints among many, the first 63 bits are cut into four bands. Each band is looked up
+exactly, and with each of its weakest bits flipped. The rows that match are then compared whole.
 """
 
 import math
@@ -30,18 +34,19 @@ PROBED_BITS = 3
 # Shares of a picture that a crop leaves out: on the left, at the top, on the right, at the bottom.
 EVEN_CROPS = tuple((share, share, share, share) for share in (0.0, 0.04, 0.08))
 SIDE_CROPS = ((0.09, 0, 0, 0), (0, 0.09, 0, 0), (0, 0, 0.09, 0), (0, 0, 0, 0.09))
-KEPT_CROPS = EVEN_CROPS + SIDE_CROPS
-COMPARED_CROPS = EVEN_CROPS[:2] + SIDE_CROPS
-# All is done on a canvas of this side, so that a large photo takes as long as a small one.
+PRINT_CROPS = EVEN_CROPS + SIDE_CROPS
+PROBE_CROPS = EVEN_CROPS[:2] + SIDE_CROPS
+# Each picture is first scaled to a canvas of this side, so that a large photo takes as long as a
+# small one.
 CANVAS = 256
-# A frame's shades of grey vary by so much, but for so many in 255 of its pixels: what compression
-# does beside an edge, a few words. It has an edge where, so many lines behind its end, so many in
-# 255 differ by more.
+# A line belongs to a frame when its greys are within FRAME_TOLERANCE, except for FRAME_OUTLIERS in
+# 255 pixels (compression noise, a few words). The frame ends at an edge when, EDGE_LINES further
+# in, EDGE_OUTLIERS in 255 pixels differ by more than EDGE_CONTRAST.
 FRAME_TOLERANCE = 12
-FRAME_STRANGERS = 12
+FRAME_OUTLIERS = 12
 EDGE_CONTRAST = 24
 EDGE_LINES = 3
-EDGE_STRANGERS = 102
+EDGE_OUTLIERS = 102
 FRAMES_MAX = 4
 PICTURE_MIN = CANVAS // 4
 # Measured on pictures made from seeds (tests/support/pictures.py), noise and scenes: of copies that
@@ -49,7 +54,7 @@ PICTURE_MIN = CANVAS // 4
 # again, 99 in 100 are within 0.1 and 0.22. Of 32 million pairs of different pictures none is.
 DISTANCE_MAX = 0.1
 DETAIL_DISTANCE_MAX = 0.22
-# Copies differed in 12 bits at most; counting first spares most of those that differ in more.
+# Copies differed in at most 12 bits; counting bits first is cheap and rules most others out.
 DIFFERING_MAX = 20
 # A coefficient below this is rounding: one grey level over a small part of the picture.
 SILENCE = 4.0
@@ -80,28 +85,28 @@ class Print(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """A print to be compared with those that are kept, and what each of its bits weighs."""
+class Probe:
+    """A print of a new photo, to be compared with stored ones; each of its bits has a weight."""
 
     bits: int
     detail: int
     weights: tuple[float, ...]
     detail_weights: tuple[float, ...]
 
-    def is_like(self, kept: Print) -> bool:
-        """Say whether a kept print is of the same photo, as far as one can tell."""
-        differing = self.bits ^ kept.bits
+    def is_like(self, stored: Print) -> bool:
+        """Say whether a stored print is, as far as one can tell, of the same photo."""
+        differing = self.bits ^ stored.bits
         return (
             differing.bit_count() <= DIFFERING_MAX
-            and _lost(differing, self.weights) <= DISTANCE_MAX
-            and _lost(self.detail ^ kept.detail, self.detail_weights) <= DETAIL_DISTANCE_MAX
+            and _distance(differing, self.weights) <= DISTANCE_MAX
+            and _distance(self.detail ^ stored.detail, self.detail_weights) <= DETAIL_DISTANCE_MAX
         )
 
-    def probes(self) -> tuple[frozenset[int], ...]:
-        """Return, for each band, the values of the prints that are worth comparing."""
-        return tuple(frozenset(self._probes(band)) for band in range(BANDS))
+    def band_values(self) -> tuple[frozenset[int], ...]:
+        """Return, for each band, the values of the stored prints that are worth comparing."""
+        return tuple(frozenset(self._values(band)) for band in range(BANDS))
 
-    def _probes(self, band: int) -> Iterator[int]:
+    def _values(self, band: int) -> Iterator[int]:
         places = range(band * BAND_BITS, min((band + 1) * BAND_BITS, BITS))
         weak = sorted(places, key=lambda place: self.weights[place])[:PROBED_BITS]
         for flipped in product((False, True), repeat=len(weak)):
@@ -111,19 +116,19 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """What a photo is recognised by: `kept` for later ones, `compared` with earlier ones."""
+    """What a photo is recognised by: `prints` to store, `probes` to compare with stored ones."""
 
-    kept: tuple[Print, ...]
-    compared: tuple[Compared, ...]
+    prints: tuple[Print, ...]
+    probes: tuple[Probe, ...]
 
-    def seekers(self) -> tuple[Mapping[int, Sequence[Compared]], ...]:
-        """Return, for each band, the values to look up, and what compares with their prints."""
-        found: tuple[dict[int, list[Compared]], ...] = tuple({} for _ in range(BANDS))
-        for compared in self.compared:
-            for band, values in enumerate(compared.probes()):
+    def lookups(self) -> tuple[Mapping[int, Sequence[Probe]], ...]:
+        """Return, for each band, the values to look up, and the probes to compare the rows with."""
+        lookups: tuple[dict[int, list[Probe]], ...] = tuple({} for _ in range(BANDS))
+        for probe in self.probes:
+            for band, values in enumerate(probe.band_values()):
                 for value in values:
-                    found[band].setdefault(value, []).append(compared)
-        return found
+                    lookups[band].setdefault(value, []).append(probe)
+        return lookups
 
 
 def likeness(grey: Image.Image) -> Likeness:
@@ -131,28 +136,28 @@ def likeness(grey: Image.Image) -> Likeness:
     canvas = grey.resize((CANVAS, CANVAS), Image.Resampling.BOX)
     left, top, right, bottom = inside = _inside(canvas, with_edge=True)
     views: dict[_Box, tuple[Sequence[_Crop], Sequence[_Crop]]]
-    views = {inside: (KEPT_CROPS, COMPARED_CROPS)}
+    views = {inside: (PRINT_CROPS, PROBE_CROPS)}
     others = [_inside(canvas, with_edge=False)]
     if (left == 0 or right == CANVAS) and (top == 0 or bottom == CANVAS):
-        others.append((0, 0, CANVAS, CANVAS))  # a frame would make all that is in such a one alike
+        others.append((0, 0, CANVAS, CANVAS))  # with a whole frame, all framed pictures look alike
     for other in others:
         views.setdefault(other, (EVEN_CROPS, EVEN_CROPS[:1]))
-    kept: list[Print] = []
-    compared: dict[Print, Compared] = {}
-    for box, (kept_crops, compared_crops) in views.items():
+    prints: list[Print] = []
+    probes: dict[Print, Probe] = {}
+    for box, (print_crops, probe_crops) in views.items():
         picture = canvas.crop(box)
-        for crop in kept_crops:
+        for crop in print_crops:
             positions = list(_positions(_spectrum(picture, crop)))
-            kept.append(_print(positions[0]))
-            for spectrum in positions if crop in compared_crops else ():
-                made = _compared(spectrum)
-                compared.setdefault(Print(made.bits, made.detail), made)
-    return Likeness(tuple(dict.fromkeys(kept)), tuple(compared.values()))
+            prints.append(_print(positions[0]))
+            for spectrum in positions if crop in probe_crops else ():
+                probe = _probe(spectrum)
+                probes.setdefault(Print(probe.bits, probe.detail), probe)
+    return Likeness(tuple(dict.fromkeys(prints)), tuple(probes.values()))
 
 
-def _compared(spectrum: _Spectrum) -> Compared:
+def _probe(spectrum: _Spectrum) -> Probe:
     weights, detail_weights = _weights(spectrum, _LOW), _weights(spectrum, _DETAIL)
-    return Compared(*_print(spectrum), weights, detail_weights)
+    return Probe(*_print(spectrum), weights, detail_weights)
 
 
 def _inside(canvas: Image.Image, *, with_edge: bool) -> _Box:
@@ -160,7 +165,7 @@ def _inside(canvas: Image.Image, *, with_edge: bool) -> _Box:
 
     Args:
         canvas: the picture.
-        with_edge: whether only that is a frame which ends at an edge, as a plain sky seldom does.
+        with_edge: whether a frame must end at an edge, which a plain sky seldom does.
     """
     box = (0, 0, *canvas.size)
     for _ in range(FRAMES_MAX):
@@ -173,7 +178,7 @@ def _inside(canvas: Image.Image, *, with_edge: bool) -> _Box:
 
 
 def _without_strip(canvas: Image.Image, box: _Box, side: int, *, with_edge: bool) -> _Box:
-    """Return a box without the strip of one colour on one side; whole where little would be left.
+    """Return a box without the strip of one colour on one side; the whole box if little is left.
 
     Args:
         canvas: the picture.
@@ -188,19 +193,19 @@ def _without_strip(canvas: Image.Image, box: _Box, side: int, *, with_edge: bool
         part = part.transpose(Image.Transpose.FLIP_TOP_BOTTOM)
     edge = sorted(part.crop((0, 0, part.width, 1)).tobytes())
     colour = edge[len(edge) // 2]
-    lines = _unknown(part, colour, FRAME_TOLERANCE)
-    wide = next((line for line, share in enumerate(lines) if share > FRAME_STRANGERS), CANVAS)
+    lines = _outliers(part, colour, FRAME_TOLERANCE)
+    wide = next((line for line, share in enumerate(lines) if share > FRAME_OUTLIERS), CANVAS)
     if part.height - wide < PICTURE_MIN:
         return box
-    if with_edge and _unknown(part, colour, EDGE_CONTRAST)[wide + EDGE_LINES] < EDGE_STRANGERS:
+    if with_edge and _outliers(part, colour, EDGE_CONTRAST)[wide + EDGE_LINES] < EDGE_OUTLIERS:
         return box
     cut = list(box)
     cut[side] += wide if side < 2 else -wide
     return cut[0], cut[1], cut[2], cut[3]
 
 
-def _unknown(picture: Image.Image, colour: int, tolerance: int) -> bytes:
-    """Return how many in 255 pixels of each line differ from a shade of grey by more than that."""
+def _outliers(picture: Image.Image, colour: int, tolerance: int) -> bytes:
+    """Return how many in 255 pixels of each line differ from a grey by more than a tolerance."""
     differing = picture.point([255 * (abs(each - colour) > tolerance) for each in range(256)])
     return differing.resize((1, picture.height), Image.Resampling.BOX).tobytes()
 
@@ -227,7 +232,7 @@ def _dot(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def _positions(spectrum: _Spectrum) -> Iterator[_Spectrum]:
-    """Yield a picture's spectrum in its canonical position first, then in those nearly as good.
+    """Yield a picture's spectrum in its canonical position, then in those almost as good.
 
     Mirroring changes the sign of the odd frequencies of one direction, turning exchanges the two;
     so the position is canonical in which both lowest frequencies are positive, the horizontal one
@@ -268,7 +273,7 @@ def _weights(spectrum: _Spectrum, places: Sequence[tuple[int, int]]) -> tuple[fl
     return tuple(min(1.0, max(WEIGHT_MIN, strength / middle)) for strength in strengths)
 
 
-def _lost(differing: int, weights: Sequence[float]) -> float:
-    """Return the share of all weight that stands where two prints differ."""
-    lost = sum(weight for bit, weight in enumerate(weights) if differing >> bit & 1)
-    return lost / sum(weights)
+def _distance(differing: int, weights: Sequence[float]) -> float:
+    """Return the share of the weights at the bits where two prints differ."""
+    weight_there = sum(weight for bit, weight in enumerate(weights) if differing >> bit & 1)
+    return weight_there / sum(weights)

@@ -1,7 +1,8 @@
 """What phones append to a JPEG: previews and gain maps, a short video, Samsung's own trailer.
 
-None of it is used, and none is passed on. Only the outermost structure is read, to tell it from a
-file of another kind that travels behind a picture.
+Why it is here: a file with an archive or a program behind its picture must be refused, and many
+phones append something to each photo. None of it is used, and none is passed on. Only the outermost
+structure is read, to tell it from a file of another kind.
 """
 
 import re
@@ -28,7 +29,7 @@ _PADDING = re.compile(rb"\0*")
 
 
 def is_harmless(data: bytes, end: int, picture: Callable[[int], int | None]) -> bool:
-    """Say whether what stands behind a picture is what phones append, or padding.
+    """Say whether all that follows a picture is padding, or something that phones append.
 
     Args:
         data: the file.

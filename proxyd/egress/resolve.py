@@ -13,6 +13,7 @@ import pycares
 from aiodns.error import DNSError
 
 from market.networks import Address
+from proxyd.egress.aiodns_compat import PrivateResolver
 from proxyd.egress.dns_cache import DnsCache
 from proxyd.egress.names import address_of_number, canonical, is_number
 from proxyd.loop.fair_slots import FairSlots
@@ -219,7 +220,7 @@ class _Lookup:
                 waiter.set_exception(type(error)(*error.args))
 
 
-class _Channel(aiodns.DNSResolver):
+class _Channel(PrivateResolver):
     """Sockets to the name servers, watched by a thread of c-ares.
 
     c-ares keeps answers of its own: any number of them, and that a name has no address for an hour
@@ -250,7 +251,7 @@ class _Channel(aiodns.DNSResolver):
 
     def _forget(self) -> None:
         self._forgetting = None
-        self._channel.reinit()
+        self.forget_answers()
 
 
 def _key(name: str) -> str:

@@ -10,7 +10,7 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-from market.assistant.model import REPLY_MAX_CHARACTERS, ModelError, Question, Said
+from market.assistant.model import REPLY_MAX_CHARACTERS, ModelError, ModelText, Question
 
 ANSWER_MAX_BYTES = 1024 * 1024
 STREAM_MAX_BYTES = 8 * 1024 * 1024
@@ -63,12 +63,12 @@ class OpenAiModel:
         self._session: aiohttp.ClientSession | None = None
         self._speaking_at_once: set[str] = set()
 
-    async def complete(self, question: Question, seconds: float) -> Said:
+    async def complete(self, question: Question, seconds: float) -> ModelText:
         """See `Model.complete`."""
         async with self._asked(question, seconds, stream=False) as response:
             return self._whole(await _body(response), question)
 
-    async def stream(self, question: Question, seconds: float) -> AsyncGenerator[Said, None]:
+    async def stream(self, question: Question, seconds: float) -> AsyncGenerator[ModelText, None]:
         """See `Model.stream`; a server that does not stream gives the whole answer at once."""
         async with self._asked(question, seconds, stream=True) as response:
             if response.content_type != EVENTS:
@@ -82,11 +82,11 @@ class OpenAiModel:
                     delta = piece.choices[0].delta if piece.choices else None
                     spoken = thoughts.skip(delta.content or "" if delta is not None else "")
                     if spoken:
-                        yield Said(spoken, name)
+                        yield ModelText(spoken, name)
             self._note(question, thoughts)
             rest = thoughts.end()
             if rest:
-                yield Said(rest, name)
+                yield ModelText(rest, name)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -156,7 +156,7 @@ class OpenAiModel:
             }
         return request
 
-    def _whole(self, body: bytes, question: Question) -> Said:
+    def _whole(self, body: bytes, question: Question) -> ModelText:
         found = _decoded(body)
         message = found.choices[0].message if found.choices else None
         if message is None or not (message.content or "").strip():
@@ -166,7 +166,7 @@ class OpenAiModel:
         self._note(question, thoughts)
         if not text:
             raise ModelError("its answer is nothing but thoughts")
-        return Said(text[:REPLY_MAX_CHARACTERS], _name(found, question))
+        return ModelText(text[:REPLY_MAX_CHARACTERS], _name(found, question))
 
     def _thoughts(self, question: Question) -> "_Thoughts":
         return _Thoughts(speaks_at_once=question.model in self._speaking_at_once)

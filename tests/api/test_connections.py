@@ -16,7 +16,7 @@ from support.siege import BUNDLE, TRICKS, Besieger
 from support.tls import make_certificate
 from support.waiting import until
 
-from api import bodies, connections
+from api import bodies, connections, progress
 
 BESIEGER, ANOTHER = "127.0.0.2", "127.0.0.3"
 PLACES = 16
@@ -127,7 +127,7 @@ async def test_who_takes_a_byte_now_and_then_is_cut_too(
     tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "SWEEP_SECONDS", 0.05)
-    monkeypatch.setattr(connections, "READ_BYTES_PER_SECOND_MIN", 1_000_000)
+    monkeypatch.setattr(progress, "READ_BYTES_PER_SECOND_MIN", 1_000_000)
     async with running_in(tmp_path, limits={"api_stall_seconds": 0.5}) as service:
         http = service.daemon.http
         reader, _writer = await opened(service, sent=BUNDLE * 6, buffer=4096)
@@ -293,10 +293,10 @@ async def test_requests_behind_one_that_is_not_read_are_not_read_either(
         server = service.daemon.http._server
         await until(lambda: len(server.unread) == 1)
         (connection,) = server.slots
-        await until(lambda: len(connection._messages) >= connections.QUEUED_MAX)
+        await until(lambda: connection.queued >= connections.QUEUED_MAX)
         for _ in range(20):
             await asyncio.sleep(0.01)
-            assert len(connection._messages) < 10
+            assert connection.queued < 10
 
 
 async def test_the_bounds_are_those_of_the_last_reload(tmp_path: Path, opened: Open) -> None:

@@ -1,4 +1,4 @@
-"""Links in letters lead to pages that work, in a real browser too, and looking uses nothing up."""
+"""Links in e-mails lead to pages that work, in a real browser too, and looking uses nothing up."""
 
 import logging
 import re
@@ -107,7 +107,7 @@ async def test_a_person_confirms_and_replaces_in_a_browser(
         await tab.until("document.querySelector('input')?.name === 'password'")
         await tab.run("document.querySelector('input').value = 'another password'")
         await tab.run("document.querySelector('button').click()")
-        await tab.until("document.querySelector('output').textContent.includes('replaced')")
+        await tab.until("document.querySelector('output').textContent.includes('has been changed')")
     login = {"email": person.email, "password": "another password"}
     assert (await service.call("POST", "/auth/login", login)).status == 200
 
@@ -125,6 +125,6 @@ async def test_a_person_comes_by_a_referral_in_a_browser(service: Service, tmp_p
         await tab.run("document.forms[0].elements.username.value = 'ada'")
         await tab.run("document.querySelector('button').click()")
         await tab.until("document.querySelector('output').textContent.includes('is open')")
-        assert "no good" not in await tab.run("document.querySelector('output').textContent")
+        assert "not valid" not in await tab.run("document.querySelector('output').textContent")
     info = await service.call("GET", "/api/referral/info", token=referrer.token)
     assert info.body["total_referrals"] == 1

@@ -16,7 +16,7 @@ BUY = "/api/bandwidth/create"
 def refused(answer: Answer, field: str, like: str = "") -> None:
     assert (answer.status, answer.code, answer.field) == (400, "unknown_field", field)
     assert field in answer.body["error"]["message"]
-    assert ("that was meant" in answer.body["error"]["message"]) is bool(like)
+    assert ("did you mean" in answer.body["error"]["message"]) is bool(like)
     assert like in answer.body["error"]["message"]
     assert answer.headers["Preference-Applied"] == "handling=strict"
 
@@ -24,8 +24,8 @@ def refused(answer: Answer, field: str, like: str = "") -> None:
 @pytest.mark.parametrize(
     ("lines", "found"),
     [
-        ([], Handling.UNSAID),
-        ([""], Handling.UNSAID),
+        ([], Handling.UNSPECIFIED),
+        ([""], Handling.UNSPECIFIED),
         (["handling=strict"], Handling.STRICT),
         (["handling=lenient"], Handling.LENIENT),
         (["Handling = Strict"], Handling.STRICT),
@@ -37,18 +37,18 @@ def refused(answer: Answer, field: str, like: str = "") -> None:
         (['foo="a, handling=lenient, b"; x="handling=lenient", handling=strict'], Handling.STRICT),
         (["handling=lenient, handling=strict"], Handling.LENIENT),
         (["handling=strict", "handling=lenient"], Handling.STRICT),
-        (["handling"], Handling.UNSAID),
-        (['handling=""'], Handling.UNSAID),
-        (["handling=other"], Handling.UNSAID),
-        (["handling=strict lenient"], Handling.UNSAID),
-        (["xhandling=strict"], Handling.UNSAID),
-        (["x;handling=strict"], Handling.UNSAID),
-        (['"handling=strict"'], Handling.UNSAID),
+        (["handling"], Handling.UNSPECIFIED),
+        (['handling=""'], Handling.UNSPECIFIED),
+        (["handling=other"], Handling.UNSPECIFIED),
+        (["handling=strict lenient"], Handling.UNSPECIFIED),
+        (["xhandling=strict"], Handling.UNSPECIFIED),
+        (["x;handling=strict"], Handling.UNSPECIFIED),
+        (['"handling=strict"'], Handling.UNSPECIFIED),
         ([", ,,handling=strict,"], Handling.STRICT),
-        (['handling="strict'], Handling.UNSAID),
-        (["=strict", "@", ";", '"', "\\"], Handling.UNSAID),
-        (['a="' * 2_000], Handling.UNSAID),
-        ([",;= " * 2_000], Handling.UNSAID),
+        (['handling="strict'], Handling.UNSPECIFIED),
+        (["=strict", "@", ";", '"', "\\"], Handling.UNSPECIFIED),
+        (['a="' * 2_000], Handling.UNSPECIFIED),
+        ([",;= " * 2_000], Handling.UNSPECIFIED),
     ],
 )
 def test_a_preference_is_read_however_it_is_written(lines: list[str], found: Handling) -> None:
@@ -58,9 +58,9 @@ def test_a_preference_is_read_however_it_is_written(lines: list[str], found: Han
 def test_a_quotation_that_is_never_closed_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """To try again behind each quotation mark took nine seconds for 32 KB, and would take hours."""
     said = 'handling="' + '\\"' * 500_000
-    assert handling([said]) is Handling.UNSAID
+    assert handling([said]) is Handling.UNSPECIFIED
     monkeypatch.setattr(prefer, "PREFER_MAX_CHARACTERS", len(said))
-    assert handling([said]) is Handling.UNSAID
+    assert handling([said]) is Handling.UNSPECIFIED
 
 
 async def test_a_field_that_is_there_twice_is_refused_and_costs_nothing(service: Service) -> None:
@@ -75,7 +75,7 @@ async def test_a_field_that_is_there_twice_is_refused_and_costs_nothing(service:
 
 
 def test_more_preferences_than_anybody_has_are_ignored() -> None:
-    assert handling(["handling=strict", "x" * 1024]) is Handling.UNSAID
+    assert handling(["handling=strict", "x" * 1024]) is Handling.UNSPECIFIED
 
 
 async def test_a_misspelt_field_of_a_purchase_is_refused_and_costs_nothing(

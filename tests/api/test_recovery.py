@@ -42,7 +42,7 @@ async def me(service: Service, token: str) -> Answer:
     return await service.call("GET", "/auth/me", token=token)
 
 
-async def test_registering_sends_a_letter_that_confirms_the_address(
+async def test_registering_sends_an_email_that_confirms_the_address(
     service: Service, log: pytest.LogCaptureFixture
 ) -> None:
     person = await service.person()
@@ -54,7 +54,7 @@ async def test_registering_sends_a_letter_that_confirms_the_address(
     assert (again.status, again.code, again.field) == (400, "invalid_mail_token", "token")
 
 
-async def test_the_letter_is_sent_again_on_request(
+async def test_the_email_is_sent_again_on_request(
     service: Service, log: pytest.LogCaptureFixture
 ) -> None:
     person = await service.person()

@@ -719,7 +719,7 @@ async def test_a_mistake_while_a_token_is_read_is_500_too(
     async def fail(_: str) -> None:
         raise ZeroDivisionError(SECRET)
 
-    monkeypatch.setattr(service.daemon.http, "_authenticate", fail)
+    monkeypatch.setattr(service.daemon.http._callers, "_authenticate", fail)
     answer = await service.call("GET", "/auth/me", token="x")
     refused(answer, 500, "internal_error")
     assert SECRET not in str(answer.body)

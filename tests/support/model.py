@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 
-from market.assistant.model import ModelError, Question, Said
+from market.assistant.model import ModelError, ModelText, Question
 
 Attempt = str | list[str | ModelError] | ModelError | None
 
@@ -25,7 +25,7 @@ class ScriptedModel:
         self.asked.append(question)
         return self.attempts.pop(0) if len(self.attempts) > 1 else self.attempts[0]
 
-    async def complete(self, question: Question, seconds: float) -> Said:
+    async def complete(self, question: Question, seconds: float) -> ModelText:
         assert seconds > 0
         attempt = self._next(question)
         self.now += 1
@@ -36,11 +36,11 @@ class ScriptedModel:
                 await asyncio.Event().wait()
             if isinstance(attempt, ModelError):
                 raise attempt
-            return Said(str(attempt), self.name)
+            return ModelText(str(attempt), self.name)
         finally:
             self.now -= 1
 
-    async def stream(self, question: Question, seconds: float) -> AsyncGenerator[Said, None]:
+    async def stream(self, question: Question, seconds: float) -> AsyncGenerator[ModelText, None]:
         attempt = self._next(question)
         if attempt is None:
             await asyncio.Event().wait()
@@ -49,4 +49,4 @@ class ScriptedModel:
         for piece in attempt if isinstance(attempt, list) else [str(attempt)]:
             if isinstance(piece, ModelError):
                 raise piece
-            yield Said(piece, self.name)
+            yield ModelText(piece, self.name)

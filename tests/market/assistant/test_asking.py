@@ -9,7 +9,7 @@ from support.waiting import until
 
 from market.assistant import asking as module
 from market.assistant.asking import Asking, CircuitBreaker, model_slots
-from market.assistant.model import ModelError, Question, Said, Schema, Turn
+from market.assistant.model import ModelError, ModelText, Question, Schema, Turn
 from market.slots import Slots
 
 QUESTION = Question("m", "i", (Turn("user", "u"),), schema=Schema("s", {}))
@@ -195,7 +195,7 @@ async def test_a_slot_is_given_back_whatever_happens() -> None:
         made = asking(ScriptedModel(attempt), seconds=0.05, slots=slots)
         await asyncio.gather(ask(made), return_exceptions=True)
     left = asking(ScriptedModel(["a", "b"]), slots=slots).stream(QUESTION, "ann")
-    assert await anext(left) == Said("a", "scripted")
+    assert await anext(left) == ModelText("a", "scripted")
     await left.aclose()
     assert (await ask(asking(ScriptedModel("yes"), slots=slots)))[0] == "yes"
 
@@ -224,7 +224,7 @@ def test_the_circuit_opens_lets_one_through_and_closes() -> None:
     for _ in range(module.FAILURES_MAX):
         breaker.check()
         breaker.failed(DOWN)
-    with pytest.raises(ModelError, match="left alone"):
+    with pytest.raises(ModelError, match="circuit open"):
         breaker.check()
     now[0] += module.OPEN_SECONDS
     breaker.check()

@@ -50,7 +50,7 @@ async def test_a_photo_is_read(photos: Photos, data: bytes, kind: str) -> None:
     photo = await photos.read(data)
     assert (photo.format, photo.width, photo.height) == (kind, 320, 240)
     assert not photo.is_declared_generated
-    shown = Image.open(io.BytesIO(photo.shown))
+    shown = Image.open(io.BytesIO(photo.preview))
     assert (shown.format, shown.size) == ("JPEG", (320, 240))
 
 
@@ -62,7 +62,7 @@ def test_every_kind_of_pixel_is_read(mode: str, kind: str) -> None:
         PICTURE.convert(mode).save(file, kind)
     except OSError:
         pytest.skip(f"there is no {kind} in {mode}")
-    assert Image.open(io.BytesIO(read(file.getvalue()).shown)).mode == "RGB"
+    assert Image.open(io.BytesIO(read(file.getvalue()).preview)).mode == "RGB"
 
 
 def test_progressive_interlaced_and_tiny_ones_are_read() -> None:
@@ -72,7 +72,7 @@ def test_progressive_interlaced_and_tiny_ones_are_read() -> None:
 
 
 def test_what_is_transparent_is_white() -> None:
-    shown = Image.open(io.BytesIO(read(png(Image.new("RGBA", (64, 64), (0, 0, 0, 0)))).shown))
+    shown = Image.open(io.BytesIO(read(png(Image.new("RGBA", (64, 64), (0, 0, 0, 0)))).preview))
     assert shown.getpixel((32, 32)) == (255, 255, 255)
 
 
@@ -84,9 +84,9 @@ def test_nothing_but_pixels_leaves_the_machine() -> None:
     data = jpeg(noted, exif=exif, comment=b"Secret comment", icc_profile=b"Secret profile" * 20)
     photo = read(data)
     assert b"Secret" in data
-    assert b"Secret" not in photo.shown
-    assert b"Exif" not in photo.shown
-    assert Image.open(io.BytesIO(photo.shown)).size == (50, 100)
+    assert b"Secret" not in photo.preview
+    assert b"Exif" not in photo.preview
+    assert Image.open(io.BytesIO(photo.preview)).size == (50, 100)
 
 
 @pytest.mark.parametrize("orientation", range(10))
@@ -96,13 +96,13 @@ def test_a_photo_is_shown_the_right_way_up(write: Callable, orientation: int) ->
     exif[0x0112] = orientation
     data = write(PICTURE, exif=exif)
     upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
-    shown = Image.open(io.BytesIO(read(data).shown))
+    shown = Image.open(io.BytesIO(read(data).preview))
     difference = ImageChops.difference(upright, shown).convert("L")
     assert sum(difference.tobytes()) / len(difference.tobytes()) < 3
 
 
 def test_a_large_photo_is_shown_smaller() -> None:
-    shown = Image.open(io.BytesIO(read(jpeg(Image.new("RGB", (4000, 1000), "blue"))).shown))
+    shown = Image.open(io.BytesIO(read(jpeg(Image.new("RGB", (4000, 1000), "blue"))).preview))
     assert shown.size == (1536, 384)
 
 
@@ -188,7 +188,7 @@ ULTRA_HDR = pictures.with_segment(JPEG, *CONTAINER)
 )
 def test_what_phones_append_is_taken_and_left_behind(data: bytes) -> None:
     photo = read(data)
-    assert photo.shown == read(JPEG).shown
+    assert photo.preview == read(JPEG).preview
     assert containers.inspect(data).pixels == containers.inspect(JPEG).pixels
 
 
@@ -312,4 +312,4 @@ def test_whatever_comes_is_read_or_refused(data: st.DataObject) -> None:
         cut = data.draw(st.integers(0, 20))
         file[at : at + cut] = data.draw(st.binary(max_size=40))
     with suppress(MarketError):
-        assert read(bytes(file)).shown
+        assert read(bytes(file)).preview

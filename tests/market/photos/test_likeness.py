@@ -43,10 +43,10 @@ def canvas(picture: Image.Image) -> Image.Image:
 def are_alike(new: Likeness, kept: Likeness) -> bool:
     """Compare as the store does: what a band brings, and then all of it."""
     return any(
-        compared.is_like(each)
-        for compared in new.compared
-        for band, values in enumerate(compared.probes())
-        for each in kept.kept
+        probe.is_like(each)
+        for probe in new.probes
+        for band, values in enumerate(probe.band_values())
+        for each in kept.prints
         if bands(each.bits)[band] in values
     )
 
@@ -54,17 +54,17 @@ def are_alike(new: Likeness, kept: Likeness) -> bool:
 def test_three_hundred_different_photos_are_told_apart() -> None:
     index: dict[tuple[int, int], list[tuple[int, Print]]] = {}
     for seed in range(PHOTOS):
-        for kept in of(seed).kept:
+        for kept in of(seed).prints:
             for place in enumerate(bands(kept.bits)):
                 index.setdefault(place, []).append((seed, kept))
     alike = {
         (seed, other)
         for seed in range(PHOTOS)
-        for compared in of(seed).compared
-        for band, values in enumerate(compared.probes())
+        for probe in of(seed).probes
+        for band, values in enumerate(probe.band_values())
         for value in values
         for other, kept in index.get((band, value), ())
-        if compared.is_like(kept)
+        if probe.is_like(kept)
     }
     assert alike == {(seed, seed) for seed in range(PHOTOS)}
 
@@ -190,18 +190,18 @@ def test_pictures_of_nothing_are_all_alike_and_like_no_photo() -> None:
 
 
 def test_a_print_fits_a_column_and_its_bands_are_all_of_it() -> None:
-    for bits, detail in of(1).kept:
+    for bits, detail in of(1).prints:
         assert 0 <= bits < 2**BITS < 2**63 + 1
         assert 0 <= detail < 2**63
         assert sum(value << 16 * band for band, value in enumerate(bands(bits))) == bits
 
 
 def test_so_many_values_of_a_band_are_looked_up_and_no_more() -> None:
-    for compared in of(1).compared:
-        probes = compared.probes()
-        assert len(probes) == BANDS
-        assert all(len(values) <= 2**PROBED_BITS for values in probes)
-        assert all(bands(compared.bits)[band] in values for band, values in enumerate(probes))
+    for probe in of(1).probes:
+        values_of_bands = probe.band_values()
+        assert len(values_of_bands) == BANDS
+        assert all(len(values) <= 2**PROBED_BITS for values in values_of_bands)
+        assert all(bands(probe.bits)[band] in values for band, values in enumerate(values_of_bands))
 
 
 def test_what_a_photo_costs_is_bounded_however_odd_it_is() -> None:
@@ -209,19 +209,19 @@ def test_what_a_photo_costs_is_bounded_however_odd_it_is() -> None:
     striped = Image.linear_gradient("L").resize((1000, 1000)).point(lambda level: level // 40 * 40)
     checked = Image.frombytes("L", (2, 2), bytes((0, 255, 255, 0))).resize((1000, 1000))
     for picture in (plain, striped, checked, ImageOps.expand(checked, 300, 255)):
-        found = likeness(picture)
-        assert len(found.kept) <= KEPT_MAX
-        assert len(found.compared) <= COMPARED_MAX
+        made = likeness(picture)
+        assert len(made.prints) <= KEPT_MAX
+        assert len(made.probes) <= COMPARED_MAX
 
 
 def test_what_is_looked_up_is_what_is_compared() -> None:
-    found = of(1)
-    for band, seekers in enumerate(found.seekers()):
-        assert {value for each in found.compared for value in each.probes()[band]} == set(seekers)
-        for value, several in seekers.items():
-            assert several == [each for each in found.compared if value in each.probes()[band]]
+    made = of(1)
+    for band, lookups in enumerate(made.lookups()):
+        assert {value for each in made.probes for value in each.band_values()[band]} == set(lookups)
+        for value, several in lookups.items():
+            assert several == [each for each in made.probes if value in each.band_values()[band]]
 
 
 def test_the_smallest_pictures_have_a_likeness() -> None:
-    assert likeness(Image.new("L", (1, 1))).kept
-    assert likeness(Image.new("L", (1, 1000))).compared
+    assert likeness(Image.new("L", (1, 1))).prints
+    assert likeness(Image.new("L", (1, 1000))).probes

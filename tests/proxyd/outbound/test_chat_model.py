@@ -9,7 +9,7 @@ import pytest
 from support import upstream as stand_in
 from support.upstream import Upstream, completion
 
-from market.assistant.model import ModelError, Question, Said, Schema, Turn
+from market.assistant.model import ModelError, ModelText, Question, Schema, Turn
 from proxyd.outbound import chat_model as module
 from proxyd.outbound.chat_model import OpenAiModel
 
@@ -32,7 +32,7 @@ async def model(upstream: Upstream) -> AsyncIterator[OpenAiModel]:
     await made.close()
 
 
-async def pieces(model: OpenAiModel, seconds: float = 20) -> list[Said]:
+async def pieces(model: OpenAiModel, seconds: float = 20) -> list[ModelText]:
     return [piece async for piece in model.stream(QUESTION, seconds)]
 
 
@@ -45,7 +45,7 @@ async def failure(model: OpenAiModel, question: Question = QUESTION) -> ModelErr
 async def test_a_question_is_asked_as_the_protocol_has_it(
     upstream: Upstream, model: OpenAiModel
 ) -> None:
-    assert await model.complete(QUESTION, 20) == Said("Hello from the model.", "small")
+    assert await model.complete(QUESTION, 20) == ModelText("Hello from the model.", "small")
     assert upstream.asked == [
         {
             "model": "small",
@@ -128,13 +128,13 @@ async def test_thoughts_are_left_out(
 async def test_of_a_model_that_speaks_at_once_nothing_is_held_back(
     upstream: Upstream, model: OpenAiModel
 ) -> None:
-    words = [Said(word, "small") for word in ("Hello ", "from ", "the ", "model.")]
-    assert await pieces(model) == [Said("Hello from the model.", "small")]
+    words = [ModelText(word, "small") for word in ("Hello ", "from ", "the ", "model.")]
+    assert await pieces(model) == [ModelText("Hello from the model.", "small")]
     assert await pieces(model) == words
     upstream.will(stand_in.says("So be it.</think> Yes."))
     await pieces(model)
     for _ in range(2):
-        assert await pieces(model) == [Said("Yes.", "small")]
+        assert await pieces(model) == [ModelText("Yes.", "small")]
     upstream.will(stand_in.says("Hello from the model."))
     await model.complete(QUESTION, 20)
     assert await pieces(model) == words
@@ -230,7 +230,7 @@ async def test_a_line_that_does_not_end_is_none(upstream: Upstream, model: OpenA
 async def test_an_answer_comes_piece_by_piece(upstream: Upstream, model: OpenAiModel) -> None:
     await model.complete(QUESTION, 20)
     assert await pieces(model) == [
-        Said(word, "small") for word in ("Hello ", "from ", "the ", "model.")
+        ModelText(word, "small") for word in ("Hello ", "from ", "the ", "model.")
     ]
     assert [asked["stream"] for asked in upstream.asked] == [False, True]
 
@@ -239,7 +239,7 @@ async def test_a_server_that_does_not_stream_answers_at_once(
     upstream: Upstream, model: OpenAiModel
 ) -> None:
     upstream.will(stand_in.answers(json.dumps(completion("All of it.", "m")).encode()))
-    assert await pieces(model) == [Said("All of it.", "m")]
+    assert await pieces(model) == [ModelText("All of it.", "m")]
 
 
 async def test_a_stream_that_breaks_off_is_an_error(upstream: Upstream, model: OpenAiModel) -> None:

@@ -1,0 +1,103 @@
+"""Who calls: the session token or worker token of a request, checked, and counted by its owner."""
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from aiohttp import web
+
+from api.rate import Rates
+from api.routes import Auth, Route
+from market.accounts import Caller
+from market.errors import Code, MarketError
+from storage.devices import DeviceRow
+
+NO_AUTHORIZATION = (
+    "There is no Authorization header; send Authorization: Bearer and the token that logging in "
+    "returns."
+)
+NOT_BEARER = "The Authorization header is not the word Bearer, a space and a session token."
+NOT_A_WORKER = (
+    "This path is for people: it wants a session token behind Authorization: Bearer, not a worker "
+    "token."
+)
+NO_DEVICE = "There is no X-Worker-Token header; send one with the token of this device."
+NOT_A_PERSON = (
+    "This path is for worker devices: it wants a worker token in the header X-Worker-Token, not a "
+    "session token."
+)
+
+Authenticate = Callable[[str], Awaitable[Caller]]
+AuthenticateWorker = Callable[[str], Awaitable[DeviceRow]]
+
+
+class Callers:
+    """Identifies callers, and holds each to its rate.
+
+    Args:
+        authenticate: returns the login of a session token, or raises `MarketError`.
+        authenticate_worker: the same for the tokens of worker devices.
+        rates: how often each may call; it may be replaced.
+    """
+
+    def __init__(
+        self, authenticate: Authenticate, authenticate_worker: AuthenticateWorker, rates: Rates
+    ) -> None:
+        self._authenticate = authenticate
+        self._authenticate_worker = authenticate_worker
+        self.rates = rates
+
+    async def identify(
+        self, request: web.BaseRequest, route: Route, client: str
+    ) -> tuple[Caller | None, DeviceRow | None]:
+        """Return the login or the device that calls a route; neither where it needs none.
+
+        A caller that shows no valid token is counted by `client`, its network.
+
+        Raises:
+            MarketError: `unauthorized`, `worker_unauthorized`.
+            TransportError: `too_many_requests`.
+        """
+        if route.is_health:
+            await self.rates.count_health(client)
+            return None, None
+        login, worker = None, None
+        identity, user_id = client, ""
+        try:
+            auth = _required(route.auth, request.headers)
+            if auth is Auth.JWT:
+                login = await self._authenticate(_bearer(request))
+                identity, user_id = login.session_id, login.profile.user_id
+            elif auth is Auth.WORKER:
+                worker = await self._authenticate_worker(_worker_token(request))
+                identity, user_id = worker.id, worker.user_id
+        finally:
+            await self.rates.count(identity, user_id)
+        return login, worker
+
+
+def _required(auth: Auth, headers: Mapping[str, str]) -> Auth:
+    """Return what a caller must show: an optional token must be valid once it is sent."""
+    if auth is Auth.OPTIONAL_EITHER and "X-Worker-Token" in headers:
+        return Auth.WORKER
+    if auth in (Auth.OPTIONAL_EITHER, Auth.OPTIONAL_JWT):
+        return Auth.JWT if "Authorization" in headers else Auth.NONE
+    return auth
+
+
+def _bearer(request: web.BaseRequest) -> str:
+    header = request.headers.get("Authorization")
+    if header is None and "X-Worker-Token" in request.headers:
+        raise MarketError(Code.UNAUTHORIZED, NOT_A_WORKER)
+    if header is None:
+        raise MarketError(Code.UNAUTHORIZED, NO_AUTHORIZATION)
+    scheme, _, token = header.partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise MarketError(Code.UNAUTHORIZED, NOT_BEARER)
+    return token.strip()
+
+
+def _worker_token(request: web.BaseRequest) -> str:
+    header = request.headers.get("X-Worker-Token")
+    if header is None:
+        is_person = "Authorization" in request.headers
+        raise MarketError(Code.WORKER_UNAUTHORIZED, NOT_A_PERSON if is_person else NO_DEVICE)
+    return header

@@ -1,0 +1,29 @@
+"""Fields with a fixed set of values: their types, and the one place where stored text becomes one.
+
+The store and the market's enumerations hold these as text. A reply indexes the table of its type
+with it, so that a value which the document of the API does not list fails here, as an internal
+error, and never reaches a client. `tests/api/test_literals.py` compares the tables with the market.
+"""
+
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+Currency = Literal["usd", "credit"]
+SessionStatus = Literal["active", "ended", "exhausted", "expired"]
+JobStatus = Literal["waiting", "running", "completed", "failed", "cancelled"]
+JobType = Literal["docker", "training", "inference", "script"]
+DeployStatus = Literal["queued", "running", "completed", "failed", "cancelled"]
+DeployType = Literal["Docker", "Jupyter", "Inference", "Training", "Script"]
+DeviceType = Literal["desktop", "mini_pc", "server", "phone"]
+TransactionKind = Literal["deposit", "hold", "release", "earning", "referral", "reward", "other"]
+
+CURRENCIES: Mapping[str, Currency] = {each: each for each in get_args(Currency)}
+SESSION_STATUSES: Mapping[str, SessionStatus] = {each: each for each in get_args(SessionStatus)}
+JOB_STATUSES: Mapping[str, JobStatus] = {each: each for each in get_args(JobStatus)}
+JOB_TYPES: Mapping[str, JobType] = {each: each for each in get_args(JobType)}
+DEPLOY_STATUSES: Mapping[str, DeployStatus] = {each: each for each in get_args(DeployStatus)}
+DEPLOY_TYPES: Mapping[str, DeployType] = {each: each for each in get_args(DeployType)}
+DEVICE_TYPES: Mapping[str, DeviceType] = {each: each for each in get_args(DeviceType)}
+TRANSACTION_KINDS: Mapping[str, TransactionKind] = {
+    each: each for each in get_args(TransactionKind)
+}

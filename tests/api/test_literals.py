@@ -1,0 +1,40 @@
+"""The values that the API documents are those that the market has."""
+
+from enum import StrEnum
+
+import pytest
+
+from api import literals
+from market import deploys
+from market.ledger import TransferKind
+from market.money import Currency
+from market.states import JobStatus, SessionStatus
+from market.wallet import WORDS
+
+
+@pytest.mark.parametrize(
+    ("table", "kind"),
+    [
+        (literals.CURRENCIES, Currency),
+        (literals.SESSION_STATUSES, SessionStatus),
+        (literals.JOB_STATUSES, JobStatus),
+    ],
+)
+def test_each_value_of_an_enumeration_has_its_literal(
+    table: dict[str, str], kind: type[StrEnum]
+) -> None:
+    assert {each: str(each) for each in kind} == table
+
+
+def test_every_kind_of_transfer_is_a_kind_of_transaction() -> None:
+    assert {WORDS.get(kind, kind) for kind in TransferKind} <= set(literals.TRANSACTION_KINDS)
+
+
+def test_each_type_of_deploy_becomes_a_type_of_job() -> None:
+    assert set(deploys.JOB_TYPES) == set(literals.DEPLOY_TYPES)
+    assert set(deploys.JOB_TYPES.values()) == set(literals.JOB_TYPES)
+
+
+def test_a_value_that_is_not_documented_is_not_sent() -> None:
+    with pytest.raises(KeyError):
+        literals.JOB_STATUSES["vanished"]
