@@ -141,14 +141,15 @@ async def test_who_reads_slowly_and_reads_on_gets_everything(
     tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "SWEEP_SECONDS", 0.05)
-    async with running_in(tmp_path, limits={"api_stall_seconds": 0.5}) as service:
+    stall_seconds = 1.0
+    async with running_in(tmp_path, limits={"api_stall_seconds": stall_seconds}) as service:
         reader, writer = await opened(service, sent=BUNDLE, buffer=65_536)
         head = await reader.readuntil(b"\r\n\r\n")
         size = int(head.partition(b"Content-Length: ")[2].partition(b"\r\n")[0])
         taken = 0
         while taken < size:
-            taken += len(await reader.read(16_384))
-            await asyncio.sleep(0.01)
+            taken += len(await reader.read(size // 100))
+            await asyncio.sleep(2 * stall_seconds / 100)  # its own pace, twice the time in all
         assert taken == size
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")

@@ -181,16 +181,18 @@ async def test_a_body_that_trickles_is_not_waited_for(
 async def test_a_body_that_keeps_coming_is_waited_for(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bodies, "GRACE_SECONDS", 0.1)
+    grace, pieces = 0.5, 12
+    monkeypatch.setattr(bodies, "GRACE_SECONDS", grace)
     monkeypatch.setattr(bodies, "BYTES_PER_SECOND_MIN", 1)
     body = FILE + END
+    size = len(body) // pieces + 1
+    assert size > grace, "each piece buys more time than it takes"
 
     async def slow():
-        for start in range(0, len(body), 100):
-            yield body[start : start + 100]
-            await asyncio.sleep(0.02)
+        for start in range(0, len(body), size):
+            yield body[start : start + size]
+            await asyncio.sleep(1.5 * grace / pieces)  # its own pace, beyond the grace in all
 
-    assert len(body) > 1000
     assert await send(service, slow()) == (200, "")
 
 

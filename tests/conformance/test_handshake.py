@@ -786,7 +786,7 @@ async def test_an_endless_handshake_is_cut(tmp_path: Path) -> None:
 
 
 async def test_a_finished_handshake_is_not_cut(tmp_path: Path) -> None:
-    async with running_in(tmp_path, limits={"handshake_seconds": 0.2}) as service:
+    async with running_in(tmp_path, limits={"handshake_seconds": 1.0}) as service:
         _, bought = await buy(service)
         async with targets.echo() as target:
             client = await tunnel(

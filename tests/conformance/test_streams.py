@@ -19,7 +19,7 @@ from support.service import Service, running_in
 from support.socks import GREETING, Client, credentials, plain_tunnel, request
 from support.story import buy, reached
 from support.targets import pattern
-from support.waiting import until
+from support.waiting import PATIENCE_SECONDS, until
 
 MEGABYTE = 1_000_000
 QUIET_POLLS = 25
@@ -59,7 +59,7 @@ async def outcome(sock: socket.socket) -> tuple[bytes, str]:
     """Read everything, and say how it ended: by an "end" or by a "reset"."""
     received = bytearray()
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while data := await asyncio.get_running_loop().sock_recv(sock, 65_536):
                 received += data
     except ConnectionError:
@@ -476,7 +476,7 @@ async def test_idle_connections_are_cut_and_busy_ones_are_not(tmp_path: Path) ->
 
 
 async def test_a_half_ended_connection_that_is_idle_is_cut(tmp_path: Path) -> None:
-    async with running_in(tmp_path, limits={"idle_seconds": 0.5}) as service:
+    async with running_in(tmp_path, limits={"idle_seconds": 1.0}) as service:
         async with plain_pair(service):
             pass
         before = await at_rest(service)

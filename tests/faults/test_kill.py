@@ -4,13 +4,13 @@ In each life of the daemon no session is billed more than both ends of its trans
 ends see no more than what was left of what it had bought. `make crash` kills a hundred times.
 """
 
+import http.client
 import os
 import random
 import signal
 import socket
 import threading
 import time
-import urllib.error
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -76,7 +76,7 @@ class Load:
                 self._step(daemon, token, number, chance)
                 if number % 2 and chance.random() < REST_SHARE:
                     until_true(lambda: daemon.process.poll() is not None, "the kill")
-        except (OSError, urllib.error.URLError):
+        except (OSError, http.client.HTTPException):  # the second in the middle of an answer
             return
 
     def _step(self, daemon: Process, token: str, number: int, chance: random.Random) -> None:

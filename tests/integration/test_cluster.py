@@ -25,6 +25,8 @@ HOUR = 3_600
 # A node that goes so slow does not run dry while it is cut off: only its fence stops it. What it
 # takes in one go is a fraction of what it may in a second.
 SLOW = {"PROXYD_LIMITS__SESSION_BYTES_PER_SECOND": "50000"}
+# For nodes that are made to stand still for a few seconds, and must not be dead by that alone.
+PATIENT = {"PROXYD_CLUSTER__NODE_TIMEOUT_SECONDS": "15"}
 HANDFUL_BYTES = 10_000
 
 
@@ -36,9 +38,9 @@ async def url(postgres_server: str) -> AsyncIterator[str]:
 
 
 @contextmanager
-def cluster(url: str, size: int) -> Iterator[list[Process]]:
+def cluster(url: str, size: int, **settings: str) -> Iterator[list[Process]]:
     """Run daemons that start at once on one database."""
-    daemons = [Process(url) for _ in range(size)]
+    daemons = [Process(url, **settings) for _ in range(size)]
     try:
         for daemon in daemons:
             daemon.wait_ready()
@@ -258,7 +260,9 @@ async def test_a_node_cut_off_from_the_store_stops_in_time_and_comes_back(url: s
         assert download.received == seen
         forwarder.thaw()
         until_true(lambda: download.is_over, "its connections are cut")
-        until_true(lambda: len(rows(url, "SELECT id FROM nodes")) == 2, "it has a new name")
+        # In the database it is there before it knows that itself.
+        until_true(lambda: island.output.count("this is node") == 2, "it has a new name")
+        assert len(rows(url, "SELECT id FROM nodes")) == 2
         again = Download(island, bought["proxy"], target.port)
         again.start()
         until_true(lambda: again.received > 10_000, "it serves again")
@@ -410,7 +414,10 @@ def arriving(connection: socket.socket, enough: int = GB) -> int:
 async def test_a_database_whose_clock_jumps_ahead_declares_nobody_dead(url: str) -> None:
     email, password = process.funded(url)
     set_ahead(url, 0)
-    with threads.endless() as target, cluster(url, 1) as [sweeper], serving(url, **SLOW) as other:
+    with ExitStack() as stack:
+        target = stack.enter_context(threads.endless())
+        [sweeper] = stack.enter_context(cluster(url, 1, **PATIENT))
+        other = stack.enter_context(serving(url, **PATIENT, **SLOW))
         names = {sweeper.node_id, other.node_id}
         bought = other.buy(other.log_in(email, password), gb=100)
         with process.proxied(other, bought["proxy"], target.port) as connection:

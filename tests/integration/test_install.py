@@ -17,6 +17,9 @@ import pytest
 from support.process import READY, ROOT, environment
 from support.waiting import until_true
 
+# Two environments are made before the first test, each with a pip of its own.
+pytestmark = pytest.mark.timeout(300)
+
 PACKAGES = ("api", "config", "market", "proxyd", "storage")
 
 

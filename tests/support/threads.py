@@ -133,6 +133,7 @@ class EndlessTarget(socketserver.ThreadingTCPServer):
     """Sends the pattern until the client is gone."""
 
     daemon_threads = True
+    request_queue_size = 1024  # its threads may keep the one that accepts from its turn
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Endless)
