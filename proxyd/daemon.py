@@ -76,7 +76,7 @@ from proxyd.metering.node import Node
 from proxyd.metering.shared_meter import SharedMeter
 from proxyd.ops import reachability
 from proxyd.ops.access_log import AccessLog
-from proxyd.ops.activation import Held
+from proxyd.ops.activation import InheritedSockets
 from proxyd.ops.listening import (
     bound_address,
     bound_port,
@@ -132,7 +132,7 @@ class Listeners:
     are_held: bool
 
     @classmethod
-    def open(cls, settings: Settings, held: Held) -> Self:
+    def open(cls, settings: Settings, held: InheritedSockets) -> Self:
         """Bind all but those that the service manager holds.
 
         Raises:
@@ -646,7 +646,7 @@ async def _on_next(signals: "asyncio.Queue[None]", act: Callable[[], None]) -> N
     act()
 
 
-async def build(settings: Settings, held: Held = MappingProxyType({})) -> Daemon:
+async def build(settings: Settings, held: InheritedSockets = MappingProxyType({})) -> Daemon:
     """Bind, open the store, and build the daemon; whatever fails leaves nothing open.
 
     Args:

@@ -70,7 +70,7 @@ def of_unit(folder: Path, text: str, *edits: str) -> list[str]:
     for number, edit in enumerate(edits):
         (folder / "proxyd.socket.d").mkdir(exist_ok=True)
         (folder / "proxyd.socket.d" / f"{number}.conf").write_text(edit)
-    return list(reachability.held_problems(unit, {}, Settings()))
+    return list(reachability.problems_of_unit(unit, {}, Settings()))
 
 
 @pytest.mark.parametrize(
