@@ -294,7 +294,7 @@ async def test_an_answer_is_a_line_that_says_first_whether_it_went_well(
             {"Authorization": "Bearer x.y.z"},
             "malformed, or was not issued by this service; log in again",
         ),
-        ({"Authorization": "Bearer " + "x" * 5_000}, "malformed, or is none"),
+        ({"Authorization": "Bearer " + "x" * 5_000}, "malformed, or was not issued"),
     ],
 )
 async def test_who_shows_no_session_token_is_told_which_mistake_it_was(
