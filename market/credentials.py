@@ -7,7 +7,7 @@ import secrets
 from typing import NamedTuple
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
-_USERNAME_CHARACTERS = 16
+_USERNAME_CHARACTERS = 16  # 80 bits: two sessions never get the same name by chance
 _PASSWORD_BYTES = 16
 _USERNAME = re.compile(f"[{_ALPHABET}]{{{_USERNAME_CHARACTERS}}}")
 

@@ -64,7 +64,7 @@ def _problems(settings: Settings, hosts: Iterable[str]) -> Iterator[str]:
         if not _is_loopback(host):
             yield (
                 "proxy.public_host: must name the host that buyers dial, because the service "
-                f"manager holds the proxy's socket on {host}, and they are told {proxy.host} "
+                f"manager holds the proxy's socket on {host}, and the API gives them {proxy.host} "
                 "(proxy.host)"
             )
             return

@@ -19,7 +19,7 @@ STREAM_MAX_BYTES = 8 * 1024 * 1024
 LINE_MAX_BYTES = 64 * 1024  # one token's line has a few hundred bytes
 CONNECT_SECONDS = 5.0  # a server that is up accepts at once; the rest of the time is for its answer
 KEEPALIVE_SECONDS = 60.0  # saves TCP and TLS in a conversation
-MODEL_NAME_MAX_CHARACTERS = 200
+MODEL_NAME_MAX_CHARACTERS = 200  # a longer one is no name, and would fill our answers
 EVENTS = "text/event-stream"
 
 _THOUGHTS_START, _THOUGHTS_END = "<think>", "</think>"
