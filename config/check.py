@@ -1,4 +1,4 @@
-"""What no single setting can know: contradictions between settings, and texts with a grammar."""
+"""Checks that types cannot express: contradictions between settings, and texts with a grammar."""
 
 import ipaddress
 import re
@@ -8,14 +8,14 @@ from urllib.parse import urlsplit
 
 from config.settings import Settings
 
-SIGNING_KEY_MIN_BYTES = 32
-MONEY_DIGITS = 6
-PERCENT_DIGITS = 2
+SIGNING_KEY_MIN_BYTES = 32  # the size of HS256's hash, as RFC 7518, section 3.2, demands
+MONEY_DIGITS = 6  # amounts are kept in millionths
+PERCENT_DIGITS = 2  # fees are kept in ten-thousandths
 PORT_MAX = 65_535
 HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 CATEGORY = re.compile("[a-z]+(_[a-z]+)*")
 RESERVED_CATEGORIES = frozenset(("none", "unverified"))
-PASSWORDLESS_MAX_PORTS = 16
+PASSWORDLESS_MAX_PORTS = 16  # a client's address can have so many sessions at once, one on each
 
 
 def contradictions(settings: Settings) -> Iterator[str]:
@@ -51,7 +51,7 @@ def _nameservers(values: tuple[str, ...]) -> Iterator[str]:
 
 
 def _is_endpoint(text: str) -> bool:
-    """Say whether a text is an IP address, or one with a port."""
+    """Return whether a text is an IP address, with or without a port."""
     host, port = text, "53"
     if text.startswith("["):
         host, _, port = text[1:].partition("]:")
@@ -82,7 +82,7 @@ def _listening(settings: Settings) -> Iterator[str]:
                 "proxy.public_host: must name the host that buyers dial, because proxy.host "
                 f"({host}) is no address to dial"
             )
-    if proxy.public_host and not _is_dialled(proxy.public_host):
+    if proxy.public_host and not _is_host(proxy.public_host):
         yield (
             "proxy.public_host: expected a name or an address without scheme, port or path, got "
             f"{proxy.public_host!r}; the port goes into proxy.public_port"
@@ -95,7 +95,8 @@ def _listening(settings: Settings) -> Iterator[str]:
         yield f"{missing}: must be set too, a certificate and its key go together"
 
 
-def _is_dialled(host: str) -> bool:
+def _is_host(host: str) -> bool:
+    """Return whether a text is an IP address or a host name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -105,20 +106,20 @@ def _is_dialled(host: str) -> bool:
 
 def _passwordless(settings: Settings) -> Iterator[str]:
     api, proxy = settings.api, settings.proxy
-    taken = {proxy.port: "proxy.port"}
+    setting_of_port = {proxy.port: "proxy.port"}
     if api.host == proxy.host:
-        taken.setdefault(api.port, "api.port")
+        setting_of_port.setdefault(api.port, "api.port")
     for port in proxy.passwordless_ports:
-        if port and port in taken:
-            yield f"proxy.passwordless_ports: {port} is already taken by {taken[port]}"
-        taken.setdefault(port, "proxy.passwordless_ports")
+        if port and port in setting_of_port:
+            yield f"proxy.passwordless_ports: {port} is already taken by {setting_of_port[port]}"
+        setting_of_port.setdefault(port, "proxy.passwordless_ports")
     if len(proxy.passwordless_ports) > PASSWORDLESS_MAX_PORTS:
         yield f"proxy.passwordless_ports: expected at most {PASSWORDLESS_MAX_PORTS} ports"
-    public, bound = len(proxy.public_passwordless_ports), len(proxy.passwordless_ports)
-    if public not in (0, bound):
+    public_count, count = len(proxy.public_passwordless_ports), len(proxy.passwordless_ports)
+    if public_count not in (0, count):
         yield (
-            f"proxy.public_passwordless_ports: expected {bound} of them, one for each of "
-            f"proxy.passwordless_ports, or none, got {public}"
+            f"proxy.public_passwordless_ports: expected {count} of them, one for each of "
+            f"proxy.passwordless_ports, or none, got {public_count}"
         )
 
 
@@ -128,7 +129,7 @@ def _urls(settings: Settings) -> Iterator[str]:
         ("api.app_url", settings.api.app_url),
         ("assistant.base_url", settings.assistant.base_url),
     ):
-        if url and not _is_web(url):
+        if url and not _is_http(url):
             yield f"{name}: expected a URL that starts with http:// or https://, got {url!r}"
     url = settings.storage.url
     if url.startswith("sqlite:") and not url.startswith("sqlite:///"):
@@ -142,10 +143,10 @@ def _urls(settings: Settings) -> Iterator[str]:
             f"got a URL that starts with {url.partition(':')[0]!r}"
         )
     elif url.removeprefix("sqlite:///").strip("/") in ("", ":memory:"):
-        yield "storage.url: names no file; write sqlite:///var/proxyd.db"
+        yield "storage.url: expected a file, as in sqlite:///var/proxyd.db"
 
 
-def _is_web(url: str) -> bool:
+def _is_http(url: str) -> bool:
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -181,7 +182,7 @@ def _prices(settings: Settings) -> Iterator[str]:
         elif price != round(price, MONEY_DIGITS):
             yield f"{name}: has more than {MONEY_DIGITS} decimals: {price}"
     if market.credit_usd == 0:
-        yield "market.credit_usd: a credit is worth something, expected an amount above 0"
+        yield "market.credit_usd: expected an amount above 0"
     if not market.fee_percent.is_finite() or not 0 <= market.fee_percent <= 100:
         yield f"market.fee_percent: expected 0 to 100, got {market.fee_percent}"
     elif market.fee_percent != round(market.fee_percent, PERCENT_DIGITS):
@@ -199,8 +200,8 @@ def _referrals(settings: Settings) -> Iterator[str]:
     bonuses = market.referrer_reward_credits + market.referred_reward_credits
     if bonuses > market.referral_total_daily_credits > 0:
         yield (
-            f"market.referral_total_daily_credits: is below {bonuses}, the bonuses of a referral, "
-            "which could never be paid"
+            f"market.referral_total_daily_credits: is below {bonuses}, the sum of both bonuses of "
+            "one referral, which could never be paid"
         )
 
 
@@ -208,16 +209,16 @@ def _assistant(settings: Settings) -> Iterator[str]:
     assistant = settings.assistant
     has_model = bool(assistant.model or assistant.vision_model)
     if has_model and not assistant.base_url:
-        yield "assistant.base_url: must name the server that has the model"
+        yield "assistant.base_url: must be set, because assistant.model or vision_model is"
     if assistant.base_url and not has_model:
-        yield "assistant.model: must be set, or assistant.vision_model, to be asked for"
-    if not all("!" <= each <= "~" for each in assistant.api_key):
-        yield "assistant.api_key: has characters that no header can carry"
+        yield "assistant.model: must be set, or assistant.vision_model, because base_url is"
+    if not all("!" <= character <= "~" for character in assistant.api_key):
+        yield "assistant.api_key: has characters that are not allowed in a header"
     for category in assistant.rewards:
         if not CATEGORY.fullmatch(category) or category in RESERVED_CATEGORIES:
             yield (
-                "assistant.rewards: a category is a word of small letters and underscores, not "
-                f"none or unverified, got {category!r}"
+                "assistant.rewards: expected categories of small letters and underscores, other "
+                f"than none and unverified, got {category!r}"
             )
     highest = max(assistant.rewards.values(), default=0)
     for name, cap in (
@@ -226,6 +227,6 @@ def _assistant(settings: Settings) -> Iterator[str]:
     ):
         if highest > cap > 0:
             yield (
-                f"assistant.{name}: is below {highest}, a reward of assistant.rewards that could "
-                "never be paid"
+                f"assistant.{name}: is below {highest}, the highest of assistant.rewards, which "
+                "could never be paid"
             )

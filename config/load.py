@@ -1,4 +1,4 @@
-"""Reads settings from TOML and the environment, and reports every mistake at once."""
+"""Reads settings from a TOML file and the environment, and reports every mistake at once."""
 
 import difflib
 import re
@@ -19,8 +19,8 @@ SECTION_SEPARATOR = "__"
 
 Check = Callable[[Settings], Iterator[str]]
 
-_TYPE = re.compile(r"`([^`]*)`")
-_NAMES = {  # msgspec's, and what a person calls them
+_TYPE = re.compile(r"`([^`]*)`")  # how msgspec's messages quote a type
+_TYPE_NAMES = {  # msgspec's names of types, and plain ones
     "int": "a whole number",
     "float": "a number",
     "str": "text",
@@ -28,11 +28,11 @@ _NAMES = {  # msgspec's, and what a person calls them
     "array": "a list",
     "object": "a table",
 }
-_SETTING = re.compile(r"(?<![\w.])[a-z_]+\.[a-z_]+(?![\w.])")
+_SETTING = re.compile(r"(?<![\w.])[a-z_]+\.[a-z_]+(?![\w.])")  # `section.key` within a message
 
 
 class SettingsError(Exception):
-    """The settings cannot be used; `problems` names every mistake, one line each."""
+    """The settings are wrong; `problems` has a line for each mistake."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -42,21 +42,22 @@ class SettingsError(Exception):
 def load(
     path: Path | None, environment: Mapping[str, str], checks: Sequence[Check] = ()
 ) -> Settings:
-    """Read the settings: the defaults, then the TOML file, then the environment, the last wins.
+    """Read the settings: defaults, overridden by the TOML file, overridden by the environment.
 
     Args:
         path: a TOML file, or None for the defaults.
         environment: variables; `PROXYD_<SECTION>__<KEY>` sets `<key>` in `[<section>]`.
-        checks: what else may be wrong, as in the files that settings name; each yields one line
-            for a mistake, which begins with the setting.
+        checks: further checks, as of the files that settings name. Each yields a line for each
+            mistake, which begins with the setting.
 
     Raises:
-        SettingsError: naming each unknown name, wrong type, value out of range and contradiction.
+        SettingsError: with a line for each unknown name, wrong type, value out of range and
+            contradiction.
     """
     problems: list[str] = []
     sections = {section.name: section.type for section in msgspec.structs.fields(Settings)}
     values = _read_file(path, problems) if path is not None else {}
-    built: dict[str, Any] = {}
+    section_values: dict[str, Any] = {}
     problems.extend(
         f"{name}: {_misplaced(name, values[name], sections)}"
         for name in values
@@ -64,18 +65,22 @@ def load(
     )
     overrides = _overrides(environment, sections, problems)
     for name, section in sections.items():
-        given = values.get(name, {})
-        if not isinstance(given, dict):
+        table = values.get(name, {})
+        if not isinstance(table, dict):
             problems.append(f"{name}: expected a section, written as [{name}]")
             continue
-        built[name] = _section(name, section, given, overrides.get(name, {}), problems, environment)
-    settings = Settings(**built)
-    blamed = {_dotted(problem.partition(":")[0]) for problem in problems}
+        section_values[name] = _section(
+            name, section, table, overrides.get(name, {}), problems, environment
+        )
+    settings = Settings(**section_values)
+    # A setting that was reported has its default value by now: a contradiction that names it too
+    # would only confuse.
+    reported = {_dotted(problem.partition(":")[0]) for problem in problems}
     problems.extend(
         problem
         for check in (contradictions, *checks)
         for problem in check(settings)
-        if blamed.isdisjoint(_SETTING.findall(problem))
+        if reported.isdisjoint(_SETTING.findall(problem))
     )
     if problems:
         raise SettingsError(problems)
@@ -83,7 +88,7 @@ def load(
 
 
 def _dotted(label: str) -> str:
-    """Return a setting's name in the file, whichever of its names a mistake was reported under."""
+    """Return a setting's name as `section.key`, from that or from its environment variable."""
     return label.removeprefix(ENVIRONMENT_PREFIX).replace(SECTION_SEPARATOR, ".").lower()
 
 
@@ -101,6 +106,7 @@ def _read_file(path: Path, problems: list[str]) -> dict[str, Any]:
 
 
 def _decimal(text: str) -> Decimal:
+    """Return a TOML number exactly; NaN, which checks refuse, for one beyond any exponent."""
     try:
         return Decimal(text)
     except InvalidOperation:
@@ -110,11 +116,13 @@ def _decimal(text: str) -> Decimal:
 def _overrides(
     environment: Mapping[str, str], sections: Mapping[str, Any], problems: list[str]
 ) -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = {}
+    """Return the settings of the environment by section and key; report unknown sections."""
+    overrides: dict[str, dict[str, str]] = {}
     for variable, value in sorted(environment.items()):
         if not variable.startswith(ENVIRONMENT_PREFIX):
             continue
         if SECTION_SEPARATOR not in variable:
+            # PROXYD_API_PORT with one underscore; other programs' variables are none of ours.
             section, _, key = variable.removeprefix(ENVIRONMENT_PREFIX).lower().partition("_")
             if section in sections and key:
                 problems.append(f"{variable}: did you mean {_variable(section, key)}?")
@@ -124,21 +132,26 @@ def _overrides(
         if section not in sections:
             problems.append(f"{variable}: no section [{section}]{_hint(section, sections)}")
         else:
-            found.setdefault(section, {})[key] = value
-    return found
+            overrides.setdefault(section, {})[key] = value
+    return overrides
 
 
 def _section(
     name: str,
     section: Any,  # noqa: ANN401 - msgspec describes a field's type as Any
-    given: dict[str, Any],
+    table: dict[str, Any],
     overrides: dict[str, str],
     problems: list[str],
     environment: Mapping[str, str],
 ) -> object:
+    """Return a section's settings from the file's table and the environment's overrides.
+
+    A setting with a mistake is reported in `problems` and keeps its default.
+    """
     fields = {field.name: field.type for field in msgspec.structs.fields(section)}
+    # What a message calls each setting, its value, and how that is converted.
     sources = (
-        ({key: f"{name}.{key}" for key in given}, given, _from_toml),
+        ({key: f"{name}.{key}" for key in table}, table, _from_toml),
         ({key: _variable(name, key) for key in overrides}, overrides, _from_text),
     )
     converted: dict[str, Any] = {}
@@ -146,12 +159,12 @@ def _section(
         for key, label in labels.items():
             if key not in fields:
                 problems.append(f"{label}: no such setting{_hint(key, fields)}")
-            elif values is not given or key not in overrides:
+            elif values is not table or key not in overrides:
                 try:
-                    secret: Any = resolved(f"{name}.{key}", values[key], environment)
-                    converted[key] = convert(secret, fields[key])
+                    value: Any = resolved(f"{name}.{key}", values[key], environment)
+                    converted[key] = convert(value, fields[key])
                 except (msgspec.MsgspecError, ValueError, ArithmeticError) as error:
-                    problems.append(f"{label}: {_words(error, fields[key])}")
+                    problems.append(f"{label}: {_reason(error, fields[key])}")
     return section(**converted)
 
 
@@ -172,14 +185,14 @@ def _from_text(text: str, kind: Any) -> object:  # noqa: ANN401 - as above
 
 
 def _misplaced(name: str, value: object, sections: Mapping[str, Any]) -> str:
-    """Say what is wrong with a name that stands where sections do."""
+    """Return what is wrong with a name at the top of the file that is not a section."""
     owners = [
         f"[{section}]"
         for section, kind in sections.items()
         if name in {field.name for field in msgspec.structs.fields(kind)}
     ]
     if owners and not isinstance(value, dict):
-        return f"belongs into a section; put it below {' or '.join(owners)}"
+        return f"belongs in a section; put it below {' or '.join(owners)}"
     return f"no such section{_hint(name, sections)}"
 
 
@@ -187,7 +200,8 @@ def _variable(section: str, key: str) -> str:
     return f"{ENVIRONMENT_PREFIX}{section}{SECTION_SEPARATOR}{key}".upper()
 
 
-def _words(error: Exception, kind: Any) -> str:  # noqa: ANN401 - as above
+def _reason(error: Exception, kind: Any) -> str:  # noqa: ANN401 - as above
+    """Return why a value cannot be converted to a type, without msgspec's jargon."""
     kind = _bare(kind)
     if get_origin(kind) is Literal:
         return f"expected one of {', '.join(get_args(kind))}"
@@ -195,8 +209,8 @@ def _words(error: Exception, kind: Any) -> str:  # noqa: ANN401 - as above
         example = '["one", "two"]' if get_origin(kind) is tuple else '{"one": 1}'
         what = "a list" if get_origin(kind) is tuple else "a table"
         return f"expected {what}, written as JSON: {example}"
-    told = _TYPE.sub(lambda found: _NAMES.get(found[1], found[1]), str(error))
-    return told.replace("Expected", "expected").removesuffix(" - at $")
+    reason = _TYPE.sub(lambda match: _TYPE_NAMES.get(match[1], match[1]), str(error))
+    return reason.replace("Expected", "expected").removesuffix(" - at $")
 
 
 def _bare(kind: Any) -> Any:  # noqa: ANN401 - as above
@@ -205,7 +219,7 @@ def _bare(kind: Any) -> Any:  # noqa: ANN401 - as above
 
 
 def _is_no_json(error: Exception) -> bool:
-    """Say whether a text was not JSON at all, as when somebody leaves the brackets away."""
+    """Return whether a text is not JSON at all, as when its brackets are missing."""
     return isinstance(error, msgspec.DecodeError) and not isinstance(error, msgspec.ValidationError)
 
 

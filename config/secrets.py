@@ -1,39 +1,40 @@
-"""Secrets that stand in files of their own: `password = "@mail-password"`."""
+"""Secrets in files of their own, which settings refer to: `password = "@mail-password"`."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 SECRETS = frozenset({"auth.signing_key", "storage.url", "mail.password", "assistant.api_key"})
 MARK = "@"
-MAX_BYTES = 64 * 1024
+MAX_BYTES = 64 * 1024  # any key fits; a device or a database named by mistake does not
 
 
 def resolved(name: str, value: object, environment: Mapping[str, str]) -> object:
-    """Return a setting's value: of a secret that begins with `@`, what the file says.
+    """Return a setting's value; for a secret that begins with `@`, the content of the file.
 
     Args:
         name: the setting, as `section.key`.
-        value: `@/absolute/path`, or `@name` for a credential of systemd's, a file in
-            `$CREDENTIALS_DIRECTORY`; `@@` is an `@` that means itself. Anything else stays.
-        environment: names that folder.
+        value: `@/absolute/path`, or `@name` for one of systemd's credentials, a file in
+            `$CREDENTIALS_DIRECTORY`; `@@` is a literal `@`. Any other value is returned as it is.
+        environment: has `CREDENTIALS_DIRECTORY`, if systemd passes credentials.
 
     Raises:
-        ValueError: there is no such file, or it holds no usable text; never repeats the text.
+        ValueError: the file cannot be read, is empty, too long or not UTF-8. The message never has
+            its content.
     """
     if name not in SECRETS or not isinstance(value, str) or not value.startswith(MARK):
         return value
-    named = value.removeprefix(MARK)
-    if named.startswith(MARK):
-        return named
-    path = Path(named)
+    reference = value.removeprefix(MARK)
+    if reference.startswith(MARK):
+        return reference
+    path = Path(reference)
     if not path.is_absolute():
         folder = environment.get("CREDENTIALS_DIRECTORY")
-        if folder is None or path.name != named:
+        if folder is None or path.name != reference:
             raise ValueError(
                 f"expected @/absolute/path, or @name of a credential when systemd passes some, "
-                f"got {value!r}; an @ that means itself is written @@"
+                f"got {value!r}; write @@ for a literal @"
             )
-        path = Path(folder) / named
+        path = Path(folder) / reference
     return _read(path)
 
 

@@ -18,8 +18,7 @@ Ports = tuple[Port, ...]
 PositiveInt = Annotated[int, Meta(ge=1)]
 NonNegativeInt = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
-# No less than the largest body that a request may have.
-ApiBytes = Annotated[int, Meta(ge=1024 * 1024)]
+ApiBytes = Annotated[int, Meta(ge=1024 * 1024)]  # one body of the default `body_max_bytes` fits
 
 
 class ApiSettings(Struct, frozen=True):
@@ -37,7 +36,7 @@ class ApiSettings(Struct, frozen=True):
 
 
 class ProxySettings(Struct, frozen=True):
-    """Where the proxy listens, and what a buyer is told to dial."""
+    """Where the proxy listens, and the host and ports that buyers are given to dial."""
 
     host: str = "127.0.0.1"
     port: Port = 1080
@@ -61,7 +60,7 @@ class ClusterSettings(Struct, frozen=True):
 
 
 class EgressSettings(Struct, frozen=True):
-    """Which targets a session may reach beside the built-in refusals, and who knows their names."""
+    """Which targets sessions may reach beside the built-in refusals, and how names resolve."""
 
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
@@ -80,7 +79,7 @@ class AuthSettings(Struct, frozen=True):
     argon2_memory_kib: Annotated[int, Meta(ge=64, le=4 * 1024 * 1024)] = 65_536
 
 
-class MarketSettings(Struct, frozen=True):
+class MarketSettings(Struct, frozen=True):  # as wide as its section: settings are flat
     """Prices and terms of what is sold."""
 
     price_per_gb_default_usd: Decimal = Decimal("1.0")
@@ -100,8 +99,8 @@ class MarketSettings(Struct, frozen=True):
     session_days: Annotated[int, Meta(ge=1, le=3650)] = 30
 
 
-class AssistantSettings(Struct, frozen=True):
-    """Which model answers, what photos may be, and what good deeds earn."""
+class AssistantSettings(Struct, frozen=True):  # as wide as its section
+    """Which model answers, the bounds of photos, and what good deeds earn."""
 
     base_url: str = ""
     api_key: str = ""
@@ -140,8 +139,8 @@ class MailSettings(Struct, frozen=True):
     sender: str = "proxyd@localhost"
 
 
-class LimitSettings(Struct, frozen=True):
-    """Bounds on time and number; a client that passes one is refused, the others are served."""
+class LimitSettings(Struct, frozen=True):  # as wide as its section; each room gets its slice
+    """Bounds on times and numbers; a client that exceeds one is refused, the others are served."""
 
     handshake_seconds: Reloadable[Seconds] = 15.0
     dial_seconds: Reloadable[Seconds] = 10.0
@@ -172,14 +171,14 @@ class LimitSettings(Struct, frozen=True):
 
 
 class LogSettings(Struct, frozen=True):
-    """What is written to standard error, and how."""
+    """Which log lines are written to standard error, and in which format."""
 
     level: Reloadable[Literal["debug", "info", "warning", "error"]] = "info"
     format: Reloadable[Literal["text", "json"]] = "text"
 
 
 class AccessLogSettings(Struct, frozen=True):
-    """What is kept of each proxied connection; without a folder, nothing."""
+    """What is recorded of each proxied connection; without a folder, nothing."""
 
     folder: str = ""
     target: Literal["host", "hash", "none"] = "none"

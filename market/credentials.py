@@ -1,4 +1,4 @@
-"""Credentials of a proxy session: random, URL-safe, the password kept only as a hash."""
+"""Credentials of a proxy session: random and URL-safe; only a hash of the password is stored."""
 
 import hashlib
 import hmac
@@ -7,13 +7,13 @@ import secrets
 from typing import NamedTuple
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
-_USERNAME_CHARACTERS = 16
+_USERNAME_CHARACTERS = 16  # 80 bits: two sessions never get the same name by chance
 _PASSWORD_BYTES = 16
 _USERNAME = re.compile(f"[{_ALPHABET}]{{{_USERNAME_CHARACTERS}}}")
 
 
 class Credentials(NamedTuple):
-    """What a client shows the proxy, and what is kept of it."""
+    """What a client sends to the proxy, and the hash that is stored of its password."""
 
     username: str
     password: str
@@ -28,7 +28,7 @@ def new_credentials() -> Credentials:
 
 
 def is_username(text: str) -> bool:
-    """Say whether a text could be a user name that was made here."""
+    """Return whether a text has the form of our user names, so that the store need be asked."""
     return _USERNAME.fullmatch(text) is not None
 
 
@@ -38,5 +38,5 @@ def hash_password(password: bytes) -> str:
 
 
 def matches(password: bytes, password_hash: str) -> bool:
-    """Say in constant time whether a password belongs to a hash."""
+    """Return whether a password has this hash, in constant time."""
     return hmac.compare_digest(hash_password(password), password_hash)

@@ -34,7 +34,7 @@ KEPT_MAX_DEVICES = 50_000
 # A request that has shown its token may still be under way when that is revoked; all of those that
 # are revoked within a minute or two, however many users do nothing else.
 REVOKED_MAX_TOKENS = 10_000
-UNKNOWN = "The worker token is none of this service, or was revoked; make a new one."
+UNKNOWN = "The worker token was not issued by this service, or was revoked; make a new one."
 
 _logger = logging.getLogger("devices")
 

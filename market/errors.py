@@ -4,7 +4,7 @@ from enum import Enum, auto
 
 
 class Kind(Enum):
-    """What a refusal means to the one who asked, whatever protocol carried the question."""
+    """What a refusal means to the caller, in whatever protocol the call was made."""
 
     INVALID = auto()
     UNAUTHENTICATED = auto()
@@ -16,7 +16,7 @@ class Code(Enum):
     """A stable code, its kind, and what it means; the codes never change, messages may."""
 
     INVALID_FIELD = "invalid_field", Kind.INVALID, "A field is missing, mistyped or out of range."
-    UNKNOWN_FIELD = "unknown_field", Kind.INVALID, "This path knows no field of this name."
+    UNKNOWN_FIELD = "unknown_field", Kind.INVALID, "This path has no field of this name."
     EMAIL_TAKEN = "email_taken", Kind.INVALID, "An account with this e-mail address exists."
     USERNAME_TAKEN = "username_taken", Kind.INVALID, "An account with this user name exists."
     INSUFFICIENT_FUNDS = (
@@ -24,21 +24,25 @@ class Code(Enum):
         Kind.INVALID,
         "The available balance is less than what this costs.",
     )
-    AMOUNT_TOO_LARGE = "amount_too_large", Kind.INVALID, "No account can hold so much."
+    AMOUNT_TOO_LARGE = (
+        "amount_too_large",
+        Kind.INVALID,
+        "The amount is more than an account can hold.",
+    )
     PRICE_BELOW_FLOOR = (
         "price_below_floor",
         Kind.INVALID,
-        "The price per GB is lower than this service sells for.",
+        "The price per GB is below this service's minimum.",
     )
     PASSWORDLESS_NOT_OFFERED = (
         "passwordless_not_offered",
         Kind.INVALID,
-        "This service lets no client in without a password.",
+        "This service does not sell sessions without passwords.",
     )
     ADDRESSES_TAKEN = (
         "addresses_taken",
         Kind.INVALID,
-        "On every port without passwords, an active session has one of these addresses.",
+        "On every port without passwords, another active session has one of these addresses.",
     )
     ADDRESS_NOT_PENDING = (
         "address_not_pending",
@@ -48,37 +52,37 @@ class Code(Enum):
     TOO_MANY_SESSIONS = (
         "too_many_sessions",
         Kind.INVALID,
-        "The caller has as many active sessions as anybody may have.",
+        "The caller has reached the limit on active sessions.",
     )
     TOO_MANY_ADDRESSES = (
         "too_many_addresses",
         Kind.INVALID,
-        "The caller's active sessions name as many client addresses as anybody's may.",
+        "The caller has reached the limit on client addresses of active sessions.",
     )
     TOO_MANY_DEVICES = (
         "too_many_devices",
         Kind.INVALID,
-        "The caller has as many worker tokens as anybody may have; revoke one.",
+        "The caller has reached the limit on worker tokens; revoke one.",
     )
     TOO_MANY_JOBS = (
         "too_many_jobs",
         Kind.INVALID,
-        "The caller has as many jobs waiting or running as anybody may have.",
+        "The caller has reached the limit on waiting and running jobs.",
     )
     TOO_MANY_FREE_JOBS = (
         "too_many_free_jobs",
         Kind.INVALID,
-        "The caller has as many jobs open that pay next to nothing as anybody may have.",
+        "The caller has reached the limit on open jobs that pay next to nothing.",
     )
     TOO_MUCH_JOB_TEXT = (
         "too_much_job_text",
         Kind.INVALID,
-        "The caller's jobs, open ones and those of a day, take as much room as anybody's may.",
+        "The caller's jobs, open or posted within a day, have reached the limit on their size.",
     )
     SESSION_TOO_SMALL = (
         "session_too_small",
         Kind.INVALID,
-        "The session is worth less than the least that this service sells.",
+        "The session costs less than the minimum that this service sells.",
     )
     INVALID_CREDENTIALS = (
         "invalid_credentials",
@@ -88,13 +92,13 @@ class Code(Enum):
     UNAUTHORIZED = (
         "unauthorized",
         Kind.UNAUTHENTICATED,
-        "The session token is missing or invalid; it goes behind Authorization: Bearer.",
+        "The session token is missing or invalid; send it as Authorization: Bearer.",
     )
     SESSION_NOT_FOUND = "session_not_found", Kind.NOT_FOUND, "The caller has no such proxy session."
     WORKER_UNAUTHORIZED = (
         "worker_unauthorized",
         Kind.UNAUTHENTICATED,
-        "The worker token is missing, invalid or revoked; it goes into X-Worker-Token, a header.",
+        "The worker token is missing, invalid or revoked; send it in the header X-Worker-Token.",
     )
     TOKEN_NOT_FOUND = "token_not_found", Kind.NOT_FOUND, "The caller has no such worker token."
     JOB_NOT_FOUND = "job_not_found", Kind.NOT_FOUND, "There is no such job for the caller."
@@ -104,7 +108,7 @@ class Code(Enum):
         Kind.INVALID,
         "A device of the same owner has failed at the job, or lost it twice; others may take it.",
     )
-    JOB_OVER = "job_over", Kind.INVALID, "The job is over; it can not be cancelled any more."
+    JOB_OVER = "job_over", Kind.INVALID, "The job is over and cannot be cancelled."
     ATTEMPT_NOT_CURRENT = (
         "attempt_not_current",
         Kind.INVALID,
@@ -113,7 +117,7 @@ class Code(Enum):
     REFERRAL_CODE_NOT_FOUND = (
         "referral_code_not_found",
         Kind.NOT_FOUND,
-        "Nobody has this referral code.",
+        "No user has this referral code.",
     )
     OWN_REFERRAL_CODE = "own_referral_code", Kind.INVALID, "This is the caller's own referral code."
     REFERRAL_ALREADY_APPLIED = (
@@ -129,7 +133,7 @@ class Code(Enum):
     REFERRAL_CIRCLE = (
         "referral_circle",
         Kind.INVALID,
-        "Whoever has this code came, perhaps over others, by the caller's own.",
+        "The owner of this code was referred by the caller, directly or through others.",
     )
     DEPLOY_NOT_FOUND = "deploy_not_found", Kind.NOT_FOUND, "The caller has no such deploy."
     USER_NOT_FOUND = "user_not_found", Kind.NOT_FOUND, "There is no such user."
@@ -191,13 +195,13 @@ class Code(Enum):
 
 
 class MarketError(Exception):
-    """A refusal: what was asked cannot be done, and nothing was changed.
+    """A refusal: the call cannot be carried out, and nothing was changed.
 
     Args:
         code: the stable code.
-        message: one sentence for the person who asked; the code's own meaning by default.
-        field: the one field to blame, if there is one.
-        retry_after_seconds: when it makes sense to try again, if it does.
+        message: one sentence for the caller; the code's own meaning by default.
+        field: the field of the request that is wrong, if it is one.
+        retry_after_seconds: how long to wait before another attempt, where one makes sense.
     """
 
     def __init__(

@@ -4,8 +4,8 @@ import secrets
 import uuid
 from collections.abc import Callable
 
-_RANDOM_BITS = 62
-_COUNTER_BITS = 12
+_RANDOM_BITS = 62  # rand_b of the format
+_COUNTER_BITS = 12  # rand_a
 
 
 class Identifiers:
@@ -33,7 +33,7 @@ class Identifiers:
 
 
 def parsed(text: str) -> str:
-    """Return an identifier in its one spelling.
+    """Return an identifier in its canonical spelling: lower case, with hyphens.
 
     Raises:
         ValueError: it is not a UUID.

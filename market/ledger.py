@@ -25,17 +25,17 @@ def available(user_id: str, currency: Currency) -> str:
 
 
 def held(user_id: str, currency: Currency) -> str:
-    """Return the account where a user's money waits for work to be done."""
+    """Return the account that holds a user's money for work that is not done yet."""
     return f"user:{user_id}:held:{currency}"
 
 
 def deposits(currency: Currency) -> str:
-    """Return the house's account from which money enters; users paid in what it is below zero."""
+    """Return the house's account that deposits come from: its balance is minus all deposits."""
     return f"house:deposits:{currency}"
 
 
 def revenue(currency: Currency) -> str:
-    """Return the house's account of what it earned."""
+    """Return the house's account that collects its fees and sales."""
     return f"house:revenue:{currency}"
 
 
@@ -45,7 +45,7 @@ def rewards(currency: Currency) -> str:
 
 
 class TransferKind(StrEnum):
-    """Why money moves; stored with each transfer, so none of these words ever changes."""
+    """Why money moves; the values are stored with each transfer, so they never change."""
 
     DEPOSIT = "deposit"
     HOLD = "hold"
@@ -73,7 +73,7 @@ class Movement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One movement of money, or several that stand or fall together.
+    """One movement of money, or several that are posted together or not at all.
 
     `business_key` makes it happen once: `bandwidth:{id}:capture`. `reference` is what it was for,
     as its users see it: `bandwidth:{id}`.
@@ -98,10 +98,14 @@ async def open_accounts(tx: Transaction, user_id: str) -> None:
 
 
 async def lock(tx: Transaction, movements: Sequence[Movement]) -> None:
-    """Lock every account that some movements touch; whoever posts several transfers locks first."""
-    touched = {movement.debit for movement in movements if movement.amount}
-    touched |= {movement.credit for movement in movements if movement.amount}
-    await tx.lock("accounts", sorted(touched))
+    """Lock every account of some movements.
+
+    A unit that posts several transfers calls it for all of them before the first, so that two such
+    units lock in one order and cannot deadlock.
+    """
+    accounts = {movement.debit for movement in movements if movement.amount}
+    accounts |= {movement.credit for movement in movements if movement.amount}
+    await tx.lock("accounts", sorted(accounts))
 
 
 async def post(tx: Transaction, transfer: Transfer) -> bool:
@@ -109,7 +113,7 @@ async def post(tx: Transaction, transfer: Transfer) -> bool:
 
     Raises:
         MarketError: `insufficient_funds`, when a user's account would fall below zero;
-            `amount_too_large`, when an account would pass what any account may hold.
+            `amount_too_large`, when an account would exceed the bounds of the schema.
     """
     if not await queries.insert_transfer(
         tx,
@@ -120,28 +124,28 @@ async def post(tx: Transaction, transfer: Transfer) -> bool:
         created_at=transfer.created_at,
     ):
         return False
-    moved = [movement for movement in transfer.movements if movement.amount]
-    await lock(tx, moved)
-    for line, (debit, credit, amount) in enumerate(moved):
+    movements = [movement for movement in transfer.movements if movement.amount]
+    await lock(tx, movements)
+    for line, (debit, credit, amount) in enumerate(movements):
         entry = EntryRow(str(transfer.currency), debit, credit, amount)
         try:
             await queries.insert_entry(tx, transfer.id, line, entry)
         except ConstraintError as error:
             refusal = REFUSAL_OF_CONSTRAINT.get(error.constraint)
-            if refusal is None or amount < 0:
+            if refusal is None or amount < 0:  # a negative amount is our mistake, not the caller's
                 raise
             raise MarketError(refusal) from error
     return True
 
 
 async def posted(tx: Transaction, business_key: str) -> list[Movement]:
-    """Return what a transfer moved; nothing when it was never posted."""
+    """Return the movements of a transfer; none when it was never posted."""
     entries = await queries.find_entries(tx, business_key)
     return [Movement(entry.debit_account, entry.credit_account, entry.amount) for entry in entries]
 
 
 async def hold(tx: Transaction, request: HoldRow, *, transfer_id: str, now: int) -> None:
-    """Set money aside for work that begins now.
+    """Move the price of work that begins now to the user's held account.
 
     Raises:
         MarketError: `insufficient_funds`.
@@ -162,28 +166,37 @@ async def capture(
     transfer_ids: TransferIds,
     now: int,
 ) -> HoldRow | None:
-    """Resolve a hold: capture what is paid, `(account, micro-units)` each, and release the rest.
+    """Resolve a hold: pay `payments` from it, and release the rest to its user.
 
-    Returns the resolved hold, or None when it was resolved before (nothing moves then).
+    Args:
+        tx: the transaction.
+        hold_id: the hold.
+        payments: `(account, micro-units)` each.
+        transfer_ids: identifiers for the two transfers.
+        now: UTC seconds.
+
+    Returns:
+        The resolved hold; None when it was resolved before, and then nothing moves.
     """
     captured = sum(amount for _, amount in payments)
     resolved = await queries.resolve_hold(tx, hold_id, captured=captured, resolved_at=now)
     if resolved is None:
         return None
+    assert 0 <= captured <= resolved.amount  # noqa: S101 - the schema's own check, said here too
     currency = Currency(resolved.currency)
     source = held(resolved.user_id, currency)
-    paid = [Movement(source, account, amount) for account, amount in payments]
+    captures = [Movement(source, account, amount) for account, amount in payments]
     rest = Movement(source, available(resolved.user_id, currency), resolved.amount - captured)
-    await lock(tx, [*paid, rest])
+    await lock(tx, [*captures, rest])
     capture_id, release_id = transfer_ids
-    await post(tx, _of_hold(capture_id, resolved, TransferKind.CAPTURE, paid, now))
+    await post(tx, _of_hold(capture_id, resolved, TransferKind.CAPTURE, captures, now))
     await post(tx, _of_hold(release_id, resolved, TransferKind.RELEASE, (rest,), now))
     return resolved
 
 
 def _of_hold(
-    transfer_id: str, held_for: HoldRow, kind: TransferKind, movements: Sequence[Movement], now: int
+    transfer_id: str, row: HoldRow, kind: TransferKind, movements: Sequence[Movement], now: int
 ) -> Transfer:
     """Return one of the three transfers of a hold."""
-    key, currency = f"{held_for.id}:{kind}", Currency(held_for.currency)
-    return Transfer(transfer_id, key, kind, held_for.id, currency, movements, now)
+    key, currency = f"{row.id}:{kind}", Currency(row.currency)
+    return Transfer(transfer_id, key, kind, row.id, currency, movements, now)

@@ -1,4 +1,4 @@
-"""What the marketplace writes to people."""
+"""The e-mails of the marketplace."""
 
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -7,7 +7,7 @@ import msgspec
 
 from market.user_fields import email_key
 
-SHARE_MAX_CHARACTERS = 64
+SHARE_MAX_CHARACTERS = 64  # so that a long domain does not make the outbox's index large
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,28 +20,28 @@ class Message:
 
     @property
     def links(self) -> list[str]:
-        """The links in it."""
+        """The URLs in the text."""
         return [word for word in self.text.split() if "://" in word]
 
 
 def encoded(message: Message) -> bytes:
-    """Return an e-mail as it waits in the outbox."""
+    """Return an e-mail as the payload of an outbox item."""
     return msgspec.json.encode(message)
 
 
 def decoded(payload: bytes) -> Message:
-    """Return an e-mail that waited in the outbox.
+    """Return the e-mail in an outbox item's payload.
 
     Raises:
-        msgspec.DecodeError: it is none.
+        msgspec.DecodeError: the payload is not an e-mail.
     """
     return msgspec.json.decode(payload, type=Message)
 
 
 def mail_share(address: str) -> str:
-    """Return whose part of the queue an e-mail takes: that of the last two labels of its domain.
+    """Return the share of the outbox that an e-mail counts for: the domain's last two labels.
 
-    So one domain is one share however many names it has below it.
+    So a domain is one share, however many subdomains it has.
     """
     domain = email_key(address).rpartition("@")[2]
     return ".".join(domain.split(".")[-2:])[-SHARE_MAX_CHARACTERS:]
@@ -59,7 +59,7 @@ def verification(to: str, app_url: str, token: str) -> Message:
 
 
 def password_reset(to: str, app_url: str, token: str) -> Message:
-    """Return the e-mail with which a forgotten password is replaced."""
+    """Return the e-mail with the link to choose a new password."""
     link = f"{app_url}/reset?token={quote(token)}"
     return Message(
         to,

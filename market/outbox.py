@@ -1,8 +1,9 @@
-"""What the service sends is stored by the transaction that causes it, and sent after that commits.
+"""The outbox: what is sent to the outside is first stored by the transaction that causes it.
 
-So nothing is sent that did not happen, and nothing that happened goes unsent, whatever dies in
-between. An item is claimed for a while before it is sent: it is sent twice only if a daemon is
-killed between sending it and deleting it. It is sealed as long as it waits.
+So nothing is sent for a transaction that was rolled back, and nothing that was committed goes
+unsent, whatever dies in between. A sender claims an item for a while, sends it, and deletes it; an
+item is sent twice only if its sender is killed between the last two. Items are sealed while they
+wait, because they may hold secrets.
 """
 
 import asyncio
@@ -20,8 +21,9 @@ from storage.store import Transaction
 WAITING_MAX = 10_000
 # Longer than any attempt may take. After a crash the other daemons wait for it to pass.
 CLAIM_SECONDS = 120
-FIRST_PAUSE_SECONDS = 5
-# Servers that put strangers off (greylisting) take them after five to fifteen minutes.
+FIRST_PAUSE_SECONDS = 5  # a server that is overloaded for a moment is over it then
+# Servers that refuse unknown senders at first (greylisting) accept them after five to fifteen
+# minutes.
 LONGEST_PAUSE_SECONDS = 900
 _DOUBLINGS_MAX = 16  # far beyond the longest pause; keeps the number small
 
@@ -30,25 +32,25 @@ _logger = logging.getLogger("outbox")
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Something that waits: its row, and what is sealed in it."""
+    """A claimed item: its row, and its payload unsealed."""
 
     row: OutboxRow
     payload: bytes
 
     @property
     def key(self) -> str:
-        """What it is."""
+        """What the item is, for log lines."""
         return self.row.item_key
 
 
 class Outbox:
-    """What waits to leave by one way.
+    """The queue of one channel; `waiting` is its length when `tidy` last counted.
 
     Args:
         context: the store, identifiers and the time.
-        sealing: seals it meanwhile.
-        channel: by which way it leaves.
-        most: how many may wait; beyond it those go whose share is largest.
+        sealing: seals them.
+        channel: the channel's name: "mail", for one.
+        most: how many items may wait; beyond it the largest shares lose theirs.
     """
 
     def __init__(
@@ -65,17 +67,17 @@ class Outbox:
         self._now = context.now
         self._channel = channel
         self._most = most
-        self._news = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self.waiting = 0
 
     def item(self, key: str, *, share: str, payload: bytes, lifetime_seconds: int) -> OutboxRow:
-        """Return what is to leave as `put` stores it.
+        """Return a new item's row, sealed, for `storage.outbox.put` in the causing transaction.
 
         Args:
-            key: what it is; if an earlier one still waits, this takes its place.
-            share: whose part of the queue it takes: who fills the queue drops their own.
-            payload: what leaves.
-            lifetime_seconds: how long anybody wants it.
+            key: what it is; it replaces an item with the same key that still waits.
+            share: the part of the queue that it counts for; an overflow costs the largest.
+            payload: what is sent.
+            lifetime_seconds: after which it is not sent any more.
         """
         now = self._now()
         return OutboxRow(
@@ -91,20 +93,20 @@ class Outbox:
         )
 
     def wake(self) -> None:
-        """Say that something was put, or that there is room to send more."""
-        self._news.set()
+        """Wake the sender: an item was put, or a slot to send one is free."""
+        self._wakeup.set()
 
     async def wait(self, seconds: float) -> None:
-        """Wait until woken, or so long: other daemons put things too, and times come."""
+        """Wait for `wake`, `seconds` at most: nobody wakes us for another daemon's items."""
         try:
             async with asyncio.timeout(seconds):
-                await self._news.wait()
+                await self._wakeup.wait()
         except TimeoutError:
             pass
-        self._news.clear()
+        self._wakeup.clear()
 
     async def free_all(self) -> None:
-        """Release what an earlier daemon had claimed, where there is no other.
+        """Drop the claims of an earlier daemon; only where no other daemon can have one.
 
         Raises:
             StoreError: nothing was done.
@@ -112,7 +114,7 @@ class Outbox:
         await self._store.write(queries.free_all, self._channel, self._now())
 
     async def tidy(self) -> None:
-        """Count what waits, and give up what has expired and what is too much.
+        """Count the items, and delete those that have expired or are too many.
 
         Raises:
             StoreError: nothing was done.
@@ -126,12 +128,12 @@ class Outbox:
             self._log_losses(backlog)
 
     async def due(self, *, again: bool, limit: int, but: Collection[str] = ()) -> list[OutboxRow]:
-        """Return what is due, earliest first.
+        """Return the items that are due, earliest first.
 
         Args:
-            again: what was tried before, or what was not.
+            again: True for items that were tried before, False for those that were not.
             limit: how many at most.
-            but: shares whose turn it is not.
+            but: shares to leave out.
 
         Raises:
             StoreError: nothing was done.
@@ -141,7 +143,7 @@ class Outbox:
         )
 
     async def claim(self, row: OutboxRow) -> Item | None:
-        """Claim an item; None when another sender has it, or it cannot be unsealed any more.
+        """Claim an item; None when another sender has it, or it cannot be unsealed.
 
         Raises:
             StoreError: nothing was done.
@@ -153,7 +155,7 @@ class Outbox:
         if payload is None:
             await self._store.write(queries.delete, row.id)
             _logger.error(
-                "%s %s is given up: it was sealed with another signing key",
+                "%s %s: given up: sealed with another signing key",
                 row.channel,
                 row.item_key,
             )
@@ -161,7 +163,7 @@ class Outbox:
         return Item(row._replace(attempts=row.attempts + 1), payload)
 
     def opened(self, row: OutboxRow) -> bytes | None:
-        """Return what leaves; None when it was sealed with another key."""
+        """Return an item's payload; None when it was sealed with another key."""
         return self._sealing.open(row.sealed_payload)
 
     async def done(self, item: Item) -> None:
@@ -173,26 +175,27 @@ class Outbox:
         await self._store.write(queries.delete, item.row.id)
 
     async def put_off(self, item: Item) -> int | None:
-        """Release an item that failed; it is tried again later, each time after a longer pause.
+        """Give up the claim on an item that failed, and retry it after a pause that grows.
 
         Returns:
-            The seconds until then; None when it would have expired by then, so that it is given up.
+            The pause in seconds; None when the item expires before, so that it is given up.
 
         Raises:
             StoreError: nothing was done.
         """
         attempts = item.row.attempts
+        assert attempts > 0  # noqa: S101 - a claim counts as one
         doublings = min(attempts - 1, _DOUBLINGS_MAX)
         pause = min(FIRST_PAUSE_SECONDS << doublings, LONGEST_PAUSE_SECONDS)
-        due = self._now() + pause
-        if due >= item.row.expires_at:
+        retry_at = self._now() + pause
+        if retry_at >= item.row.expires_at:
             await self.done(item)
             return None
-        await self._store.write(queries.put_off, item.row, attempts=attempts, not_before=due)
+        await self._store.write(queries.put_off, item.row, attempts=attempts, not_before=retry_at)
         return pause
 
     async def put_back(self, item: Item) -> None:
-        """Release an item that was not tried after all.
+        """Give up the claim on an item that was not tried after all; it is due at once.
 
         Raises:
             StoreError: nothing was done.
@@ -212,12 +215,12 @@ class Outbox:
     def _log_losses(self, backlog: Backlog) -> None:
         if backlog.expired:
             _logger.error(
-                "%s given up, because nobody would want it any more: %d",
+                "%s: %d given up: expired before they could be sent",
                 self._channel,
                 backlog.expired,
             )
         excess = backlog.waiting - backlog.expired - self._most
         if excess > 0:
             _logger.error(
-                "%s dropped, because more than %d wait: %d", self._channel, self._most, excess
+                "%s: %d dropped: more than %d were waiting", self._channel, excess, self._most
             )

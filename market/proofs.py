@@ -1,7 +1,7 @@
-"""Secrets that go out by e-mail, to prove that their bearer reads the mail of an address.
+"""Secrets that are sent by e-mail: using one proves that its user reads the address's e-mail.
 
-A secret is made before the transaction that keeps it: its hash, and its e-mail, sealed, are stored
-together, with whatever else that transaction does.
+A secret is made before the transaction that stores it. That transaction stores the secret's hash
+and the sealed e-mail together, beside whatever else it does (`keep`).
 """
 
 import hashlib
@@ -17,16 +17,19 @@ from storage import users
 from storage.outbox import OutboxRow
 from storage.store import Transaction
 
-SECRET_BYTES = 32
+SECRET_BYTES = 32  # 256 bits: not guessable, and its hash needs no salt
+# A new user may read the e-mail tomorrow. A password reset opens the account to anyone who reads
+# the e-mail, and is wanted now.
 VERIFY_SECONDS = 2 * 86_400
 RESET_SECONDS = 3_600
+# Nobody can flood an address through us; five are enough for a user whose e-mails are late.
 EMAILS_PER_WINDOW = 5
 WINDOW_SECONDS = 15 * 60
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A new secret: its hash, whose it is, what it is good for, and its e-mail."""
+    """A new secret's hash, its user, its purpose ("verify" or "reset") and its e-mail."""
 
     token_hash: str
     user_id: str
@@ -37,12 +40,12 @@ class Proof:
 
 
 class Proofs:
-    """Makes secrets and their e-mails, so many for each person and time.
+    """Makes secrets and their e-mails, `EMAILS_PER_WINDOW` for each user or address.
 
     Args:
         context: the store, identifiers and the time.
-        outbox: where e-mails wait.
-        app_url: where the links in them lead.
+        outbox: the e-mails that wait.
+        app_url: what the links in them begin with.
     """
 
     def __init__(self, context: Context, outbox: Outbox, app_url: str) -> None:
@@ -52,10 +55,10 @@ class Proofs:
         self._emails = Throttle(EMAILS_PER_WINDOW, WINDOW_SECONDS, context.now)
 
     def count(self, key: str) -> None:
-        """Count an e-mail against the bound of its user or address.
+        """Count an e-mail against the limit.
 
         Args:
-            key: the user, or the address, that it is counted by.
+            key: the user, or the address, that it counts for.
 
         Raises:
             MarketError: `too_many_attempts`.
@@ -80,13 +83,13 @@ class Proofs:
         return self._proof(user_id, "reset", secret, message, RESET_SECONDS)
 
     def wake(self) -> None:
-        """Send the e-mails of stored proofs at once."""
+        """Wake the sender for the e-mails of proofs that were stored."""
         self._outbox.wake()
 
     def _proof(
         self, user_id: str, purpose: str, secret: str, message: Message, lifetime_seconds: int
     ) -> Proof:
-        """Return a proof. Its e-mail takes the place of an earlier one, whose secret is void."""
+        """Return a proof; its e-mail replaces a waiting one, whose secret `keep` makes void."""
         now = self._now()
         email = self._outbox.item(
             f"{purpose}:{user_id}",
@@ -98,7 +101,7 @@ class Proofs:
 
 
 async def keep(tx: Transaction, proof: Proof) -> None:
-    """Store a proof and its e-mail; earlier ones of the user and the purpose are void.
+    """Store a proof and its e-mail; earlier secrets of its user and purpose become void.
 
     The caller has locked the user.
     """
@@ -114,5 +117,5 @@ async def keep(tx: Transaction, proof: Proof) -> None:
 
 
 def hashed(secret: str) -> str:
-    """Return the hash that is stored of a secret."""
+    """Return the hash under which a secret is stored."""
     return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,14 +1,14 @@
-"""Sealing what lies in the store and may hold a secret: a thief of the database cannot read it."""
+"""Encrypts what is stored and may hold a secret: a copy of the database does not give it away."""
 
 import base64
 
 
 class Sealing:
-    """Seals texts so that only this service can read them.
+    """Encrypts and decrypts with a key derived from the service's signing key (Fernet).
 
     Args:
-        secret: what the sealing key is derived from.
-        purpose: what is sealed; what was sealed for one purpose opens for no other.
+        secret: the signing key.
+        purpose: makes a key of its own; what was sealed for one purpose does not open for another.
     """
 
     def __init__(self, secret: bytes, purpose: bytes) -> None:
@@ -19,11 +19,11 @@ class Sealing:
         self._fernet = Fernet(base64.urlsafe_b64encode(derived(secret, purpose)))
 
     def close(self, content: bytes) -> str:
-        """Return a content sealed."""
+        """Return a content encrypted and signed."""
         return self._fernet.encrypt(content).decode()
 
     def open(self, sealed: str) -> bytes | None:
-        """Return what was sealed; None when it was sealed with another key."""
+        """Return the content; None when it was sealed with another key, or was changed."""
         try:
             return self._fernet.decrypt(sealed)
         except self._not_ours:
@@ -31,7 +31,7 @@ class Sealing:
 
 
 def derived(secret: bytes, purpose: bytes) -> bytes:
-    """Return a key of 32 bytes that is good for one purpose."""
+    """Return a key of 32 bytes for one purpose, from which neither secret nor other keys follow."""
     from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415 - as above
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""The life cycles of what is sold: every state, and every way from one to another."""
+"""The life cycles of what is sold: every state, and every transition between states."""
 
 from enum import StrEnum
 from typing import Self
@@ -8,13 +8,13 @@ class Status(StrEnum):
     """A state of something with a life cycle."""
 
     def require_before(self, after: Self) -> None:
-        """Check that there is a way from this state to `after`.
+        """Check that there is a transition from this state to `after`.
 
         Raises:
-            ValueError: there is none; the caller has a mistake.
+            ValueError: there is none, which is a mistake of the caller's.
         """
         if after not in TRANSITIONS[type(self)][self]:
-            raise ValueError(f"there is no way from {self} to {after}")
+            raise ValueError(f"no transition from {self} to {after}")
 
 
 class SessionStatus(Status):

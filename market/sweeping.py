@@ -1,27 +1,28 @@
-"""Doing something with all that is due: what fails is told, put off, and holds up nothing else."""
+"""Sweeps: acting on everything that is due, where one failure must not hold up the rest."""
 
 import logging
 from collections.abc import Awaitable, Callable
 
 from storage.errors import UnavailableError
 
-# What fails for good needs a person, who does not come at once: often enough to see that it is
-# mended, and seldom enough to be a few lines in the log.
+# When to retry an item that failed. What fails for good needs a person: often enough to notice soon
+# that it is mended, and seldom enough to be a few lines of the log.
 PUT_OFF_SECONDS = 300
 
 
 class Sweep:
-    """Goes through what is due, a part at a time.
+    """Acts on what is due, a bounded number at a time.
 
     Args:
-        failure: what the log says of one that fails, with %s for its identifier.
-        logger: where.
+        failure: the log line for an item that fails, with %s for its identifier.
+        logger: where it is logged.
     """
 
     def __init__(self, failure: str, logger: logging.Logger) -> None:
         self._failure = failure
         self._logger = logger
-        self._put_off: dict[str, int] = {}  # identifiers, and until when
+        # Identifiers of items that failed, and when to retry them (UTC seconds).
+        self._put_off: dict[str, int] = {}
 
     async def run(
         self,
@@ -31,28 +32,29 @@ class Sweep:
         most: int,
         now: int,
     ) -> int:
-        """Do it with some; return with how many it was done.
+        """Act on some items; return for how many that succeeded.
 
         Args:
-            find: returns so many identifiers of what is due, at most.
-            act: does it with one.
-            most: how many it is done with at most.
+            find: returns the identifiers of due items, as many as its argument at most.
+            act: acts on one.
+            most: how many items to act on at most.
             now: UTC seconds.
 
         Raises:
-            UnavailableError: the store did not answer; the others wait for it.
+            UnavailableError: the store did not answer, so that the rest would fail as well.
         """
-        self._put_off = {each: until for each, until in self._put_off.items() if until > now}
-        found = await find(most + len(self._put_off))
-        done = 0
-        for each in [each for each in found if each not in self._put_off][:most]:
+        self._put_off = {item: until for item, until in self._put_off.items() if until > now}
+        # Items that are put off are still due: enough to find `most` others beside them.
+        due = await find(most + len(self._put_off))
+        successes = 0
+        for item in [item for item in due if item not in self._put_off][:most]:
             try:
-                await act(each)
+                await act(item)
             except UnavailableError:
                 raise
             except Exception:
-                self._logger.exception(self._failure, each)
-                self._put_off[each] = now + PUT_OFF_SECONDS
+                self._logger.exception(self._failure, item)
+                self._put_off[item] = now + PUT_OFF_SECONDS
             else:
-                done += 1
-        return done
+                successes += 1
+        return successes

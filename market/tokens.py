@@ -1,18 +1,18 @@
-"""Session tokens: signed statements of who logged in, and when that ends (JWT, RFC 7519)."""
+"""Session tokens: who logged in and until when, signed (JWT, RFC 7519)."""
 
 from dataclasses import dataclass
 
 from market.errors import Code, MarketError
 
 ALGORITHM = "HS256"
-SIGNING_KEY_MIN_BYTES = 32
-TOKEN_MAX_CHARACTERS = 2048
-INVALID = "The session token is malformed, or is none of this service; log in again."
+SIGNING_KEY_MIN_BYTES = 32  # the size of the hash, as RFC 7518, section 3.2, demands
+TOKEN_MAX_CHARACTERS = 2048  # five times ours: what is longer is refused before it is decoded
+INVALID = "The session token is malformed, or was not issued by this service; log in again."
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a token says: the user, the login session, and when it was made (UTC seconds)."""
+    """The content of a token: the user, the login session, and when it was issued (UTC seconds)."""
 
     user_id: str
     session_id: str
@@ -30,7 +30,7 @@ class Tokens:
     def __init__(self, signing_key: bytes, *, lifetime_seconds: int) -> None:
         if len(signing_key) < SIGNING_KEY_MIN_BYTES:
             raise ValueError(f"the signing key has fewer than {SIGNING_KEY_MIN_BYTES} bytes")
-        # Here, so that commands that sign nothing do not wait for it: it loads all of cryptography.
+        # Imported here because it loads all of cryptography, which most commands do not need.
         import jwt  # noqa: PLC0415
 
         self._jwt = jwt.PyJWT()
@@ -50,10 +50,10 @@ class Tokens:
         return self._jwt.encode(payload, self._signing_key, algorithm=ALGORITHM)
 
     def verify(self, token: str, *, now: int) -> Claims:
-        """Return what a token says.
+        """Return the content of a token.
 
         Raises:
-            MarketError: `unauthorized`, when it is not ours, was changed, or is out of date.
+            MarketError: `unauthorized`: it was not issued by us, was changed, or has expired.
         """
         if len(token) > TOKEN_MAX_CHARACTERS:
             raise MarketError(Code.UNAUTHORIZED, INVALID)
@@ -64,6 +64,7 @@ class Tokens:
                 algorithms=[ALGORITHM],
                 options={
                     "require": ["sub", "sid", "iat", "exp", "jti"],
+                    # Compared below with the clock that we were given, which tests can set.
                     "verify_exp": False,
                     "verify_iat": False,
                 },

@@ -44,7 +44,7 @@ from proxyd.metering.lease_slices import Fence
 from proxyd.metering.meter import Meter, cluster_meter, solo_meter
 from proxyd.metering.node import Node
 from proxyd.ops.access_log import AccessLog
-from proxyd.ops.activation import Held
+from proxyd.ops.activation import InheritedSockets
 from proxyd.ops.listening import bound_port
 from proxyd.ops.metrics import Metrics, Sources
 from proxyd.ops.signing_key import exposed_files, signing_key
@@ -63,7 +63,7 @@ MINUTE_SECONDS = 60
 _logger = logging.getLogger("daemon")
 
 
-async def build(settings: Settings, held: Held = MappingProxyType({})) -> Daemon:
+async def build(settings: Settings, held: InheritedSockets = MappingProxyType({})) -> Daemon:
     """Bind, open the store, and build the daemon; whatever fails leaves nothing open.
 
     Args:

@@ -11,7 +11,7 @@ from typing import Self
 from config.load import SettingsError
 from config.settings import Settings
 from proxyd.ops import reachability
-from proxyd.ops.activation import Held
+from proxyd.ops.activation import InheritedSockets
 from proxyd.ops.listening import bound_address, bound_port, listen, listen_beside, tls_context
 
 
@@ -30,7 +30,7 @@ class Listeners:
     are_held: bool
 
     @classmethod
-    def open(cls, settings: Settings, held: Held) -> Self:
+    def open(cls, settings: Settings, held: InheritedSockets) -> Self:
         """Bind all but those that the service manager holds.
 
         Raises:

@@ -65,10 +65,10 @@ def _checks(options: Namespace) -> Sequence[Check]:
     if options.command != "config check":
         return ()
     from proxyd.ops.listening import tls_problems
-    from proxyd.ops.reachability import held_problems
+    from proxyd.ops.reachability import problems_of_unit
     from proxyd.ops.signing_key import key_problems
 
-    return tls_problems, key_problems, partial(held_problems, options.unit, os.environ)
+    return tls_problems, key_problems, partial(problems_of_unit, options.unit, os.environ)
 
 
 def _serve(settings: Settings, options: Namespace) -> int:

@@ -1,1 +1,1 @@
-"""What the operator and the service manager see: sockets, logs, metrics, records, keys."""
+"""The process among others: sockets, logs, metrics, access records, keys, the service manager."""

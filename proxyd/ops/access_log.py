@@ -1,6 +1,7 @@
 """A record of each proxied connection, one JSON object a line, one file a day.
 
-A thread of its own writes; what a slow disk cannot follow is dropped and counted, and nobody waits.
+A thread of its own writes. Records that a slow disk cannot keep up with are dropped and counted;
+no connection waits for them.
 """
 
 import json
@@ -19,11 +20,11 @@ from typing import IO, Literal
 from proxyd.access import Access
 from proxyd.ops.errors import CannotServeError
 
-WAITING_MAX = 10_000
-STOP_SECONDS = 5.0
-IDLE_SECONDS = 600.0
-TARGET_HASH_BYTES = 16
-NETWORK_BITS = {4: 24, 6: 48}
+WAITING_MAX = 10_000  # a second or more of a busy proxy, a few megabytes of memory
+STOP_SECONDS = 5.0  # how long a hanging disk may hold up the end of the daemon, twice at most
+IDLE_SECONDS = 600.0  # how often old files are looked for while no records come
+TARGET_HASH_BYTES = 16  # two hosts never share a hash by chance
+NETWORK_BITS = {4: 24, 6: 48}  # 256 addresses of IPv4; what a provider gives one site of IPv6
 NAME = "access-{day}.jsonl"
 
 _logger = logging.getLogger("access")
@@ -33,17 +34,19 @@ class CannotRecordError(CannotServeError):
     """Records cannot be written; the message says why, for the operator."""
 
 
+# 13 fields: what it was given (six), the queue, its thread, the open file, its day, and what became
+# of the records (three). Each belongs to the one thread or to the one queue.
 class AccessLog:
     """Writes records until `close`.
 
     Args:
-        folder: where the files are; made if it is not there.
-        target: what a record says of a host: itself, a hash that only the holder of the key can
-            make again, or nothing.
-        client: what it says of the client's address: all of it, its network (the first 24 bits of
-            an IPv4 address, 48 of an IPv6 address), or nothing.
+        folder: where the files are; created if it does not exist.
+        target: how a record names the host: as it is, by a hash that takes the key to compute, or
+            not at all.
+        client: how it names the client: by its address, by its network (the first 24 bits of an
+            IPv4 address, 48 of an IPv6 address), or not at all.
         keep_days: files older than that are deleted.
-        key: makes the hashes.
+        key: the key of the hashes.
         now: the wall clock, in UTC seconds.
 
     Raises:
@@ -81,28 +84,28 @@ class AccessLog:
         self._thread.start()
 
     def put(self, access: Access) -> None:
-        """Have a record written, or dropped when too many wait."""
+        """Queue a record for the thread, or drop it when too many wait."""
         try:
             self._waiting.put_nowait((self._now(), access))
         except queue.Full:
             self.dropped += 1
 
     def close(self) -> None:
-        """Write what waits, for a bounded time, and close the file; closing twice is harmless."""
+        """Write what is queued, for a bounded time, and close the file; idempotent."""
         with suppress(queue.Full):
             self._waiting.put(None, timeout=STOP_SECONDS)
         self._thread.join(STOP_SECONDS)
         if self._thread.is_alive():
-            _logger.error("the access log does not take its last records")
+            _logger.error("access log: last records not written within %.0f s", STOP_SECONDS)
 
     def _run(self) -> None:
-        while (each := self._next()) is not None:
+        while (entry := self._next()) is not None:
             try:
-                self._write(*each)
+                self._write(*entry)
             except OSError as error:
                 self.dropped += 1
-                if not self._failing:
-                    _logger.error("records of access are dropped: %s", error.strerror)
+                if not self._failing:  # one line for each outage, not for each record
+                    _logger.error("access log: records dropped: %s", error.strerror)
                 self._failing = True
             else:
                 self.written += 1
@@ -112,12 +115,12 @@ class AccessLog:
                 self._file.close()
 
     def _next(self) -> tuple[int, Access] | None:
-        """Wait for a record, or the end; old files go in time when nobody comes, too."""
+        """Wait for a record, or None for the end; meanwhile delete old files from time to time."""
         while True:
             try:
                 return self._waiting.get(timeout=IDLE_SECONDS)
             except queue.Empty:
-                with suppress(OSError):  # the next record meets it again, and tells
+                with suppress(OSError):  # the next record meets the same error, and logs it
                     self._delete_old(datetime.fromtimestamp(self._now(), UTC).date())
 
     def _write(self, moment: int, access: Access) -> None:
@@ -126,13 +129,13 @@ class AccessLog:
             self._open(when.date())
         if self._file is not None:
             self._file.write(json.dumps(self._fields(when, access)) + "\n")
-            if self._waiting.empty():
+            if self._waiting.empty():  # one system call for a burst of records
                 self._file.flush()
 
     def _fields(self, when: datetime, access: Access) -> dict[str, str | int | float]:
         fields: dict[str, str | int | float] = {
-            "time": _in_words(when),
-            "started": _in_words(when - timedelta(seconds=round(access.seconds))),
+            "time": _timestamp(when),
+            "started": _timestamp(when - timedelta(seconds=round(access.seconds))),
             "connection": access.connection,
             "session": access.session_id,
         }
@@ -174,10 +177,10 @@ class AccessLog:
 
 
 def network_of(address: str) -> str:
-    """Return the network of an address, which tells where it is and not who it is."""
+    """Return the network that stands for an address in records, so that they name no person."""
     bits = NETWORK_BITS[ip_address(address).version]
     return str(ip_network(f"{address.partition('%')[0]}/{bits}", strict=False))
 
 
-def _in_words(when: datetime) -> str:
+def _timestamp(when: datetime) -> str:
     return when.strftime("%Y-%m-%dT%H:%M:%SZ")

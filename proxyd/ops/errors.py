@@ -1,5 +1,5 @@
-"""What keeps the daemon from starting, told to the operator in one line."""
+"""The error that keeps the daemon from starting; its message is one line for the operator."""
 
 
 class CannotServeError(Exception):
-    """Something that the daemon needs cannot be used; the message says what and why."""
+    """Something that the daemon needs is unusable; the message says what and why."""

@@ -1,4 +1,4 @@
-"""Listening sockets, bound before anything else starts, so that a port in use is told at once."""
+"""Listening sockets and TLS, set up before anything else starts: a port in use shows at once."""
 
 import errno
 import socket
@@ -10,10 +10,12 @@ from pathlib import Path
 from config.settings import Settings
 from proxyd.ops.errors import CannotServeError
 
+# Connections that may wait to be accepted: a burst while the loop is busy for some milliseconds.
+# The kernel lowers it to net.core.somaxconn.
 BACKLOG = 1024
 PORT_MAX = 65_535
 
-_SETTINGS = {
+_SETTINGS = {  # by purpose, the setting that has the port
     "API": "api.port",
     "proxy": "proxy.port",
     "proxy without passwords": "proxy.passwordless_ports",
@@ -42,10 +44,10 @@ def listen(host: str, port: int, purpose: str) -> socket.socket:
     except OSError as error:
         sock.close()
         where = format_address(host, port)
-        words = f"cannot listen on {where} for the {purpose}: {error.strerror}"
+        message = f"cannot listen on {where} for the {purpose}: {error.strerror}"
         if error.errno == errno.EADDRINUSE:
-            words += _way_out(purpose)
-        raise CannotListenError(words) from error
+            message += _remedy(purpose)
+        raise CannotListenError(message) from error
     return sock
 
 
@@ -61,7 +63,7 @@ def listen_beside(host: str, port: int, purpose: str) -> socket.socket:
         return listen(host, 0, purpose)
 
 
-def _way_out(purpose: str) -> str:
+def _remedy(purpose: str) -> str:
     setting = _SETTINGS[purpose]
     section, _, key = setting.partition(".")
     return (
@@ -88,7 +90,7 @@ def bound_address(sock: socket.socket) -> str:
 
 
 def tls_context(certificate: str, key: str) -> ssl.SSLContext | None:
-    """Return what speaks TLS with this certificate and key (PEM files); None without them.
+    """Return a server's TLS context with this certificate and key (PEM files); None without them.
 
     Raises:
         CannotListenError: a file cannot be read, or they do not belong together.
@@ -106,14 +108,14 @@ def tls_problems(settings: Settings) -> Iterator[str]:
     api = settings.api
     if not (api.tls_cert and api.tls_key):
         return
-    unread = False
+    is_unreadable = False
     for name, path in (("api.tls_cert", api.tls_cert), ("api.tls_key", api.tls_key)):
         try:
             Path(path).read_bytes()
         except OSError as error:
-            unread = True
+            is_unreadable = True
             yield f"{name}: cannot read {path}: {error.strerror}"
-    if not unread:
+    if not is_unreadable:
         try:
             tls_context(api.tls_cert, api.tls_key)
         except CannotListenError as error:
@@ -121,7 +123,7 @@ def tls_problems(settings: Settings) -> Iterator[str]:
 
 
 def load_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:
-    """Have a context show this certificate to whoever connects from now on.
+    """Load a certificate into a context; connections from now on are shown it.
 
     Raises:
         CannotListenError: a file cannot be read, or they do not belong together.

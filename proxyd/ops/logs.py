@@ -10,6 +10,7 @@ from typing import Literal, TextIO
 
 from api import request_id
 
+# The least level of each priority of syslog(3).
 PRIORITIES = (
     (logging.CRITICAL, syslog.LOG_CRIT),
     (logging.ERROR, syslog.LOG_ERR),
@@ -50,10 +51,10 @@ class JsonFormatter(logging.Formatter):
 
 
 class JournalFormatter(logging.Formatter):
-    """What another one says, each line behind its priority: systemd.exec(5), SyslogLevelPrefix=.
+    """Puts a priority before each line, for the journal: systemd.exec(5), SyslogLevelPrefix=.
 
     Args:
-        other: that one.
+        other: formats the lines.
     """
 
     def __init__(self, other: logging.Formatter) -> None:
@@ -61,7 +62,7 @@ class JournalFormatter(logging.Formatter):
         self._other = other
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return one line, or several if there is a traceback."""
+        """Return the other formatter's lines with their priority, a traceback's lines too."""
         prefix = f"<{_priority(record.levelno)}>"
         return "\n".join(prefix + line for line in self._other.format(record).split("\n"))
 
@@ -72,21 +73,21 @@ def set_up(level: str, style: Literal["text", "json"]) -> None:
     formatter = TextFormatter() if style == "text" else JsonFormatter()
     handler.setFormatter(JournalFormatter(formatter) if _is_journal(sys.stderr) else formatter)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    for noisy in ("asyncio", "aiosqlite"):
+    for noisy in ("asyncio", "aiosqlite"):  # aiosqlite logs each call at debug
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLogger().level))
 
 
 def _is_journal(stream: TextIO) -> bool:
-    """Say whether a stream goes to systemd's journal, which tells where its own ends."""
+    """Return whether a stream goes to the journal: systemd sets its device and inode."""
     try:
         status = os.fstat(stream.fileno())
-    except (OSError, ValueError):  # it is closed, or none of the system's
+    except (OSError, ValueError):  # it is closed, or has no descriptor
         return False
     return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
 
 
 def _priority(level: int) -> int:
-    """Return what syslog(3) calls a level."""
+    """Return the priority of syslog(3) for a level."""
     for least, priority in PRIORITIES:
         if level >= least:
             return priority
@@ -99,9 +100,11 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _one_line(record: logging.LogRecord) -> str:
+    """Return the message, control characters escaped: a client cannot forge a line of the log."""
     message = record.getMessage()
     if message.isprintable():
         return message
     return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in message
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in message
     )

@@ -1,4 +1,4 @@
-"""The metrics: what the daemon's plain counters say, in Prometheus' words, when somebody asks."""
+"""The metrics: reads the daemon's plain counters into Prometheus' format at each scrape."""
 
 import asyncio
 import logging
@@ -26,7 +26,9 @@ from proxyd.ops.timed_store import TimedStore
 from storage.errors import StoreError
 from storage.ledger import TotalRow, totals
 
+# Twice a second shows a loop that stalls for long or often, and costs nothing.
 LAG_CHECK_SECONDS = 0.5
+# Summing the balances reads every account, so it is not done for each scrape.
 LEDGER_PAUSE_SECONDS = 60.0
 
 _logger = logging.getLogger("metrics")
@@ -34,7 +36,7 @@ _logger = logging.getLogger("metrics")
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where the numbers come from; `emails` says how many wait."""
+    """The parts that the numbers are read from; `emails` returns how many e-mails wait."""
 
     gateway: Gateway
     meter: Meter
@@ -45,16 +47,16 @@ class Sources:
 
 
 class Metrics(Collector):
-    """A registry of its own, and what has to be measured beside the others' counters.
+    """The daemon's metrics, in a registry of their own; it measures the loop and the ledger itself.
 
     Args:
-        sources: where the numbers come from.
+        sources: the parts that the numbers are read from.
     """
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
         self._lag = Latency()
-        self._moved = (0, 0)
+        self._highest_traffic = (0, 0)  # bytes up and down, as they were last rendered
         self._ledger: list[TotalRow] = []
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -66,7 +68,7 @@ class Metrics(Collector):
         return generate_latest(self._registry)
 
     def describe(self) -> list[Metric]:
-        """Say nothing ahead: what there is, is known when it is asked for."""
+        """Empty: the metric set is only known at collection time."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -84,12 +86,12 @@ class Metrics(Collector):
             self._lag.observe(max(0.0, loop.time() - due))
 
     async def watch_ledger(self) -> NoReturn:
-        """Add the ledger up once a minute, until cancelled: not for every scrape."""
+        """Sum the ledger's balances once a minute, until cancelled."""
         while True:
             try:
                 self._ledger = await self._sources.store.read(totals)
             except StoreError as error:
-                _logger.warning("the ledger's totals wait for the store to return: %s", error)
+                _logger.warning("ledger totals wait for the store to return: %s", error)
             await asyncio.sleep(LEDGER_PAUSE_SECONDS)
 
     def _proxy(self) -> Iterator[Metric]:
@@ -111,13 +113,14 @@ class Metrics(Collector):
         for protocol, number in counters.relays.items():
             relays.add_metric([protocol], number)
         yield relays
-        moved = CounterMetricFamily("proxyd_bytes", "Bytes relayed", labels=["direction"])
-        # What a broken connection gives back must not look like a start from zero.
-        up, down = map(max, self._moved, gateway.traffic())
-        self._moved = up, down
+        traffic = CounterMetricFamily("proxyd_bytes", "Bytes relayed", labels=["direction"])
+        # A broken connection gives bytes back. A counter must not fall: to Prometheus that is a
+        # restart, after which all bytes count again.
+        up, down = map(max, self._highest_traffic, gateway.traffic())
+        self._highest_traffic = up, down
         for direction, size in (("up", up), ("down", down)):
-            moved.add_metric([direction], size)
-        yield moved
+            traffic.add_metric([direction], size)
+        yield traffic
         failures = CounterMetricFamily(
             "proxyd_handshake_failures", "Clients not admitted", labels=["reason"]
         )
@@ -160,18 +163,18 @@ class Metrics(Collector):
         yield money
 
 
-def _gauge(name: str, words: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, words, value)
+def _gauge(name: str, description: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, description, value)
 
 
-def _count(name: str, words: str, value: float) -> Metric:
-    return CounterMetricFamily(name, words, value)
+def _count(name: str, description: str, value: float) -> Metric:
+    return CounterMetricFamily(name, description, value)
 
 
 def _histogram(
-    name: str, words: str, latencies: dict[str, Latency], label: str | None = None
+    name: str, description: str, latencies: dict[str, Latency], label: str | None = None
 ) -> Metric:
-    family = HistogramMetricFamily(name, words, labels=[label] if label else [])
+    family = HistogramMetricFamily(name, description, labels=[label] if label else [])
     bounds = [*(str(each) for each in LATENCY_BOUNDS_SECONDS), "+Inf"]
     for value, latency in latencies.items():
         counts = zip(bounds, accumulate(latency.counts), strict=True)

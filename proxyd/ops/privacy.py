@@ -1,4 +1,4 @@
-"""Who else on this machine may read a file that is meant for its owner alone."""
+"""Checks who else on this machine may read a file that is meant for its owner alone."""
 
 import stat
 from enum import StrEnum
@@ -6,12 +6,12 @@ from pathlib import Path
 
 from storage.place import SQLITE
 
-# SQLite makes them with the mode of the database, and they hold what it will.
+# The database and the files that SQLite makes beside it, with its mode and parts of its content.
 BESIDE_DATABASE = ("", "-wal", "-shm")
 
 
 class Readers(StrEnum):
-    """Who may read or change a file beside its owner, in words."""
+    """Who may read or change a file beside its owner; the values are words of a message."""
 
     NOBODY = "nobody else"
     GROUP = "its group"
@@ -19,10 +19,10 @@ class Readers(StrEnum):
 
 
 def readers(path: Path) -> Readers:
-    """Return who may read or change a file, if the folders above let them come that far.
+    """Return who may read or change a file, considering the folders above it too.
 
-    Whoever may enter a folder by its group or as anybody is taken to be of the file's group: which
-    users are in which groups is not looked up.
+    Which users are in which groups is not looked up: a folder that its own group or everybody may
+    enter is taken to be open to the file's group.
 
     Raises:
         OSError: the file is not there, or cannot be looked at.
@@ -40,22 +40,22 @@ def readers(path: Path) -> Readers:
 
 
 def warnings(database_url: str, key_file: Path | None) -> list[str]:
-    """Return a line for each file that others may read, though the daemon works with it.
+    """Return a line for each of the daemon's files that others may read.
 
     Args:
-        database_url: a database on a server has its own permissions.
-        key_file: the signing key, where it stands in a file.
+        database_url: of an SQLite database the files are checked; a server's are not ours.
+        key_file: the signing key's file, if it has one.
     """
     files = [] if key_file is None else [("the signing key", key_file)]
     if database_url.startswith(SQLITE):
         name = database_url.removeprefix(SQLITE)
         files += [("the database", Path(f"{name}{suffix}")) for suffix in BESIDE_DATABASE]
-    found = []
+    lines = []
     for what, path in files:
         try:
             who = readers(path)
-        except OSError:  # not there yet, or told by whoever opens it
+        except OSError:  # it does not exist yet, or opening it reports the error
             continue
         if who is not Readers.NOBODY:
-            found.append(f"{what} {path} may be read or changed by {who}: chmod go-rwx {path}")
-    return found
+            lines.append(f"{what} {path} may be read or changed by {who}: chmod go-rwx {path}")
+    return lines

@@ -1,8 +1,8 @@
-"""What the process itself costs, in the words of Prometheus' client libraries, cheaply.
+"""The process' own metrics, under the names that Prometheus' client libraries use.
 
-The collector of prometheus-client lists the descriptors for each scrape: with 10,000 of them that
-holds the event loop up for milliseconds. Linux 6.2 and later say their number (proc_pid_fd(5)); on
-an older one a thread counts them now and then.
+prometheus-client's collector lists the descriptors at each scrape: with 10,000 of them that blocks
+the event loop for milliseconds. Linux 6.2 and later report their number as the size of the folder
+(proc_pid_fd(5)); on older kernels a thread counts them from time to time.
 """
 
 import asyncio
@@ -17,12 +17,13 @@ from prometheus_client.registry import Collector
 
 from proxyd.loop import clock
 
-COUNT_PAUSE_SECONDS = 15.0
+COUNT_PAUSE_SECONDS = 15.0  # a usual interval of scrapes
 
 _DESCRIPTORS = Path("/proc/self/fd")
 _PAGES = Path("/proc/self/statm")
 _STAT = Path("/proc/self/stat")
-_STARTED_FIELD = 19  # behind the name of the program, which ends with the last bracket
+# starttime, counted behind the program's name, which ends with the last bracket (proc_pid_stat(5)).
+_STARTED_FIELD = 19
 
 
 class ProcessMetrics(Collector):
@@ -34,40 +35,40 @@ class ProcessMetrics(Collector):
         self._counted = 0
 
     def describe(self) -> list[Metric]:
-        """Say nothing ahead: what there is, is known when it is asked for."""
+        """Empty: the metric set is only known at collection time."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Ask the kernel."""
+        """Read the kernel's counters."""
         total, resident = map(int, _PAGES.read_bytes().split()[:2])
         used = resource.getrusage(resource.RUSAGE_SELF)
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        for name, words, value in (
+        for name, description, value in (
             ("virtual_memory_bytes", "Virtual memory", total * self._page_bytes),
             ("resident_memory_bytes", "Resident memory", resident * self._page_bytes),
             ("start_time_seconds", "When the process was started, UTC", self._started_at),
             ("open_fds", "Open descriptors", self.descriptors()),
             ("max_fds", "How many descriptors may be open", most),
         ):
-            yield GaugeMetricFamily(f"process_{name}", words, value)
+            yield GaugeMetricFamily(f"process_{name}", description, value)
         yield CounterMetricFamily(
             "process_cpu_seconds", "Processor time", used.ru_utime + used.ru_stime
         )
 
     def descriptors(self) -> int:
-        """Return how many descriptors are open, as of now or as they were last counted."""
-        return _known() or self._counted
+        """Return how many descriptors are open: now, or when they were last counted."""
+        return _descriptors_by_kernel() or self._counted
 
     async def watch_descriptors(self) -> NoReturn:
-        """Count the descriptors now and then where the kernel does not, until cancelled."""
+        """Count the descriptors from time to time if the kernel does not, until cancelled."""
         while True:
-            if not _known():
+            if not _descriptors_by_kernel():
                 self._counted = len(await asyncio.to_thread(os.listdir, _DESCRIPTORS))
             await asyncio.sleep(COUNT_PAUSE_SECONDS)
 
 
-def _known() -> int:
-    """Return how many descriptors the kernel says are open; 0 when it does not say."""
+def _descriptors_by_kernel() -> int:
+    """Return how many descriptors the kernel reports; 0 when it does not (before Linux 6.2)."""
     return _DESCRIPTORS.stat().st_size
 
 

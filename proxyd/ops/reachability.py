@@ -1,7 +1,8 @@
-"""Whether buyers can dial what they are told, where the service manager holds the proxy's socket.
+"""Checks that buyers can reach the address that the API gives them, under socket activation.
 
-`proxy.host` decides nothing there, so it is easily left on loopback, and buyers who are told it
-dial their own machine. Without such a socket it is where the proxy listens: that is meant.
+There the service manager's socket decides where the proxy listens, and `proxy.host` decides
+nothing but what buyers read. It is easily left on loopback: then buyers would dial their own
+machine. Without socket activation the proxy listens on `proxy.host` itself, and loopback is meant.
 """
 
 from collections.abc import Iterable, Iterator, MutableMapping
@@ -9,41 +10,44 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from config.settings import Settings
-from proxyd.ops.activation import SEVERAL, Held, inherited
+from proxyd.ops.activation import SEVERAL, InheritedSockets, inherited
 
-REACHED = ("proxy", SEVERAL)
+PROXY_SOCKETS = ("proxy", SEVERAL)
 LISTEN = "ListenStream"
 
 
-def problems(settings: Settings, held: Held) -> Iterator[str]:
-    """Yield a line if buyers would be told an address at which they do not find a held socket.
+def problems(settings: Settings, inherited_sockets: InheritedSockets) -> Iterator[str]:
+    """Yield a line if buyers would be given an address where no inherited socket listens.
 
     Args:
-        settings: what buyers are told.
-        held: the sockets that the service manager holds, by name.
+        settings: `proxy.host` and `proxy.public_host`, which buyers are given.
+        inherited_sockets: the sockets of the service manager, by name.
     """
-    bound = (sock.getsockname()[0] for name in REACHED for sock in held.get(name, ()))
-    yield from _problems(settings, bound)
+    hosts = (
+        sock.getsockname()[0] for name in PROXY_SOCKETS for sock in inherited_sockets.get(name, ())
+    )
+    yield from _problems(settings, hosts)
 
 
-def held_problems(
+def problems_of_unit(
     unit: Path | None, environment: MutableMapping[str, str], settings: Settings
 ) -> Iterator[str]:
-    """Yield the same where no daemon is started: by the sockets of this process, and by a unit.
+    """Yield the same without a daemon: for this process' inherited sockets, and for a unit file.
 
     Args:
-        unit: the file of the proxy's socket unit; what `systemctl edit` has put beside it counts.
+        unit: the file of the proxy's socket unit; the drop-ins beside it, as `systemctl edit` makes
+            them, count too.
         environment: as for `inherited`.
-        settings: what buyers are told.
+        settings: as for `problems`.
 
     Raises:
         CannotListenError: as `inherited`.
     """
-    held = inherited(environment)
+    sockets = inherited(environment)
     try:
-        yield from problems(settings, held)
+        yield from problems(settings, sockets)
     finally:
-        for sock in (sock for socks in held.values() for sock in socks):
+        for sock in (sock for socks in sockets.values() for sock in socks):
             sock.close()
     if unit is not None:
         try:
@@ -52,22 +56,22 @@ def held_problems(
             yield f"--unit {unit}: {error.strerror}"
 
 
-def _problems(settings: Settings, bound: Iterable[str]) -> Iterator[str]:
+def _problems(settings: Settings, hosts: Iterable[str]) -> Iterator[str]:
     proxy = settings.proxy
     if proxy.public_host or not _is_loopback(proxy.host):
         return
-    for host in bound:
+    for host in hosts:
         if not _is_loopback(host):
             yield (
                 "proxy.public_host: must name the host that buyers dial, because the service "
-                f"manager holds the proxy's socket on {host}, and they are told {proxy.host} "
+                f"manager holds the proxy's socket on {host}, and the API gives them {proxy.host} "
                 "(proxy.host)"
             )
             return
 
 
 def _is_loopback(host: str) -> bool:
-    """Say whether an address is good on this machine alone; what is none is told elsewhere."""
+    """Return whether an address is a loopback address; others report one that is malformed."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -75,18 +79,18 @@ def _is_loopback(host: str) -> bool:
 
 
 def _hosts(unit: Path) -> list[str]:
-    """Return the addresses at which a socket unit listens (systemd.socket(5), ListenStream=)."""
+    """Return the addresses that a socket unit listens on (systemd.socket(5), ListenStream=)."""
     files = [unit, *sorted(unit.with_name(f"{unit.name}.d").glob("*.conf"))]
-    found: list[str] = []
+    hosts: list[str] = []
     for line in (line for file in files for line in file.read_text(errors="replace").splitlines()):
         name, _, value = line.partition("=")
         if name.strip() != LISTEN:
             continue
         where = value.strip()
         if not where:
-            found.clear()  # an empty one takes all before it away
+            hosts.clear()  # an empty assignment resets the list
         elif where.isdecimal():
-            found.append("::")  # a port alone: at every address
-        elif not where.startswith("/"):  # a path in the file system, which `inherited` refuses
-            found.append(where.rpartition(":")[0].strip("[]"))
-    return found
+            hosts.append("::")  # a port without an address: all addresses
+        elif not where.startswith("/"):  # a Unix socket's path, which `inherited` refuses
+            hosts.append(where.rpartition(":")[0].strip("[]"))
+    return hosts

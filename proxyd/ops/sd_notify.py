@@ -1,6 +1,6 @@
-"""Tells the service manager how the daemon is (sd_notify(3)): a datagram of a few lines.
+"""Notifies the service manager of the daemon's state (sd_notify(3)): a datagram of a few lines.
 
-Without a service manager nobody is told, and nothing fails.
+Without a service manager it does nothing.
 """
 
 import asyncio
@@ -10,14 +10,15 @@ import time
 from collections.abc import Mapping
 
 MICRO = 1_000_000
-FEEDS_PER_TIMEOUT = 3
+FEEDS_PER_TIMEOUT = 3  # one that is late, or lost, does not end the daemon; systemd advises two
 
 
 class ServiceManager:
-    """Whoever started the daemon and wants to know.
+    """The service manager that started the daemon, if one did.
 
     Args:
-        environment: variables; `NOTIFY_SOCKET` says where, `WATCHDOG_USEC` how often to be alive.
+        environment: variables; `NOTIFY_SOCKET` is the manager's address, `WATCHDOG_USEC` the
+            watchdog's timeout.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -27,26 +28,26 @@ class ServiceManager:
         self._feed_seconds = _feed_seconds(environment)
 
     def ready(self, status: str) -> None:
-        """Starting is over, or reloading is."""
-        self._tell("READY=1", f"STATUS={status}")
+        """Notify that the start, or a reload, is complete."""
+        self._send("READY=1", f"STATUS={status}")
 
     def reloading(self) -> None:
-        """Settings are read anew."""
-        self._tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        """Notify that a reload begins."""
+        self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self, status: str) -> None:
-        """No new work is taken."""
-        self._tell("STOPPING=1", f"STATUS={status}")
+        """Notify that the daemon stops, and accepts no new work."""
+        self._send("STOPPING=1", f"STATUS={status}")
 
     async def feed(self) -> None:
-        """Say again and again that the event loop turns, if somebody watches it."""
+        """Feed the watchdog for as long as the event loop runs; return at once if there is none."""
         if self._feed_seconds is None:
             return
         while True:
-            self._tell("WATCHDOG=1")
+            self._send("WATCHDOG=1")
             await asyncio.sleep(self._feed_seconds)
 
-    def _tell(self, *lines: str) -> None:
+    def _send(self, *lines: str) -> None:
         if not self._address:
             return
         try:
@@ -54,11 +55,11 @@ class ServiceManager:
                 sock.setblocking(False)
                 sock.sendto("\n".join(lines).encode(), self._address)
         except OSError:
-            return  # no manager that listens, or no descriptor left: neither must stop the service
+            return  # the manager is away, or no descriptor is left: neither must stop the service
 
 
 def _feed_seconds(environment: Mapping[str, str]) -> float | None:
-    """Return how often the watchdog wants to be fed; None when it watches nobody, or another."""
+    """Return the pause between two feeds; None when no watchdog watches this process."""
     if environment.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
     try:

@@ -1,4 +1,4 @@
-"""The signing key: configured, or made on first start and kept where only the owner reads it."""
+"""The signing key: from the settings, or made at the first start in a file of mode 0600."""
 
 import os
 import secrets
@@ -12,21 +12,21 @@ from proxyd.ops.errors import CannotServeError
 from proxyd.ops.privacy import Readers, readers
 
 FILE_NAME = "signing.key"
-MADE_BYTES = 48
+KEY_BYTES = 48  # of randomness, which make 64 characters; more than `SIGNING_KEY_MIN_BYTES`
 
 
 class SigningKeyError(CannotServeError):
-    """There is no usable signing key; the message says why, for the operator."""
+    """The signing key is unusable; the message says why, for the operator."""
 
 
 def signing_key(settings: Settings) -> bytes:
-    """Return the key that signs session tokens, making it if this is the first start.
+    """Return the key that signs session tokens; make it at the first start.
 
-    One that every user of the machine may read is refused, as ssh does: each of them could log in
-    as anybody. A group may be meant, so that is a warning (`privacy.warnings`).
+    A key that every user of the machine may read is refused, as ssh does: each of them could log in
+    as any user. Access by a group may be intended; it is only a warning (`privacy.warnings`).
 
     Raises:
-        SigningKeyError: the file cannot be read or written, is everybody's, or holds too little.
+        SigningKeyError: the file cannot be read or written, is open to everybody, or is too short.
     """
     if settings.auth.signing_key:
         return settings.auth.signing_key.encode()
@@ -38,7 +38,7 @@ def signing_key(settings: Settings) -> bytes:
                 f"log in as anybody: chmod go-rwx {path}, and delete it if that may have happened: "
                 "a new one is made, and ends every login"
             )
-        key = _made(path) if not path.exists() else path.read_bytes().strip()
+        key = _make(path) if not path.exists() else path.read_bytes().strip()
     except OSError as error:
         raise SigningKeyError(f"the signing key {path}: {error.strerror}") from error
     if len(key) < SIGNING_KEY_MIN_BYTES:
@@ -49,7 +49,7 @@ def signing_key(settings: Settings) -> bytes:
 
 
 def key_problems(settings: Settings) -> Iterator[str]:
-    """Yield what is wrong with the file of the key, if there is one already."""
+    """Yield what is wrong with the key's file, if it exists."""
     path = key_file(settings)
     try:
         if not settings.auth.signing_key and path.exists():
@@ -61,22 +61,26 @@ def key_problems(settings: Settings) -> Iterator[str]:
 
 
 def exposed_files(settings: Settings) -> list[str]:
-    """Return a warning for each file of the daemon's that others may read."""
+    """Return a warning for each of the daemon's files that others may read."""
     key = None if settings.auth.signing_key else key_file(settings)
     return privacy.warnings(settings.storage.url, key)
 
 
 def key_file(settings: Settings) -> Path:
-    """Return where the key is kept when it is not configured itself."""
+    """Return the file of a key that is not in the settings: beside the database by default."""
     if settings.auth.signing_key_file:
         return Path(settings.auth.signing_key_file)
     return Path(settings.storage.url.removeprefix("sqlite:///")).parent / FILE_NAME
 
 
-def _made(path: Path) -> bytes:
-    """Make a key; whoever comes second, of two starts at once, reads what the first one made."""
+def _make(path: Path) -> bytes:
+    """Make the key's file and return the key; of two starts at once both get the first one's.
+
+    The file appears complete: it is written under another name and then linked, which fails if the
+    other start was faster.
+    """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    key = secrets.token_urlsafe(MADE_BYTES).encode()
+    key = secrets.token_urlsafe(KEY_BYTES).encode()
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
         file.write(key + b"\n")

@@ -1,4 +1,4 @@
-"""A store that says how long it takes."""
+"""A store that measures how long its units of work take."""
 
 from collections.abc import Callable
 from time import perf_counter
@@ -8,7 +8,7 @@ from storage.store import Arguments, Link, Result, Store, Unit
 
 
 class TimedStore:
-    """A `Store` like another one, which it asks.
+    """A `Store` that passes everything on to another one, and times writes and reads.
 
     Args:
         store: the other one.
@@ -44,11 +44,11 @@ class TimedStore:
         return self._store.version()
 
     def set_aside(self) -> "TimedStore":
-        """See `Store.set_aside`; what it takes is counted here."""
-        aside = self._store.set_aside()
-        if aside is self._store:
+        """See `Store.set_aside`; its units are counted with this store's."""
+        lane = self._store.set_aside()
+        if lane is self._store:
             return self
-        timed = TimedStore(aside)
+        timed = TimedStore(lane)
         timed.writes, timed.reads = self.writes, self.reads
         return timed
 

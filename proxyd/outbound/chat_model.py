@@ -1,4 +1,4 @@
-"""The model behind the assistant: any server that speaks OpenAI's chat completions."""
+"""A client of language models: any server with OpenAI's chat completions API."""
 
 import base64
 import json
@@ -12,17 +12,22 @@ from msgspec import Struct
 
 from market.assistant.model import REPLY_MAX_CHARACTERS, ModelError, ModelText, Question
 
+# Far above a reply of `REPLY_MAX_CHARACTERS` with its thoughts and its JSON.
 ANSWER_MAX_BYTES = 1024 * 1024
+# A streamed answer wraps each token in some 200 bytes of JSON.
 STREAM_MAX_BYTES = 8 * 1024 * 1024
-LINE_MAX_BYTES = 64 * 1024
-CONNECT_SECONDS = 5.0
-KEEPALIVE_SECONDS = 60.0
-MODEL_NAME_MAX_CHARACTERS = 200
+LINE_MAX_BYTES = 64 * 1024  # one token's line has a few hundred bytes
+CONNECT_SECONDS = 5.0  # a server that is up accepts at once; the rest of the time is for its answer
+KEEPALIVE_SECONDS = 60.0  # saves TCP and TLS in a conversation
+MODEL_NAME_MAX_CHARACTERS = 200  # a longer one is no name, and would fill our answers
 EVENTS = "text/event-stream"
 
 _THOUGHTS_START, _THOUGHTS_END = "<think>", "</think>"
+# Of the statuses below 500, those that another attempt may get past.
 _RETRIED_STATUSES = frozenset((408, 409, 425, 429))
+# A server that does not know `response_format` answers with one of these.
 _REFUSED_REQUEST = frozenset((400, 415, 422))
+# The request may be to blame for these, and not the server: they do not open the circuit breaker.
 _ABOUT_THE_REQUEST = _REFUSED_REQUEST | {413}
 
 
@@ -37,7 +42,7 @@ class _Choice(Struct):
 
 
 class _Completion(Struct):
-    """A whole answer, or a piece of a streamed one."""
+    """A complete answer, or one chunk of a streamed answer."""
 
     choices: list[_Choice]
     model: str | None = None
@@ -47,10 +52,10 @@ class OpenAiModel:
     """A `Model` on a server.
 
     Args:
-        base_url: what the paths follow, with its version: `http://127.0.0.1:8000/v1`.
-        api_key: shown to the server, and to nobody else; "" for none.
+        base_url: the API's URL, with its version: `http://127.0.0.1:8000/v1`.
+        api_key: sent to the server, and never logged; "" for none.
         max_tokens: the longest answer; 0 to leave that to the server.
-        connections: how many at once.
+        connections: how many there may be at once.
     """
 
     def __init__(self, base_url: str, api_key: str, *, max_tokens: int, connections: int) -> None:
@@ -61,16 +66,17 @@ class OpenAiModel:
         self._max_tokens = max_tokens
         self._connections = connections
         self._session: aiohttp.ClientSession | None = None
-        self._speaking_at_once: set[str] = set()
+        # Models whose last whole answer had no unmarked thoughts: they may be streamed at once.
+        self._direct_models: set[str] = set()
 
     async def complete(self, question: Question, seconds: float) -> ModelText:
         """See `Model.complete`."""
-        async with self._asked(question, seconds, stream=False) as response:
+        async with self._post(question, seconds, stream=False) as response:
             return self._whole(await _body(response), question)
 
     async def stream(self, question: Question, seconds: float) -> AsyncGenerator[ModelText, None]:
-        """See `Model.stream`; a server that does not stream gives the whole answer at once."""
-        async with self._asked(question, seconds, stream=True) as response:
+        """See `Model.stream`; a server that does not stream gives one piece, the whole answer."""
+        async with self._post(question, seconds, stream=True) as response:
             if response.content_type != EVENTS:
                 yield self._whole(await _body(response), question)
                 return
@@ -80,10 +86,10 @@ class OpenAiModel:
                 async for piece in pieces:
                     name = _name(piece, question)
                     delta = piece.choices[0].delta if piece.choices else None
-                    spoken = thoughts.skip(delta.content or "" if delta is not None else "")
-                    if spoken:
-                        yield ModelText(spoken, name)
-            self._note(question, thoughts)
+                    text = thoughts.skip(delta.content or "" if delta is not None else "")
+                    if text:
+                        yield ModelText(text, name)
+            self._remember(question, thoughts)
             rest = thoughts.end()
             if rest:
                 yield ModelText(rest, name)
@@ -95,10 +101,10 @@ class OpenAiModel:
             self._session = None
 
     @asynccontextmanager
-    async def _asked(
+    async def _post(
         self, question: Question, seconds: float, *, stream: bool
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send a question and check the head of the answer; translate what goes wrong on the way.
+        """Send a question and check the answer's status; every failure becomes a `ModelError`.
 
         Redirects are not followed: they would carry the question, and the key, elsewhere.
         """
@@ -119,7 +125,7 @@ class OpenAiModel:
         except TimeoutError as error:
             raise ModelError("it does not answer in time") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            # Not the error's own words: they can hold the URL, and a URL can hold a password.
+            # Not the error's own text: it can have the URL, and a URL can have a password.
             raise ModelError(f"it cannot be reached ({type(error).__name__})") from error
 
     def _connected(self) -> aiohttp.ClientSession:
@@ -157,26 +163,26 @@ class OpenAiModel:
         return request
 
     def _whole(self, body: bytes, question: Question) -> ModelText:
-        found = _decoded(body)
-        message = found.choices[0].message if found.choices else None
+        completion = _decoded(body)
+        message = completion.choices[0].message if completion.choices else None
         if message is None or not (message.content or "").strip():
             raise ModelError("its answer is empty")
-        thoughts = _Thoughts(speaks_at_once=False)
+        thoughts = _Thoughts(is_direct=False)
         text = (thoughts.skip(message.content or "") + thoughts.end()).strip()
-        self._note(question, thoughts)
+        self._remember(question, thoughts)
         if not text:
             raise ModelError("its answer is nothing but thoughts")
-        return ModelText(text[:REPLY_MAX_CHARACTERS], _name(found, question))
+        return ModelText(text[:REPLY_MAX_CHARACTERS], _name(completion, question))
 
     def _thoughts(self, question: Question) -> "_Thoughts":
-        return _Thoughts(speaks_at_once=question.model in self._speaking_at_once)
+        return _Thoughts(is_direct=question.model in self._direct_models)
 
-    def _note(self, question: Question, thoughts: "_Thoughts") -> None:
-        """Note how a model's last whole answer began: the next one will like it."""
+    def _remember(self, question: Question, thoughts: "_Thoughts") -> None:
+        """Remember how a model's last whole answer began; its next one will begin the same way."""
         if thoughts.began_unmarked:
-            self._speaking_at_once.discard(question.model)
+            self._direct_models.discard(question.model)
         else:
-            self._speaking_at_once.add(question.model)
+            self._direct_models.add(question.model)
 
 
 async def _body(response: aiohttp.ClientResponse) -> bytes:
@@ -189,7 +195,11 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
 
 
 async def _completions(response: aiohttp.ClientResponse) -> AsyncGenerator[_Completion, None]:
-    """Yield the pieces of a streamed answer; raise when it breaks off."""
+    """Yield the chunks of a streamed answer.
+
+    Raises:
+        ModelError: a chunk is malformed, or the answer ends without a reason or `[DONE]`.
+    """
     is_finished = False
     async with aclosing(_lines(response)) as lines:
         async for line in lines:
@@ -198,16 +208,16 @@ async def _completions(response: aiohttp.ClientResponse) -> AsyncGenerator[_Comp
                 continue
             if data.strip() == b"[DONE]":
                 return
-            found = _decoded(data)
-            reasons = [choice.finish_reason for choice in found.choices[:1]]
+            chunk = _decoded(data)
+            reasons = [choice.finish_reason for choice in chunk.choices[:1]]
             is_finished = is_finished or any(reason is not None for reason in reasons)
-            yield found
+            yield chunk
     if not is_finished:
         raise ModelError("its answer broke off")
 
 
 async def _lines(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
-    """Yield the lines of an answer that has them, each bounded, and all together."""
+    """Yield the lines of an answer; each line and the whole answer are bounded."""
     size = 0
     rest = b""
     async for chunk in response.content.iter_any():
@@ -221,57 +231,61 @@ async def _lines(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None
 
 
 class _Thoughts:
-    """Leaves out the thoughts that some models write in front of what they say.
+    """Leaves out the thoughts that some models write before their answer.
 
-    Some have begun to think before they answer, so that only the end of it is marked. Of a model
-    that is not known to speak at once, everything is held back for as long as that end may come.
+    Most mark both ends: `<think>…</think>answer`. The prompt of some ends with the first mark, so
+    that their text begins inside the thoughts and has the second mark only. So the text of a model
+    is held back until the second mark comes or the answer ends, unless the model is known to answer
+    directly.
 
     Args:
-        speaks_at_once: whether what is not marked as a thought is taken for none.
+        is_direct: whether text without a first mark is the answer from its first character on.
     """
 
-    def __init__(self, *, speaks_at_once: bool) -> None:
-        self._speaks_at_once = speaks_at_once
-        self._held = ""
+    def __init__(self, *, is_direct: bool) -> None:
+        self._is_direct = is_direct
+        self._buffer = ""
         self._is_marked = False
         self._is_over = False
         self.began_unmarked = False
 
     def skip(self, text: str) -> str:
-        """Take the next piece; return what of it is said."""
+        """Take the next piece of text; return the part of the answer that is certain now."""
         if self._is_over:
             ends = _THOUGHTS_END in text and not self._is_marked and _THOUGHTS_START not in text
             self.began_unmarked = self.began_unmarked or ends
             return text
-        self._held += text
+        self._buffer += text
         if not self._is_marked:
-            start = self._held.lstrip()
+            start = self._buffer.lstrip()
             if start and not start.startswith(_THOUGHTS_START[: len(start)]):
                 return self._unmarked()
             self._is_marked = start.startswith(_THOUGHTS_START)
-        _, found, said = self._held.partition(_THOUGHTS_END)
-        if self._is_marked and not found:
-            self._held = self._held[-len(_THOUGHTS_END) :]
-        self._is_over = bool(found)
-        return said.lstrip()
+        _, end_mark, answer = self._buffer.partition(_THOUGHTS_END)
+        if self._is_marked and not end_mark:
+            # Thoughts are dropped, but for what may be the beginning of the mark that ends them.
+            self._buffer = self._buffer[-len(_THOUGHTS_END) :]
+        self._is_over = bool(end_mark)
+        return answer.lstrip()
 
     def end(self) -> str:
-        """Return what was held back in vain, now that the answer is whole."""
-        return "" if self._is_over or self._is_marked else self._let_go()
+        """Return the text that was held back, now that no mark can come any more."""
+        return "" if self._is_over or self._is_marked else self._release()
 
     def _unmarked(self) -> str:
-        thought, found, said = self._held.partition(_THOUGHTS_END)
-        if found and _THOUGHTS_START not in thought:
+        thought, end_mark, answer = self._buffer.partition(_THOUGHTS_END)
+        if end_mark and _THOUGHTS_START not in thought:
             self.began_unmarked = self._is_over = True
-            return said.lstrip()
-        if self._speaks_at_once or len(self._held) > REPLY_MAX_CHARACTERS:
-            return self._let_go()
+            return answer.lstrip()
+        # Thoughts can be longer than a reply may be, but holding back has to end somewhere.
+        if self._is_direct or len(self._buffer) > REPLY_MAX_CHARACTERS:
+            return self._release()
         return ""
 
-    def _let_go(self) -> str:
+    def _release(self) -> str:
         self._is_over = True
-        held, self._held = self._held, ""
-        return held
+        text, self._buffer = self._buffer, ""
+        return text
 
 
 def _decoded(body: bytes) -> _Completion:
@@ -281,13 +295,15 @@ def _decoded(body: bytes) -> _Completion:
         raise ModelError("its answer is no chat completion") from error
 
 
-def _name(found: _Completion, question: Question) -> str:
-    name = found.model or ""
+def _name(completion: _Completion, question: Question) -> str:
+    """Return the model's name for itself; the name in the question if it has no usable one."""
+    name = completion.model or ""
     usable = 0 < len(name) <= MODEL_NAME_MAX_CHARACTERS and name.isprintable()
     return name if usable else question.model
 
 
 def _refused(response: aiohttp.ClientResponse, *, with_schema: bool) -> ModelError:
+    """Return the error for an answer with another status than 200."""
     status = response.status
     refuses_schema = with_schema and status in _REFUSED_REQUEST
     wait = response.headers.get("Retry-After", "")

@@ -1,8 +1,8 @@
 """Sends the e-mails that wait in the outbox: by SMTP, or into the log.
 
-Several are sent at once, and none waits for another: one that fails is put off, and those that are
-tried again leave half of the senders to those that were not tried yet. While the server itself
-cannot be used one e-mail is tried from time to time, and none is blamed for it.
+Several are sent at once, and none waits for another: an e-mail that fails is put off. Retries use
+half of the senders at most; the rest is for new e-mails. While the server itself is unavailable one
+e-mail is tried from time to time, and the attempt does not count against it.
 """
 
 import asyncio
@@ -21,42 +21,46 @@ from storage.errors import StoreError
 from storage.outbox import OutboxRow
 
 SENDERS = 8  # mail servers let one client have ten connections or more
+# Retries may have half of the senders: e-mails that fail for hours must not hold up new ones.
 AGAIN_MAX = SENDERS // 2
-# How late an e-mail may be that another daemon wrote down, or that is tried again.
+# How often the outbox is read without a wake-up: for what another daemon put there, and for
+# retries. An e-mail may be late by so much, and an idle mailer costs one query in that time.
 LOOK_SECONDS = 2.0
-# While the server cannot be used: for how long nothing is tried, doubled each time.
+# How long nothing is sent while the server is unavailable. The pause doubles from the first, which
+# bridges a restart, up to the longest, which is how late the end of a long outage is noticed.
 FIRST_PAUSE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 60.0
+# Between two attempts to record an outcome. It has to be recorded: else the e-mail is sent again.
 STORE_PAUSE_SECONDS = 1.0
-# What is being sent when the daemon stops mostly takes less; cut off, it may be sent twice. Below
-# `tasks.ATTEMPT_SECONDS`, after which whoever ends `run` cancels again.
+# How long the e-mails that are being sent may take when the daemon stops; one that is cut off may
+# be sent twice. Below `tasks.ATTEMPT_SECONDS`, after which the owner of `run` cancels it again.
 GRACE_SECONDS = 0.8
 
-_Settle = Callable[[Item], Awaitable[object]]
+_Settle = Callable[[Item], Awaitable[object]]  # records an outcome in the outbox
 
 _logger = logging.getLogger("mail")
 
 
 class RefusedError(Exception):
-    """This e-mail will never be taken."""
+    """The server refuses this e-mail for good."""
 
 
 class PutOffError(Exception):
-    """This e-mail is not taken now."""
+    """The server does not accept this e-mail now, and may accept it later."""
 
 
 class ServerError(Exception):
-    """No e-mail is taken now: the server cannot be reached, or does not let us in."""
+    """The server accepts no e-mail now: it cannot be reached, or refuses our login or sender."""
 
 
 class Transport(Protocol):
-    """By which way e-mails leave."""
+    """Sends an e-mail: by SMTP, or into the log."""
 
     async def send(self, message: Message) -> None:
-        """Send one.
+        """Send an e-mail.
 
         Raises:
-            RefusedError, PutOffError, ServerError: it was not; the message says why.
+            RefusedError, PutOffError, ServerError: it was not sent; the message says why.
         """
 
 
@@ -66,7 +70,7 @@ class LogTransport:
     async def send(self, message: Message) -> None:
         """See `Transport.send`."""
         _logger.info(
-            "no mail server is configured; to %s: %s: %s",
+            "e-mail to %s not sent, mail.host is not set: %s: %s",
             message.to,
             message.subject,
             " ".join(message.links),
@@ -77,8 +81,8 @@ class Mailer:
     """Sends what waits in the outbox.
 
     Args:
-        outbox: where e-mails wait.
-        transport: by which way they leave.
+        outbox: the e-mails that wait.
+        transport: sends one.
         is_alone: whether no other daemon sends from this outbox.
     """
 
@@ -87,16 +91,17 @@ class Mailer:
         self._transport = transport
         self._is_alone = is_alone
         self._sending: dict[str, _Sending] = {}
-        # E-mails to one domain, whose server may be slow by intent, leave room for others.
-        self._places = FairSlots(SENDERS)
+        # One domain, whose server may be slow on purpose, never has all senders.
+        self._slots = FairSlots(SENDERS)
         self._tidy_at = 0.0
         self._store_is_failing = False
-        # How often in a row the server could not be used, and until when it is left alone.
+        # Consecutive attempts that found the server unavailable, and when the next one may be made
+        # (monotonic seconds).
         self._failures = 0
         self._resume_at = 0.0
 
     async def run(self) -> None:
-        """Send what waits, until cancelled; then what is being sent has a moment to finish."""
+        """Send what waits, until cancelled; then give what is being sent `GRACE_SECONDS`."""
         async with asyncio.TaskGroup() as group:
             try:
                 while True:
@@ -109,7 +114,7 @@ class Mailer:
                 raise
 
     async def _look(self, group: asyncio.TaskGroup) -> None:
-        """Begin to send what there is room for."""
+        """Start sending as many of the due e-mails as there are free senders."""
         try:
             if self._is_alone:
                 await self._outbox.free_all()
@@ -129,25 +134,26 @@ class Mailer:
             self._store_is_failing = False
 
     async def _begin_some(self, group: asyncio.TaskGroup, *, again: bool) -> bool:
-        """Begin to send some that were, or were not, tried before; say whether there were any.
+        """Start sending some retries (`again`) or some new e-mails; return whether there were any.
 
-        Those of a domain that has no place left are passed over the next time.
+        A domain that uses all of its slots is left out of the query, so that its e-mails cannot
+        fill the query's limit and hide the others. It is called until it returns False.
         """
         room = self._room(again=again)
         if room <= 0:
             return False
         shares = {each.row.share for each in self._sending.values()}
-        full = [share for share in shares if not self._places.has_room(share)]
-        limit = room + len(self._sending)  # those that were just begun may still look due
+        full = [share for share in shares if not self._slots.has_room(share)]
+        limit = room + len(self._sending)  # those not yet claimed by their task still look due
         begun = 0
         for row in await self._outbox.due(again=again, limit=limit, but=full):
-            if begun < room and row.id not in self._sending and self._places.take(row.share):
+            if begun < room and row.id not in self._sending and self._slots.take(row.share):
                 self._begin(group, row)
                 begun += 1
         return begun > 0
 
     def _room(self, *, again: bool) -> int:
-        """Return how many more may be sent at once."""
+        """Return how many more e-mails may be sent now; of retries (`again`), or of new ones."""
         sending = len(self._sending)
         if self._failures:
             is_due = asyncio.get_running_loop().time() >= self._resume_at
@@ -155,13 +161,13 @@ class Mailer:
         free = SENDERS - sending
         if not again:
             return free
-        tried = sum(each.row.attempts > 0 for each in self._sending.values())
-        return min(free, AGAIN_MAX - tried)
+        retries = sum(each.row.attempts > 0 for each in self._sending.values())
+        return min(free, AGAIN_MAX - retries)
 
     def _begin(self, group: asyncio.TaskGroup, row: OutboxRow) -> None:
         def over(_: "asyncio.Task[None]") -> None:
             del self._sending[row.id]
-            self._places.give(row.share)
+            self._slots.give(row.share)
             self._outbox.wake()
 
         task = group.create_task(self._send(row), name=f"mail {row.item_key}")
@@ -172,36 +178,36 @@ class Mailer:
         try:
             item = await self._outbox.claim(row)
         except StoreError as error:
-            _logger.warning("e-mail %s waits for the store to return: %s", row.item_key, error)
+            _logger.warning("e-mail %s: waits for the store to return: %s", row.item_key, error)
             await asyncio.sleep(STORE_PAUSE_SECONDS)
             return
         if item is not None:
             await self._settle(item, await self._try(item))
 
     async def _try(self, item: Item) -> _Settle:
-        """Try to send an e-mail; return what becomes of it."""
+        """Try to send an e-mail; return the call that records the outcome in the outbox."""
         try:
             await self._transport.send(decoded(item.payload))
         except ServerError as error:
-            self._leave_alone(error)
+            self._pause_after(error)
             return self._outbox.put_back
         except (RefusedError, msgspec.DecodeError) as error:
-            _logger.error("e-mail %s is given up: %s", item.key, error)
-            outcome: _Settle = self._outbox.done
+            _logger.error("e-mail %s: given up: %s", item.key, error)
+            settle: _Settle = self._outbox.done
         except PutOffError as error:
-            outcome = partial(self._put_off, reason=str(error))
+            settle = partial(self._put_off, reason=str(error))
         except Exception:  # whatever one e-mail does to a library, the others are still sent
-            _logger.exception("e-mail %s met a mistake in the program", item.key)
-            outcome = partial(self._put_off, reason="a mistake in the program")
+            _logger.exception("e-mail %s: error in proxyd", item.key)
+            settle = partial(self._put_off, reason="error in proxyd")
         else:
-            outcome = self._outbox.done
+            settle = self._outbox.done
         if self._failures:
-            _logger.info("the mail server can be used again")
+            _logger.info("mail server available again")
             self._failures = 0
-        return outcome
+        return settle
 
     async def _settle(self, item: Item, settle: _Settle) -> None:
-        """Note what became of an e-mail, as soon as the store takes it."""
+        """Record the outcome of an e-mail, again and again until the store takes it."""
         is_failing = False
         while True:
             try:
@@ -209,9 +215,7 @@ class Mailer:
             except StoreError as error:
                 if not is_failing:
                     _logger.warning(
-                        "what became of e-mail %s waits for the store to return: %s",
-                        item.key,
-                        error,
+                        "e-mail %s: its outcome waits for the store to return: %s", item.key, error
                     )
                 is_failing = True
                 await asyncio.sleep(STORE_PAUSE_SECONDS)
@@ -222,18 +226,18 @@ class Mailer:
         pause = await self._outbox.put_off(item)
         attempts = item.row.attempts
         if pause is None:
-            _logger.error("e-mail %s is given up after %d attempts: %s", item.key, attempts, reason)
+            _logger.error("e-mail %s: given up after %d attempts: %s", item.key, attempts, reason)
         else:
             _logger.warning(
-                "e-mail %s: attempt %d failed, the next is in %d s: %s",
+                "e-mail %s: attempt %d failed, next in %d s: %s",
                 item.key,
                 attempts,
                 pause,
                 reason,
             )
 
-    def _leave_alone(self, error: ServerError) -> None:
-        """Try nothing for a while; who fails at the same time as another says nothing new."""
+    def _pause_after(self, error: ServerError) -> None:
+        """Stop sending for a while; failures of attempts that were under way do not prolong it."""
         now = asyncio.get_running_loop().time()
         if now < self._resume_at:
             return
@@ -241,7 +245,7 @@ class Mailer:
         self._failures += 1
         self._resume_at = now + pause
         _logger.warning(
-            "the mail server cannot be used, %d e-mails wait, the next attempt is in %.0f s: %s",
+            "mail server unavailable, %d e-mails waiting, next attempt in %.0f s: %s",
             self._outbox.waiting,
             pause,
             error,

@@ -1,4 +1,4 @@
-"""E-mails by SMTP, and what a server's answer means for them."""
+"""Sends e-mails by SMTP, and tells failures of one e-mail from failures of the server."""
 
 import asyncio
 from dataclasses import dataclass
@@ -12,17 +12,19 @@ import aiosmtplib
 from market.mail import Message
 from proxyd.outbound.mailer import PutOffError, RefusedError, ServerError
 
-CONNECT_SECONDS = 20.0  # as long as a busy server may keep everybody waiting
-# Servers that ask the recipient's own first may take a while; longer, and it is tried again.
+CONNECT_SECONDS = 20.0  # for the TCP connection, TLS, the greeting and the login
+# Some servers ask the recipient's server before they answer. Past this the e-mail is put off.
+# Together with `CONNECT_SECONDS` far below `outbox.CLAIM_SECONDS`.
 SEND_SECONDS = 30.0
-REASON_MAX_CHARACTERS = 300
-# So many characters of a secret in a row are no chance, and too few to be worth anything.
+REASON_MAX_CHARACTERS = 300  # a server's answer may have any length; a log line should not
+# An answer with so many characters of a secret in a row is taken to repeat it; by chance that is
+# one answer in a hundred million. If fewer are logged, 200 bits of the secret stay unknown.
 SECRET_PART_CHARACTERS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class SmtpServer:
-    """Where e-mails go: `tls` is how the connection is encrypted, `sender` who they are from."""
+    """The mail server: `tls` is "starttls", "tls" or "none"; `sender` the From of all e-mails."""
 
     host: str
     port: int
@@ -36,12 +38,12 @@ class SmtpTransport:
     """Sends e-mails by SMTP, each over a connection of its own.
 
     Args:
-        server: where they go.
+        server: the mail server.
     """
 
     def __init__(self, server: SmtpServer) -> None:
         self._server = server
-        # What we call ourselves: found with the first connection, perhaps by asking name servers.
+        # Our name in EHLO. aiosmtplib finds it for the first connection, perhaps by a DNS query.
         self._local_hostname: str | None = None
 
     async def send(self, message: Message) -> None:
@@ -93,7 +95,7 @@ class SmtpTransport:
         except TimeoutError as error:
             raise ServerError(f"no answer in {CONNECT_SECONDS:.0f} s") from error
         except (aiosmtplib.SMTPException, OSError, ValueError) as error:
-            raise ServerError(_in_words(error)) from error
+            raise ServerError(_reason(error)) from error
 
 
 async def _hand_over(client: aiosmtplib.SMTP, email: EmailMessage, message: Message) -> None:
@@ -103,21 +105,21 @@ async def _hand_over(client: aiosmtplib.SMTP, email: EmailMessage, message: Mess
     except TimeoutError as error:
         raise PutOffError(f"no answer in {SEND_SECONDS:.0f} s") from error
     except (aiosmtplib.SMTPSenderRefused, aiosmtplib.SMTPHeloError) as error:
-        raise ServerError(_in_words(error)) from error
+        raise ServerError(_reason(error)) from error
     except (aiosmtplib.SMTPException, OSError, ValueError) as error:
-        reason = _in_words(error, message)
+        reason = _reason(error, message)
         raise (RefusedError if _is_final(error) else PutOffError)(reason) from error
 
 
 def _say_goodbye(client: aiosmtplib.SMTP) -> None:
-    """Say QUIT and do not wait for the answer: the e-mail is the server's by now."""
+    """Send QUIT without waiting for its answer: the server has accepted the e-mail by now."""
     protocol = client.protocol
     if protocol is not None and protocol.is_connected:
         protocol.write(b"QUIT\r\n")
 
 
 def _is_final(error: Exception) -> bool:
-    """Say whether the same e-mail would be refused again."""
+    """Return whether the server would refuse the same e-mail again."""
     if isinstance(error, aiosmtplib.SMTPRecipientsRefused):
         return all(_is_final(each) for each in error.recipients)
     if isinstance(error, aiosmtplib.SMTPResponseException):
@@ -125,20 +127,23 @@ def _is_final(error: Exception) -> bool:
     return isinstance(error, ValueError | aiosmtplib.SMTPNotSupported)
 
 
-def _in_words(error: Exception, message: Message | None = None) -> str:
-    """Return what went wrong, and nothing of an e-mail's secrets, which a server may repeat."""
+def _reason(error: Exception, message: Message | None = None) -> str:
+    """Return what went wrong, without the e-mail's secrets, which a server may repeat."""
     if isinstance(error, aiosmtplib.SMTPRecipientsRefused) and error.recipients:
-        return _in_words(error.recipients[0], message)
-    words = str(error) or type(error).__name__
+        return _reason(error.recipients[0], message)
+    reason = str(error) or type(error).__name__
     if isinstance(error, aiosmtplib.SMTPResponseException):
-        words = f"{error.code} {error.message}"
+        reason = f"{error.code} {error.message}"
         if message is not None and _repeats_a_secret(error.message, message):
-            words = f"{error.code}, and what else it says repeats the e-mail"
-    return words[:REASON_MAX_CHARACTERS]
+            reason = f"{error.code} (text left out: it repeats the e-mail)"
+    return reason[:REASON_MAX_CHARACTERS]
 
 
 def _repeats_a_secret(text: str, message: Message) -> bool:
-    """Say whether a text has a part of what a link in an e-mail ends with; lines may be cut."""
+    """Return whether a text has a part of the secret at the end of a link in an e-mail.
+
+    White space is ignored, because a server may wrap what it repeats.
+    """
     folded = "".join(text.split()).lower()
     for link in message.links:
         secret = link.rpartition("=")[2].lower()
@@ -150,10 +155,10 @@ def _repeats_a_secret(text: str, message: Message) -> bool:
 
 
 def _one_address(text: str) -> Address:
-    """Return an address as what it is; a header of text would be read as a list of them.
+    """Return a text as one address; a header made from the text would be parsed as a list.
 
     Raises:
-        ValueError: it is none, or more than one.
+        ValueError: it is not an address, or more than one.
     """
     if not text.isascii():  # for SMTPUTF8 (RFC 6531); addr_spec wants ASCII
         local, _, domain = text.rpartition("@")

@@ -1,4 +1,4 @@
--- Secrets that went out by mail: each proves, once and for a while, that its bearer reads the mail.
+-- Secrets sent by e-mail: using one, once and before it expires, proves who reads the address.
 
 CREATE TABLE mail_tokens (
     token_hash TEXT PRIMARY KEY,

@@ -1,4 +1,4 @@
--- Referrals: who has which code, and who came by whose.
+-- Referrals: every user's code, and which users applied whose.
 
 ALTER TABLE users ADD COLUMN referral_code TEXT;
 CREATE UNIQUE INDEX users_by_referral_code ON users (referral_code);

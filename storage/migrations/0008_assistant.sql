@@ -1,5 +1,5 @@
--- Rewards for photos of good deeds, and the prints by which such a photo is recognised.
--- Prints are cut into bands, so that those like another are found by an index on each.
+-- Rewards for photos of good deeds, and the prints (perceptual hashes) of those photos.
+-- A print is cut into bands, each with an index, so that similar prints are found by a band in common.
 
 CREATE TABLE goodness_rewards (
     id TEXT PRIMARY KEY,

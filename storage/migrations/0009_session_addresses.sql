@@ -1,5 +1,6 @@
--- Client addresses that open a session without a password, on one of the ports made for that. A slot
--- is such a port's place in the settings, so that the port may change. Active sessions alone have rows.
+-- Client addresses that open a session without a password, on one of the ports without passwords. A
+-- slot is such a port's position in the settings, so that its number may change. Only active sessions
+-- have rows.
 
 CREATE TABLE session_addresses (
     address TEXT NOT NULL,

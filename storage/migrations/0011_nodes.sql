@@ -1,6 +1,6 @@
--- Several daemons on one database: which of them live, and whose leases are whose.
--- A lease of the one daemon on an SQLite database names no node, nor does one that is closed: so an
--- open lease belongs to a node that lives, and the database sees to it.
+-- Several daemons (nodes) on one database: which are alive, and which leases are theirs.
+-- A lease has no node on SQLite, where there is one daemon, and none once it is closed. So the foreign
+-- key makes sure that an open lease belongs to a node that is alive.
 
 CREATE TABLE nodes (
     id TEXT PRIMARY KEY,

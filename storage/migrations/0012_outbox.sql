@@ -1,8 +1,8 @@
--- What waits to leave: e-mails, and requests that are answered before they are looked into. A row is
--- written in the transaction that causes it, and deleted when it has left or was given up.
--- `channel` is by which way it leaves, `item_key` what it is: a later one takes an earlier one's place.
--- `share` is whose part of the queue it takes. The payload is sealed, because it may hold a secret.
--- Whoever has it in hand has moved `not_before` ahead, and has until then.
+-- The outbox: e-mails that wait to be sent, and requests that are processed after their answer. A row
+-- is written by the transaction that causes it, and deleted when it was sent or is given up.
+-- `channel` is how it is sent, `item_key` what it is: a later row replaces an earlier one of its key.
+-- `share` is the part of the queue that it counts for. The payload is sealed: it may hold a secret.
+-- A claim moves `not_before` ahead, and lasts until then.
 
 CREATE TABLE outbox (
     id TEXT PRIMARY KEY,
@@ -18,5 +18,5 @@ CREATE TABLE outbox (
     CONSTRAINT outbox_one_of_a_key UNIQUE (channel, item_key),
     CONSTRAINT outbox_attempts CHECK (attempts >= 0)
 );
--- In the order of turns, with all that decides about them: nothing is sorted or read that stays.
+-- In the order in which items are due, with every column of the query: no row that is not due is read.
 CREATE INDEX outbox_due ON outbox (channel, not_before, id, attempts, share);

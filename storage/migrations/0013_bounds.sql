@@ -1,6 +1,6 @@
--- Client addresses that a session names and that nobody has proved yet: they open nothing, and keep
--- nobody from the address. Active sessions alone have rows. Those of session_addresses are proved;
--- what stands there already stays, so that no session stops working at an upgrade.
+-- Client addresses that a session lists and that are not proved yet: they open nothing, and another
+-- session may list them too. Only active sessions have rows. Rows of session_addresses count as
+-- proved, those from before this step included, so that an upgrade breaks no session.
 
 CREATE TABLE pending_addresses (
     session_id TEXT NOT NULL REFERENCES bandwidth_sessions (id),
@@ -10,13 +10,13 @@ CREATE TABLE pending_addresses (
     CONSTRAINT pending_addresses_slot CHECK (slot >= 0)
 );
 
--- What a user has open is counted whenever they add to it, from the indexes alone: so each has every
--- column that is asked for, the one that it is limited to as well.
+-- What a user has open is counted whenever they add to it, from the indexes alone: so each index has
+-- every column of the query, even the one that makes it partial.
 CREATE INDEX bandwidth_sessions_active_by_user ON bandwidth_sessions (user_id, status, id)
     WHERE status = 'active';
 
--- How many bytes of text a job brought: not to be added up from the texts themselves, which are long.
--- Of earlier jobs it is the number of characters.
+-- The size of a job's texts in bytes, so that a sum need not read the texts, which are long. For jobs
+-- from before this step it is the number of characters.
 ALTER TABLE jobs ADD COLUMN text_bytes BIGINT NOT NULL DEFAULT 0;
 UPDATE jobs SET text_bytes = LENGTH(title) + LENGTH(description) + LENGTH(requirements);
 CREATE INDEX jobs_open_by_user ON jobs (user_id, status, created_at, price_credit, text_bytes)
@@ -25,8 +25,8 @@ CREATE INDEX jobs_by_user_and_age ON jobs (user_id, created_at, earned, price_cr
 CREATE INDEX jobs_waiting ON jobs (created_at) WHERE status = 'waiting';
 CREATE INDEX devices_in_use_by_user ON devices (user_id, revoked_at) WHERE revoked_at IS NULL;
 
--- When the bonuses of a referral were paid; those that are not yet wait for an address to be
--- confirmed, or for a day on which there is room for them.
+-- When the bonuses of a referral were paid. Unpaid ones wait for the user to confirm the e-mail
+-- address, or for a day whose limits have room for them.
 ALTER TABLE referrals ADD COLUMN paid_at BIGINT;
 UPDATE referrals SET paid_at = created_at;
 CREATE INDEX referrals_pending ON referrals (created_at) WHERE paid_at IS NULL;
@@ -35,7 +35,7 @@ CREATE INDEX referrals_by_day ON referrals (paid_at, referrer_bonus, referred_bo
 DROP INDEX referrals_by_referrer;
 CREATE INDEX referrals_by_referrer ON referrals (referrer_id, paid_at);
 
--- What a deploy runs is told by the deploy, to whoever runs it, and no more in the texts of its jobs.
+-- What a deploy runs is read from the deploy now, and no longer from the texts of its jobs.
 UPDATE jobs SET description = (
     SELECT 'A replica of the deploy ' || d.id || '
 Type: ' || d.job_type FROM deploys AS d WHERE d.id = jobs.deploy_id

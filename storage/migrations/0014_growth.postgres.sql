@@ -1,4 +1,4 @@
--- Transfers never change; this once they are told apart.
+-- Transfers never change, but for this step: it fills in the new columns of those that exist.
 
 DROP TRIGGER transfers_never_changed ON transfers;
 
@@ -30,14 +30,14 @@ UPDATE transfers SET
 CREATE TRIGGER transfers_never_changed BEFORE UPDATE OR DELETE OR TRUNCATE ON transfers
     FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
 
--- Lists that show one status, or one type, without walking past the others. All are in an order that
--- the primary key has not, or PostgreSQL may walk through that, past the rows of everybody else.
+-- For lists of one status, or one type, that read no other rows. Their order (NULLS LAST) is not the
+-- primary key's, or PostgreSQL might walk that instead, past all other users' rows.
 CREATE INDEX bandwidth_sessions_by_status ON bandwidth_sessions (user_id, status, id DESC NULLS LAST);
 CREATE INDEX jobs_by_status ON jobs (user_id, status, id DESC NULLS LAST);
 CREATE INDEX jobs_open_by_type ON jobs (job_type, status, id DESC NULLS LAST)
     WHERE status IN ('waiting', 'running');
 
--- Those of entries say what moved, too: a wallet and the audit read them and not the entries.
+-- Those of entries include the amount: wallets and the audit read the index alone.
 DROP INDEX bandwidth_sessions_by_user;
 DROP INDEX jobs_by_user;
 DROP INDEX jobs_open;

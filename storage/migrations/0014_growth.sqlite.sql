@@ -1,4 +1,4 @@
--- Transfers never change; this once they are told apart.
+-- Transfers never change, but for this step: it fills in the new columns of those that exist.
 
 DROP TRIGGER transfers_never_updated;
 
@@ -31,13 +31,13 @@ CREATE TRIGGER transfers_never_updated BEFORE UPDATE ON transfers BEGIN
     SELECT RAISE(ABORT, 'ledger_is_append_only');
 END;
 
--- Lists that show one status, or one type, without walking past the others.
+-- For lists of one status, or one type, that read no other rows.
 CREATE INDEX bandwidth_sessions_by_status ON bandwidth_sessions (user_id, status, id);
 CREATE INDEX jobs_by_status ON jobs (user_id, status, id);
 CREATE INDEX jobs_open_by_type ON jobs (job_type, status, id)
     WHERE status IN ('waiting', 'running');
 
--- What moved in an account is read from these alone, by wallets and by the audit.
+-- These include the amount: wallets and the audit read the index alone.
 DROP INDEX entries_by_debit;
 DROP INDEX entries_by_credit;
 CREATE INDEX entries_by_debit ON entries (debit_account, transfer_id, amount);

@@ -1,4 +1,4 @@
--- Of two signs of life within one second the second changed nothing, so that a node counted as
--- unseen since the first. Each is counted now.
+-- A node's renewals are counted: a second one within the same second left its time unchanged, so that
+-- the node seemed silent since the first.
 
 ALTER TABLE nodes ADD COLUMN renewals BIGINT NOT NULL DEFAULT 0;

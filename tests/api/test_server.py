@@ -290,8 +290,11 @@ async def test_an_answer_is_a_line_that_says_first_whether_it_went_well(
         ({"Authorization": "x"}, "is not the word Bearer"),
         ({"Authorization": "Basic eDp5"}, "is not the word Bearer"),
         ({"Authorization": "Bearer"}, "is not the word Bearer"),
-        ({"Authorization": "Bearer x.y.z"}, "malformed, or is none of this service; log in again"),
-        ({"Authorization": "Bearer " + "x" * 5_000}, "malformed, or is none"),
+        (
+            {"Authorization": "Bearer x.y.z"},
+            "malformed, or was not issued by this service; log in again",
+        ),
+        ({"Authorization": "Bearer " + "x" * 5_000}, "malformed, or was not issued"),
     ],
 )
 async def test_who_shows_no_session_token_is_told_which_mistake_it_was(
@@ -319,8 +322,8 @@ async def test_who_shows_an_old_session_token_is_told_so(service: Service) -> No
     [
         ({}, "There is no X-Worker-Token header"),
         ({"Authorization": "Bearer x"}, "This path is for worker devices"),
-        ({"X-Worker-Token": ""}, "none of this service, or was revoked"),
-        ({"X-Worker-Token": "x", "Authorization": "Bearer x"}, "none of this service"),
+        ({"X-Worker-Token": ""}, "was not issued by this service, or was revoked"),
+        ({"X-Worker-Token": "x", "Authorization": "Bearer x"}, "was not issued by this service"),
     ],
 )
 async def test_who_shows_no_worker_token_is_told_which_mistake_it_was(

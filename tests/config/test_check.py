@@ -223,7 +223,7 @@ def test_the_password_of_a_database_is_not_repeated(url: str) -> None:
 @pytest.mark.parametrize("url", ["sqlite:///", "sqlite:////"])
 def test_a_url_of_sqlite_names_a_file(url: str) -> None:
     (problem,) = problems(storage={"url": url})
-    assert problem.startswith("storage.url: names no file")
+    assert problem.startswith("storage.url: expected a file")
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite://proxyd.db", "sqlite://var/proxyd.db"])

@@ -43,7 +43,7 @@ async def test_what_waits_survives_a_kill_and_arrives_once(store_url: str) -> No
     with closed_port() as port:
         daemon = await asyncio.to_thread(started, store_url, port)
         await asyncio.to_thread(asked, daemon, "/auth/register", ADA)
-        await until(lambda: "the mail server cannot be used" in daemon.output)
+        await until(lambda: "mail server unavailable" in daemon.output)
         await until(lambda: nothing_is_in_hand(store))
         await asyncio.to_thread(asked, daemon, "/auth/password/forgot", {"email": ADA["email"]})
         await asyncio.to_thread(daemon.stop, signal.SIGKILL)

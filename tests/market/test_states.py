@@ -42,7 +42,7 @@ def test_there_are_only_the_ways_that_the_table_says(before: Status, after: Stat
     if (before, after) in WAYS:
         before.require_before(after)
     else:
-        with pytest.raises(ValueError, match=f"no way from {before} to {after}"):
+        with pytest.raises(ValueError, match=f"no transition from {before} to {after}"):
             before.require_before(after)
 
 

@@ -59,9 +59,9 @@ def test_sockets_are_taken_by_name_and_not_handed_on() -> None:
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        ("api:api", "two sockets were handed over as 'api'"),
-        ("api:door", "a socket was handed over as 'door': nobody knows it"),
-        ("api:proxy", "the socket handed over as 'proxy' is no listening TCP socket"),
+        ("api:api", "socket activation: two sockets are named 'api'"),
+        ("api:door", "socket activation: unknown socket name 'door'"),
+        ("api:proxy", "socket activation: 'proxy' is not a listening TCP socket"),
     ],
 )
 def test_what_cannot_be_served_on_is_told(names: str, words: str) -> None:

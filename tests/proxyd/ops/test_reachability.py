@@ -34,7 +34,7 @@ def told(settings: ProxySettings, *hosts: str, name: str = "proxy") -> list[str]
 def test_a_socket_for_everybody_is_not_told_as_loopback(bound: str, host: str) -> None:
     (problem,) = told(ProxySettings(host=host), bound)
     assert problem.startswith("proxy.public_host: must name the host that buyers dial")
-    assert f"holds the proxy's socket on {bound}, and they are told {host}" in problem
+    assert f"holds the proxy's socket on {bound}, and the API gives them {host}" in problem
 
 
 @pytest.mark.parametrize("public", ["proxy.example.com", "192.0.2.1", "127.0.0.1"])
@@ -70,7 +70,7 @@ def of_unit(folder: Path, text: str, *edits: str) -> list[str]:
     for number, edit in enumerate(edits):
         (folder / "proxyd.socket.d").mkdir(exist_ok=True)
         (folder / "proxyd.socket.d" / f"{number}.conf").write_text(edit)
-    return list(reachability.held_problems(unit, {}, Settings()))
+    return list(reachability.problems_of_unit(unit, {}, Settings()))
 
 
 @pytest.mark.parametrize(
