@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml constraints.txt
 # this folder may be moved or changed. A development .venv in that place is replaced.
 #
 # There is no target that builds or publishes a wheel, on purpose: its top-level packages would be called
-# api, config, market and storage, and would shadow those of whoever installs it beside other programs.
+# api, config, market and storage, and would shadow the packages of other programs in one environment.
 PREFIX ?= /opt/proxyd
 INSTALLED := $(PREFIX)/.venv
 
