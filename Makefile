@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml constraints.txt
 # this folder may be moved or changed. A development .venv in that place is replaced.
 #
 # There is no target that builds or publishes a wheel, on purpose: its top-level packages would be called
-# api, config, market and storage, and would shadow those of whoever installs it beside other programs.
+# api, config, market and storage, and would shadow the packages of other programs in one environment.
 PREFIX ?= /opt/proxyd
 INSTALLED := $(PREFIX)/.venv
 
@@ -47,7 +47,7 @@ install:
 run: setup
 	@$(VENV)/bin/proxyd serve --demo
 
-# In as many processes as the machine has cores: each has a PostgreSQL of its own, so not too many.
+# In as many processes as the machine has cores, up to PROCESSES: each has a PostgreSQL of its own.
 PROCESSES ?= 4
 
 test: lint
@@ -64,49 +64,49 @@ lint: setup
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-# What the tests of real clients fetch with; without one of them, its tests are skipped. Quick when all
-# is there.
+# The third-party clients that some tests use (Debian or Ubuntu, as root). The tests of a missing client are
+# skipped. Quick when all are there.
 clients:
 	@tests/clients/install
 
-# Minutes of examples against the API's own document; bounded in `make test`.
+# Invents requests against the API's own description, for minutes; `make test` does so for seconds.
 fuzz-api: setup
 	PROXYD_FUZZ_EXAMPLES=$${PROXYD_FUZZ_EXAMPLES:-1500} $(VENV)/bin/python -m pytest tests/api/test_fuzz.py
 
-# A million made-up handshakes in memory and 20,000 over sockets, others each time: six minutes.
+# Invents a million handshakes in memory and 20,000 over sockets, new ones each time: six minutes.
 fuzz-wire: setup
 	@start=$${PROXYD_FUZZ_START:-$$(date +%s)000000}; echo "PROXYD_FUZZ_START=$$start"; \
 	PROXYD_FUZZ_START=$$start PROXYD_FUZZ_HANDSHAKES=$${PROXYD_FUZZ_HANDSHAKES:-1000000} \
 	PROXYD_FUZZ_SOCKETS=$${PROXYD_FUZZ_SOCKETS:-20000} $(VENV)/bin/python -m pytest \
 		tests/proxyd/wire/test_fuzz.py tests/conformance/test_fuzz.py
 
-# Side by side with dante, microsocks and pproxy; installs what Debian has of them, as root.
+# The proxy beside dante, microsocks and pproxy; installs from Debian what it has of them, as root.
 # ROUNDS=5 ONLY=bulk,echo RIVALS="name=command {config:PATH}": see docs/benchmarks.md.
 bench: setup
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	@PYTHONPATH=.:tests $(VENV)/bin/python -m bench.proxy
 
-# Side by side with a bare aiohttp handler and with the usual way; needs wrk (apt-get install wrk).
+# The API beside a bare aiohttp handler and the usual frameworks; needs wrk (apt-get install wrk).
 bench-api: setup
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	PYTHONPATH=.:tests $(VENV)/bin/python -m bench.api
 
-# From the start of a process: each command, and the daemon until it is ready. START_ROUNDS=15. Compiled,
-# as `make install` leaves it, also where Python may not write what it has compiled.
+# How long each command takes, and the daemon until it is ready. START_ROUNDS=15. Compiled first, as
+# `make install` does, because Python may not be able to write its cache.
 bench-start: setup
 	$(COMPILE)
 	PYTHONPATH=.:tests $(VENV)/bin/python -m bench.start
 
-# The same market a hundred times and a thousand times as large, on both engines: ten minutes and
-# 5 GB of disk. SIZES=1000,100000 ENGINES=sqlite measures less.
+# A market of 1,000, 100,000 and 1,000,000 transfers, on both engines: ten minutes and 5 GB of disk.
+# SIZES=1000,100000 ENGINES=sqlite measures less.
 bench-growth: setup
 	@PYTHONPATH=.:tests $(VENV)/bin/python -W ignore -m bench.growth
 
-# One address does its worst to the API, another one measures its answers: a minute and a half.
+# One address attacks the API while another measures its answers: a minute and a half.
 bench-siege: setup
 	PYTHONPATH=.:tests SIEGE_SECONDS=$${SIEGE_SECONDS:-60} $(VENV)/bin/python -m bench.siege
 
-# kill -9 under load, a hundred times on each engine, at other moments each time: five minutes.
+# kill -9 under load, a hundred times on each engine, at random moments (SEED): five minutes.
 KILLS ?= 100
 
 crash: setup
@@ -114,7 +114,7 @@ crash: setup
 	PROXYD_CRASH_SEED=$$seed PROXYD_CRASH_KILLS=$(KILLS) $(VENV)/bin/python -m pytest \
 		--timeout 0 --capture no tests/faults/test_kill.py
 
-# Everything at once for a while: what a daemon holds must stop growing.
+# Loads a daemon with everything at once: what it holds must stop growing.
 soak: setup
 	PYTHONPATH=.:tests SOAK_SECONDS=$${SOAK_SECONDS:-300} $(VENV)/bin/python -m soak
 

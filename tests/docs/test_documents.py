@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -153,12 +154,23 @@ def test_the_readme_leads_to_every_document() -> None:
     assert documents <= links
 
 
-def test_the_readme_names_every_target_that_tests() -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    targets = set(re.findall(r"^([a-z][a-z-]*):", makefile, re.MULTILINE))
-    named = set(re.findall(r"\bmake ([a-z-]+)`", (ROOT / "README.md").read_text()))
-    assert named <= targets
+def test_the_readme_names_every_target() -> None:
+    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"\bmake ([a-z-]+)", (ROOT / "README.md").read_text()))
     assert targets - named == {"setup", "clean"}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_target_that_is_named_exists(document: Path) -> None:
+    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"`make ([a-z][a-z-]*)", document.read_text())) <= targets
+
+
+def test_the_architecture_says_why_each_dependency_is_there() -> None:
+    _, _, table = (ROOT / "ARCHITECTURE.md").read_text().partition("## What it stands on")
+    named = re.findall(r"^\| ([\w, -]+) \| \w", table, re.MULTILINE)[1:]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {name for row in named for name in row.split(", ")} == set(project["dependencies"])
 
 
 def test_the_readme_names_every_command() -> None:
@@ -170,3 +182,16 @@ def test_the_readme_names_every_command() -> None:
     done = process.run("sqlite:///unused.db", "--help")
     topics = re.findall(r"^    (\w+) ", done.stdout, re.MULTILINE)
     assert {command.split()[0] for command in listed} == set(topics)
+
+
+@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_the_files_that_are_named_exist(name: str) -> None:
+    rooms = ("proxyd", "api", "market", "storage", "config", "tests")
+    files = [str(path.relative_to(ROOT)) for room in rooms for path in (ROOT / room).rglob("*.py")]
+    mentions = re.findall(r"`([\w/]+\.py)`", (ROOT / name).read_text())
+    missing = [
+        mention
+        for mention in mentions
+        if not any(f"/{file}".endswith(f"/{mention}") for file in files)
+    ]
+    assert missing == []
