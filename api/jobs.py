@@ -13,12 +13,19 @@ from api.literals import CURRENCIES, JOB_STATUSES, JOB_TYPES, Currency, JobType
 from api.response_cache import Answers
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.errors import Code
-from market.jobs import DURATION_MAX_HOURS, PRICE_MAX, Jobs, NewJob
+from market.jobs import (
+    DURATION_MAX_HOURS,
+    PRICE_MAX,
+    TEXT_MAX_CHARACTERS,
+    TITLE_MAX_CHARACTERS,
+    Jobs,
+    NewJob,
+)
 from market.money import MICRO
 from market.states import JobStatus
 from storage.jobs import JobRow, OpenJobRow, OwnJobRow
 
-LongText = Annotated[str, Meta(max_length=20_000)]
+LongText = Annotated[str, Meta(max_length=TEXT_MAX_CHARACTERS)]
 Attempt = Annotated[int, Meta(ge=1, le=1_000)]
 
 
@@ -28,7 +35,7 @@ class CreateRequest(Struct):
     Every worker device may read the texts before it accepts: keep secrets out of them.
     """
 
-    title: Annotated[str, Meta(min_length=1, max_length=200)]
+    title: Annotated[str, Meta(min_length=1, max_length=TITLE_MAX_CHARACTERS)]
     job_type: JobType
     price_credit: Annotated[Money, Meta(extra_json_schema={"maximum": PRICE_MAX // MICRO})]
     duration_hrs: Annotated[int, Meta(ge=1, le=DURATION_MAX_HOURS)]
