@@ -29,7 +29,7 @@ class Busy(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotBounds:
-    """What `Slots` holds its callers to; 0 is no bound.
+    """What `Slots` holds its callers to; for all but `total` and `queue`, 0 is no bound.
 
     A caller that is a network (see `market.networks`) counts for the networks around it, which
     have their share of each bound per caller.
