@@ -20,7 +20,7 @@ from market.throttle import Throttle
 
 FORM_FIELDS_MAX_BYTES = 64 * 1024
 
-SaidText = Annotated[str, Meta(min_length=1, max_length=8_000)]
+MessageText = Annotated[str, Meta(min_length=1, max_length=8_000)]
 ContextText = Annotated[str, Meta(max_length=200)]
 CaptionText = Annotated[str, Meta(max_length=2_000)]
 
@@ -44,7 +44,7 @@ class ChatRequest(Struct):
     reply, then one `done` with exactly the fields of the ordinary answer.
     """
 
-    message: SaidText
+    message: MessageText
     history: list[EarlierTurn] | None = None
     mode: Literal["chat", "goodness", "training"] | None = None
     location: ContextText | None = None

@@ -1,4 +1,4 @@
-"""Who calls: the session token or worker token of a request, checked, and counted by its owner."""
+"""Who calls: checks the session or worker token of a request, and counts it by its owner."""
 
 from collections.abc import Awaitable, Callable, Mapping
 

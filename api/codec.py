@@ -84,7 +84,7 @@ def convert_query(query: Mapping[str, str | File], kind: type[_Body]) -> _Body:
 
 @cache
 def _whole_numbers(kind: type[Any]) -> tuple[str, ...]:
-    """Return the fields that want a whole number; msgspec would take 1e2 for one in text."""
+    """Return the fields of whole numbers; in text, msgspec would also accept 1e2 for one."""
     return tuple(
         field.name
         for field in msgspec.structs.fields(kind)
@@ -98,7 +98,7 @@ def money(amount: int) -> float:
 
 
 def _decimal(text: str) -> Decimal:
-    """Return a number exactly; one whose exponent is beyond `Decimal` is none that we could use."""
+    """Return a number exactly; NaN when its exponent is beyond what `Decimal` can hold."""
     try:
         return Decimal(text)
     except InvalidOperation:
@@ -106,7 +106,7 @@ def _decimal(text: str) -> Decimal:
 
 
 def _number(kind: type[Any], value: object) -> object:
-    """Return an amount or a size; what it raises, msgspec reports with the field's name."""
+    """Return an amount or a size; msgspec adds the field's name to what it raises."""
     if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
         raise ValueError(f"Expected a number, got {validation_messages.json_name(value)}")  # noqa: TRY004
     if isinstance(value, Decimal) and value.is_nan():

@@ -52,7 +52,7 @@ RETRY_AFTER_SECONDS = "1"
 
 
 class ErrorDetail(Struct, omit_defaults=True):
-    """What went wrong: a stable code, one sentence, and the field to blame if there is one."""
+    """An error: a stable code, one sentence, and the field at fault if there is one."""
 
     code: str
     message: str

@@ -14,7 +14,7 @@ from api.bodies import receive, too_large, unsupported_media_type
 from api.codec import File, convert_query
 from api.prefer import check_names
 from market.errors import Code, MarketError
-from market.slots import Bounds, Slots
+from market.slots import SlotBounds, Slots
 
 MULTIPART = "multipart/form-data"
 FIELDS_MAX = 32
@@ -35,7 +35,7 @@ class Uploads:
 
     def __init__(self) -> None:
         self._slots = Slots(
-            Bounds(
+            SlotBounds(
                 total=READING_MAX,
                 reserved=READING_RESERVED,
                 per_caller=READING_PER_CALLER_MAX,

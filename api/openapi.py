@@ -52,7 +52,7 @@ REFUSALS_OF_AUTH: dict[Auth, tuple[Code, ...]] = {
 }
 
 REPLAYED = {
-    "description": "There when the request was answered before, and this is that answer.",
+    "description": "Present when this is the stored answer to an earlier request with that key.",
     "schema": {"type": "string", "enum": ["true"]},
 }
 
@@ -73,7 +73,7 @@ PREFER = {
     "schema": {"type": "string"},
 }
 APPLIED = {
-    "description": "There when the request preferred a handling: which one it got.",
+    "description": "Present when the request prefers a handling: the one that was applied.",
     "schema": {"type": "string", "enum": ["handling=lenient", "handling=strict"]},
 }
 ANSWERED_ID = {
@@ -125,7 +125,7 @@ def document(routes: Iterable[Route], *, version: str, base_url: str) -> dict[st
 
 
 def _types(table: Sequence[Route]) -> list[type[Struct]]:
-    """Return every type that a request or a response has, each once."""
+    """Return the types of all requests and responses, each once."""
     kinds: dict[type[Struct], None] = {ErrorBody: None}
     for route in table:
         for kind in (route.body, route.query, route.response, *route.events.values()):
@@ -172,7 +172,7 @@ def _operation(
 
 
 def _operation_id(route: Route) -> str:
-    """Return a name for programs: the method and the path, in words."""
+    """Return the operationId: the method and the path, as words."""
     words = _WORD.findall(route.path.removeprefix("/api")) or ["root"]
     return "_".join([route.method.lower(), *words])
 

@@ -24,7 +24,7 @@ WELCOME = {
 
 
 class InfoReply(Reply, kw_only=True):
-    """The caller's code and what came of it; amounts in credits."""
+    """The caller's code, its referrals and earnings; amounts in credits."""
 
     referral_code: str
     referral_link: str
@@ -92,7 +92,7 @@ class ReferralRoutes:
         ]
 
     async def info(self, call: Call[Nothing, Any]) -> InfoReply:
-        """Return the caller's code and what came of it."""
+        """Return the caller's code, its referrals and earnings."""
         standing = await self._referrals.standing(call.user_id)
         rewards = self._referrals.rewards
         return InfoReply(

@@ -20,7 +20,8 @@ class Bounds:
         jobs: waiting or running jobs, replicas of deploys included.
         free_jobs: those of them with a price below `free_below`.
         free_below: the price from which a job is not as good as free, in micro-credits.
-        job_bytes: the texts of jobs that are open, or were created within a day and paid nobody.
+        job_bytes: what jobs take in the database while they are open, and for a day if they paid
+            nobody.
         devices: devices whose token is not revoked.
     """
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 from argon2 import PasswordHasher, Type
 from argon2.exceptions import InvalidHashError, VerificationError
 
-from market.slots import Bounds, Slots
+from market.slots import SlotBounds, Slots
 
 THREADS = 2  # one for a network that guesses, one for all others
 # Of one site, the widest network that is counted: one that guesses leaves a thread to others.
@@ -49,7 +49,7 @@ class Passwords:
             THREADS, thread_name_prefix="argon2", initializer=_be_nice
         )
         self._slots = Slots(
-            Bounds(
+            SlotBounds(
                 total=THREADS,
                 per_caller=THREADS_PER_NETWORK,
                 is_per_site=True,

@@ -4,8 +4,8 @@ One class serves all work that a coroutine may wait for: forms in memory (`api.f
 language model (`market.assistant.asking`), passwords (`market.passwords`) and photos
 (`market.photos.decoding`). Two others look alike and are not:
 
-- `proxyd.loop.fair_slots` never waits. The proxy has no coroutine per connection, so who finds no
-  slot there is refused or tries again, and a holder's share shrinks as others come.
+- `proxyd.loop.fair_slots` never waits. The proxy has no coroutine per connection, so a holder that
+  finds no slot is refused or tries again, and its share shrinks as others come.
 - `api.evictable_slots` never waits either: a new connection takes the slot of the one that was
   active least recently.
 """
@@ -28,8 +28,8 @@ class Busy(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """What `Slots` holds its callers to; 0 is no bound.
+class SlotBounds:
+    """What `Slots` holds its callers to; for all but `total` and `queue`, 0 is no bound.
 
     A caller that is a network (see `market.networks`) counts for the networks around it, which
     have their share of each bound per caller.
@@ -58,7 +58,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Claim:
-    """Somebody's wish for a slot, from the moment it queues until the slot is given back."""
+    """A caller's claim to a slot, from the moment it queues until the slot is given back."""
 
     callers: tuple[str, ...]
     size: int
@@ -80,15 +80,15 @@ class Slots:
         refusal: makes the exception for a caller that gets no slot.
     """
 
-    def __init__(self, bounds: Bounds, refusal: Callable[[Busy], Exception] = too_busy) -> None:
+    def __init__(self, bounds: SlotBounds, refusal: Callable[[Busy], Exception] = too_busy) -> None:
         self._bounds = bounds
         self._refusal = refusal
         self._in_use = 0
         self._in_use_unknown = 0
         self._in_use_of = NetworkCounts()
         self._sizes_of = NetworkCounts()
-        # In order of arrival. Nobody in it has room: whenever a slot gets free, those that have
-        # room then are given theirs at once. So a newcomer that has room overtakes nobody who has.
+        # In order of arrival. No claim in it has room: whenever a slot gets free, the claims that
+        # have room then get theirs at once. So a newcomer that has room overtakes none that has.
         self._queue: dict[_Claim, asyncio.Future[None]] = {}
         self._queue_of = NetworkCounts()
 

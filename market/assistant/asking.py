@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import TypeVar
 
 from market.assistant.model import REPLY_MAX_CHARACTERS, Model, ModelError, ModelText, Question
-from market.slots import Bounds, Busy, Slots
+from market.slots import Busy, SlotBounds, Slots
 
 ATTEMPTS = 2
 PAUSE_SECONDS = 0.2  # before the retry, where the server names no time
@@ -82,7 +82,7 @@ def model_slots(concurrency: int, per_caller: int = 0) -> Slots:
         concurrency: how many calls run at once.
         per_caller: how many of one caller's do; 0 for no less than all.
     """
-    bounds = Bounds(
+    bounds = SlotBounds(
         total=concurrency,
         per_caller=per_caller,
         queue=WAITING_MAX,

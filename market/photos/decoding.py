@@ -12,7 +12,7 @@ from market.errors import Code, MarketError
 from market.photos.containers import Container, inspect, refused
 from market.photos.likeness import Likeness, likeness
 from market.photos.origin import is_declared_generated
-from market.slots import Bounds, Slots
+from market.slots import SlotBounds, Slots
 
 THREADS = 2  # decoding is all processor time, which the proxy needs, too
 WAITING_MAX = 32  # with those being decoded: 32 of the largest files are 320 MB
@@ -66,7 +66,7 @@ class Photos:
     def __init__(self, limits: PhotoLimits) -> None:
         self._limits = limits
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="photos")
-        self._slots = Slots(Bounds(total=THREADS, queue=WAITING_MAX, queue_has_running=True))
+        self._slots = Slots(SlotBounds(total=THREADS, queue=WAITING_MAX, queue_has_running=True))
 
     async def read(self, data: bytes) -> Photo:
         """Return the photo in a file.

@@ -245,16 +245,16 @@ async def test_bodies_that_do_not_end_take_so_much_memory_and_no_more(
     async with running_in(tmp_path, limits=limits) as service:
         memory = service.daemon.http._server.memory
         held = [await opened(service, sent=begun) for _ in range(2)]
-        await until(lambda: memory.held == 2 * (half - 1))
+        await until(lambda: memory.total == 2 * (half - 1))
         reader, _ = await opened(service, sent=head)
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 429")
         await opened(service, ANOTHER, sent=begun)
-        await until(lambda: memory.held == 3 * (half - 1))
+        await until(lambda: memory.total == 3 * (half - 1))
         reader, _ = await opened(service, "127.0.0.4", sent=head)
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 429")
         for _, writer in held:
             writer.transport.abort()
-        await until(lambda: memory.held == half - 1, "what is gone is counted no more")
+        await until(lambda: memory.total == half - 1, "what is gone is counted no more")
 
 
 async def test_a_body_that_trickles_is_not_waited_for(

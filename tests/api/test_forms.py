@@ -244,7 +244,7 @@ def test_a_form_takes_the_memory_that_is_documented() -> None:
         for event in parser.parse(tail + END):
             fields.take(event)
         assert peak() <= size * 25 // 8 + 300_000
-    assert len(fields.found["file"]) == size // 65_536 * 65_536
+    assert len(fields.values["file"]) == size // 65_536 * 65_536
 
 
 async def test_some_places_are_kept_for_those_who_are_logged_in(

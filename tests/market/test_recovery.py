@@ -15,7 +15,7 @@ from market.errors import Code, MarketError
 from market.mail import Message, decoded
 from market.outbox import Outbox
 from market.recovery import Recovery
-from market.slots import Bounds, Slots
+from market.slots import SlotBounds, Slots
 from storage.errors import StoreError
 from storage.store import Transaction
 
@@ -538,7 +538,7 @@ async def test_of_forty_registrations_at_once_thirty_are_done(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The queue of one client is not what stops them.
-    monkeypatch.setattr(market.passwords, "_slots", Slots(Bounds(total=2, queue=40)))
+    monkeypatch.setattr(market.passwords, "_slots", Slots(SlotBounds(total=2, queue=40)))
     outcomes = await asyncio.gather(
         *(
             market.accounts.register(

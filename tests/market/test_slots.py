@@ -9,7 +9,7 @@ import pytest
 from support.waiting import until
 
 from market.errors import Code, MarketError
-from market.slots import Bounds, Busy, Slots
+from market.slots import Busy, SlotBounds, Slots
 
 
 class Work:
@@ -49,7 +49,7 @@ def is_idle(slots: Slots) -> bool:
 
 
 async def test_those_who_wait_are_served_in_the_order_they_came_in() -> None:
-    slots = Slots(Bounds(total=2, queue=10))
+    slots = Slots(SlotBounds(total=2, queue=10))
     work = Work(slots)
     for name in "abcdef":
         await work.begin(name, "ann")
@@ -62,7 +62,7 @@ async def test_those_who_wait_are_served_in_the_order_they_came_in() -> None:
 
 
 async def test_whoever_has_enough_is_passed_over_and_keeps_the_place_in_the_queue() -> None:
-    work = Work(Slots(Bounds(total=3, per_caller=2, queue=10)))
+    work = Work(Slots(SlotBounds(total=3, per_caller=2, queue=10)))
     for name, caller in (("a1", "ann"), ("a2", "ann"), ("a3", "ann"), ("b1", "ben")):
         await work.begin(name, caller)
     assert work.order == ["a1", "a2", "b1"]
@@ -73,7 +73,7 @@ async def test_whoever_has_enough_is_passed_over_and_keeps_the_place_in_the_queu
 
 
 async def test_a_newcomer_does_not_take_the_slot_of_one_who_waits() -> None:
-    slots = Slots(Bounds(total=1, queue=10))
+    slots = Slots(SlotBounds(total=1, queue=10))
     work = Work(slots)
     async with slots.slot("ann"):
         await work.begin("second", "ben")
@@ -86,7 +86,7 @@ async def test_a_newcomer_does_not_take_the_slot_of_one_who_waits() -> None:
 
 
 async def test_a_free_slot_costs_no_turn_of_the_loop() -> None:
-    slots = Slots(Bounds(total=1, queue=1))
+    slots = Slots(SlotBounds(total=1, queue=1))
     others_ran: list[bool] = []
     asyncio.get_running_loop().call_soon(others_ran.append, True)
     async with slots.slot("ann", deadline=0):
@@ -94,7 +94,7 @@ async def test_a_free_slot_costs_no_turn_of_the_loop() -> None:
 
 
 async def test_a_caller_may_be_counted_by_its_network_and_by_its_name() -> None:
-    work = Work(Slots(Bounds(total=9, per_caller=2, queue=10)))
+    work = Work(Slots(SlotBounds(total=9, per_caller=2, queue=10)))
     await work.begin("1", "192.0.2.1", "ann")
     await work.begin("2", "192.0.2.2", "ann")
     await work.begin("3", "192.0.2.3", "ann")
@@ -105,7 +105,7 @@ async def test_a_caller_may_be_counted_by_its_network_and_by_its_name() -> None:
 
 
 async def test_reserved_slots_are_for_those_who_are_known() -> None:
-    work = Work(Slots(Bounds(total=3, reserved=1, queue=10)))
+    work = Work(Slots(SlotBounds(total=3, reserved=1, queue=10)))
     for name in "abc":
         await work.begin(name, name, is_known=False)
     assert work.order == ["a", "b"]
@@ -117,7 +117,7 @@ async def test_reserved_slots_are_for_those_who_are_known() -> None:
 
 
 async def test_a_size_of_any_kind_is_let_in_once_and_then_up_to_the_sum() -> None:
-    slots = Slots(Bounds(total=9, size_per_caller=10, queue=10))
+    slots = Slots(SlotBounds(total=9, size_per_caller=10, queue=10))
     work = Work(slots)
     await work.begin("huge", "ann", size=50)
     await work.begin("small", "ann", size=1)
@@ -133,7 +133,7 @@ async def test_a_size_of_any_kind_is_let_in_once_and_then_up_to_the_sum() -> Non
 async def test_a_site_has_its_share_or_no_more_than_one_network(
     is_per_site: bool, served: int
 ) -> None:
-    work = Work(Slots(Bounds(total=100, per_caller=1, is_per_site=is_per_site, queue=100)))
+    work = Work(Slots(SlotBounds(total=100, per_caller=1, is_per_site=is_per_site, queue=100)))
     for subnet in range(10):
         await work.begin(str(subnet), f"2001:db8:1:{subnet:x}::/64")
     assert len(work.order) == served
@@ -142,7 +142,7 @@ async def test_a_site_has_its_share_or_no_more_than_one_network(
 
 @pytest.mark.parametrize(("has_running", "served"), [(False, 3), (True, 2)])
 async def test_so_many_wait_and_no_more(has_running: bool, served: int) -> None:
-    slots = Slots(Bounds(total=1, queue=2, queue_has_running=has_running))
+    slots = Slots(SlotBounds(total=1, queue=2, queue_has_running=has_running))
     work = Work(slots)
     for name in "abcd":
         await work.begin(name, "ann")
@@ -158,7 +158,7 @@ async def test_so_many_wait_and_no_more(has_running: bool, served: int) -> None:
 
 
 async def test_one_caller_does_not_fill_the_queue() -> None:
-    slots = Slots(Bounds(total=1, queue=10, queue_per_caller=2))
+    slots = Slots(SlotBounds(total=1, queue=10, queue_per_caller=2))
     work = Work(slots)
     for name in "abc":
         await work.begin(name, "ann")
@@ -177,7 +177,7 @@ async def test_the_reason_of_a_refusal_is_for_the_owner_to_say() -> None:
         reasons.append(reason)
         return LookupError(reason.name)
 
-    slots = Slots(Bounds(total=1, queue=1), refusal)
+    slots = Slots(SlotBounds(total=1, queue=1), refusal)
     now = asyncio.get_running_loop().time()
     async with slots.slot("ann"):
         with pytest.raises(LookupError):
@@ -196,7 +196,7 @@ async def test_the_reason_of_a_refusal_is_for_the_owner_to_say() -> None:
 
 
 async def test_a_slot_given_to_one_who_has_just_left_goes_to_the_next() -> None:
-    slots = Slots(Bounds(total=1, queue=10))
+    slots = Slots(SlotBounds(total=1, queue=10))
     work = Work(slots)
     async with slots.slot("ann"):
         await work.begin("leaving", "ann")
@@ -213,7 +213,7 @@ async def test_a_slot_given_to_one_who_has_just_left_goes_to_the_next() -> None:
 @pytest.mark.parametrize("seed", range(20))
 async def test_whatever_happens_no_bound_is_broken_and_nothing_is_left(seed: int) -> None:
     picked = random.Random(seed)
-    slots = Slots(Bounds(total=4, per_caller=2, reserved=1, size_per_caller=8, queue=20))
+    slots = Slots(SlotBounds(total=4, per_caller=2, reserved=1, size_per_caller=8, queue=20))
     running: list[str] = []
 
     async def hold(caller: str, size: int, deadline: float) -> None:
