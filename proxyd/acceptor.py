@@ -28,7 +28,7 @@ class Acceptor:
         listener: listens already, and is owned from here on.
         welcome: takes a client.
         shed: lets go of at most so many clients that have not finished, and returns how many.
-        logger: where failures are told.
+        logger: where failures are logged.
     """
 
     def __init__(

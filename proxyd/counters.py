@@ -1,4 +1,4 @@
-"""Plain counters of what the daemon does, cheap to keep and read when somebody asks for metrics."""
+"""Plain counters of what the daemon does: cheap to keep, and read when metrics are collected."""
 
 from bisect import bisect_left
 from collections import Counter

@@ -110,7 +110,7 @@ class Gateway:
 
     @property
     def handshakes(self) -> int:
-        """How many clients have not said yet, or not shown, what they may reach."""
+        """How many clients have not come to a request yet, as a session that pays for it."""
         return len(self._handshakes)
 
     @property
@@ -233,10 +233,12 @@ class Gateway:
         connected = self.connections
         network = counted_network(address)
         most = self.limits.connections_per_address
-        full = crowded(network, most, self._per_network, self.closer.held)
+        full = crowded(network, most, self._per_network, self.closer.per_network)
         if full:
             self.counters.refused += 1
-            return f"{full} has {self._per_network[full] + self.closer.held[full]} connections"
+            return (
+                f"{full} has {self._per_network[full] + self.closer.per_network[full]} connections"
+            )
         total = connected + len(self.closer)
         if total >= self.limits.connections_total and not self._shed(1):
             self.counters.refused += 1

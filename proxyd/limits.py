@@ -3,17 +3,19 @@
 import resource
 from dataclasses import dataclass
 
-DESCRIPTORS_MAX = 1_048_576
+DESCRIPTORS_MAX = 1_048_576  # the kernel's own default for one process (fs.nr_open)
+# Of the descriptors: connections have most, and what is left after these shares is for files, the
+# store, name servers and sockets that are closing.
 DESCRIPTORS_SHARE = 0.8
-DESCRIPTORS_PER_CONNECTION = 2
+DESCRIPTORS_PER_CONNECTION = 2  # the client's and the target's
 PIPES_SHARE = 0.1
 API_SHARE = 0.05
 RACERS_SHARE = 0.02
-API_CONNECTIONS_MIN = 64
+API_CONNECTIONS_MIN = 64  # an operator gets through to a small machine, too
 API_CONNECTIONS_MAX = 10_000  # at 100 KiB each in the worst case that is a gigabyte
 DESCRIPTORS_PER_PIPE = 2
 ASSOCIATIONS_SHARE = 0.1
-ASSOCIATIONS_MAX = 7_000  # at two ports each, half of what Linux hands out unless told otherwise
+ASSOCIATIONS_MAX = 7_000  # at two ports each, half of what Linux hands out by default
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +46,15 @@ def raise_descriptors() -> int:
     return descriptors
 
 
-def connections_total(wanted: int, descriptors: int) -> int:
-    """Return how many connections a share of the descriptors pays for, at most `wanted`.
+def connections_total(configured: int, descriptors: int) -> int:
+    """Return how many connections a share of the descriptors pays for, at most `configured`.
 
     Args:
-        wanted: what the operator set; 0 for as many as that.
+        configured: what the operator set; 0 for as many as that.
         descriptors: how many may be open.
     """
     affordable = int(descriptors * DESCRIPTORS_SHARE) // DESCRIPTORS_PER_CONNECTION
-    return min(wanted, affordable) if wanted else affordable
+    return min(configured, affordable) if configured else affordable
 
 
 def pipes_total(descriptors: int) -> int:

@@ -1,7 +1,7 @@
 """Connects to a target: looks it up, asks the policy about every address, races those permitted.
 
 The race is RFC 8305's: another candidate begins when the one before has failed or has not answered
-for a moment, and whoever is first wins. No coroutine is spent on a target that is given as an
+for a moment, and the first to connect wins. No coroutine is spent on a target that is given as an
 address, or by a name that is known; another name costs one, for its look-up.
 """
 
@@ -173,12 +173,12 @@ class Dial:
 
     def _look_up(self, name: str) -> None:
         try:
-            known = self._exit.resolver.cached(name)
+            addresses = self._exit.resolver.cached(name)
         except NameNotFoundError:
             self._finish(Failure.HOST_UNREACHABLE)
             return
-        if known is not None:
-            self._race(known)
+        if addresses is not None:
+            self._race(addresses)
             return
         self._exit.deadlines.add(self)
         self._lookup = self._exit.reactor.loop.create_task(

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable
 
 from market.networks import Address
 
-TTL_MIN_SECONDS = 1.0
-TTL_MAX_SECONDS = 3600.0
-NEGATIVE_SECONDS = 5.0
+TTL_MIN_SECONDS = 1.0  # one that is to be asked for each time would cost a question a connection
+TTL_MAX_SECONDS = 3600.0  # a mistake in a zone is not kept for longer
+NEGATIVE_SECONDS = 5.0  # little: a name that was just made is tried again soon
 
 
 class DnsCache:
@@ -40,9 +40,9 @@ class DnsCache:
 
     def put(self, name: str, addresses: Iterable[Address], ttl: float) -> None:
         """Keep an answer for `ttl` seconds, within bounds; one without addresses a short time."""
-        kept = tuple(addresses)
-        seconds = min(max(ttl, TTL_MIN_SECONDS), TTL_MAX_SECONDS) if kept else NEGATIVE_SECONDS
-        self._entries[name] = (self._now() + seconds, kept)
+        entry = tuple(addresses)
+        seconds = min(max(ttl, TTL_MIN_SECONDS), TTL_MAX_SECONDS) if entry else NEGATIVE_SECONDS
+        self._entries[name] = (self._now() + seconds, entry)
         self._entries.move_to_end(name)
         if len(self._entries) > self._entries_max:
             self._entries.popitem(last=False)

@@ -19,7 +19,7 @@ class Cancellable(Protocol):
     """Something under way that may be given up."""
 
     def cancel(self) -> None:
-        """Give it up: whoever waits for its outcome hears nothing more."""
+        """Give it up: its outcome is not reported any more."""
 
 
 class Exit(Protocol):
@@ -39,4 +39,4 @@ class Exit(Protocol):
         """Let dials take so long in all from now on, those under way too."""
 
     def close(self) -> None:
-        """Hold nobody to a deadline any more."""
+        """Watch no deadline any more."""

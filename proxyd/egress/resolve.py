@@ -19,13 +19,13 @@ from proxyd.egress.names import address_of_number, canonical, is_number
 from proxyd.loop.fair_slots import FairSlots
 
 LOOKUP_SECONDS = 5.0
-NAMES_MAX = 10_000
-LOOKUPS_MAX = 2048
-ADDRESSES_MAX = 32
-TRY_SECONDS = 1.0
+NAMES_MAX = 10_000  # some megabytes of them
+LOOKUPS_MAX = 2048  # c-ares keeps each in memory, and a name server answers only so many at once
+ADDRESSES_MAX = 32  # of one name: many times what a dial tries
+TRY_SECONDS = 1.0  # the first try, the second takes twice as long: both end within LOOKUP_SECONDS
 TRIES = 2
 FORGET_SECONDS = 5.0
-COMPLAINT_PAUSE_SECONDS = 60.0
+COMPLAINT_PAUSE_SECONDS = 60.0  # between log lines: name servers that are away fail every look-up
 
 # No search domains of this machine, nor anybody's HOSTALIASES: a client of the proxy says the
 # whole name, and what it means must not depend on where the proxy stands.
@@ -42,7 +42,7 @@ _logger = logging.getLogger("resolver")
 
 
 class NameNotFoundError(Exception):
-    """Nobody knows an address for this name."""
+    """The name has no address."""
 
 
 class LookupFailedError(Exception):
@@ -57,7 +57,7 @@ class Resolver(Protocol):
     """Looks names up."""
 
     def cached(self, name: str) -> list[Address] | None:
-        """Return the addresses of a name if they are known without asking anybody.
+        """Return the addresses of a name if they are in memory, else None.
 
         Raises:
             NameNotFoundError: it is known that there are none.
@@ -80,12 +80,12 @@ class DnsResolver:
     """The hosts file, then name servers, unless nsswitch.conf has another order.
 
     Nothing is opened before the first look-up. Look-ups of one name that come together are one. A
-    failure is told and forgotten; that a name does not exist is remembered for a few seconds.
+    failure is reported and not remembered; that a name does not exist is, for a few seconds.
 
     Args:
         nameservers: an IP address each, perhaps with a port; none: those of resolv.conf, which is
             read again when it changes.
-        lookup_seconds: how long one look-up may keep somebody waiting.
+        lookup_seconds: how long a caller waits for one look-up.
         names_max: how many names are remembered.
         lookups_max: how many names are asked for at once, half of them for one asker.
         now: a clock that never goes back, in seconds.
@@ -102,7 +102,7 @@ class DnsResolver:
     ) -> None:
         self._nameservers = nameservers
         self._lookup_seconds = lookup_seconds
-        self._places = FairSlots(lookups_max)
+        self._slots = FairSlots(lookups_max)
         self._cache = DnsCache(names_max, now)
         self._lookups: dict[str, _Lookup] = {}
         self._channel: _Channel | None = None
@@ -118,19 +118,19 @@ class DnsResolver:
     def cached(self, name: str) -> list[Address] | None:
         """See `Resolver.cached`. An address in an old spelling is known, too."""
         key = _key(name)
-        known = self._cache.get(key)
-        if known is None and is_number(key):
+        addresses = self._cache.get(key)
+        if addresses is None and is_number(key):
             address = address_of_number(key)
-            known = [] if address is None else [address]
-        if known is not None and not known:
+            addresses = [] if address is None else [address]
+        if addresses is not None and not addresses:
             raise NameNotFoundError(name)
-        return known
+        return addresses
 
     async def resolve(self, name: str, asker: Hashable = None) -> list[Address]:
         """See `Resolver.resolve`."""
-        known = self.cached(name)
-        if known is not None:
-            return known
+        addresses = self.cached(name)
+        if addresses is not None:
+            return addresses
         lookup = self._lookup(_key(name), asker)
         waiter: asyncio.Future[list[Address]] = asyncio.get_running_loop().create_future()
         lookup.waiters.add(waiter)
@@ -158,14 +158,14 @@ class DnsResolver:
         lookup = self._lookups.get(key)
         if lookup is not None:
             return lookup
-        if self._is_closed or not self._places.take(asker):
+        if self._is_closed or not self._slots.take(asker):
             raise LookupFailedError(f"{key}: {len(self._lookups)} names are being looked up")
         try:
             if self._channel is None:
                 self._channel = _Channel(self._nameservers)
             lookup = _Lookup(self._channel.ask(key), asker)
         except BaseException:
-            self._places.give(asker)
+            self._slots.give(asker)
             raise
         self._lookups[key] = lookup
         lookup.query.add_done_callback(partial(self._answered, key))
@@ -173,7 +173,7 @@ class DnsResolver:
 
     def _answered(self, key: str, query: "asyncio.Future[pycares.AddrInfoResult]") -> None:
         lookup = self._lookups.pop(key)
-        self._places.give(lookup.asker)
+        self._slots.give(lookup.asker)
         error = query.exception()
         if error is None:
             addresses, ttl = _read(query.result())
@@ -190,7 +190,7 @@ class DnsResolver:
             lookup.fail(NameNotFoundError(key))
 
     def _complain(self, key: str, error: BaseException) -> None:
-        """Tell the operator of name servers that are out of reach, now and then."""
+        """Log that name servers are out of reach, now and then."""
         if self._is_closed or not isinstance(error, DNSError) or error.args[0] not in _UNREACHED:
             return
         now = self._now()
@@ -267,9 +267,9 @@ def _read(result: pycares.AddrInfoResult) -> tuple[list[Address], int]:
     A name that leads over others holds as long as the shortest-lived step. What the hosts file says
     holds for 0 seconds.
     """
-    found = dict.fromkeys(ip_address(node.addr[0].decode()) for node in result.nodes)
+    addresses = dict.fromkeys(ip_address(node.addr[0].decode()) for node in result.nodes)
     ttls = [node.ttl for node in result.nodes] + [cname.ttl for cname in result.cnames]
-    ordered = sorted(found, key=lambda address: -address.version)
+    ordered = sorted(addresses, key=lambda address: -address.version)
     return ordered[:ADDRESSES_MAX], min(ttls, default=0)
 
 

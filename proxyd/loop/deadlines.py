@@ -67,7 +67,7 @@ class Deadlines(Generic[Member]):
         return True
 
     def close(self) -> None:
-        """Time nobody out any more."""
+        """Forget all members."""
         self._since.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -10,8 +10,8 @@ from collections.abc import Hashable
 class FairSlots:
     """Slots that holders compete for: none may have more of them than are left for the others.
 
-    So one that takes all it can get has half, two have a third each, and there is one for whoever
-    comes next. `taken` is how many all have.
+    So one that takes all it can get has half, two have a third each, and there is one left for the
+    next. `taken` is how many all have.
 
     Args:
         most: how many there are; it may be lowered while more are taken.

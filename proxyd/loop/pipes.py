@@ -65,10 +65,10 @@ class PipePool:
             wide: whether it should be one of the few that hold more; it may be another.
         """
         wide = wide and self._lent_wide < WIDE_MAX_PIPES
-        wanted, others = self._idle, self._idle_wide
+        first, others = self._idle, self._idle_wide
         if wide:
-            wanted, others = others, wanted
-        pipe = wanted.pop() if wanted else None
+            first, others = others, first
+        pipe = first.pop() if first else None
         if pipe is None and self.lent + len(others) < self._limit:
             pipe = self._make(wide=wide)
         if pipe is None and others:
@@ -100,7 +100,7 @@ class PipePool:
         return pipe
 
     def close(self) -> None:
-        """Close those that nobody has."""
+        """Close those that are idle."""
         for idle in (self._idle, self._idle_wide):
             while idle:
                 idle.pop().close()

@@ -97,7 +97,7 @@ def reset(sock: socket.socket) -> None:
 class Closer:
     """Owns sockets from the decision to close them until they are closed.
 
-    `held` counts them by the network of the client whose they are.
+    `per_network` counts the clients' sockets by network.
 
     Args:
         loop: the event loop.
@@ -107,7 +107,7 @@ class Closer:
     def __init__(self, loop: asyncio.AbstractEventLoop, poller: Poller) -> None:
         self._loop = loop
         self._poller = poller
-        self.held = NetworkCounts()
+        self.per_network = NetworkCounts()
         self._closing: set[_Closing] = set()
         self._unpaid: dict[_Closing, float] = {}
         self._empty = asyncio.Event()
@@ -134,7 +134,7 @@ class Closer:
             size: at most how many bytes of it were paid for.
             ended: whether its end of stream was announced already.
             with_reset: end with a reset instead of the end of stream.
-            network: for whom it counts, if it is a client's.
+            network: what it is counted by, if it is a client's.
         """
         closing = _Closing(
             self,
@@ -150,7 +150,7 @@ class Closer:
         self._closing.add(closing)
         self._empty.clear()
         if network:
-            self.held.add(network)
+            self.per_network.add(network)
         if payer is None:
             self._unpaid[closing] = self._loop.time()
         closing.start()
@@ -184,7 +184,7 @@ class Closer:
         self._closing.discard(closing)
         self._unpaid.pop(closing, None)
         if closing.network:
-            self.held.add(closing.network, -1)
+            self.per_network.add(closing.network, -1)
         if not self._closing:
             self._empty.set()
 

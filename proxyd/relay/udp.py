@@ -102,7 +102,7 @@ class Association:
         control: the client's TCP connection, non-blocking; owned from here on.
         inner: a bound UDP socket that the client sends to, non-blocking; owned from here on.
         client: the client's address, the only one that may send.
-        client_port: the port it has said it will send from; 0 when that is to be seen.
+        client_port: the port it has announced to send from; 0 when its first datagram shows it.
         session: whose bytes are spent.
         closed: called once, when the association has let go of everything.
     """
@@ -209,15 +209,15 @@ class Association:
     # --- the three kinds of sockets: each reads once, and says whether there may be more ---------
 
     def _read_control(self) -> bool:
-        """The association ends with its TCP connection; what is said there means nothing."""
+        """The association ends with its TCP connection; what is sent there means nothing."""
         try:
-            said = self._control.recv_into(self._reactor.buffer)
+            size = self._control.recv_into(self._reactor.buffer)
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
             self.abort()
             return False
-        if not said:
+        if not size:
             self.finish()
         return not self.is_closed
 
@@ -227,7 +227,7 @@ class Association:
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
-            return True  # about an earlier datagram, and told once
+            return True  # about an earlier datagram, and reported once
         if self._may_be_client(sender):
             datagram = unwrap(self._reactor.view[:size])
             if datagram is not None:
@@ -241,7 +241,7 @@ class Association:
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
-            return True  # about an earlier datagram, and told once
+            return True  # about an earlier datagram, and reported once
         source = (address_of(sender[0]), sender[1])
         if source in self._targets:
             self._send_down(source, size)

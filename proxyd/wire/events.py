@@ -1,4 +1,4 @@
-"""What a client of the proxy says, whatever protocol it says it in, and what it can be told."""
+"""What a client asks of the proxy, and how it is answered, whatever the protocol."""
 
 from dataclasses import dataclass
 from enum import Enum, auto

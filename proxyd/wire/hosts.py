@@ -2,7 +2,7 @@
 
 import re
 from functools import lru_cache
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from market.networks import plain
 from proxyd.wire.events import Address
@@ -29,6 +29,12 @@ def host_from_text(encoded: bytes) -> Address | str | None:
         else:
             return None if isinstance(address, IPv6Address) and address.scope_id else address
     return text.removesuffix(".") or None
+
+
+@lru_cache(maxsize=4096)
+def address_from_packed(packed: bytes) -> Address:
+    """Return the address that 4 or 16 bytes in network order are."""
+    return IPv4Address(packed) if len(packed) == 4 else IPv6Address(packed)
 
 
 @lru_cache(maxsize=4096)

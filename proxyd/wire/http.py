@@ -1,7 +1,7 @@
 """The server's side of an HTTP proxy: CONNECT, and requests for http addresses (RFC 9110, 9112).
 
 A connection carries one request that is served; before it there may be some without credentials,
-because browsers show theirs only when they are asked. CONNECT becomes a tunnel. Any other request
+because browsers send theirs only when they are asked. CONNECT becomes a tunnel. Any other request
 is rewritten for its target, which is told to close the connection after its answer; the answer
 comes back untouched. What follows such a request is for another host, perhaps, and credentials are
 in it: it must not reach this one, hence `Handover.upload_limit`.
@@ -39,14 +39,14 @@ from proxyd.wire.http_refusals import (
 )
 from proxyd.wire.http_request import Request, read_request
 
-LINE_MAX_BYTES = 8 * 1024
-HEAD_MAX_BYTES = 16 * 1024
-CHALLENGES_MAX = 3
+LINE_MAX_BYTES = 8 * 1024  # RFC 9112, section 3 recommends to take 8000 at least
+HEAD_MAX_BYTES = 16 * 1024  # what servers take; no client needs more of a proxy than of its target
+CHALLENGES_MAX = 3  # on one connection: a client that has no credentials must not stay for ever
 
 _TUNNEL = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _LINE_END = b"\r\n"
 _END = b"\r\n\r\n"
-# A line ends with both bytes: whoever takes one alone for an end reads another request.
+# A line ends with both bytes: a target that takes one alone for an end reads another request.
 _END_OR_FAULT = re.compile(rb"\r\n\r\n|(?<!\r)\n|\r(?!\n|\Z)|\x00")
 
 
@@ -177,7 +177,7 @@ class Http:
     def _next_head(self) -> bytes | None:
         """Return the next head that is complete, without the empty line at its end.
 
-        What is found does not depend on how the bytes were cut into segments.
+        The result does not depend on how the bytes were cut into segments.
 
         Raises:
             RequestError: it is too large, or its lines do not end as they must.
@@ -186,19 +186,19 @@ class Http:
         while buffer.startswith(_LINE_END):  # RFC 9112, section 2.2
             del buffer[:2]
         self._has_body = not buffer.startswith(b"HEAD ")
-        found = _END_OR_FAULT.search(buffer, self._scanned)
-        reach = len(buffer) if found is None else found.end()
+        end = _END_OR_FAULT.search(buffer, self._scanned)
+        reach = len(buffer) if end is None else end.end()
         beyond = LINE_MAX_BYTES + len(_LINE_END)
         if reach >= beyond and buffer.find(_LINE_END, 0, beyond) < 0:
             raise RequestError(LINE_TOO_LONG)
         if reach > HEAD_MAX_BYTES:
             raise RequestError(HEAD_TOO_LARGE)
-        if found is None:
+        if end is None:
             self._scanned = max(reach - len(_END) + 1, 0)
             return None
-        if found[0] != _END:
+        if end[0] != _END:
             raise RequestError(MALFORMED)
-        head = bytes(buffer[: found.start()])
+        head = bytes(buffer[: end.start()])
         del buffer[:reach]
         self._scanned = 0
         return head

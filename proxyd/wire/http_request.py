@@ -27,7 +27,7 @@ from proxyd.wire.http_refusals import (
     RequestError,
 )
 
-FIELDS_MAX = 100
+FIELDS_MAX = 100  # what the usual servers take
 NAME_MAX_BYTES = 255
 DEFAULT_PORT = 80
 
@@ -183,10 +183,10 @@ def read_request(head: bytes) -> Request:
 
 
 def _field(line: bytes) -> Field:
-    found = _FIELD.fullmatch(line)
-    if found is None:
+    field = _FIELD.fullmatch(line)
+    if field is None:
         raise RequestError(MALFORMED)
-    name, value = found.groups()
+    name, value = field.groups()
     return Field(name.lower(), value.rstrip(b" \t"), line)
 
 
@@ -262,13 +262,13 @@ def _absolute(target: bytes) -> tuple[bytes, Address | str, int, bytes]:
     scheme, authority, path = parts.groups()
     if scheme.lower() != b"http":
         raise RequestError(NOT_HTTP)
-    _, _, place = authority.rpartition(b"@")
-    found = _AUTHORITY.fullmatch(place)
-    if found is None:
+    _, _, without_user = authority.rpartition(b"@")
+    matched = _AUTHORITY.fullmatch(without_user)
+    if matched is None:
         raise RequestError(BAD_TARGET)
-    host = _host(found[1])
-    port = _port(found[2]) if found[2] else DEFAULT_PORT
-    return place.removesuffix(b":"), host, port, path
+    host = _host(matched[1])
+    port = _port(matched[2]) if matched[2] else DEFAULT_PORT
+    return without_user.removesuffix(b":"), host, port, path
 
 
 def _host(text: bytes) -> Address | str:

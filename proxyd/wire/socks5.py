@@ -7,7 +7,7 @@ has for it, if it has one, and a `Violation`.
 """
 
 from enum import Enum, IntEnum, auto
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address
 from typing import Final, final
 
 from proxyd.wire.events import (
@@ -22,7 +22,7 @@ from proxyd.wire.events import (
     Refusal,
     Violation,
 )
-from proxyd.wire.hosts import host_from_text
+from proxyd.wire.hosts import address_from_packed, host_from_text
 
 VERSION: Final = 0x05
 NEGOTIATION_VERSION: Final = 0x01
@@ -296,8 +296,4 @@ class Socks5:
 
 def _host(kind: int, encoded: bytes) -> Address | str | None:
     """Return the address or the name of a request; None when it is neither."""
-    if kind == IPV4:
-        return IPv4Address(encoded)
-    if kind == IPV6:
-        return IPv6Address(encoded)
-    return host_from_text(encoded)
+    return host_from_text(encoded) if kind == DOMAINNAME else address_from_packed(encoded)

@@ -130,7 +130,7 @@ async def test_a_silent_name_server_holds_up_neither_addresses_nor_known_names(
 
 async def test_the_look_ups_of_one_session_leave_room_for_those_of_another(named: Named) -> None:
     service, resolver = named.service, named.service.daemon.helpers.resolver
-    resolver._places.most = 4
+    resolver._slots.most = 4
     other = await service.buy(await service.person(usd="10"))
     held = [named.names.has(f"{number}.example", held=True) for number in range(4)]
     waiting = [asyncio.create_task(named.outcome(f"{number}.example", 80)) for number in range(2)]
@@ -145,7 +145,7 @@ async def test_the_look_ups_of_one_session_leave_room_for_those_of_another(named
     for zone in held:
         zone.held.set()
     assert await asyncio.gather(*waiting) == [HOST_UNREACHABLE] * 2
-    assert resolver._places.taken == 0
+    assert resolver._slots.taken == 0
 
 
 async def test_a_daemon_closes_while_names_are_looked_up(tmp_path: Path) -> None:

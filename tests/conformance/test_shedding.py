@@ -155,7 +155,7 @@ async def test_who_was_refused_counts_until_it_has_left(
             await client.close()
         await until(lambda: len(gateway.closer) == 0, "they have left")
         await (await refused(service)).close()
-        await until(lambda: not gateway.closer.held, "nobody is counted who is gone")
+        await until(lambda: not gateway.closer.per_network, "nobody is counted who is gone")
 
 
 async def test_who_may_not_come_in_anyway_pushes_nobody_out(
