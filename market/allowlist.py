@@ -1,8 +1,8 @@
-"""Client addresses that open a session without a password: how buyers may write and prove them.
+"""Client addresses that open a session without a password: how they are written and proved.
 
-Whoever buys names addresses, and could name somebody else's. So an address opens the session only
-once somebody has come from it who may use the session: the buyer, over the API, or anybody with the
-session's password, over the proxy. Until then it is pending, opens nothing and keeps nobody out.
+A buyer could list an address that is not theirs. So an address opens the session only once a client
+that may use the session has come from it: the buyer, over the API, or a client with the session's
+password, over the proxy. Until then it is pending: it opens nothing, and takes nothing from others.
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,16 +30,16 @@ def canonical(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def _each(texts: Iterable[str]) -> Iterator[str]:
-    for place, text in enumerate(texts):
+    for index, text in enumerate(texts):
         try:
             address = ip_address(text)
         except ValueError:
-            raise _refused(place) from None
+            raise _refused(index) from None
         if isinstance(address, IPv6Address) and address.scope_id is not None:
-            raise _refused(place)
+            raise _refused(index)
         address = plain(address)
         if address.is_unspecified or address.is_multicast:
-            raise _refused(place)
+            raise _refused(index)
         yield str(address)
 
 
@@ -47,10 +47,10 @@ async def prove(tx: Transaction, session_id: str, address: str) -> AddressRow:
     """Have a pending address open its session; one that opens it already is returned as it is.
 
     Raises:
-        MarketError: `address_not_pending`; `addresses_taken`, when somebody else has proved it
+        MarketError: `address_not_pending`; `addresses_taken`, when another session has proved it
             first on that port.
     """
-    # Whoever settles the session deletes its addresses, and must not miss one.
+    # Settling the session deletes its addresses, and must not miss one.
     await session_queries.lock(tx, [session_id])
     for row in await queries.pending_of_session(tx, session_id):
         if row.address == address:
@@ -64,6 +64,6 @@ async def prove(tx: Transaction, session_id: str, address: str) -> AddressRow:
     raise MarketError(Code.ADDRESS_NOT_PENDING)
 
 
-def _refused(place: int) -> MarketError:
-    message = f"allow_ips[{place}] is not one IPv4 or IPv6 address that a client can come from."
+def _refused(index: int) -> MarketError:
+    message = f"allow_ips[{index}] is not one IPv4 or IPv6 address that a client can come from."
     return MarketError(Code.INVALID_FIELD, message, field="allow_ips")

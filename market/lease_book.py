@@ -83,7 +83,7 @@ def slice_of(remainder: int, want_bytes: int) -> int:
     """Return how many bytes of a remainder a node gets: a quarter, so that others find some too.
 
     Args:
-        remainder: what nobody has used or leased.
+        remainder: how many bytes are neither used nor leased.
         want_bytes: how many it asked for.
     """
     fair = max(SLICE_LEAST_BYTES, remainder // SHARE_OF_REMAINDER)

@@ -39,7 +39,7 @@ async def prove_all(tx: Transaction, proofs: Sequence[tuple[str, str]]) -> list[
 async def forgo(tx: Transaction, session_id: str, lease_id: str, *, now: int) -> None:
     """Close a lease that nothing was handed out under, if it was opened at all."""
     await queries.lock(tx, [session_id])
-    await _close(tx, [lease for lease, _ in await queries.held(tx, [lease_id])], now)
+    await _close(tx, [lease for lease, _ in await queries.leases_with_counts(tx, [lease_id])], now)
 
 
 async def open_lease(
@@ -82,7 +82,7 @@ async def open_lease(
 async def exchange(tx: Transaction, asks: Sequence[Ask], *, node_id: str) -> list[LeaseReply]:
     """Take reports, and change what leases grant; see `Leases.exchange`."""
     await queries.lock(tx, [ask.usage.session_id for ask in asks])
-    book = Book(await queries.held(tx, [ask.usage.lease_id for ask in asks]))
+    book = Book(await queries.leases_with_counts(tx, [ask.usage.lease_id for ask in asks]))
     replies = [book.reply(ask) for ask in asks]
     await queries.change(tx, list(book.leases.values()), book.sessions)
     if book.wanted:
@@ -106,7 +106,7 @@ async def recall(tx: Transaction, notice: Notice) -> bool:
 async def release(tx: Transaction, usages: Sequence[Usage], *, now: int) -> None:
     """Take last reports, and close their leases."""
     await exchange(tx, [Ask(usage) for usage in usages], node_id="")
-    rows = await queries.held(tx, [usage.lease_id for usage in usages])
+    rows = await queries.leases_with_counts(tx, [usage.lease_id for usage in usages])
     await _close(tx, [lease for lease, _ in rows], now)
 
 

@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 # Other nodes report in a quarter of a second; one that is busy may need longer, and what it reports
-# too late is given away. One that is dead makes whoever ends a session wait so long.
+# too late is given away. One that is dead delays the end of a session so long.
 RECALL_SECONDS = 5.0
 # A fraction of what others need, so that hardly any of it is added.
 RECALL_STEP_SECONDS = 0.02
@@ -123,7 +123,7 @@ class Leases:
     async def open(self, session_id: str) -> Grant | None:
         """Lease bytes of a session; None when there is no such session.
 
-        The one daemon gets the rest of it, which nobody else may hold then; a node gets a slice.
+        The one daemon gets the rest of it, which no other may hold then; a node gets a slice.
 
         Raises:
             UnavailableError: the store did not answer.

@@ -1,4 +1,4 @@
-"""What the daemons on one database tell each other about sessions."""
+"""The notices that daemons on one database send each other about sessions."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,8 +10,8 @@ from market.states import SessionStatus
 class Topic(StrEnum):
     """What a notice is about.
 
-    `WANTED`: somebody has no bytes left to hand out. `CUT`: the session is about to leave `active`,
-    last reports are awaited. `OVER`: it has left `active`.
+    `WANTED`: a node has no bytes left to hand out. `CUT`: the session is about to leave `active`,
+    and last reports are waited for. `OVER`: it has left `active`.
     """
 
     WANTED = "wanted"
@@ -21,7 +21,7 @@ class Topic(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something about a session that every daemon should know; `status` is where it is going."""
+    """A notice about a session; `status` is where it is going, `node_id` the sender."""
 
     topic: Topic
     session_id: str
@@ -35,7 +35,7 @@ class Notice:
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """Return the notice that a text is; None for one that this program does not know."""
+        """Return the notice that a text is; None for one that this version does not know."""
         try:
             topic, session_id, status, node_id = text.split(" ")
             return cls(Topic(topic), session_id, SessionStatus(status), node_id)

@@ -48,7 +48,7 @@ class ListedRow(NamedTuple):
 
 
 class LeaseRow(NamedTuple):
-    """Bytes of a session that one meter may hand out."""
+    """A lease: bytes of a session that one daemon may hand out, and how many it has used."""
 
     id: str
     session_id: str
@@ -155,8 +155,8 @@ async def page(
 def of_node(node_id: str | None) -> str:
     """Return SQL for the leases of a node, of None for those that no node holds.
 
-    Of the column itself a planner knows how often it has which value; of COALESCE it does not, and
-    takes reading every open lease for cheaper than looking one up.
+    A planner has statistics of the column itself, and none of COALESCE over it: with that it would
+    read every open lease rather than look one up.
     """
     return "node_id IS NULL" if node_id is None else "node_id = :node_id"
 
@@ -195,12 +195,12 @@ async def used_up(tx: Transaction) -> list[str]:
 
 async def is_used_up(tx: Transaction, session_id: str) -> bool:
     """Say whether every byte of a session is used."""
-    found = await tx.one(
+    row = await tx.one(
         IdRow,
         "SELECT id FROM bandwidth_sessions WHERE id = :id AND bytes_used = quota_bytes",
         id=session_id,
     )
-    return found is not None
+    return row is not None
 
 
 async def change_status(
@@ -261,7 +261,7 @@ async def lease(
 
 async def leased_elsewhere(tx: Transaction, session_id: str, node_id: str) -> bool:
     """Say whether other nodes have open leases of a session."""
-    found = await tx.one(
+    row = await tx.one(
         IdRow,
         """
         SELECT id FROM bandwidth_leases
@@ -271,7 +271,7 @@ async def leased_elsewhere(tx: Transaction, session_id: str, node_id: str) -> bo
         session_id=session_id,
         node_id=node_id,
     )
-    return found is not None
+    return row is not None
 
 
 async def status_of(tx: Transaction, session_ids: Sequence[str]) -> dict[str, str]:
@@ -292,7 +292,9 @@ def _pair(first: str, second: str) -> tuple[str, str]:
     return first, second
 
 
-async def held(tx: Transaction, lease_ids: Sequence[str]) -> list[tuple[LeaseRow, CountsRow]]:
+async def leases_with_counts(
+    tx: Transaction, lease_ids: Sequence[str]
+) -> list[tuple[LeaseRow, CountsRow]]:
     """Return those of these leases that are open, and the counters of their sessions."""
 
     def row(*columns: Any) -> tuple[LeaseRow, CountsRow]:  # noqa: ANN401 - of several types
@@ -318,7 +320,7 @@ async def change(
     """Set what leases grant and have used, and the counters of sessions, in two statements.
 
     Raises:
-        ConstraintError: somebody would use more than was granted, or be granted more than was sold.
+        ConstraintError: more would be used than was granted, or granted than was sold.
     """
     await tx.run(
         f"""
@@ -365,7 +367,7 @@ async def open_leases(tx: Transaction, session_id: str) -> list[LeaseRow]:
 async def close_leases(tx: Transaction, leases: Sequence[LeaseRow], now: int) -> None:
     """Close open leases, as they are: what they did not use is their sessions' again.
 
-    A session of which less is leased than that was changed by another program; all of it is free.
+    A session of which less is leased than that was changed by another program: none is leased then.
     """
     unused: Counter[str] = Counter()
     for lease in leases:

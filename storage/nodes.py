@@ -7,10 +7,10 @@ from storage.store import Transaction
 
 
 class SeenRow(NamedTuple):
-    """A node, and what changes each time it says that it lives.
+    """A node, and what changes with each of its renewals.
 
-    `seen_at` is whatever the database's clock showed then, in whole seconds; `renewals` how often
-    it has said so.
+    `seen_at` is what the database's clock showed at the last one, in whole seconds; `renewals` how
+    many there were.
     """
 
     id: str

@@ -1,6 +1,6 @@
 """A daemon's presence among others on one PostgreSQL: LISTEN, and a lock of the server's session.
 
-All of it goes over one connection: when the server has lost the daemon, the lock is free.
+All of it goes over one connection: when the server loses the daemon, the lock is free.
 """
 
 import asyncio
@@ -12,7 +12,9 @@ import asyncpg
 from storage.errors import UnavailableError
 
 CHANNEL = "proxyd"
+# Any number will do that no other program on the database uses: "proy".
 SWEEPER_LOCK = 0x7072_6F79
+# A query that is not answered within this part of the timeout leaves time to connect anew.
 ANSWERS_PER_TIMEOUT = 3
 
 # The server's clock, in whole seconds: daemons need not agree on the time.
@@ -28,8 +30,8 @@ class PostgresLink:
 
     Args:
         url: the database.
-        timeout_seconds: how long the server may hear nothing before it ends the connection. It must
-            do so itself: of a daemon that hangs, or is cut off, it is never told.
+        timeout_seconds: how long the connection may be silent before the server ends it. The
+            server must do so itself: nothing tells it that a daemon hangs, or is cut off.
     """
 
     def __init__(self, url: str, timeout_seconds: float) -> None:
@@ -50,7 +52,7 @@ class PostgresLink:
             )
         self._connection = connection
 
-        def heard(_: object, __: int, ___: str, payload: object) -> None:
+        def notified(_: object, __: int, ___: str, payload: object) -> None:
             on_notice(str(payload))
 
         def lost(_: object) -> None:
@@ -61,7 +63,7 @@ class PostgresLink:
 
         connection.add_termination_listener(lost)
         async with self._answering():
-            await connection.add_listener(CHANNEL, heard)
+            await connection.add_listener(CHANNEL, notified)
 
     async def register(self, node_id: str) -> None:
         """See `Link.register`."""
@@ -101,7 +103,7 @@ class PostgresLink:
 
     @asynccontextmanager
     async def _answering(self) -> AsyncIterator[None]:
-        """Take a server that does not answer in time for a lost one."""
+        """Turn every failure, and an answer that is late, into a lost connection."""
         try:
             async with asyncio.timeout(self._timeout / ANSWERS_PER_TIMEOUT):
                 yield

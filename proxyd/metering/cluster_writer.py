@@ -26,7 +26,7 @@ BATCH_SESSIONS = 1_000
 CATCH_UP_SESSIONS = 500
 # A client that comes back within this time finds its bytes still here.
 IDLE_SECONDS = 3.0
-# Whoever ends a session has settled it by then, or could not.
+# By then the node that ends a session has settled it, or could not.
 CUT_SECONDS = 3.0
 
 _logger = logging.getLogger("meter")
@@ -60,7 +60,7 @@ class ClusterWriter:
         self._changed: set[LiveSession] = set()
         # Sessions to ask more bytes for, and from when on (loop time).
         self._asking: dict[str, float] = {}
-        # Sessions to return bytes of, because another node wants some or nobody uses them here.
+        # Sessions to return bytes of, because another node wants some or no client uses them here.
         self._returning: set[str] = set()
         # Sessions that may hold bytes: those at rest, which hold none, are not looked at.
         self._holding: set[LiveSession] = set()
@@ -90,7 +90,7 @@ class ClusterWriter:
         self._wake.set()
 
     def resume(self) -> None:
-        """Have everybody who waits try again: bytes may be handed out once more."""
+        """Have every connection that waits try again: bytes may be handed out once more."""
         for session in self._sessions:
             session.wake()
 

@@ -1,7 +1,7 @@
 """Bytes that were delivered to the kernel and may not have left this machine.
 
-They are counted, and would be lost with this process or with a reset. Whoever paid for them gets
-them back then (`Payer`); until they have left they are not certain (`Sinks`).
+They are counted, and would be lost with this process or with a reset. The session that paid for
+them gets them back then (`Payer`); until they have left they are not certain (`Sinks`).
 """
 
 from itertools import islice
@@ -31,7 +31,7 @@ class Closing(InTransit, Protocol):
 
 
 class Payer(Protocol):
-    """Whoever paid for bytes on their way, and gets back those that are lost."""
+    """What paid for bytes on their way, and gets back those that are lost: a session."""
 
     @property
     def closings(self) -> set[Closing]:

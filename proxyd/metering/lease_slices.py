@@ -99,7 +99,7 @@ class LeaseSlice:
         return not self._fence.is_up
 
     def ask(self) -> None:
-        """Ask for more: somebody waits for bytes."""
+        """Ask for more: a connection waits for bytes, or the last one granted was used."""
         self._on_low(self)
 
     def wanted(self, now: float) -> int:

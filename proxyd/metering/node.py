@@ -1,13 +1,14 @@
-"""This daemon among others on one database: alive as long as it says so in time.
+"""This daemon among others on one database: alive as long as it renews its row in time.
 
-A node that could not say so hands out no byte any more before the others may take it for dead, so
-that what it had leased is never handed out twice.
+A node that could not renew it stops handing out bytes before the others may take it for dead, so
+that what it had leased is never handed out twice: the fence goes up at four fifths of the timeout,
+counted from before the renewal was sent, and the others wait for the whole of it.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 from market.ids import Identifiers
 from market.leases import Leases
@@ -20,17 +21,56 @@ from storage.store import Link
 if TYPE_CHECKING:
     from storage.nodes import SeenRow
 
+# A renewal also finds out that the connection is gone: not later than this after it went.
 RENEW_MOST_SECONDS = 2.0
+# Four renewals may fail before the fence goes up.
 RENEWALS_PER_TIMEOUT = 5
+# A database that is back is noticed soon enough to renew before the fence goes up.
 RETRIES_PER_TIMEOUT = 20
 
 _logger = logging.getLogger("node")
 
 
+@final
+class Reaper:
+    """Takes back what nodes had leased that are silent for too long.
+
+    No clock that an operator may set decides: a node is silent when its row in the database stays
+    the same for as long as this process looks.
+
+    Args:
+        leases: closes the leases of nodes.
+        observed_time: for how long this process was there to notice things.
+        timeout_seconds: a node that was not seen for so long is dead.
+    """
+
+    def __init__(self, leases: Leases, observed_time: ObservedTime, timeout_seconds: float) -> None:
+        self._leases = leases
+        self._observed_time = observed_time
+        self._timeout = timeout_seconds
+        # Since when, by `observed_time`, a node was not seen again.
+        self._unseen_since: dict[SeenRow, float] = {}
+
+    async def reap(self) -> int:
+        """Look at every node; return how many were reaped. To be called again and again.
+
+        Raises:
+            StoreError: the nodes were not seen, so that this time does not count.
+        """
+        rows = await self._leases.nodes()
+        self._observed_time.tick()
+        now = self._observed_time.seconds()
+        self._unseen_since = {row: self._unseen_since.get(row, now) for row in rows}
+        return await self._leases.reap(
+            [row for row, since in self._unseen_since.items() if now - since >= self._timeout]
+        )
+
+
+@final
 class Node:
     """Keeps this daemon known to the others.
 
-    `sweeps` says whether this node does what only one of them should.
+    `sweeps` is whether this node does what only one of them should.
 
     Args:
         link: the connection to the others.
@@ -61,10 +101,8 @@ class Node:
         self._fence = fence
         self._identifiers = identifiers
         self._boottime = boottime
-        self._observed_time = observed_time
         self._timeout = timeout_seconds
-        # Since when, by `observed_time`, a node was not seen again.
-        self._unseen_since: dict[SeenRow, float] = {}
+        self._reaper = Reaper(leases, observed_time, timeout_seconds)
         self._is_linked = False
         self._is_failing = False
         self._lost = asyncio.Event()
@@ -81,7 +119,7 @@ class Node:
         self.sweeps = await self._link.try_to_sweep()
 
     async def run(self) -> None:
-        """Stay known until cancelled; whoever declares this node dead cuts everything it serves."""
+        """Stay known until cancelled; once declared dead, cut everything and register anew."""
         while True:
             try:
                 await self._renew()
@@ -99,27 +137,14 @@ class Node:
                 await self._pause()
 
     async def reap(self) -> int:
-        """Take back what nodes had leased that are silent for too long; return how many were.
-
-        To be called again and again. No clock that somebody may set decides: a node is silent when
-        what the database says of it stays the same for as long as this one looks.
-
-        Raises:
-            StoreError: they may not have been seen either, so that this time does not count.
-        """
-        seen = await self._leases.nodes()
-        self._observed_time.tick()
-        now = self._observed_time.seconds()
-        self._unseen_since = {row: self._unseen_since.get(row, now) for row in seen}
-        return await self._leases.reap(
-            [row for row, since in self._unseen_since.items() if now - since >= self._timeout]
-        )
+        """See `Reaper.reap`."""
+        return await self._reaper.reap()
 
     async def stop(self) -> None:
         """Leave.
 
         Raises:
-            StoreError: the others find out when the time is over.
+            StoreError: the others reap this node after the timeout.
         """
         self.sweeps = False
         await self._leases.leave()
@@ -152,25 +177,25 @@ class Node:
         if not self._is_linked:
             await self._connect()
             self._writer.catch_up()
-        asked_at = self._boottime()
+        sent_at = self._boottime()
         if not await self._link.renew(self._leases.node_id or ""):
             _logger.error("this node was declared dead; it cuts everything and starts anew")
             self._writer.forget_all()
             await self._register()
         else:
-            self._seen(asked_at)
+            self._seen(sent_at)
         self.sweeps = await self._link.try_to_sweep()
 
     async def _register(self) -> None:
-        node_id, asked_at = self._identifiers.new(), self._boottime()
+        node_id, sent_at = self._identifiers.new(), self._boottime()
         await self._link.register(node_id)
         self._leases.node_id = node_id
         _logger.info("this is node %s", node_id)
-        self._seen(asked_at)
+        self._seen(sent_at)
 
-    def _seen(self, asked_at: float) -> None:
-        """Note that the others know this node alive since it asked, or later."""
+    def _seen(self, sent_at: float) -> None:
+        """Move the fence: the others saw this node alive at `sent_at` (boot time) or later."""
         was_up = self._fence.is_up
-        self._fence.until = asked_at + self._timeout * (1 - 1 / RENEWALS_PER_TIMEOUT)
+        self._fence.until = sent_at + self._timeout * (1 - 1 / RENEWALS_PER_TIMEOUT)
         if was_up:
             self._writer.resume()

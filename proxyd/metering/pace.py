@@ -1,16 +1,20 @@
 """How fast one session may go: a token bucket that its connections share fairly.
 
-While they want more than there is, time goes in rounds: whoever waits gets an equal share of what a
-round brings, and what it leaves goes to the next.
+While they want more than there is, time goes in rounds: each connection that waits gets an equal
+share of what a round brings, and what it leaves goes to the next.
 """
 
 import asyncio
 from collections.abc import Callable
+from typing import final
 
+# Short enough that a stream does not stutter, long enough that waking its readers costs little.
 ROUND_SECONDS = 0.05
+# What an idle session may take at once: several rounds, so that a late timer loses nothing.
 BURST_SECONDS = 0.2
 
 
+@final
 class Pace:
     """A session's speed limit.
 
@@ -66,7 +70,7 @@ class Pace:
         return max(1, int(self._bytes_per_second * BURST_SECONDS))
 
     def _next_round(self) -> None:
-        """Give everybody who waits a share; rounds stop when nobody does."""
+        """Give each connection that waits a share; rounds stop when none does."""
         self._timer = None
         waiting, self._waiting = self._waiting, {}
         self._begin_round(len(waiting))

@@ -3,12 +3,12 @@
 Theory of operation
 -------------------
 A session's bytes belong to the store. Some of them are leased to this process: `granted` bytes,
-which nobody else may hand out meanwhile. A byte of the lease is in one of four places:
+which no other process may hand out meanwhile. A byte of the lease is in one of four places:
 
     available       it may be taken;
     in hand         taken, read from one socket, not yet written to the other;
     used            the kernel has it: it is billed, unless it is refunded;
-    given up        taken out of the budget of a session that is over, so that nobody gets it again.
+    given up        refunded to a session that is used up: not billed, and not handed out again.
 
     take            available -> in hand     before a socket is read
     deliver         in hand   -> used        the kernel accepted it
@@ -64,7 +64,7 @@ class MeteredConnection(Protocol):
 class LiveSession:
     """See the theory above. Sizes in bytes.
 
-    `connections` are those that spend it: whoever opens one adds it, and removes it at its end.
+    `connections` are those that spend it; added when admitted, removed at their end.
 
     Args:
         grant: what was leased.
@@ -160,7 +160,7 @@ class LiveSession:
         """Say whether bytes may be taken that only go together: a datagram.
 
         The budget must have them all. The pace need not, or a datagram larger than its burst would
-        never go: whoever may take a part may take the rest in advance, and waits longer for more.
+        never go: a taker that may have a part may have the rest in advance, and waits longer then.
         One without a payload costs nothing, and goes only where a byte would.
         """
         return self.allowance(taker) > 0 and size <= self.available
@@ -172,7 +172,7 @@ class LiveSession:
             self._pace.spend(taker, size)
 
     def give_back(self, size: int) -> None:
-        """Return bytes that were taken and not delivered; whoever waits for bytes may go on."""
+        """Return bytes that were taken and not delivered; connections that wait may go on."""
         if size == 0:
             return
         self.available += size
@@ -235,7 +235,7 @@ class LiveSession:
             self._pace.stop_waiting(resume)
 
     def wake(self) -> None:
-        """Have everybody who waits for bytes try again."""
+        """Have every connection that waits for bytes try again."""
         waiting, self._waiting = self._waiting, set()
         for resume in waiting:
             resume()

@@ -39,7 +39,7 @@ class Settler:
     def exhaust(self, session: LiveSession) -> None:
         """Have an active session exhausted from now on, and settle it soon.
 
-        Nobody is let in any more; its connections still deliver what was counted.
+        No client is admitted any more; its connections still deliver what was counted.
         """
         if session.status is not SessionStatus.ACTIVE:
             return
@@ -56,7 +56,7 @@ class Settler:
     async def settle(self) -> None:
         """Settle what can be; one session that fails does not hold up the others.
 
-        Where the store is away nobody else is tried: each would wait for it in turn, and so would a
+        Where the store is away no other is tried: each would wait for it in turn, and so would a
         daemon that stops. The session that met that comes last the next time.
 
         One whose last bytes are still in the kernel's queues waits until they have left, or are
