@@ -15,7 +15,6 @@ from market.photos.likeness import (
     BITS,
     CANVAS,
     PROBED_BITS,
-    Compared,
     Likeness,
     Print,
     _inside,
@@ -41,28 +40,15 @@ def canvas(picture: Image.Image) -> Image.Image:
     return picture.convert("L").resize((CANVAS, CANVAS), Image.Resampling.BOX)
 
 
-Sought = list[tuple[Compared, tuple[frozenset[int], ...]]]
-
-
-def sought(new: Likeness) -> Sought:
-    """Return each print that is compared, and the values that are looked up for it."""
-    return [(compared, compared.probes()) for compared in new.compared]
-
-
-def is_known(new: Sought, kept: Likeness) -> bool:
+def are_alike(new: Likeness, kept: Likeness) -> bool:
     """Compare as the store does: what a band brings, and then all of it."""
     return any(
         compared.is_like(each)
-        for compared, probes in new
-        for band, values in enumerate(probes)
+        for compared in new.compared
+        for band, values in enumerate(compared.probes())
         for each in kept.kept
         if bands(each.bits)[band] in values
     )
-
-
-def are_alike(new: Likeness, kept: Likeness) -> bool:
-    """Compare one photo with another, as `is_known` does."""
-    return is_known(sought(new), kept)
 
 
 def test_three_hundred_different_photos_are_told_apart() -> None:
@@ -177,9 +163,9 @@ def test_different_photos_in_like_frames_are_told_apart() -> None:
     ]
     alike = [
         (one, other)
-        for one, new in enumerate(map(sought, several))
+        for one, new in enumerate(several)
         for other, kept in enumerate(several)
-        if one != other and is_known(new, kept)
+        if one != other and are_alike(new, kept)
     ]
     assert alike == []
 
