@@ -56,7 +56,8 @@ test: lint
 # Every test, and which lines they reach: below the floor in pyproject.toml it fails. Not a part of `make test`:
 # what is computed takes three times as long then. Of daemons that are processes of their own nothing is measured.
 coverage: setup
-	$(VENV)/bin/python -m pytest --numprocesses logical --maxprocesses $(PROCESSES) --dist worksteal --cov
+	$(VENV)/bin/python -m pytest --numprocesses logical --maxprocesses $(PROCESSES) --dist worksteal \
+		--override-ini timeout=600 --cov
 
 lint: setup
 	$(VENV)/bin/ruff check .
