@@ -19,14 +19,16 @@ EFFECTS: dict[str, Callable[[Daemon], Any]] = {
     "log.level": lambda _: logging.getLogger().level,
     "log.format": lambda _: {type(each.formatter) for each in logging.getLogger().handlers},
     "limits.handshake_seconds": lambda daemon: daemon.gateway._handshakes.seconds,
-    "limits.dial_seconds": lambda daemon: daemon.gateway._dialer.deadlines.seconds,
+    "limits.dial_seconds": lambda daemon: daemon.gateway._for_connections.exit.deadlines.seconds,
     "limits.idle_seconds": lambda daemon: daemon.gateway.limits.idle_seconds,
     "limits.drain_seconds": lambda daemon: daemon.settings.limits.drain_seconds,
     "limits.connections_per_session": lambda daemon: daemon.meter.connections_per_session,
-    "limits.session_datagrams_per_second": lambda daemon: daemon.gateway._shared.datagrams.allows,
+    "limits.session_datagrams_per_second": (
+        lambda daemon: daemon.gateway._for_connections.datagrams.allows
+    ),
     "limits.connections_per_address": lambda daemon: daemon.gateway.limits.connections_per_address,
     "limits.connections_total": lambda daemon: daemon.gateway.limits.connections_total,
-    "limits.dials_waiting": lambda daemon: daemon.gateway._shared.dials.most,
+    "limits.dials_waiting": lambda daemon: daemon.gateway._for_connections.dials.most,
     "limits.requests_per_second": lambda daemon: daemon.http._limits.requests_per_second,
     "limits.requests_per_second_of_user": (
         lambda daemon: daemon.http._limits.requests_per_second_of_user

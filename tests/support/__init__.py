@@ -40,6 +40,8 @@ What the daemon talks to
     names: resolvers that ask nobody
     nameserver: a DNS server on loopback
     mailbox: an SMTP server that keeps e-mails
+    metering: a meter over a market, and what it is asked
+    releases: holds a shim to the release of a library that it was compared with
     model: a language model without a network
     upstream: a language model over HTTP
     pictures: photos and broken files, from seeds
