@@ -286,7 +286,7 @@ class ClusterWriter:
         await self._leases.release([usage for usage in usages if usage is not None])
         now = asyncio.get_running_loop().time()
         for session_id, (session, until) in leaving:
-            if self._leaving[session_id][0] is session:
+            if self._leaving.get(session_id) == (session, until):  # and not a later one
                 del self._leaving[session_id]
             if self._sessions.get(session_id) is session:
                 self._sessions.drop(session)

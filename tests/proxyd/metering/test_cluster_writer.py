@@ -14,7 +14,7 @@ from support.metering import (
 )
 from support.waiting import until
 
-from market.leases import Grant
+from market.leases import Grant, Usage
 from market.money import GB
 from market.notices import Notice, Topic
 from market.states import SessionStatus
@@ -111,6 +111,22 @@ async def test_a_client_that_keeps_trying_is_refused_no_longer_than_others(
             node.meter.sessions.forget_old(())
             await asyncio.sleep(0.05)
     assert refused > 1
+
+
+async def test_a_node_that_is_declared_dead_while_it_lets_go_has_forgotten_everything(
+    market: Market, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [session] = await bought_and_used(market, node.meter, 1)
+    release = market.leases.release
+
+    async def slow(usages: list[Usage]) -> None:
+        await release(usages)
+        node.writer.forget_all()
+
+    monkeypatch.setattr(market.leases, "release", slow)
+    node.writer.hear(Notice(Topic.CUT, session.id, SessionStatus.ENDED, "there").text)
+    await node.meter.flush()
+    assert list(node.meter.sessions) == []
 
 
 async def leased(market: Market, session: LiveSession) -> int:
