@@ -38,7 +38,6 @@ TESTED_IN = {
     "proxyd/egress/exit.py": "tests/proxyd/egress/test_direct.py",
     "proxyd/gateway.py": "tests/conformance/test_shedding.py",
     "proxyd/listeners.py": "tests/proxyd/ops/test_listening.py",
-    "proxyd/loop/reactor.py": "tests/proxyd/relay/test_tcp.py",
     "proxyd/loop/runner.py": "tests/proxyd/loop/test_cancellation.py",
     "proxyd/metering/address_proofs.py": "tests/conformance/test_passwordless.py",
     "proxyd/metering/node.py": "tests/integration/test_cluster.py",

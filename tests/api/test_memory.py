@@ -16,14 +16,14 @@ def memory() -> Memory:
 
 def is_refused(memory: Memory, network: str, size: int) -> bool:
     """Take so many bytes; say whether that was refused, which must leave the count as it was."""
-    held = memory.held
+    held = memory.total
     try:
         memory.take(network, size)
     except MarketError as error:
         code = error.code
     else:
         return False
-    assert (code, memory.held) == (Code.TOO_BUSY, held)
+    assert (code, memory.total) == (Code.TOO_BUSY, held)
     return True
 
 
@@ -38,7 +38,7 @@ def test_all_together_have_theirs(memory: Memory) -> None:
     assert not is_refused(memory, SECOND, 400)
     assert is_refused(memory, THIRD, 201)
     assert not is_refused(memory, THIRD, 200)
-    assert memory.held == 1_000
+    assert memory.total == 1_000
 
 
 def test_what_was_given_back_can_be_taken_again(memory: Memory) -> None:
@@ -47,12 +47,12 @@ def test_what_was_given_back_can_be_taken_again(memory: Memory) -> None:
     assert is_refused(memory, FIRST, 151)
     assert not is_refused(memory, FIRST, 150)
     memory.give(FIRST, 400)
-    assert memory.held == 0
+    assert memory.total == 0
 
 
 def test_a_check_takes_nothing(memory: Memory) -> None:
     memory.check(FIRST, 400)
-    assert memory.held == 0
+    assert memory.total == 0
     with pytest.raises(MarketError):
         memory.check(FIRST, 401)
 

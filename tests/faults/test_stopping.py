@@ -23,7 +23,7 @@ async def test_a_daemon_stops_while_an_email_is_being_sent(tmp_path: Path) -> No
                 "/auth/register",
                 {"username": "ada", "email": "ada@example.com", "password": "correct horse"},
             )
-            while not mailbox.letters:
+            while not mailbox.emails:
                 await asyncio.sleep(0)
             async with asyncio.timeout(30):
                 await service.daemon.drain()

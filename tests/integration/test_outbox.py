@@ -50,9 +50,9 @@ async def test_what_waits_survives_a_kill_and_arrives_once(store_url: str) -> No
     async with smtp(mailbox, port=port):
         daemon = await asyncio.to_thread(started, store_url, port)
         try:
-            await until(lambda: len(mailbox.letters) == 2)
+            await until(lambda: len(mailbox.emails) == 2)
             await until_no_email_waits(store)
-            links = dict(LINK.findall("".join(each.get_content() for each in mailbox.letters)))
+            links = dict(LINK.findall("".join(each.get_content() for each in mailbox.emails)))
             new = {"token": links["reset"], "password": "a second password"}
             await asyncio.to_thread(asked, daemon, "/auth/verify", {"token": links["verify"]})
             await asyncio.to_thread(asked, daemon, "/auth/password/reset", new)

@@ -41,7 +41,7 @@ class Conversation:
         found: list[str] = []
 
         def has_come() -> bool:
-            texts = "".join(each.get_content() for each in self.mailbox.letters)
+            texts = "".join(each.get_content() for each in self.mailbox.emails)
             found[:] = re.findall(rf"/{kind}\?token=([\w-]+)", texts)
             return bool(found)
 

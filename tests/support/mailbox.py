@@ -37,7 +37,7 @@ class Mailbox:
         self.slow = slow
         self.is_late = is_late
         self.released = asyncio.Event()
-        self.letters: list[EmailMessage] = []
+        self.emails: list[EmailMessage] = []
         self.recipients: list[list[str]] = []
         self.asked: list[str] = []
         self.held: list[str] = []
@@ -69,7 +69,7 @@ class Mailbox:
         content = bytes(envelope.content or b"")
         letter = message_from_bytes(content, policy=policy.default)
         assert isinstance(letter, EmailMessage)
-        self.letters.append(letter)
+        self.emails.append(letter)
         self.recipients.append(list(envelope.rcpt_tos))
         if self.is_late:
             await self.released.wait()

@@ -125,7 +125,7 @@ async def test_an_email_arrives_whole(post: Post) -> None:
         await post.put(EMAIL)
         await post.until_sent()
         await until(lambda: mailbox.goodbyes == 1)
-    [email] = mailbox.letters
+    [email] = mailbox.emails
     assert (email["From"], email["To"]) == ("proxyd@example.com", "ada@example.com")
     assert email["Subject"] == EMAIL.subject
     assert email["Message-ID"].endswith("@example.com>")
@@ -146,7 +146,7 @@ async def test_a_server_that_wants_a_password_gets_it(post: Post) -> None:
     async with smtp(mailbox, auth=True) as port, post.sending(port, "user", "secret"):
         await post.put(EMAIL)
         await post.until_sent()
-    assert len(mailbox.letters) == 1
+    assert len(mailbox.emails) == 1
 
 
 # --- what will never be taken is tried once ------------------------------------------------------
@@ -253,7 +253,7 @@ async def test_several_are_sent_at_once_and_no_more_than_the_senders(post: Post)
         assert len(mailbox.held) <= SENDERS
         mailbox.released.set()
         await post.until_sent()
-    assert len(mailbox.letters) == 20
+    assert len(mailbox.emails) == 20
 
 
 async def test_a_domain_whose_server_is_slow_leaves_room_for_others(post: Post) -> None:
@@ -267,7 +267,7 @@ async def test_a_domain_whose_server_is_slow_leaves_room_for_others(post: Post) 
         assert len(mailbox.held) == SENDERS // 2
         mailbox.released.set()
         await post.until_sent()
-    assert len(mailbox.letters) == 41
+    assert len(mailbox.emails) == 41
 
 
 async def test_what_is_tried_again_leaves_room_for_what_was_not_tried_yet(post: Post) -> None:
@@ -390,7 +390,7 @@ async def test_a_wrong_password_of_ours_loses_no_email(
             await until(lambda: "mail server unavailable" in caplog.text)
         async with post.sending(port, "user", "secret"):
             await post.until_sent()
-    assert len(mailbox.letters) == 1
+    assert len(mailbox.emails) == 1
     assert "mistaken" not in caplog.text
 
 
@@ -422,7 +422,7 @@ async def test_a_cancellation_that_comes_with_the_answer_is_not_lost(
         mailer = Mailer(post.outbox, SmtpTransport(server(port)), is_alone=True)
         running = asyncio.create_task(mailer.run())
         await post.put(EMAIL)
-        while not mailbox.letters:
+        while not mailbox.emails:
             await asyncio.sleep(0)
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -440,7 +440,7 @@ async def test_what_is_being_sent_when_a_daemon_stops_is_not_sent_twice(post: Po
             Mailer(post.outbox, SmtpTransport(server(port)), is_alone=True).run()
         )
         await post.put(EMAIL)
-        await until(lambda: bool(mailbox.letters))
+        await until(lambda: bool(mailbox.emails))
         running.cancel()
         await asyncio.sleep(0)
         mailbox.released.set()
@@ -478,7 +478,7 @@ async def test_an_email_that_is_sent_while_the_store_fails_is_sent_once(
     async with smtp(mailbox) as port, post.sending(port):
         await post.put(EMAIL)
         await post.until_sent()
-    assert len(mailbox.letters) == 1
+    assert len(mailbox.emails) == 1
     waits = "e-mail to ada@example.com: its outcome waits for the store to return: away"
     assert caplog.text.count(waits) == 1
 
