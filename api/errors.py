@@ -13,7 +13,7 @@ class Transport(Enum):
     """Refusals of the transport itself, each with its status and what it means."""
 
     BAD_REQUEST = "bad_request", 400, "This is not a well-formed HTTP request."
-    NO_SUCH_PATH = "no_such_path", 404, "There is nothing at this path; /docs lists every one."
+    NO_SUCH_PATH = "no_such_path", 404, "There is nothing at this path; /docs lists the paths."
     METHOD_NOT_ALLOWED = "method_not_allowed", 405, "This path does not take this method."
     REQUEST_TIMEOUT = "request_timeout", 408, "The request did not arrive in time."
     BODY_TOO_LARGE = "body_too_large", 413, "The request body is too large."

@@ -30,18 +30,18 @@ loses nothing.
 An answer that is lost costs nothing either: reports are absolute, and a lease whose opening was not
 confirmed is closed before the session is leased again (`forgo_unsure`).
 
-The replies and the arithmetic are in `lease_book`, the transactions in `lease_units`.
+The replies and the arithmetic are in `lease_book`, the transactions in `lease_transactions`.
 """
 
 import asyncio
 import logging
 from collections.abc import Sequence
 
-from market import lease_units
+from market import lease_transactions
 from market.context import Context
 from market.credentials import matches
 from market.lease_book import Ask, Grant, LeaseReply, LeaseState, Rejection, Usage
-from market.lease_units import hold_of
+from market.lease_transactions import hold_of
 from market.ledger import TransferIds
 from market.notices import Notice, Topic
 from market.states import SessionStatus
@@ -118,7 +118,7 @@ class Leases:
         Raises:
             UnavailableError: the store did not answer.
         """
-        return await self._store.write(lease_units.prove_all, proofs)
+        return await self._store.write(lease_transactions.prove_all, proofs)
 
     async def open(self, session_id: str) -> Grant | None:
         """Lease bytes of a session; None when there is no such session.
@@ -131,12 +131,12 @@ class Leases:
         """
         unsure = self._unsure.get(session_id)
         if unsure is not None:
-            await self._store.write(lease_units.forgo, session_id, unsure, now=self._now())
+            await self._store.write(lease_transactions.forgo, session_id, unsure, now=self._now())
             self._unsure.pop(session_id, None)
         lease_id, node_id = self._identifiers.new(), self.node_id
         try:
             grant = await self._store.write(
-                lease_units.open_lease,
+                lease_transactions.open_lease,
                 session_id,
                 lease_id=lease_id,
                 node_id=node_id,
@@ -156,7 +156,7 @@ class Leases:
             UnavailableError: the store did not answer; they stay unsure.
         """
         for session_id, lease_id in tuple(self._unsure.items()):
-            await self._store.write(lease_units.forgo, session_id, lease_id, now=self._now())
+            await self._store.write(lease_transactions.forgo, session_id, lease_id, now=self._now())
             if self._unsure.get(session_id) == lease_id:  # and not a later one
                 del self._unsure[session_id]
 
@@ -176,7 +176,9 @@ class Leases:
         Raises:
             UnavailableError: perhaps written, perhaps not; the next reply says so.
         """
-        return await self._store.write(lease_units.exchange, asks, node_id=self.node_id or "")
+        return await self._store.write(
+            lease_transactions.exchange, asks, node_id=self.node_id or ""
+        )
 
     async def recall(self, session_id: str, status: SessionStatus) -> None:
         """Have other nodes cut a session and report a last time, and wait for them.
@@ -189,7 +191,7 @@ class Leases:
         if self.node_id is None:
             return
         notice = Notice(Topic.CUT, session_id, status, self.node_id)
-        if not await self._store.write(lease_units.recall, notice):
+        if not await self._store.write(lease_transactions.recall, notice):
             return
         loop = asyncio.get_running_loop()
         deadline = loop.time() + RECALL_SECONDS
@@ -212,7 +214,7 @@ class Leases:
             UnavailableError: perhaps written, perhaps not; release again, which is harmless.
         """
         if usages:
-            await self._store.write(lease_units.release, usages, now=self._now())
+            await self._store.write(lease_transactions.release, usages, now=self._now())
 
     async def settle(self, session_id: str, status: SessionStatus, usage: Usage | None) -> bool:
         """Let a session leave `active`: capture what was used, release the rest of its hold.
@@ -224,7 +226,7 @@ class Leases:
             UnavailableError: perhaps written, perhaps not; settle again, which is harmless.
         """
         return await self._store.write(
-            lease_units.settle,
+            lease_transactions.settle,
             session_id,
             status,
             usage,
@@ -239,7 +241,7 @@ class Leases:
         Only what it had reported counts as used, so nothing is billed that was not delivered. A
         session that it had used up and not settled is settled now.
         """
-        closed = await self._store.write(lease_units.recover, now=self._now())
+        closed = await self._store.write(lease_transactions.recover, now=self._now())
         await self._settle_used_up()
         return closed
 
@@ -254,7 +256,7 @@ class Leases:
         """
         reaped = 0
         for node in dead:
-            reaped += await self._store.write(lease_units.reap, node, now=self._now())
+            reaped += await self._store.write(lease_transactions.reap, node, now=self._now())
         if reaped:
             await self._settle_used_up()
         return reaped
@@ -262,7 +264,7 @@ class Leases:
     async def leave(self) -> None:
         """Remove this node from the database; leases that it did not release are closed."""
         if self.node_id is not None:
-            await self._store.write(lease_units.leave, self.node_id, now=self._now())
+            await self._store.write(lease_transactions.leave, self.node_id, now=self._now())
 
     async def _settle_used_up(self) -> None:
         """Settle every session that is used up; one that cannot be is logged and left as it is."""

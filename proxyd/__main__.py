@@ -31,27 +31,29 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--demo",
         action="store_true",
-        help="with a funded demonstration account, reachable from this machine alone",
+        help="open and fund a demonstration account; listen on this machine alone",
     )
     _finish(serve, "serve")
 
-    user = topics.add_parser("user", help="accounts of people").add_subparsers(
+    user = topics.add_parser("user", help="open accounts").add_subparsers(
         metavar="COMMAND", required=True
     )
     create = user.add_parser("create", help="open an account")
-    create.add_argument("email", metavar="EMAIL")
-    create.add_argument("--username", required=True, metavar="NAME")
+    create.add_argument("email", metavar="EMAIL", help="the address that logs in")
+    create.add_argument(
+        "--username", required=True, metavar="NAME", help="the name that others see"
+    )
     create.add_argument(
         "--password-stdin", action="store_true", help="read the password from standard input"
     )
     _add_amounts(create)
     _finish(create, "user create")
 
-    wallet = topics.add_parser("wallet", help="money of people").add_subparsers(
+    wallet = topics.add_parser("wallet", help="pay money in").add_subparsers(
         metavar="COMMAND", required=True
     )
     deposit = wallet.add_parser("deposit", help="pay money into an account")
-    deposit.add_argument("email", type=_text, metavar="EMAIL")
+    deposit.add_argument("email", type=_text, metavar="EMAIL", help="whose account")
     deposit.add_argument(
         "--reference",
         type=_text,
@@ -67,11 +69,11 @@ def _parser() -> argparse.ArgumentParser:
     audit = ledger.add_parser("audit", help="recompute everything and compare")
     _finish(audit, "ledger audit")
 
-    backup = topics.add_parser("backup", help="copy the live database into a new file")
-    backup.add_argument("file", type=Path, metavar="FILE")
+    backup = topics.add_parser("backup", help="copy the live SQLite database into a new file")
+    backup.add_argument("file", type=Path, metavar="FILE", help="the copy; must not exist yet")
     _finish(backup, "backup")
 
-    config = topics.add_parser("config", help="settings").add_subparsers(
+    config = topics.add_parser("config", help="check the settings").add_subparsers(
         metavar="COMMAND", required=True
     )
     check = config.add_parser("check", help="check the settings, and start nothing")
@@ -80,12 +82,17 @@ def _parser() -> argparse.ArgumentParser:
         "--unit",
         type=Path,
         metavar="FILE",
-        help="the unit of the proxy's socket, where systemd holds it: must buyers be told more?",
+        help="systemd's unit of the proxy's socket: check also that buyers can reach it",
     )
     either = check.add_mutually_exclusive_group()
     _add_config(either)
     either.add_argument(
-        "config", nargs="?", type=Path, metavar="FILE", action=_StoreIfGiven, help="the same"
+        "config",
+        nargs="?",
+        type=Path,
+        metavar="FILE",
+        action=_StoreIfGiven,
+        help="the settings file, as with --config",
     )
     return parser
 
@@ -115,8 +122,12 @@ def _add_config(parser: argparse._ActionsContainer) -> None:
 
 
 def _add_amounts(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--usd", type=_amount, default=0, metavar="X", help="dollars")
-    parser.add_argument("--credits", type=_amount, default=0, metavar="Y", help="credits")
+    parser.add_argument(
+        "--usd", type=_amount, default=0, metavar="X", help="US dollars, such as 20 or 0.5"
+    )
+    parser.add_argument(
+        "--credits", type=_amount, default=0, metavar="Y", help="credits, such as 100"
+    )
 
 
 def _amount(text: str) -> int:
@@ -128,7 +139,9 @@ def _amount(text: str) -> int:
         amount = Decimal(text)
         exact = micro(amount)
     except (InvalidOperation, ValueError):
-        raise argparse.ArgumentTypeError(f"{text!r} is not an amount") from None
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an amount: a number from 0, with at most six decimals"
+        ) from None
     if exact != amount * MICRO:
         raise argparse.ArgumentTypeError(f"{text!r} has more than six decimals")
     return exact

@@ -188,7 +188,7 @@ class Daemon:
         self.gateway.stop_accepting()
         seconds = self.settings.limits.drain_seconds
         _logger.info(
-            "draining: %d connections have %.0f seconds to finish",
+            "draining: %d connections have %.0f seconds to finish; a second signal cuts them",
             self.gateway.connections,
             seconds,
         )
@@ -286,7 +286,7 @@ async def serve(
         await signals.get()
         loop.add_signal_handler(signal.SIGHUP, lambda: None)
         manager.stopping(f"draining {daemon.gateway.connections} connections")
-        cutting_short = loop.create_task(_on_next(signals, daemon.gateway.close))
+        cutting_short = loop.create_task(_cut_on_next(signals, daemon.gateway))
         await daemon.drain()
         cutting_short.cancel()
     except BaseException:
@@ -296,6 +296,7 @@ async def serve(
         feeding.cancel()
 
 
-async def _on_next(signals: "asyncio.Queue[None]", act: Callable[[], None]) -> None:
+async def _cut_on_next(signals: "asyncio.Queue[None]", gateway: Gateway) -> None:
     await signals.get()
-    act()
+    _logger.warning("draining cut short by a second signal: %d connections", gateway.connections)
+    gateway.close()

@@ -1,13 +1,11 @@
 """SIGHUP: the settings are read again, and what can change while the daemon runs does."""
 
 import logging
-import os
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import msgspec
 
-from config.load import SettingsError, load
+from config.load import SettingsError
 from config.settings import Settings, reloadable
 from proxyd.daemon import Daemon
 from proxyd.ops import logs
@@ -16,15 +14,15 @@ from proxyd.ops.listening import CannotListenError
 _logger = logging.getLogger("reload")
 
 
-def reload(daemon: Daemon, path: Path | None) -> None:
+def reload(daemon: Daemon, read: Callable[[], Settings]) -> None:
     """Read the settings and the certificate again; if either is wrong, log why and change nothing.
 
     Args:
         daemon: what runs.
-        path: the settings' file, as at the start.
+        read: reads the settings again, as at the start, and raises `SettingsError`.
     """
     try:
-        settings = load(path, os.environ)
+        settings = read()
         changed = frozenset(_differences(daemon.settings, settings))
         live = changed & reloadable()
         daemon.reload(_with(daemon.settings, settings, live))
@@ -35,10 +33,10 @@ def reload(daemon: Daemon, path: Path | None) -> None:
         _logger.error("not reloaded, the old settings stay: %s", error)
         return
     logs.set_up(daemon.settings.log.level, daemon.settings.log.format)
-    done = [*sorted(live), *(["the certificate"] if daemon.listeners.tls is not None else [])]
-    _logger.info("reloaded: %s", ", ".join(done))
-    if waiting := sorted(changed - live):
-        _logger.warning("these change with a restart only: %s", ", ".join(waiting))
+    names = [*sorted(live), *(["the certificate"] if daemon.listeners.tls is not None else [])]
+    _logger.info("reloaded: %s", ", ".join(names) or "nothing has changed")
+    if unchanged := sorted(changed - live):
+        _logger.warning("these change with a restart only: %s", ", ".join(unchanged))
 
 
 def _differences(old: Settings, new: Settings) -> Iterator[str]:

@@ -25,7 +25,7 @@ TESTED_IN = {
     "market/context.py": "tests/market/test_market.py",
     "market/errors.py": "tests/docs/test_documents.py",
     "market/lease_book.py": "tests/market/test_leases.py",
-    "market/lease_units.py": "tests/market/test_leases.py",
+    "market/lease_transactions.py": "tests/market/test_leases.py",
     "market/photos/containers.py": "tests/market/photos/test_decoding.py",
     "market/photos/trailers.py": "tests/market/photos/test_decoding.py",
     "market/proofs.py": "tests/market/test_recovery.py",

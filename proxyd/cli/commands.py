@@ -152,7 +152,7 @@ def _config_check(settings: Settings, options: Namespace) -> int:
 
     for warning in exposed_files(settings):
         complain(f"warning: {warning}")
-    say(f"{options.config or 'the defaults and the environment'}: the settings are right")
+    say(f"the settings are right: {options.config or 'defaults and environment'}")
     return 0
 
 

@@ -36,7 +36,7 @@ internet will do; this one works offline):
 
   curl -x socks5h://{username}:{secret}@{proxy} {api}/
 
-The same port speaks HTTP, for browsers and whatever else shows no passwords by SOCKS5:
+The same port speaks HTTP, for browsers and other programs that send no password by SOCKS5:
 
   curl -x http://{username}:{secret}@{proxy} {api}/
 
@@ -44,7 +44,8 @@ See the bytes that they cost:
 
   curl -H 'Authorization: Bearer {token}' {api}/api/bandwidth/sessions
 
-Each start fills the account up to 100 and ends the sessions of earlier demonstrations.
+Each start fills the account up to 100 USD and 100 credits, and ends the sessions of earlier
+demonstrations.
 """
 
 

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from config.load import load
 from config.settings import Settings
 from proxyd.build import build
 from proxyd.cli import demo
@@ -27,13 +28,20 @@ def run(settings: Settings, path: Path | None, *, with_demo: bool) -> int:
 
 
 async def _serve(settings: Settings, path: Path | None, *, with_demo: bool) -> int:
-    if with_demo:
-        settings = demo.settings_for(settings)
+    def read() -> Settings:
+        return _adapted(load(path, os.environ), with_demo=with_demo)
+
+    settings = _adapted(settings, with_demo=with_demo)
     built = await build(settings, inherited(os.environ))
 
     async def introduce() -> None:
         if with_demo:
             print(await demo.prepare(built), flush=True)  # noqa: T201 - what a person came for
 
-    await serve(built, introduce, lambda: reload(built, path), ServiceManager(os.environ))
+    await serve(built, introduce, lambda: reload(built, read), ServiceManager(os.environ))
     return FAILED if built.tasks.has_failed else 0
+
+
+def _adapted(settings: Settings, *, with_demo: bool) -> Settings:
+    """Return the settings that the daemon runs with, at the start and at every reload."""
+    return demo.settings_for(settings) if with_demo else settings

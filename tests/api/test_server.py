@@ -340,7 +340,7 @@ async def test_who_shows_no_worker_token_is_told_which_mistake_it_was(
         ("GET", "/auth/login", "This path takes POST, not GET."),
         ("PUT", "/api/jobs", "This path takes GET or POST, not PUT."),
         ("POST", "/docs", "This path takes GET, not POST."),
-        ("GET", "/api/job", "There is nothing at this path; /docs lists every one."),
+        ("GET", "/api/job", "There is nothing at this path; /docs lists the paths."),
     ],
 )
 async def test_who_takes_a_wrong_turn_is_told_the_way(

@@ -83,3 +83,4 @@ def test_a_second_signal_cuts_the_draining_short(tmp_path: Path) -> None:
             daemon.process.send_signal(signal.SIGTERM)
             until_true(lambda: draining(daemon))
             assert daemon.stop() == 0
+        assert "draining cut short by a second signal: 1 connections" in daemon.output

@@ -1,8 +1,10 @@
 """Every setting that is marked as reloadable has its effect at SIGHUP, and no other one has."""
 
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from support.process import ROOT
 from support.service import TEST_SETTINGS, Service
 
+from config.load import load
 from config.settings import LimitSettings, reloadable
 from proxyd.daemon import Daemon
 from proxyd.reload import reload
@@ -86,7 +89,7 @@ async def test_every_reloadable_setting_changes_what_runs(service: Service, tmp_
     assert set(EFFECTS) == reloadable()
     for name, effect in EFFECTS.items():
         before = effect(daemon)
-        reload(daemon, written(path, name))
+        reload(daemon, partial(load, written(path, name), os.environ))
         assert effect(daemon) != before, name
 
 
@@ -101,7 +104,7 @@ async def test_every_other_setting_waits_for_a_restart(
     others = ["session_bytes_per_second", "login_failures_per_email", "registrations_per_hour"]
     for name in others:
         assert f"limits.{name}" not in reloadable()
-        reload(service.daemon, written(path, f"limits.{name}"))
+        reload(service.daemon, partial(load, written(path, f"limits.{name}"), os.environ))
         assert service.daemon.settings == settings
         assert "these change with a restart only: " in caplog.text
         assert f"limits.{name}" in caplog.text

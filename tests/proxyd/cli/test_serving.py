@@ -488,6 +488,17 @@ def test_the_demonstration_can_be_had_again(
         stopped(daemon, err)
 
 
+def test_the_demonstration_s_own_settings_are_no_change_at_a_reload(
+    serve: Serve, out: Callable[[], str], err: Callable[[], str]
+) -> None:
+    daemon = serve("--demo")
+    until_true(lambda: len(lines_of_curl(out())) == 3, "it serves")
+    daemon.send_signal(signal.SIGHUP)
+    until_true(lambda: "reloaded: nothing has changed" in err(), "it is reloaded")
+    assert "with a restart only" not in err()
+    stopped(daemon, err)
+
+
 @pytest.mark.parametrize("section", ["API", "PROXY"])
 def test_the_demonstration_is_for_this_machine_alone(
     serve: Serve, out: Callable[[], str], err: Callable[[], str], database: Path, section: str
