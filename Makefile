@@ -42,6 +42,7 @@ install:
 	PIP_CONSTRAINT="$(CURDIR)/constraints.txt" $(INSTALLED)/bin/python -m pip install --quiet \
 		--disable-pip-version-check --compile .
 	rm -rf build/lib build/bdist.*
+	@echo "installed as $(INSTALLED)/bin/proxyd; docs/operations.md says how it runs as a service"
 	@$(INSTALLED)/bin/proxyd --version
 
 run: setup

@@ -1,3 +1,3 @@
 """The process: a proxy that sells bandwidth by the byte, and the HTTP API of the marketplace."""
 
-__version__ = "0.1.0"  # pyproject.toml takes it from here
+__version__ = "0.2.0.dev0"  # pyproject.toml takes it from here

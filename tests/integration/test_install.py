@@ -85,11 +85,11 @@ def prefix(
         (target / ".venv" / name).touch()
     version = checkout / "proxyd" / "__init__.py"
     of_today = version.read_text()
-    version.write_text(of_today.replace("0.1.0", "0.0.9"))
+    version.write_text(of_today.replace("0.2.0.dev0", "0.0.9"))
     assert install(checkout, target, variables).endswith("proxyd 0.0.9\n")
     assert not (target / ".venv" / "tool").exists()
     version.write_text(of_today)
-    assert install(checkout, target, variables).endswith("proxyd 0.1.0\n")
+    assert install(checkout, target, variables).endswith("proxyd 0.2.0.dev0\n")
     tracked = {path.name for path in ROOT.iterdir()} | {"build", "proxyd.egg-info"}
     assert {path.name for path in checkout.iterdir()} <= tracked
     assert not list(checkout.glob("build/lib*"))

@@ -9,14 +9,12 @@ def test_an_upgrade_serves_the_new_version(running: Service, token: str) -> None
     version = "proxyd_build_info{version="
     metrics = "python3 -c 'import urllib.request as u; print(u.urlopen(\"{}\").read().decode())'"
     look = metrics.format("http://127.0.0.1:8080/metrics")
-    assert f'{version}"0.1.0"' in machine.says(look)
+    assert f'{version}"0.2.0.dev0"' in machine.says(look)
     before = running.main_pid
-    machine.run(
-        'sed -i \'s/^__version__ = "0.1.0"/__version__ = "0.1.1"/\' /opt/proxyd/proxyd/__init__.py'
-    )
+    machine.run("sed -i '/^__version__/s/0.2.0.dev0/0.2.0.dev1/' /opt/proxyd/proxyd/__init__.py")
     machine.run(block("before-upgrade.db"), **AS_SERVICE, **FROM_WHEELS)
     assert running.main_pid != before
-    assert f'{version}"0.1.1"' in machine.says(look)
+    assert f'{version}"0.2.0.dev1"' in machine.says(look)
     assert running.call("GET", "/auth/me", token=token)[0] == 200
     mode = machine.says("stat --format='%a %s' /var/lib/proxyd/before-upgrade.db").split()
     assert mode[0] == "600"
