@@ -21,7 +21,7 @@ what others need more; a notice says that some is wanted. A node that ends a ses
 slices of the others back first (`recall`): they cut their connections and report a last time. It
 waits at most `RECALL_SECONDS`; what is reported later is not billed.
 
-What a dead daemon costs: the bytes that it delivered and had not reported, about half a second of
+What a dead daemon costs: the bytes that it delivered and had not reported, up to a second of
 traffic, are not billed; the rest of its leases goes back to the sessions. The one daemon does that
 itself when it starts again (`recover`); of a node, the others do when it was not seen for so long
 that it has stopped handing out bytes (`reap`). A node that stops in order leaves (`leave`), and
@@ -62,8 +62,9 @@ __all__ = [
 ]
 
 # Other nodes report in a quarter of a second; one that is busy may need longer, and what it reports
-# too late is given away. One that is dead delays the end of a session so long.
-RECALL_SECONDS = 5.0
+# too late is given away. One that is dead delays the end of a session so long. Shorter than the API
+# gives to requests in progress when it stops, or the session would not be ended then.
+RECALL_SECONDS = 4.0
 # A fraction of what others need, so that hardly any of it is added.
 RECALL_STEP_SECONDS = 0.02
 

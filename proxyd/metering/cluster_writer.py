@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from typing import final
 
-from market.leases import Ask, Grant, LeaseReply, Leases, Rejection, Usage
+from market.leases import RECALL_SECONDS, Ask, Grant, LeaseReply, Leases, Rejection, Usage
 from market.notices import Notice, Topic
 from market.states import SessionStatus
 from proxyd.metering.lease_slices import Fence, LeaseSlice
@@ -26,8 +26,9 @@ BATCH_SESSIONS = 1_000
 CATCH_UP_SESSIONS = 500
 # A client that comes back within this time finds its bytes still here.
 IDLE_SECONDS = 3.0
-# By then the node that ends a session has settled it, or could not.
-CUT_SECONDS = 3.0
+# By then the node that ends a session has settled it, or could not: a client that was let in again
+# before that would be billed for what it gets after the end.
+CUT_SECONDS = RECALL_SECONDS + 2.0
 
 _logger = logging.getLogger("meter")
 

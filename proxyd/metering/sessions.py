@@ -98,6 +98,8 @@ class Sessions:
             What its lease has used in all; None when it is not known here or has no lease.
         """
         session = self._by_id.get(session_id)
+        if session is not None:
+            session.check()  # before anything has changed, so that nothing has to be taken back
         self.forget_later(session_id)
         if session is None:
             self._cut_unseen[session_id] = status
@@ -109,7 +111,6 @@ class Sessions:
         self._cuts[session_id] = self._cuts.get(session_id, 0) + 1
         if session.status is SessionStatus.ACTIVE:
             session.status = status
-        session.check()
         return session.usage
 
     def restore(self, session_id: str) -> None:

@@ -72,7 +72,8 @@ class Settler:
             try:
                 await self._settle_one(session)
             except UnavailableError:
-                self._due[session.id] = self._due.pop(session.id)
+                if session.id in self._due:  # a node that was declared dead settles none of them
+                    self._due[session.id] = self._due.pop(session.id)
                 raise
             except StoreError as error:
                 failure = error

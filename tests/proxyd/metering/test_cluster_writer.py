@@ -14,10 +14,12 @@ from support.metering import (
 )
 from support.waiting import until
 
-from market.leases import Grant, Usage
+from api.server import SHUTDOWN_SECONDS
+from market.leases import RECALL_SECONDS, Grant, Usage
 from market.money import GB
 from market.notices import Notice, Topic
 from market.states import SessionStatus
+from proxyd.metering.cluster_writer import CUT_SECONDS
 from proxyd.metering.session import LiveSession
 from proxyd.wire.events import Refusal
 from storage.bandwidth import find, leased_elsewhere
@@ -193,3 +195,12 @@ async def test_a_lease_that_another_program_reduced_cuts_its_session_alone(
     assert f"session {first.id}: lease reduced" in caplog.text
     assert first.status is SessionStatus.ENDED
     assert second.status is SessionStatus.ACTIVE
+
+
+def test_a_cut_session_is_refused_for_longer_than_whoever_ends_it_waits() -> None:
+    """Or a client that is let in again pays for bytes that it got after the end."""
+    assert CUT_SECONDS > RECALL_SECONDS
+
+
+def test_a_request_that_ends_a_session_has_the_time_to_do_so_while_the_api_stops() -> None:
+    assert RECALL_SECONDS < SHUTDOWN_SECONDS

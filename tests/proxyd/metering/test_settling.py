@@ -75,3 +75,26 @@ async def test_where_the_store_is_away_one_session_waits_for_it_and_not_each_in_
     await meter.stop()
     sessions = await market.bandwidth.page(user, status=None, before="", limit=10)
     assert {each.status for each in sessions} == {SessionStatus.EXHAUSTED}
+
+
+async def test_a_node_that_is_declared_dead_while_it_settles_goes_on(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = await market.person("10")
+    bought = await market.bandwidth.buy(user, quota_bytes=10, price_per_gb=None)
+    meter = solo_meter(market.leases, market.clock.seconds, connections_per_session=10)
+    session = await admitted(meter, bought)
+    assert isinstance(session, LiveSession)
+    session.take(10, None)
+    session.deliver(10)
+
+    async def dead_meanwhile(session_id: str, *_: object) -> None:
+        meter._settler.clear()
+        raise UnavailableError("away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(market.leases, "settle", dead_meanwhile)
+        await meter.flush()  # waits for the store to return, like any other time
+    assert session.id not in meter._settler
+    await meter.stop()
+    await market.leases.recover()
