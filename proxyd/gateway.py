@@ -230,7 +230,6 @@ class Gateway:
 
     def _welcome(self, port_index: int, sock: socket.socket, address: str) -> str:
         """Begin to serve a client, or return why not."""
-        connected = self.connections
         network = counted_network(address)
         most = self.limits.connections_per_address
         full = crowded(network, most, self._per_network, self.closer.per_network)
@@ -239,7 +238,7 @@ class Gateway:
             return (
                 f"{full} has {self._per_network[full] + self.closer.per_network[full]} connections"
             )
-        total = connected + len(self.closer)
+        total = self.connections + len(self.closer)
         if total >= self.limits.connections_total and not self._shed(1):
             self.counters.refused += 1
             return f"{total} connections are open"
@@ -247,8 +246,7 @@ class Gateway:
         self.counters.accepted += 1
         number = self.counters.accepted
         client = Client(sock, address, network, port_index, number, self._reactor.loop.time())
-        if not connected:
-            self._empty.clear()
+        self._empty.clear()  # also where the only client was shed for this one
         Handshake(self._for_handshakes, client).start()
         return ""
 

@@ -36,7 +36,6 @@ TESTED_IN = {
     "proxyd/cli/demo.py": "tests/proxyd/cli/test_serving.py",
     "proxyd/connection.py": "tests/conformance/test_handshake.py",
     "proxyd/egress/exit.py": "tests/proxyd/egress/test_direct.py",
-    "proxyd/gateway.py": "tests/conformance/test_shedding.py",
     "proxyd/listeners.py": "tests/proxyd/ops/test_listening.py",
     "proxyd/loop/runner.py": "tests/proxyd/loop/test_cancellation.py",
     "proxyd/metering/address_proofs.py": "tests/conformance/test_passwordless.py",

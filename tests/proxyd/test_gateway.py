@@ -1,0 +1,48 @@
+"""The gateway counts who is connected, whatever makes room for whom."""
+
+import asyncio
+import socket
+from types import SimpleNamespace
+
+import pytest
+from support.waiting import until
+
+from proxyd.egress.direct import DirectExit
+from proxyd.egress.policy import Policy
+from proxyd.gateway import Gateway
+from proxyd.limits import Limits
+from proxyd.loop.reactor import Reactor
+
+ONE = Limits(
+    handshake_seconds=30,
+    dial_seconds=5,
+    idle_seconds=60,
+    connections_per_address=100,
+    connections_total=1,
+    dials_waiting=10,
+    racers=1,
+    pipes=0,
+    associations=1,
+    datagrams_per_second=0,
+)
+
+
+async def test_a_client_for_whom_the_only_other_one_was_shed_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("proxyd.gateway.ROOM_AFTER_SECONDS", -1.0)
+    reactor, policy, unused = Reactor(asyncio.get_running_loop(), 0), Policy(), SimpleNamespace()
+    exit_ = DirectExit(reactor, unused, policy, 5)
+    gateway = Gateway(reactor, unused, exit_, unused, policy, ONE)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+        gateway.start(listener)
+        with socket.create_connection(address):
+            await until(lambda: gateway.counters.accepted == 1, "the first is served")
+            with socket.create_connection(address):
+                await until(lambda: gateway.counters.accepted == 2, "the second is, instead")
+                gateway.stop_accepting()
+                assert await gateway.drain(0.2) == 1, "it was not waited for"
+                assert not gateway._empty.is_set()
+    gateway.close()
+    reactor.close()
