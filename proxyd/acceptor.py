@@ -41,7 +41,7 @@ class Acceptor:
     ) -> None:
         self._loop = loop
         self._listener: socket.socket | None = listener
-        self._family, self._type = int(listener.family), int(listener.type)
+        self._kind = int(listener.family), int(listener.type), int(listener.proto)
         self._welcome = welcome
         self._shed = shed
         self._logger = logger
@@ -74,7 +74,7 @@ class Acceptor:
             except OSError as error:
                 self._cannot_accept(error)
                 return
-            sock = socket.socket(self._family, self._type, fileno=fd)
+            sock = socket.socket(*self._kind, fd)
             sock.setblocking(False)
             reason = self._welcome(sock, unmapped(peer[0]))
             if reason:

@@ -108,7 +108,11 @@ class DirectExit:
     def dial(self, host: Address | str, port: int, asker: Hashable, done: Done) -> "Dial":
         """See `Exit.dial`."""
         dial = Dial(self, port, asker, done)
-        dial.start(host)
+        try:
+            dial.start(host)
+        except BaseException:  # the caller has nothing yet that it could cancel
+            dial.cancel()
+            raise
         return dial
 
     def change_seconds(self, seconds: float) -> None:

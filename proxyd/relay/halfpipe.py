@@ -247,13 +247,14 @@ class HalfPipe:
     def turn(self) -> None:
         """Move what had to wait for its turn; see `Mover.turn`."""
         self._scheduled = False
-        if self.ended or self._owner.is_closed:
+        owner = self._owner  # which `leave` replaces, perhaps in this turn
+        if self.ended or owner.is_closed:
             return
         try:
             if self._drain():
                 self._pump()
         except Exception as error:  # noqa: BLE001 - logged there; half a connection helps nobody
-            self._owner.fail(error)
+            owner.fail(error)
 
     def stop(self) -> None:
         """Move nothing any more; bytes that were taken and not written go back.

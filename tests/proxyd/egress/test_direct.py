@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from types import SimpleNamespace
 
 import pytest
 from support.targets import echo
@@ -359,6 +360,26 @@ async def test_an_address_is_not_looked_up() -> None:
         dialled.start(LOCALHOST, target.port)
         await assert_carries(await dialled.connected(), target.port)
         assert resolver.asked == []
+
+
+async def test_a_dial_that_cannot_be_watched_leaves_nothing(
+    tracked: list[Tracked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with mute() as port:
+        dialled = Dialled(Known("127.0.0.1"))
+
+        def full(*_: object, **__: object) -> None:
+            raise OSError(errno.ENOSPC, "max_user_watches")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                dialled.reactor, "poller", SimpleNamespace(watch=full, forget=lambda _: None)
+            )
+            with pytest.raises(OSError, match="max_user_watches"):
+                dialled.start(LOCALHOST, port)
+        assert len(dialled.exit.deadlines) == 0
+    assert [sock.fileno() for sock in tracked] == [-1]
+    assert dialled.outcomes == []
 
 
 async def test_the_next_candidate_is_tried_when_one_refuses(tracked: list[Tracked]) -> None:

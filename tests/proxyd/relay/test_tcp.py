@@ -377,3 +377,21 @@ async def test_a_relay_that_is_over_leaves_nothing_to_the_collector() -> None:
             gc.enable()
         client.close()
         target.close()
+
+
+async def test_a_mistake_behind_the_end_of_a_relay_is_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(quota=5) as made:
+        made.start()
+
+        def spent(_: LiveSession) -> None:
+            made.relay.finish()
+            raise RuntimeError("a mistake of another connection")
+
+        monkeypatch.setattr(made.session, "_on_spent", spent)
+        half = made.relay._up
+        await made.loop.sock_sendall(made.client, b"12345")
+        half._unread = True
+        half.turn()
+        assert "a mistake of another connection" in caplog.text
