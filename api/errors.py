@@ -1,4 +1,7 @@
-"""From failures to HTTP: every status, code and message of the API is chosen here."""
+"""From failures to HTTP: every status of the API is chosen here, and what only HTTP can refuse.
+
+The codes and messages of the market's refusals are in `market.errors`.
+"""
 
 from dataclasses import dataclass
 from enum import Enum

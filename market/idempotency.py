@@ -98,8 +98,8 @@ class Receipt(Generic[Outcome]):
             MarketError: `idempotency_key_reused`, when the key was used for another request.
         """
         request, row = self.request, self._row(self.request.user_id, outcome)
-        await queries.delete_before(tx, request.now - KEEP_SECONDS, limit=FORGET_MAX_ANSWERS)
         if await queries.insert(tx, row):
+            await queries.delete_before(tx, request.now - KEEP_SECONDS, limit=FORGET_MAX_ANSWERS)
             return
         first = await queries.find(tx, row.user_id, request.key)
         if first is not None and first.created_at > request.now - KEEP_SECONDS:

@@ -227,8 +227,10 @@ class Daemon:
                 await self.node.close()
             self.market.passwords.close()
             self.listeners.close()
-            await self.helpers.close()
-            await self.store.close()
+            try:
+                await self.helpers.close()
+            finally:
+                await self.store.close()
         _logger.info("stopped")
 
     async def _write_last_counts(self) -> None:

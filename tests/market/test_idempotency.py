@@ -100,3 +100,11 @@ def test_a_key_is_printable_and_short(key: str) -> None:
     with pytest.raises(MarketError) as caught:
         KeyedRequest("ada", key, "hash", SEAL, 0)
     assert (caught.value.code, caught.value.field) == (Code.INVALID_FIELD, "Idempotency-Key")
+
+
+async def test_a_fresh_request_forgets_old_replies(market: Market, user: str) -> None:
+    old = market.clock.seconds() - idempotency.KEEP_SECONDS
+    for key in ("x", "y"):
+        await market.store.write(queries.insert, AnswerRow(user, key, "hash", "sealed", old))
+    await market.store.write(work, receipt(market, user), 1)
+    assert await market.store.read(count) == 1

@@ -1,7 +1,9 @@
 """The daemon's own loops go on whatever one turn of them meets."""
 
+from pathlib import Path
+
 import pytest
-from support.service import Service
+from support.service import Service, running_in
 from support.waiting import until
 
 from storage.errors import UnavailableError
@@ -25,3 +27,27 @@ async def test_a_sweep_that_fails_is_told_once_and_tried_again(
     told = [each for each in caplog.records if "lost things wait" in each.getMessage()]
     assert len(told) == 2
     assert not service.daemon.tasks.has_failed
+
+
+async def test_the_store_is_closed_although_something_before_it_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken() -> None:
+        raise RuntimeError("cannot be closed")
+
+    closed = []
+    async with running_in(tmp_path) as service:
+        daemon = service.daemon
+        close = daemon.store.close
+
+        async def closing() -> None:
+            closed.append(None)
+            await close()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(daemon.helpers.resolver, "close", broken)
+            patched.setattr(daemon.store, "close", closing)
+            with pytest.raises(RuntimeError, match="cannot be closed"):
+                await daemon.close()
+        assert closed
+        await daemon.helpers.close()
