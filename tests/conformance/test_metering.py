@@ -17,7 +17,7 @@ from support import targets
 from support.ports import silent_port
 from support.service import Bought, Person, Service, running, running_in, settings_for
 from support.socks import GREETING, Client, credentials, plain_tunnel, request, tunnel
-from support.story import buy, reached, status_is, used
+from support.story import INSTANT_BYTES, buy, reached, status_is, used
 from support.waiting import until
 
 from storage import bandwidth
@@ -25,9 +25,6 @@ from storage.store import Transaction
 
 MEGABYTE = 1_000_000
 QUIET_POLLS = 25
-# What the kernel may still send between being asked what it has not sent and the reset: a paced
-# segment or two. It is the buyer's: nobody bills it.
-INSTANT_BYTES = 2 * 65_536
 
 LINGER_NOT = struct.pack("ii", 1, 0)
 
