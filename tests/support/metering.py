@@ -30,9 +30,9 @@ class Stalled:
         return self.waiting
 
 
-def session_of(granted_bytes: int) -> tuple[LiveSession, Grant]:
-    """Return a session that no store knows, and what was leased of it."""
-    grant = Grant(
+def grant_of(granted_bytes: int) -> Grant:
+    """Return what is leased of a session that no store knows."""
+    return Grant(
         session_id="session",
         username="somebody",
         password_hash="",
@@ -42,6 +42,11 @@ def session_of(granted_bytes: int) -> tuple[LiveSession, Grant]:
         granted_bytes=granted_bytes,
         entries=(),
     )
+
+
+def session_of(granted_bytes: int) -> tuple[LiveSession, Grant]:
+    """Return a session that no store knows, and what was leased of it."""
+    grant = grant_of(granted_bytes)
     return LiveSession(grant, lambda _: None), grant
 
 

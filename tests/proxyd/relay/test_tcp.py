@@ -11,11 +11,10 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 
 import pytest
+from support.metering import grant_of
 from support.targets import pattern
 from support.waiting import until
 
-from market.leases import Grant
-from market.states import SessionStatus
 from proxyd.limits import raise_descriptors
 from proxyd.loop.reactor import Reactor
 from proxyd.metering.session import LiveSession
@@ -49,18 +48,8 @@ class Scene:
         self.closer = Closer(self.loop, self.reactor.poller)
         self.client, near = connected()
         self.target, far = connected()
-        grant = Grant(
-            session_id="session",
-            username="somebody",
-            password_hash="",
-            status=SessionStatus.ACTIVE,
-            expires_at=2**40,
-            lease_id="lease",
-            granted_bytes=quota,
-            entries=(),
-        )
         self.exhausted = False
-        self.session = LiveSession(grant, self._exhausted)
+        self.session = LiveSession(grant_of(quota), self._exhausted)
         self.closed = 0
         self.relay = Relay(self.reactor, near, far, self.session, self.closer, self._closed)
         self.others: list[tuple[Relay, socket.socket, socket.socket]] = []
