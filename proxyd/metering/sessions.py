@@ -98,12 +98,11 @@ class Sessions:
             What its lease has used in all; None when it is not known here or has no lease.
         """
         session = self._by_id.get(session_id)
-        if session is not None:
-            session.check()  # before anything has changed, so that nothing has to be taken back
         self.forget_later(session_id)
         if session is None:
             self._cut_unseen[session_id] = status
             return None
+        session.check()  # before it is changed, so that nothing has to be taken back
         for connection in tuple(session.connections):
             connection.abort()
         for closing in tuple(session.closings):  # so that what is settled is what was delivered
