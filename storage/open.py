@@ -10,6 +10,7 @@ async def open_store(
     pool_size: int = 10,
     create: bool = True,
     statement_seconds: float | None = None,
+    is_shared: bool = False,
 ) -> Store:
     """Open the database that `url` names, and bring its schema up to date.
 
@@ -20,6 +21,8 @@ async def open_store(
         pool_size: the most connections to PostgreSQL.
         create: whether to create an SQLite database that does not exist.
         statement_seconds: the limit on one statement of PostgreSQL; None for its usual one.
+        is_shared: whether several processes serve from an SQLite database, which another has
+            claimed for them (`storage.claim`); PostgreSQL serves any number.
 
     Raises:
         CannotOpenError: unreadable, locked, read-only, unreachable, or made by a newer program.
@@ -27,7 +30,7 @@ async def open_store(
     if url.startswith(SQLITE):
         from storage.sqlite import SqliteStore  # noqa: PLC0415 - see above
 
-        return await SqliteStore.open(url.removeprefix(SQLITE), create=create)
+        return await SqliteStore.open(url.removeprefix(SQLITE), create=create, is_shared=is_shared)
     from storage.postgres import PostgresStore  # noqa: PLC0415 - see above
 
     return await PostgresStore.open(url, pool_size=pool_size, statement_seconds=statement_seconds)

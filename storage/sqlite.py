@@ -36,7 +36,6 @@ statements see one snapshot, and in WAL mode it neither waits for the writer nor
 """
 
 import asyncio
-import fcntl
 import mmap
 import os
 import sqlite3
@@ -50,8 +49,8 @@ from typing import Any, Self, cast
 
 from storage import migrate
 from storage.aiosqlite_compat import Connection
+from storage.claim import lock_beside
 from storage.errors import (
-    AlreadyClaimedError,
     CannotOpenError,
     ConstraintError,
     StoreError,
@@ -78,10 +77,25 @@ _Start = Callable[[Transaction], Coroutine[Any, Any, Any]]  # a unit with its ar
 
 
 class SqliteStore:
-    """A `Store` in one SQLite file, with write-ahead logging and durable commits."""
+    """A `Store` in one SQLite file, with write-ahead logging and durable commits.
 
-    def __init__(self, path: Path, writer: Connection, readers: Sequence[Connection]) -> None:
+    Args:
+        path: the file.
+        writer: the connection that writes.
+        readers: those that read.
+        is_shared: whether other processes of the same service have the file open, too.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        writer: Connection,
+        readers: Sequence[Connection],
+        *,
+        is_shared: bool = False,
+    ) -> None:
         self._path = path
+        self._is_shared = is_shared
         self._index: _SharedIndex | None = None
         self._writer = writer
         self._readers = readers
@@ -92,8 +106,14 @@ class SqliteStore:
         self._is_closed = False
 
     @classmethod
-    async def open(cls, name: str, *, create: bool) -> Self:
+    async def open(cls, name: str, *, create: bool, is_shared: bool = False) -> Self:
         """Open, or `create`, the file `name` and bring its schema up to date.
+
+        Args:
+            name: the file.
+            create: whether to create one that does not exist.
+            is_shared: whether several processes serve from it; one that is no daemon has claimed it
+                for them (`storage.claim`).
 
         Raises:
             CannotOpenError: it does not exist, cannot be read or written, is locked, or is not an
@@ -116,7 +136,7 @@ class SqliteStore:
             for connection in connections:
                 await connection.close()
             raise CannotOpenError(f"{path}: {_reason(error)}") from error
-        return cls(path, writer, readers)
+        return cls(path, writer, readers, is_shared=is_shared)
 
     async def write(
         self, unit: Unit[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
@@ -157,20 +177,9 @@ class SqliteStore:
         return self
 
     async def claim(self, on_lost: Callable[[], None]) -> None:  # noqa: ARG002 - a lock is not lost
-        """See `Store.claim`."""
-        path = f"{self._path}.lock"
-        try:
-            lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise CannotOpenError(f"{path}: {_reason(error)}") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            raise AlreadyClaimedError(
-                f"{self._path}: another proxyd serves from this database"
-            ) from None
-        self._claim = lock
+        """See `Store.claim`; among several processes the one that starts them has claimed it."""
+        if not self._is_shared:
+            self._claim = lock_beside(self._path)
 
     def link(self, timeout_seconds: float) -> None:
         """See `Store.link`: there is no other daemon."""

@@ -81,6 +81,7 @@ class Node:
         boottime: a clock that goes on while the machine sleeps, in seconds.
         observed_time: for how long this node was there to notice things.
         timeout_seconds: a node that was not seen for so long is dead.
+        may_sweep: whether it takes the sweepers' lock; a process that does not sweep must not.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Node:
         observed_time: ObservedTime,
         *,
         timeout_seconds: float,
+        may_sweep: bool = True,
     ) -> None:
         self._link = link
         self._leases = leases
@@ -102,9 +104,9 @@ class Node:
         self._identifiers = identifiers
         self._boottime = boottime
         self._timeout = timeout_seconds
+        self._may_sweep = may_sweep
         self._reaper = Reaper(leases, observed_time, timeout_seconds)
         self._is_linked = False
-        self._is_failing = False
         self._lost = asyncio.Event()
         self.sweeps = False
 
@@ -116,24 +118,25 @@ class Node:
         """
         await self._connect()
         await self._register()
-        self.sweeps = await self._link.try_to_sweep()
+        self.sweeps = self._may_sweep and await self._link.try_to_sweep()
 
     async def run(self) -> None:
         """Stay known until cancelled; once declared dead, cut everything and register anew."""
+        is_failing = False
         while True:
             try:
                 await self._renew()
             except StoreError as error:
                 self.sweeps = False
                 self._is_linked = False
-                if not self._is_failing:
+                if not is_failing:
                     _logger.error("this node is cut off from the others: %s", error)
-                self._is_failing = True
+                is_failing = True
                 await asyncio.sleep(self._timeout / RETRIES_PER_TIMEOUT)
             else:
-                if self._is_failing:
+                if is_failing:
                     _logger.info("this node is back among the others")
-                self._is_failing = False
+                is_failing = False
                 await self._pause()
 
     async def reap(self) -> int:
@@ -184,7 +187,7 @@ class Node:
             await self._register()
         else:
             self._seen(sent_at)
-        self.sweeps = await self._link.try_to_sweep()
+        self.sweeps = self._may_sweep and await self._link.try_to_sweep()
 
     async def _register(self) -> None:
         node_id, sent_at = self._identifiers.new(), self._boottime()
