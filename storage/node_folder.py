@@ -25,7 +25,7 @@ from contextlib import suppress
 from errno import ENOENT, ENXIO
 from pathlib import Path
 
-from storage.errors import CannotOpenError, UnavailableError
+from storage.errors import CannotOpenError
 
 # Some ten thousand notices: a node that stands still for a few seconds loses none. It is the most
 # that Linux grants to a user without privileges (pipe-max-size); a pipe of another size will do.
@@ -198,11 +198,10 @@ def checked(text: str) -> str:
     return text
 
 
-def wait_for_lock(descriptor: int, *, seconds: float, step_seconds: float) -> None:
-    """Lock an open file, within a time limit. Asked again and again: flock(2) has no limit.
+def lock_within(seconds: float, descriptor: int, *, step_seconds: float) -> bool:
+    """Lock an open file; False when another process has it for all that time.
 
-    Raises:
-        UnavailableError: another process has it for too long.
+    It is tried again and again, because flock(2) itself knows no limit.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -210,10 +209,10 @@ def wait_for_lock(descriptor: int, *, seconds: float, step_seconds: float) -> No
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= deadline:
-                raise UnavailableError("another process has the database for too long") from None
+                return False
             time.sleep(step_seconds)
         else:
-            return
+            return True
 
 
 def _open_to_write(pipe: Path) -> int:

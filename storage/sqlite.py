@@ -56,7 +56,7 @@ from storage.errors import (
     StoreError,
     UnavailableError,
 )
-from storage.node_folder import NodeFolder, checked, wait_for_lock
+from storage.node_folder import NodeFolder, checked, lock_within
 from storage.sqlite_link import SqliteLink
 from storage.store import Arguments, Result, Row, Transaction, Unit, Value
 from storage.write_gate import WriteGate
@@ -142,7 +142,7 @@ class SqliteStore:
             await writer.call(_prepare if shared is None else shared.prepare)
             for reader in readers:
                 await reader.call(_make_reader)
-        except (OSError, sqlite3.Error, CannotOpenError, UnavailableError) as error:
+        except (OSError, sqlite3.Error, CannotOpenError) as error:
             for connection in connections:
                 await connection.close()
             if shared is not None:
@@ -278,7 +278,7 @@ class _Shared:
         """
         folder = NodeFolder(path)
         folder.make()
-        return cls(folder, WriteGate(folder, BUSY_TIMEOUT_SECONDS))
+        return cls(folder, WriteGate(folder))
 
     def prepare(self, connection: sqlite3.Connection) -> None:
         """Bring the schema up to date, one process after the other.
@@ -286,12 +286,14 @@ class _Shared:
         SQLite has nobody wait who finds the file locked when it turns to write-ahead logging.
 
         Raises:
-            UnavailableError: another process takes too long.
+            CannotOpenError: another process takes too long.
         """
         lock = self.folder.open_lock("open")
         try:
-            wait_for_lock(lock, seconds=OPENING_SECONDS, step_seconds=OPENING_STEP_SECONDS)
-            _prepare(connection)
+            if not lock_within(OPENING_SECONDS, lock, step_seconds=OPENING_STEP_SECONDS):
+                raise CannotOpenError("another process has been opening it for too long")
+            with self.gate.entered():
+                _prepare(connection)
         finally:
             os.close(lock)
 
