@@ -133,14 +133,14 @@ class NodeFolder:
             try:
                 for chunk in chunks:
                     os.write(descriptor, chunk)
-            except BlockingIOError:
-                self._note_missed(pipe.stem)
-                # The pipe was full, and may have been emptied before the note was there. Now either
-                # its reader is woken by this, or it has still to read, and finds the note then.
-                with suppress(OSError):
-                    os.write(descriptor, b"\n")
             except BrokenPipeError:
                 _logger.debug("node %s ended before it heard", pipe.stem)
+            except OSError:  # the pipe is full
+                self._note_missed(pipe.stem)
+                # It may have been emptied before the note was there. Now its reader is woken by
+                # this, or it has still to read, and finds the note then.
+                with suppress(OSError):
+                    os.write(descriptor, b"\n")
             finally:
                 os.close(descriptor)
 
@@ -163,13 +163,14 @@ class NodeFolder:
 
     # --- locks -----------------------------------------------------------------------------------
 
-    def open_lock(self, name: str) -> int:
-        """Open the file of a lock; return its descriptor.
+    def open_lock(self, name: str, *, create: bool = True) -> int:
+        """Open the file of a lock, or `create` it; return its descriptor.
 
         Raises:
             OSError: it cannot be opened.
         """
-        return os.open(self.path / name, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return os.open(self.path / name, flags, 0o600)
 
     # --- names -----------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Self
 
 from storage.node_folder import NodeFolder, lock_within
 
@@ -32,18 +33,39 @@ class WriteGate:
 
     Args:
         folder: where the locks are.
+        makes_files: whether it makes files that are missing.
 
     Raises:
         OSError: they cannot be opened.
     """
 
-    def __init__(self, folder: NodeFolder) -> None:
-        self._next = _Lock(folder, "next")
+    def __init__(self, folder: NodeFolder, *, makes_files: bool) -> None:
+        self._next = _Lock(folder, "next", makes_files=makes_files)
         try:
-            self._turn = _Lock(folder, "turn")
+            self._turn = _Lock(folder, "turn", makes_files=makes_files)
         except OSError:
             self._next.close()
             raise
+
+    @classmethod
+    def of_members(cls, folder: NodeFolder) -> Self:
+        """Return the gate of a process that shares the database.
+
+        Raises:
+            OSError: its locks cannot be opened.
+        """
+        return cls(folder, makes_files=True)
+
+    @classmethod
+    def of_a_guest(cls, folder: NodeFolder) -> Self | None:
+        """Return the gate for a program beside them, such as a command of the operator's.
+
+        It makes no files, which could be another user's. None where there is no gate.
+        """
+        try:
+            return cls(folder, makes_files=False)
+        except OSError:
+            return None
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -67,10 +89,11 @@ class WriteGate:
 class _Lock:
     """A lock on a file that is replaced if another process has it for too long."""
 
-    def __init__(self, folder: NodeFolder, name: str) -> None:
+    def __init__(self, folder: NodeFolder, name: str, *, makes_files: bool) -> None:
         self._folder = folder
         self._name = name
-        self._descriptor = folder.open_lock(name)
+        self._makes_files = makes_files
+        self._descriptor = folder.open_lock(name, create=makes_files)
 
     def acquire(self) -> None:
         if lock_within(PATIENCE_SECONDS, self._descriptor, step_seconds=STEP_SECONDS):
@@ -89,8 +112,12 @@ class _Lock:
     def _replace(self) -> None:
         """Go on with a new file, or with the one that another process has begun."""
         path = self._folder.path / self._name
-        if path.exists() and os.path.samestat(path.stat(), os.fstat(self._descriptor)):
+        if (
+            self._makes_files
+            and path.exists()
+            and os.path.samestat(path.stat(), os.fstat(self._descriptor))
+        ):
             path.unlink(missing_ok=True)
-        descriptor = self._folder.open_lock(self._name)
+        descriptor = self._folder.open_lock(self._name, create=self._makes_files)
         os.close(self._descriptor)
         self._descriptor = descriptor
