@@ -22,7 +22,7 @@ import asyncpg
 import pytest
 from support import postgres, process, threads
 from support.forwarder import Forwarder
-from support.process import Process, serving
+from support.process import Member, Process, serving
 from support.story import INSTANT_BYTES
 from support.waiting import until_true
 
@@ -56,12 +56,6 @@ async def server_url(postgres_server: str) -> AsyncIterator[str]:
 def path(tmp_path: Path) -> Path:
     """The file of a database on SQLite."""
     return tmp_path / "proxyd.db"
-
-
-class Member(Process):
-    """A daemon that shares its database with others, on either engine."""
-
-    command = ("tests.support.member", "serve")
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""`proxyd` as one process of several on a database: `python -m tests.support.member serve`.
+"""The program of `process.Member`: `python -m tests.support.member serve`.
 
-On SQLite nobody has claimed the database for them, as the one that starts them does otherwise. On
-PostgreSQL nothing is different.
+On SQLite nobody has claimed the database for several such processes, as the one that starts them
+does otherwise. On PostgreSQL it is `proxyd` itself.
 """
 
 import sys
