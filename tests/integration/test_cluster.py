@@ -181,13 +181,13 @@ def used_under(url: str, lease: str) -> int:
     return int(row["used_bytes"])
 
 
-async def test_parallel_downloads_over_three_nodes_stop_at_the_last_byte(url: str) -> None:
+async def test_parallel_downloads_over_four_nodes_stop_at_the_last_byte(url: str) -> None:
     quota = 300 * MB + 1
     email, password = process.funded(url)
-    with threads.endless() as target, cluster(url, 3) as nodes:
+    with threads.endless() as target, cluster(url, 4) as nodes:
         bought = nodes[0].buy(nodes[0].log_in(email, password), gb=quota / GB)
         downloads = [
-            Download(nodes[number % 3], bought["proxy"], target.port) for number in range(60)
+            Download(nodes[number % 4], bought["proxy"], target.port) for number in range(60)
         ]
         for download in downloads:
             download.start()
