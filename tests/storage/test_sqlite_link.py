@@ -305,6 +305,23 @@ async def test_the_sweepers_lock_of_a_process_that_is_killed_is_free(path: Path)
     await child.wait()
     assert await member.link.try_to_sweep()
     assert await member.link.exited(["here", "child"]) == ["child"]
+    # Once it is reaped, its pipe goes; not before, or nobody would know.
+    assert await member.link.exited(["here", "child"]) == ["child"]
+    assert await member.link.exited(["here"]) == []
+    assert [each.name for each in Path(f"{path}.nodes").glob("*.pipe")] == ["here.pipe"]
+    await member.close()
+
+
+async def test_a_node_that_ends_may_have_committed_what_nobody_was_told(path: Path) -> None:
+    member = await Member.opened(path, "here")
+    other = await Member.opened(path, "there")
+    assert await member.link.renew("here")
+    assert member.lost == 0
+    await other.close()
+    assert await member.link.renew("here")
+    assert member.lost == 1
+    assert await member.link.renew("here")
+    assert member.lost == 1
     await member.close()
 
 
