@@ -15,7 +15,7 @@ import sqlite3
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,13 +83,12 @@ class Load:
 
     def _client(self, daemon: Process, token: str, number: int) -> None:
         chance = random.Random(f"{self.seed}:{daemon.process.pid}:{number}")
-        try:
-            while daemon.process.poll() is None:
+        while daemon.process.poll() is None:
+            # The second error comes in the middle of an answer. Of several processes others go on.
+            with suppress(OSError, http.client.HTTPException):
                 self._step(daemon, token, number, chance)
-                if number % 2 and chance.random() < REST_SHARE:
-                    until_true(lambda: daemon.process.poll() is not None, "the kill")
-        except (OSError, http.client.HTTPException):  # the second in the middle of an answer
-            return
+            if number % 2 and chance.random() < REST_SHARE:
+                daemon.process.wait()  # for the kill
 
     def _step(self, daemon: Process, token: str, number: int, chance: random.Random) -> None:
         bought = self.held[number]
