@@ -13,7 +13,10 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 .PHONY: setup install run test lint coverage clients fuzz-api fuzz-wire bench bench-api bench-growth bench-siege \
 	bench-start crash soak systemd audit clean
 
+# What is compiled by the C compiler is left to Python where there is none; then a line says so. Quick when nothing
+# has changed.
 setup: $(STAMP)
+	@$(VENV)/bin/python -m proxyd.compiled.builder
 
 COMPILE = $(VENV)/bin/python -m compileall -q api config market proxyd storage
 NEEDS_PYTHON = test -n "$(PYTHON)" || { echo "proxyd needs Python 3.11 or later with venv: apt-get install python3 python3-venv" >&2; exit 1; }
@@ -42,6 +45,8 @@ install:
 	PIP_CONSTRAINT="$(CURDIR)/constraints.txt" $(INSTALLED)/bin/python -m pip install --quiet \
 		--disable-pip-version-check --compile .
 	rm -rf build/lib build/bdist.*
+	@$(INSTALLED)/bin/python -m proxyd.compiled.builder \
+		--installed "$$($(INSTALLED)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 	@echo "installed as $(INSTALLED)/bin/proxyd; docs/operations.md says how it runs as a service"
 	@$(INSTALLED)/bin/proxyd --version
 
@@ -57,8 +62,8 @@ test: lint
 # Every test, and which lines they reach: below the floor in pyproject.toml it fails. Not a part of `make test`:
 # what is computed takes three times as long then. Of daemons that are processes of their own nothing is measured.
 coverage: setup
-	$(VENV)/bin/python -m pytest --numprocesses logical --maxprocesses $(PROCESSES) --dist worksteal \
-		--override-ini timeout=600 --cov
+	PROXYD_INTERPRETED=1 $(VENV)/bin/python -m pytest --numprocesses logical --maxprocesses $(PROCESSES) \
+		--dist worksteal --override-ini timeout=600 --cov
 
 lint: setup
 	$(VENV)/bin/ruff check .
@@ -136,4 +141,4 @@ audit: setup
 		|| { echo "make audit: a pinned version has a known weakness, or the index's advisories are out of reach; the lines above say which" >&2; exit 1; }
 
 clean:
-	rm -rf $(VENV) build *.egg-info .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build proxyd/compiled/cpython-* *.egg-info .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
