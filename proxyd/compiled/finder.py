@@ -103,6 +103,11 @@ def install() -> None:
         sys.meta_path.insert(0, FINDER)
 
 
+def way() -> str:
+    """Return how the data path runs, in a word."""
+    return "interpreted" if FINDER.why_interpreted() else "compiled"
+
+
 def description() -> str:
     """Return how the data path runs, for people: `compiled`, or `interpreted: ` and why."""
     why = FINDER.why_interpreted()

@@ -15,8 +15,6 @@ HOT = (
     "proxyd.handshake",
     "proxyd.limits",
     # sockets, deadlines and turns
-    "proxyd.loop.cancellation",
-    "proxyd.loop.clock",
     "proxyd.loop.deadlines",
     "proxyd.loop.fair_slots",
     "proxyd.loop.pipes",
