@@ -57,7 +57,8 @@ class Toolchain:
     """The C compiler, and what this Python says about its use.
 
     Args:
-        environment: the process's variables; `CC` names a compiler, as for any program.
+        environment: the process's variables; `CC` names a compiler, `CFLAGS` has flags for it, as
+            for any program.
         headers: the folder that must have Python's headers.
     """
 
@@ -72,6 +73,7 @@ class Toolchain:
             *shlex.split(str(variables.get("CCSHARED") or "")),
             *(f"-I{each}" for each in dict.fromkeys([headers, sysconfig.get_path("platinclude")])),
         ]
+        self._more_flags = shlex.split(environment.get("CFLAGS", ""))
         self._link_flags = shlex.split(str(variables.get("LDSHARED") or "cc -shared"))[1:]
 
     @property
@@ -102,7 +104,8 @@ class Toolchain:
 
     def compiling(self, source: str, flags: list[str], output: str) -> list[str]:
         """Return the command that makes an object of a file of C."""
-        return [*self.compiler, *self._flags, *flags, *FLAGS, "-c", source, "-o", output]
+        flags = [*self._flags, *flags, *FLAGS, *self._more_flags]
+        return [*self.compiler, *flags, "-c", source, "-o", output]
 
     def linking(self, objects: list[str], output: str) -> list[str]:
         """Return the command that makes a library of objects."""
@@ -127,7 +130,9 @@ class Builder:
         self._target = target
         self._environment = {**environment}
         self._toolchain = Toolchain(environment, headers)
-        self._work = checkout / "build" / "compiled" / manifest.PYTHON
+        # Steps run in the checkout and name files from there: it may be moved, and nothing changes.
+        self._relative = Path("build") / "compiled" / manifest.PYTHON
+        self._work = checkout / self._relative
         self._log = self._work / "log"
 
     def build(self) -> str:
@@ -172,20 +177,19 @@ class Builder:
         """Compile the checkout's sources; return the library."""
         self._toolchain.check()
         before = {path: entry_of(str(self._checkout / path)).digest for path in self._sources()}
-        self._run(
-            [*self._generating(), str(self._work), sys.executable], "mypyc", cwd=self._checkout
-        )
+        self._run([*self._generating(), str(self._relative), sys.executable], "mypyc")
         plan = json.loads((self._work / "plan.json").read_text())
-        flags = [*plan["flags"], *(f"-I{each}" for each in plan["includes"]), f"-I{self._work}"]
+        flags = [*plan["flags"], *(f"-I{each}" for each in plan["includes"])]
         sources = [*plan["sources"], self._entrances(plan["modules"])]
-        sources.sort(key=lambda source: -Path(source).stat().st_size)
+        sources.sort(key=lambda source: -(self._checkout / source).stat().st_size)
         seed = self._seed(flags)
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             objects = list(pool.map(lambda source: self._object(source, flags, seed), sources))
         library = self._work / f"{manifest.LIBRARY}{manifest.SUFFIX}"
-        self._run(self._toolchain.linking(objects, str(library)), "the linker")
-        for other in set(self._objects().iterdir()) - set(map(Path, objects)):
-            other.unlink()
+        paths = [str(self._relative / "objects" / name) for name in objects]
+        self._run(self._toolchain.linking(paths, str(library)), "the linker")
+        for other in {each.name for each in self._objects().iterdir()} - set(objects):
+            (self._objects() / other).unlink()
         if any(entry_of(str(self._checkout / path)).digest != was for path, was in before.items()):
             raise CompileError("a source was edited meanwhile")
         return library
@@ -200,9 +204,7 @@ class Builder:
         self._run([sys.executable, "-m", "venv", "--clear", str(place)], "making an environment")
         options = ["--quiet", "--disable-pip-version-check", "--constraint", CONSTRAINTS]
         self._run(
-            [python, "-m", "pip", "install", *options, "mypy", "setuptools"],
-            "fetching mypyc",
-            cwd=self._checkout,
+            [python, "-m", "pip", "install", *options, "mypy", "setuptools"], "fetching mypyc"
         )
         return [python, *module]
 
@@ -214,10 +216,12 @@ class Builder:
         """
         text = "".join(
             f'#define PyInit___init__ init_{number}\n#include "{path}"\n#undef PyInit___init__\n'
-            for number, path in enumerate(modules)
+            for number, path in enumerate(
+                Path(each).relative_to(self._relative) for each in modules
+            )
         )
-        path = self._work / "entrances.c"
-        path.write_text(text)
+        path = self._relative / "entrances.c"
+        (self._checkout / path).write_text(text)
         return str(path)
 
     def _objects(self) -> Path:
@@ -234,14 +238,16 @@ class Builder:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _object(self, source: str, flags: list[str], seed: str) -> str:
-        """Compile one file of C, unless an object of the same text is there; return its path."""
-        key = hashlib.sha256(seed.encode() + Path(source).read_bytes()).hexdigest()
-        path = self._objects() / f"{key}.o"
-        if not path.exists():
-            unfinished = str(path.with_suffix(".part"))
-            self._run(self._toolchain.compiling(source, flags, unfinished), "the C compiler")
-            Path(unfinished).rename(path)
-        return str(path)
+        """Compile one file of C, unless an object of the same text is there; return its name."""
+        text = (self._checkout / source).read_bytes()
+        name = hashlib.sha256(seed.encode() + text).hexdigest() + ".o"
+        finished = self._objects() / name
+        if not finished.exists():
+            unfinished = self._relative / "objects" / f"{name}.part"
+            command = self._toolchain.compiling(source, flags, str(unfinished))
+            self._run(command, "the C compiler")
+            (self._checkout / unfinished).rename(finished)
+        return name
 
     def _run(self, command: list[str], what: str, *, cwd: Path | None = None) -> None:
         """Run a step, with what it says in the log.
@@ -254,7 +260,7 @@ class Builder:
             try:
                 done = subprocess.run(  # noqa: S603 - the words are the builder's own
                     command,
-                    cwd=cwd or self._work,
+                    cwd=cwd or self._checkout,
                     env=self._environment,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
