@@ -165,12 +165,17 @@ class Builder:
 
     def _is_current(self, root: Path) -> bool:
         try:
-            return manifest.check(str(root)).recipe == self._recipe()
-        except (UnusableError, CompileError, OSError):
+            recipe = manifest.check(str(root)).recipe
+        except UnusableError:
             return False
+        try:
+            return recipe == self._recipe()
+        except CompileError:  # the compiler has gone since
+            return True
 
     def _recipe(self) -> str:
-        text = [(self._checkout / each).read_text() for each in RECIPE] + self._toolchain.compiler
+        text = [(self._checkout / each).read_text() for each in RECIPE]
+        text += self._toolchain.compiling("", [], "")
         return hashlib.sha256("\n".join(text).encode()).hexdigest()
 
     def _compile(self) -> Path:

@@ -24,6 +24,11 @@ def test_what_is_compiled_is_not_compiled_again(checkout: Checkout) -> None:
     assert checkout.library.stat() == before
 
 
+def test_what_is_compiled_stays_when_the_compiler_has_gone(checkout: Checkout) -> None:
+    assert checkout.build(PATH=str(checkout.root)) == ""
+    assert checkout.look() == "21 compiled"
+
+
 def test_an_edit_compiles_anew_what_it_changes(checkout: Checkout) -> None:
     compiled = len(re.findall(r" -c ", checkout.log))
     checkout.small.write_text(SMALL.replace("+ BASE", "- BASE"))
