@@ -181,6 +181,7 @@ class Builder:
     def _compile(self) -> Path:
         """Compile the checkout's sources; return the library."""
         self._toolchain.check()
+        self._probe()
         before = {path: entry_of(str(self._checkout / path)).digest for path in self._sources()}
         self._run([*self._generating(), str(self._relative), sys.executable], "mypyc")
         plan = json.loads((self._work / "plan.json").read_text())
@@ -198,6 +199,12 @@ class Builder:
         if any(entry_of(str(self._checkout / path)).digest != was for path, was in before.items()):
             raise CompileError("a source was edited meanwhile")
         return library
+
+    def _probe(self) -> None:
+        """Compile next to nothing: a compiler that fails need not be waited for."""
+        source, output = (str(self._relative / name) for name in ("probe.c", "probe.o"))
+        (self._checkout / source).write_text("#include <Python.h>\n")
+        self._run(self._toolchain.compiling(source, [], output), "the C compiler")
 
     def _generating(self) -> list[str]:
         """Return the command that writes the C code, of an environment that has mypyc."""
