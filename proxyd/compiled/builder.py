@@ -15,7 +15,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.util import find_spec
@@ -66,6 +66,7 @@ class Toolchain:
         variables = sysconfig.get_config_vars()
         named = environment.get("CC", "")
         candidates = [named] if named else [str(variables.get("CC") or ""), "cc", "gcc", "clang"]
+        self._path = environment.get("PATH")
         self._candidates = [each for each in dict.fromkeys(candidates) if each]
         self._headers = headers
         self._flags = [
@@ -85,7 +86,7 @@ class Toolchain:
         """
         for candidate in self._candidates:
             words = shlex.split(candidate)
-            if shutil.which(words[0]):
+            if shutil.which(words[0], path=self._path):
                 return words
         names = ", ".join(self._candidates)
         raise CompileError(f"there is no C compiler ({names}); apt-get install gcc")
@@ -121,11 +122,18 @@ class Builder:
             installed.
         environment: the process's variables.
         headers: the folder that must have Python's headers.
+        modules: the names of the modules that are compiled; the checkout's own list.
     """
 
     def __init__(
-        self, checkout: Path, target: Path, environment: Mapping[str, str], headers: Path
+        self,
+        checkout: Path,
+        target: Path,
+        environment: Mapping[str, str],
+        headers: Path,
+        modules: Sequence[str] = HOT,
     ) -> None:
+        self._modules = modules
         self._checkout = checkout
         self._target = target
         self._environment = {**environment}
@@ -161,7 +169,7 @@ class Builder:
                 library = Path(manifest.library_path(str(self._checkout)))
             self._publish(library)
         seconds = time.monotonic() - began
-        return f"compiled: {len(HOT)} modules of the data path, in {seconds:.0f} s"
+        return f"compiled: {len(self._modules)} modules of the data path, in {seconds:.0f} s"
 
     def _is_current(self, root: Path) -> bool:
         try:
@@ -318,7 +326,7 @@ class Builder:
         The types and constants of what a compiled module imports are in its code, too, and so on.
         """
         found: dict[str, None] = {"proxyd/compiled/hot.py": None}  # names what is in the library
-        waiting = [name.replace(".", "/") + ".py" for name in HOT]
+        waiting = [name.replace(".", "/") + ".py" for name in self._modules]
         while waiting:
             path = waiting.pop()
             if path not in found:

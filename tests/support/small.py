@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from proxyd.compiled import manifest
+from proxyd.compiled.builder import Builder
+from proxyd.compiled.finder import CompiledFinder
 from support.process import ROOT
 
-HOT = """HOT = ("proxyd.small", "proxyd.folder.smaller")\n"""
+NAMES = ("proxyd.small", "proxyd.folder.smaller")
+HOT = f"HOT = {NAMES!r}\n"
 SMALL = """
 from proxyd.constants import BASE
 from proxyd.folder.smaller import doubled
@@ -88,21 +91,26 @@ class Checkout:
         (found,) = (self.root / "build" / "compiled").glob("*/log")
         return found.read_text()
 
-    def build(self, *arguments: str, **variables: str) -> str:
-        """Run the builder; return the line that it prints."""
-        return self.run("-m", "proxyd.compiled.builder", *arguments, **variables)
+    def build(self, target: Path | None = None, **variables: str) -> str:
+        """Compile, for another folder if one is named; return the line that says what was done."""
+        headers = Path(sysconfig.get_path("include"))
+        environment = self._environment(variables)
+        return Builder(self.root, target or self.root, environment, headers, NAMES).build()
 
     def look(self, **variables: str) -> str:
         """Import both modules in a process of its own; return an answer, and how they run."""
-        return self.run("-c", LOOK, **variables)
+        told = self.run("-c", LOOK, **variables)
+        _, _, why = told.partition("interpreted: ")
+        if why and "cannot be loaded" not in why:
+            assert CompiledFinder(str(self.root), variables).why_interpreted() == why
+        return told
 
     def run(self, *arguments: str, **variables: str) -> str:
         """Run Python there; return what it prints."""
-        kept = {name: value for name, value in os.environ.items() if name not in UNWANTED}
         done = subprocess.run(
             [sys.executable, *arguments],
             cwd=self.root,
-            env=kept | {"CFLAGS": "-O0"} | variables,  # a third of the time
+            env=self._environment(variables),
             capture_output=True,
             text=True,
             timeout=100,
@@ -110,6 +118,11 @@ class Checkout:
         )
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout.rstrip("\n")
+
+    @staticmethod
+    def _environment(variables: dict[str, str]) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if name not in UNWANTED}
+        return kept | {"CFLAGS": "-O0"} | variables  # it takes a third of the time
 
 
 UNWANTED = {"CC", "PROXYD_INTERPRETED", "PYTHONPATH"}

@@ -43,7 +43,11 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def environment_for(database: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PROXYD_")}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name == finder.SWITCH or not name.startswith("PROXYD_")
+    }
     return kept | {
         "PROXYD_STORAGE__URL": f"sqlite:///{database}",
         "PROXYD_AUTH__ARGON2_TIME_COST": "1",

@@ -70,7 +70,7 @@ def test_without_a_compiler_it_says_what_to_install(bare: Checkout) -> None:
 def test_without_headers_it_says_what_to_install(bare: Checkout) -> None:
     needs_compiler()
     variables = {name: value for name, value in os.environ.items() if name != "PROXYD_INTERPRETED"}
-    told = Builder(bare.root, bare.root, variables, headers=bare.root / "none").build()
+    told = Builder(bare.root, bare.root, variables, bare.root / "none").build()
     missing = f"Python's headers are missing ({bare.root / 'none'}); apt-get install python3-dev"
     assert told == f"proxyd runs interpreted: {missing}; {COST}"
     assert bare.look() == f"21 interpreted: {missing}; `make setup` compiles anew"
@@ -99,9 +99,9 @@ def test_what_the_checkout_has_is_installed_as_it_is(checkout: Checkout, tmp_pat
     installed = Checkout(tmp_path / "installed")
     installed.root.mkdir()
     installed.write()
-    told = checkout.build("--installed", str(installed.root), CC="/bin/false")
+    told = checkout.build(installed.root, CC="/bin/false")
     assert "the C compiler failed" in told, "it was made by another one"
-    told = checkout.build("--installed", str(installed.root))
+    told = checkout.build(installed.root)
     assert told.startswith("compiled: 2 modules")
     assert " -c " not in checkout.log.replace(" -c '", ""), "there was nothing to compile"
     assert installed.look() == "21 compiled"
