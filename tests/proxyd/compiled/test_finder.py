@@ -125,3 +125,16 @@ def test_a_traceback_shows_the_lines_of_the_source(checkout: Checkout) -> None:
 def test_this_checkout_runs_all_of_its_modules_one_way() -> None:
     suffix = ".so" if finder.way() == "compiled" else ".py"
     assert {import_module(name).__file__.endswith(suffix) for name in HOT} == {True}
+
+
+def test_a_module_is_found_in_the_library_and_its_text_in_its_source(checkout: Checkout) -> None:
+    made = finder.CompiledFinder(str(checkout.root), {})
+    made._why = ""  # as it decides where they can be loaded
+    assert made.find_spec("proxyd.daemon") is None
+    spec = made.find_spec(HOT[0])
+    assert spec is not None
+    assert spec.origin == str(checkout.library)
+    loader = finder.CompiledLoader("proxyd.small", spec.origin, str(checkout.root))
+    assert loader.get_source("proxyd.small") == SMALL
+    checkout.small.unlink()
+    assert loader.get_source("proxyd.small") is None
