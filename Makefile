@@ -1,4 +1,4 @@
-# make setup | make install | make run | make test | make lint | make coverage | make clients | make fuzz-api |
+# make setup | make install | make run | make test | make test-both | make lint | make coverage | make clients | make fuzz-api |
 # make fuzz-wire | make bench | make bench-api | make bench-growth | make bench-siege | make bench-start |
 # make crash | make soak | make systemd | make audit | make clean
 
@@ -10,10 +10,13 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
 
-.PHONY: setup install run test lint coverage clients fuzz-api fuzz-wire bench bench-api bench-growth bench-siege \
+.PHONY: setup install run test test-both lint coverage clients fuzz-api fuzz-wire bench bench-api bench-growth bench-siege \
 	bench-start crash soak systemd audit clean
 
+# The data path is compiled where there is a C compiler; a line says so, or why it runs interpreted. Quick when
+# nothing has changed.
 setup: $(STAMP)
+	@$(VENV)/bin/python -m proxyd.compiled.builder
 
 COMPILE = $(VENV)/bin/python -m compileall -q api config market proxyd storage
 NEEDS_PYTHON = test -n "$(PYTHON)" || { echo "proxyd needs Python 3.11 or later with venv: apt-get install python3 python3-venv" >&2; exit 1; }
@@ -42,23 +45,41 @@ install:
 	PIP_CONSTRAINT="$(CURDIR)/constraints.txt" $(INSTALLED)/bin/python -m pip install --quiet \
 		--disable-pip-version-check --compile .
 	rm -rf build/lib build/bdist.*
+	@$(INSTALLED)/bin/python -m proxyd.compiled.builder \
+		--installed "$$($(INSTALLED)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 	@echo "installed as $(INSTALLED)/bin/proxyd; docs/operations.md says how it runs as a service"
 	@$(INSTALLED)/bin/proxyd --version
 
-run: setup
+# Not compiled first: a demonstration needs no speed, and whoever tries it waits for it.
+run: $(STAMP)
 	@$(VENV)/bin/proxyd serve --demo
 
 # In as many processes as the machine has cores, up to PROCESSES: each has a PostgreSQL of its own.
 PROCESSES ?= 4
 
+TESTS = $(VENV)/bin/python -m pytest --numprocesses logical --maxprocesses $(PROCESSES) --dist worksteal
+# What reaches most of the data path in half a minute of processor time, and everything that is about it.
+BRIEFLY := tests/proxyd/relay tests/proxyd/loop tests/proxyd/metering/test_session.py \
+	$(addprefix tests/conformance/,test_handshake.py test_streams.py test_metering.py)
+DATA_PATH := tests/conformance $(addprefix tests/proxyd/,metering wire relay loop egress) $(wildcard tests/proxyd/test_*.py)
+IS_COMPILED = $(VENV)/bin/proxyd --version | grep -q '(compiled)'
+
+# As `make setup` left it, compiled mostly; and if so, some of it interpreted.
 test: lint
-	$(VENV)/bin/python -m pytest --numprocesses logical --maxprocesses $(PROCESSES) --dist worksteal
+	$(TESTS)
+	@! $(IS_COMPILED) || { echo "interpreted:"; PROXYD_INTERPRETED=1 $(TESTS) $(BRIEFLY); }
+
+# All tests of the data path, compiled and interpreted.
+test-both: setup
+	@$(IS_COMPILED) || { $(VENV)/bin/proxyd --version; echo "make test-both: nothing is compiled here" >&2; exit 1; }
+	$(TESTS) $(DATA_PATH)
+	PROXYD_INTERPRETED=1 $(TESTS) $(DATA_PATH)
 
 # Every test, and which lines they reach: below the floor in pyproject.toml it fails. Not a part of `make test`:
 # what is computed takes three times as long then. Of daemons that are processes of their own nothing is measured.
 coverage: setup
-	$(VENV)/bin/python -m pytest --numprocesses logical --maxprocesses $(PROCESSES) --dist worksteal \
-		--override-ini timeout=600 --cov
+	PROXYD_INTERPRETED=1 $(VENV)/bin/python -m pytest --numprocesses logical --maxprocesses $(PROCESSES) \
+		--dist worksteal --override-ini timeout=600 --cov
 
 lint: setup
 	$(VENV)/bin/ruff check .
@@ -136,4 +157,4 @@ audit: setup
 		|| { echo "make audit: a pinned version has a known weakness, or the index's advisories are out of reach; the lines above say which" >&2; exit 1; }
 
 clean:
-	rm -rf $(VENV) build *.egg-info .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build proxyd/compiled/cpython-* *.egg-info .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

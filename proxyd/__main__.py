@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from proxyd import __version__
+from proxyd.compiled import finder
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,7 +25,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="proxyd", description="A proxy that sells bandwidth by the byte, and its marketplace."
     )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    parser.add_argument("--version", action=_Version, help="print the version, and how it runs")
     topics = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     serve = topics.add_parser("serve", help="run the daemon in the foreground")
@@ -95,6 +96,23 @@ def _parser() -> argparse.ArgumentParser:
         help="the settings file, as with --config",
     )
     return parser
+
+
+class _Version(argparse.Action):
+    """Prints the version, and whether compiled files are used, which is looked up only then."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **settings: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help=settings.get("help"))
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        _namespace: argparse.Namespace,
+        _values: object,
+        _option: str | None = None,
+    ) -> None:
+        print(f"{parser.prog} {__version__} ({finder.description()})")  # noqa: T201 - its purpose
+        parser.exit()
 
 
 class _StoreIfGiven(argparse.Action):

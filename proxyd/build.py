@@ -31,6 +31,7 @@ from market.sealing import Sealing
 from market.throttle import Throttle
 from market.tokens import Tokens
 from proxyd import __version__, slices
+from proxyd.compiled import finder
 from proxyd.daemon import TAKE_BACK_CHECK_SECONDS, Daemon, Helpers
 from proxyd.egress.direct import DirectExit
 from proxyd.egress.own import OwnAddresses
@@ -151,7 +152,15 @@ def _daemon(
         photos=Photos(slices.photo_limits(settings)),
         mailer=Mailer(market.emails, _transport(settings), is_alone=node is None),
         metrics=Metrics(
-            Sources(gateway, meter, timed, lambda: market.emails.waiting, access_log, __version__)
+            Sources(
+                gateway,
+                meter,
+                timed,
+                lambda: market.emails.waiting,
+                access_log,
+                __version__,
+                finder.way(),
+            )
         ),
         access_log=access_log,
     )

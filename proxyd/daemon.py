@@ -11,8 +11,9 @@ from api.server import HttpServer
 from config.settings import Settings
 from market.market import Market
 from market.photos.decoding import Photos
-from proxyd import slices
+from proxyd import __version__, slices
 from proxyd.acceptor import Acceptor
+from proxyd.compiled import finder
 from proxyd.egress.own import OwnAddresses
 from proxyd.egress.resolve import DnsResolver
 from proxyd.gateway import Gateway
@@ -127,6 +128,7 @@ class Daemon:
         self._spawn_tasks()
         self.gateway.start(self.listeners.proxy, self.listeners.passwordless)
         self._serve_api()
+        _logger.info("this is proxyd %s, %s", __version__, finder.description())
         _logger.info("ready: %s", self.describe())
 
     def _spawn_tasks(self) -> None:

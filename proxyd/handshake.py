@@ -27,14 +27,14 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from proxyd.access import ENDING_OF_REFUSAL, Access, Ending
 from proxyd.counters import Counters
 from proxyd.loop.deadlines import Deadlines
 from proxyd.loop.poller import GONE, HUNG_UP, READS, URGENT
 from proxyd.loop.reactor import Reactor
-from proxyd.metering.meter import Meter
+from proxyd.metering.admission import Decide
 from proxyd.metering.session import LiveSession
 from proxyd.relay.closing import Closer, reset
 from proxyd.wire.detect import detect
@@ -92,6 +92,23 @@ TRANSITIONS: Final = {
 }
 
 
+class Admitter(Protocol):
+    """Says who may. It is the `Meter`, whose methods these are; a test gives the answers itself."""
+
+    def admit(
+        self, username: bytes, password: bytes, asker: str, decide: Decide
+    ) -> LiveSession | Refusal | None:
+        """See `Admission.admit`."""
+
+    def admit_address(
+        self, port_index: int, address: str, asker: str, decide: Decide
+    ) -> LiveSession | Refusal | None:
+        """See `Admission.admit_address`."""
+
+    def prove(self, session: LiveSession, address: str) -> None:
+        """See `AddressProofs.add`."""
+
+
 @dataclass(frozen=True, slots=True)
 class HandshakeServices:
     """What all handshakes of a gateway share.
@@ -105,7 +122,7 @@ class HandshakeServices:
     reactor: Reactor
     closer: Closer
     deadlines: Deadlines["Handshake"]
-    meter: Meter
+    meter: Admitter
     counters: Counters
     requested: Callable[[Client, ServerProtocol, LiveSession, Request, bool], None]
     over: Callable[[Client], None]

@@ -34,6 +34,8 @@ TESTED_IN = {
     "proxyd/build.py": "tests/proxyd/cli/test_serving.py",
     "proxyd/cli/bookkeeping.py": "tests/proxyd/cli/test_commands.py",
     "proxyd/cli/demo.py": "tests/proxyd/cli/test_serving.py",
+    "proxyd/compiled/generate.py": "tests/proxyd/compiled/test_builder.py",
+    "proxyd/compiled/hot.py": "tests/proxyd/compiled/test_finder.py",
     "proxyd/connection.py": "tests/conformance/test_handshake.py",
     "proxyd/egress/exit.py": "tests/proxyd/egress/test_direct.py",
     "proxyd/listeners.py": "tests/proxyd/ops/test_listening.py",

@@ -34,6 +34,29 @@ class Watcher(Protocol):
         """Let go of the socket because `ready` has raised this."""
 
 
+class Epoll(Protocol):
+    """What is used of `select.epoll`; tests put one in its place that refuses."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+
+    def fileno(self) -> int:
+        """Return its own descriptor."""
+
+    def register(self, fd: int, eventmask: int, /) -> None:
+        """Report the events of a socket from here on."""
+
+    def modify(self, fd: int, eventmask: int, /) -> None:
+        """Report others."""
+
+    def poll(self, timeout: float, maxevents: int, /) -> list[tuple[int, int]]:
+        """Return the events that there are, by descriptor."""
+
+    def close(self) -> None:
+        """Report nothing any more."""
+
+
 @final
 class Poller:
     """Calls `ready` of a socket's watcher when the socket has events.
@@ -44,7 +67,7 @@ class Poller:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._epoll = select.epoll()
+        self._epoll: Epoll = select.epoll()
         self._watchers: dict[int, Watcher] = {}
         self._fresh: set[int] = set()
         loop.add_reader(self._epoll.fileno(), self._turn)

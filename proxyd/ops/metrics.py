@@ -36,7 +36,10 @@ _logger = logging.getLogger("metrics")
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The parts that the numbers are read from; `emails` returns how many e-mails wait."""
+    """The parts that the numbers are read from; `emails` returns how many e-mails wait.
+
+    `way` is how the data path runs: compiled or interpreted.
+    """
 
     gateway: Gateway
     meter: Meter
@@ -44,6 +47,7 @@ class Sources:
     emails: Callable[[], int]
     access_log: AccessLog | None
     version: str
+    way: str
 
 
 class Metrics(Collector):
@@ -148,8 +152,8 @@ class Metrics(Collector):
         log = sources.access_log
         yield _count("proxyd_access_records", "Records written", log.written if log else 0)
         yield _count("proxyd_access_dropped", "Records dropped", log.dropped if log else 0)
-        build = GaugeMetricFamily("proxyd_build_info", "Which program", labels=["version"])
-        build.add_metric([sources.version], 1)
+        build = GaugeMetricFamily("proxyd_build_info", "Which program", labels=["version", "way"])
+        build.add_metric([sources.version, sources.way], 1)
         yield build
 
     def _money(self) -> Iterator[Metric]:

@@ -22,6 +22,8 @@ from support.waiting import until
 
 from api import request_id
 from api.metrics import Exposition
+from proxyd import __version__
+from proxyd.compiled import finder
 from proxyd.ops import process_metrics
 
 DAY = 86_400
@@ -38,6 +40,10 @@ async def scrape(service: Service) -> Samples:
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
+
+
+async def test_which_program_it_is_and_how_it_runs_is_told(service: Service) -> None:
+    assert (await scrape(service))["proxyd_build_info", f"{__version__},{finder.way()}"] == 1
 
 
 async def test_what_the_proxy_does_is_counted(service: Service) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.mailbox import Mailbox, smtp
@@ -49,7 +50,7 @@ async def test_a_daemon_stops_though_a_task_ignores_every_cancellation(
             stopped.append(caplog.text)
             await stop()
 
-        monkeypatch.setattr(service.daemon.meter, "stop", noted)
+        monkeypatch.setattr(service.daemon, "meter", SimpleNamespace(stop=noted))
         async with asyncio.timeout(30):
             await service.daemon.drain()
         assert "the task mail ignores every cancellation" in caplog.text

@@ -1,6 +1,8 @@
 """The daemon's own loops go on whatever one turn of them meets."""
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.service import Service, running_in
@@ -45,7 +47,8 @@ async def test_the_store_is_closed_although_something_before_it_cannot_be(
             await close()
 
         with monkeypatch.context() as patched:
-            patched.setattr(daemon.helpers.resolver, "close", broken)
+            resolver = SimpleNamespace(close=broken)
+            patched.setattr(daemon, "helpers", replace(daemon.helpers, resolver=resolver))
             patched.setattr(daemon.store, "close", closing)
             with pytest.raises(RuntimeError, match="cannot be closed"):
                 await daemon.close()

@@ -3,9 +3,10 @@
 import asyncio
 import socket
 from collections.abc import Iterator
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
+from support.metering import session_of
 
 from proxyd import connection, handshake
 from proxyd.access import Access, Ending
@@ -14,6 +15,7 @@ from proxyd.handshake import PASSWORD_PORT, Client, Handshake, HandshakeServices
 from proxyd.loop.deadlines import Deadlines
 from proxyd.loop.poller import READS
 from proxyd.loop.reactor import Reactor
+from proxyd.metering.session import LiveSession
 from proxyd.relay.closing import Closer
 from proxyd.wire.events import Connect, Refusal, Request, ServerProtocol
 
@@ -49,7 +51,7 @@ class Scene:
             reactor=self.reactor,
             closer=Closer(loop, self.reactor.poller),
             deadlines=self.deadlines,
-            meter=self,  # type: ignore[arg-type]
+            meter=self,
             counters=self.counters,
             requested=self._requested,
             over=self.left.append,
@@ -85,8 +87,8 @@ class Scene:
         self.peer.close()
 
 
-def session() -> SimpleNamespace:
-    return SimpleNamespace(id="session", connections=set())
+def session() -> LiveSession:
+    return session_of(1000)[0]
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ The daemon
     buyer: a process that sells sessions, and the programs that fetch through it
     market: the marketplace without a network, with a clock that tests set
     owner: the owner of a wire protocol, without sockets
+    epoll: a set of sockets that takes no more
+    small: a small checkout that compiles in seconds
     descriptors: the descriptors that the daemon holds in the test's own process
     declared: holds every answer of a test against the OpenAPI document
     time_limit: the plugin that ends a test which takes too long

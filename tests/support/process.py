@@ -44,7 +44,11 @@ ENVIRONMENT = {
 
 def environment(url: str, **settings: str) -> dict[str, str]:
     """Return the environment of a process on the database at `url`."""
-    inherited = {name: value for name, value in os.environ.items() if "PROXY" not in name.upper()}
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if name == "PROXYD_INTERPRETED" or "PROXY" not in name.upper()
+    }
     return {**inherited, **ENVIRONMENT, "PROXYD_STORAGE__URL": url, **settings}
 
 

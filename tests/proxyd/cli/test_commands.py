@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,6 +18,8 @@ from support.service import running_in
 from market import accounts
 from market.errors import MarketError
 from market.money import Currency
+from proxyd import __version__
+from proxyd.compiled import finder
 from storage.open import open_store
 
 PASSWORD = "tell-nobody"
@@ -42,7 +43,11 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def environment_for(database: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PROXYD_")}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name == finder.SWITCH or not name.startswith("PROXYD_")
+    }
     return kept | {
         "PROXYD_STORAGE__URL": f"sqlite:///{database}",
         "PROXYD_AUTH__ARGON2_TIME_COST": "1",
@@ -460,10 +465,10 @@ def test_mistakes_in_files_are_named_beside_those_in_settings(run: Run, tmp_path
     assert "api.tls_cert: cannot use the certificate" in run(["config", "check", str(file)]).stderr
 
 
-def test_the_program_tells_its_version(run: Run) -> None:
+def test_the_program_tells_its_version_and_how_it_runs(run: Run) -> None:
     done = run(["--version"])
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"proxyd {version('proxyd')}\n"
+    assert done.stdout == f"proxyd {__version__} ({finder.description()})\n"
 
 
 def test_three_mistakes_are_all_three_named(run: Run, tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from types import SimpleNamespace
 
 import pytest
+from support.epoll import Full
 from support.targets import echo
 from support.waiting import until
 
@@ -367,14 +367,8 @@ async def test_a_dial_that_cannot_be_watched_leaves_nothing(
 ) -> None:
     async with mute() as port:
         dialled = Dialled(Known("127.0.0.1"))
-
-        def full(*_: object, **__: object) -> None:
-            raise OSError(errno.ENOSPC, "max_user_watches")
-
         with monkeypatch.context() as patched:
-            patched.setattr(
-                dialled.reactor, "poller", SimpleNamespace(watch=full, forget=lambda _: None)
-            )
+            patched.setattr(dialled.reactor.poller, "_epoll", Full())
             with pytest.raises(OSError, match="max_user_watches"):
                 dialled.start(LOCALHOST, port)
         assert len(dialled.exit.deadlines) == 0

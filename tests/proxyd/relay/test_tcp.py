@@ -338,9 +338,9 @@ async def test_an_end_behind_what_a_reset_throws_away_is_no_byte_to_give_back() 
 async def test_a_mistake_cuts_the_relay_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with scene() as made:
+    async with scene(quota=1) as made:
         made.start()
-        monkeypatch.setattr(LiveSession, "allowance", lambda *_: 1 // 0)
+        monkeypatch.setattr(made.session, "_on_spent", lambda _: 1 // 0)
         await made.loop.sock_sendall(made.client, b"x")
         await until(lambda: made.closed == 1, "it is cut")
         assert "a relay failed and is cut" in caplog.text

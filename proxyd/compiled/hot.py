@@ -1,0 +1,57 @@
+"""The modules that are compiled: all that runs for each connection, message and datagram.
+
+What runs once a second, or waits for the store most of its time, gains nothing and is left out. A
+module belongs here with its neighbours: a call between two compiled modules is a call in C, any
+other goes through Python's objects. No interpreted class may inherit from one of these modules.
+"""
+
+HOT = (
+    # a client, from accept to close
+    "proxyd.access",
+    "proxyd.acceptor",
+    "proxyd.connection",
+    "proxyd.counters",
+    "proxyd.gateway",
+    "proxyd.handshake",
+    "proxyd.limits",
+    # sockets, deadlines and turns
+    "proxyd.loop.deadlines",
+    "proxyd.loop.fair_slots",
+    "proxyd.loop.pipes",
+    "proxyd.loop.poller",
+    "proxyd.loop.reactor",
+    "proxyd.loop.turns",
+    # bytes between client and target
+    "proxyd.relay.closing",
+    "proxyd.relay.halfpipe",
+    "proxyd.relay.path",
+    "proxyd.relay.tcp",
+    "proxyd.relay.udp",
+    # what clients say
+    "proxyd.wire.datagram",
+    "proxyd.wire.detect",
+    "proxyd.wire.events",
+    "proxyd.wire.hosts",
+    "proxyd.wire.http",
+    "proxyd.wire.http_refusals",
+    "proxyd.wire.http_request",
+    "proxyd.wire.socks5",
+    # the way to a target
+    "proxyd.egress.candidates",
+    "proxyd.egress.direct",
+    "proxyd.egress.dns_cache",
+    "proxyd.egress.exit",
+    "proxyd.egress.names",
+    "proxyd.egress.own",
+    "proxyd.egress.policy",
+    "proxyd.egress.resolve",
+    # who may, and how many bytes
+    "proxyd.metering.admission",
+    "proxyd.metering.allowlist",
+    "proxyd.metering.in_transit",
+    "proxyd.metering.meter",
+    "proxyd.metering.pace",
+    "proxyd.metering.session",
+    "proxyd.metering.sessions",
+    "proxyd.metering.single_flight",
+)

@@ -1,0 +1,164 @@
+"""What a library of compiled modules was made from, and whether all of that is still so.
+
+`import proxyd` brings this in, for every command: it imports nothing that a bare Python has not.
+"""
+
+import os
+from importlib.machinery import EXTENSION_SUFFIXES
+
+SUFFIX = EXTENSION_SUFFIXES[0]  # such as ".cpython-311-x86_64-linux-gnu.so"
+PYTHON = SUFFIX.removeprefix(".").removesuffix(".so")
+GROUP = "proxyd"  # mypyc's name for what is compiled together
+LIBRARY = f"{GROUP}__mypyc"  # the module that mypyc makes of it
+FILE = "MANIFEST"
+TITLE = "proxyd, compiled files, form 1"
+FAILED = "failed "  # the one line of a manifest that says why there is nothing
+END = "end"  # the last line: a manifest without it was cut off
+# Ten times what there is; a manifest that is longer is not ours.
+MANIFEST_MAX_BYTES = 100_000
+
+
+class UnusableError(Exception):
+    """There are no compiled files that may be used; the message says why."""
+
+
+def folder(root: str) -> str:
+    """Return where the compiled files of this Python lie, for the packages below `root`."""
+    return os.path.join(root, "proxyd", "compiled", PYTHON)
+
+
+class Manifest:
+    """What a library was made from.
+
+    Args:
+        recipe: how it was made: whatever changes the outcome apart from the sources.
+        files: the entry of each source, by its path below the root, and of the library.
+    """
+
+    def __init__(self, recipe: str, files: "dict[str, Entry]") -> None:
+        self.recipe = recipe
+        self.files = files
+
+    def text(self) -> str:
+        """Return it as lines; the same manifest is the same text."""
+        lines = [TITLE, f"python {PYTHON}", f"recipe {self.recipe}"]
+        for path, entry in sorted(self.files.items()):
+            lines.append(f"file {entry.digest} {entry.size} {entry.changed_ns} {path}")
+        return "\n".join([*lines, END, ""])
+
+
+class Entry:
+    """A file as it was: its size in bytes, when it was changed (ns since 1970), and its SHA-256."""
+
+    __slots__ = ("changed_ns", "digest", "size")
+
+    def __init__(self, digest: str, size: int, changed_ns: int) -> None:
+        self.digest = digest
+        self.size = size
+        self.changed_ns = changed_ns
+
+    def is_of(self, path: str) -> bool:
+        """Whether the file has the same bytes still.
+
+        One whose size and time of change are the same was not written since; the bytes of any other
+        are looked at, because a copy and a checkout change the time alone.
+
+        Raises:
+            OSError: it is not there, or cannot be read.
+        """
+        now = os.stat(path)
+        if now.st_size != self.size:
+            return False
+        return now.st_mtime_ns == self.changed_ns or entry_of(path).digest == self.digest
+
+
+def entry_of(path: str) -> Entry:
+    """Return the entry of a file as it is now.
+
+    Raises:
+        OSError: it is not there, or cannot be read.
+    """
+    from hashlib import sha256  # noqa: PLC0415 - takes a millisecond, and is rarely asked for
+
+    with open(path, "rb") as file:
+        now = os.fstat(file.fileno())
+        return Entry(sha256(file.read()).hexdigest(), now.st_size, now.st_mtime_ns)
+
+
+def read(root: str) -> Manifest:
+    """Return what the compiled files below `root` say that they were made from.
+
+    Raises:
+        UnusableError: there is no manifest, or it says nothing that can be understood.
+    """
+    try:
+        with open(os.path.join(folder(root), FILE), "rb") as file:
+            lines = file.read(MANIFEST_MAX_BYTES).decode("ascii").splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        raise UnusableError(_nothing(root)) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnusableError(f"the compiled files' manifest cannot be read: {error}") from None
+    if len(lines) == 1 and lines[0].startswith(FAILED):
+        raise UnusableError(lines[0].removeprefix(FAILED))
+    if len(lines) < 4 or lines[0] != TITLE or lines[-1] != END:
+        raise UnusableError("the compiled files' manifest is damaged")
+    if lines[1] != f"python {PYTHON}":
+        raise UnusableError(f"the compiled files are for another Python than {PYTHON}: {lines[1]}")
+    try:
+        return Manifest(lines[2].removeprefix("recipe "), dict(map(_entry, lines[3:-1])))
+    except (ValueError, IndexError):
+        raise UnusableError("the compiled files' manifest is damaged") from None
+
+
+def check(root: str) -> Manifest:
+    """Return what the compiled files below `root` were made from, if nothing of it has changed.
+
+    Raises:
+        UnusableError: they may not be used.
+    """
+    manifest = read(root)
+    library = library_path(root)
+    for path, entry in manifest.files.items():
+        whole = os.path.join(root, path)
+        try:
+            is_same = entry.is_of(whole)
+        except OSError:
+            what = "is missing" if whole == library else "is gone"
+            raise UnusableError(f"compiled files are stale: {path} {what}") from None
+        if not is_same and whole == library:
+            raise UnusableError(f"the compiled file is damaged, or a foreign one: {path}")
+        if not is_same:
+            raise UnusableError(f"compiled files are stale: {path} has changed")
+    if relative_library() not in manifest.files:
+        raise UnusableError("the compiled files' manifest is damaged")
+    return manifest
+
+
+def library_path(root: str) -> str:
+    """Return the path of the library with the compiled modules."""
+    return os.path.join(root, relative_library())
+
+
+def relative_library() -> str:
+    """Return the library's path below the root."""
+    return f"proxyd/compiled/{PYTHON}/{LIBRARY}{SUFFIX}"
+
+
+def _entry(line: str) -> tuple[str, Entry]:
+    kind, digest, size, changed_ns, path = line.split(" ", 4)
+    if kind != "file" or path.startswith("/") or ".." in path.split("/"):
+        raise ValueError(line)
+    return path, Entry(digest, int(size), int(changed_ns))
+
+
+def _nothing(root: str) -> str:
+    """Say that nothing was compiled, and for which Python something was."""
+    above = os.path.dirname(folder(root))
+    others = [
+        name
+        for name in sorted(os.listdir(above))
+        if os.path.exists(os.path.join(above, name, FILE))
+    ]
+    if others:
+        return f"compiled files are for {', '.join(others)}, and this Python is {PYTHON}"
+    return "nothing was compiled"
