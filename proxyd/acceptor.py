@@ -5,15 +5,18 @@ import errno
 import logging
 import socket
 from collections.abc import Callable
+from typing import Final
 
 from proxyd.relay.closing import reset
 from proxyd.wire.hosts import unmapped
 
-ACCEPTS_PER_TURN = 64  # a few milliseconds of work; a flood of clients must not stop the loop
-EXHAUSTED_PAUSE_SECONDS = 0.1  # instead of spinning: the listener stays readable
-REFUSALS_PAUSE_SECONDS = 1.0  # between log lines about them: a flood must not flood the log too
+# A few milliseconds of work; a flood of clients must not stop the loop.
+ACCEPTS_PER_TURN: Final = 64
+EXHAUSTED_PAUSE_SECONDS: Final = 0.1  # instead of spinning: the listener stays readable
+# Between log lines about them: a flood must not flood the log too.
+REFUSALS_PAUSE_SECONDS: Final = 1.0
 
-_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_OUT_OF_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 # Takes a client by its socket, which does not block, and its address, an IPv4 one even where IPv6
 # carries it; or returns why it is turned away.

@@ -2,8 +2,9 @@
 
 from bisect import bisect_left
 from collections import Counter
+from typing import Final
 
-LATENCY_BOUNDS_SECONDS = (
+LATENCY_BOUNDS_SECONDS: Final = (
     0.001,
     0.0025,
     0.005,

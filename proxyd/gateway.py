@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import final
+from typing import Final, final
 
 from api.rate import RateLimit
 from market.networks import NetworkCounts, counted_network, crowded
@@ -28,10 +28,10 @@ from proxyd.relay.closing import Closer
 from proxyd.relay.udp import DatagramEgress
 from proxyd.wire.events import Address, Request, ServerProtocol
 
-IDLE_CHECKS_PER_LIMIT = 10  # a connection is cut at most a tenth of the limit late
+IDLE_CHECKS_PER_LIMIT: Final = 10  # a connection is cut at most a tenth of the limit late
 # From here on a handshake may be cut to make room. A fixed time, and short: were it a share of what
 # a handshake may take, seconds, somebody who fills all places once in that time would keep them.
-ROOM_AFTER_SECONDS = 0.5
+ROOM_AFTER_SECONDS: Final = 0.5
 
 _logger = logging.getLogger("gateway")
 

@@ -49,8 +49,8 @@ from proxyd.wire.events import (
 )
 
 # More than a handshake of SOCKS5 has in all, and than most heads of HTTP have.
-READ_BYTES = 4096
-PASSWORD_PORT = -1
+READ_BYTES: Final = 4096
+PASSWORD_PORT: Final = -1
 
 _logger = logging.getLogger("gateway")
 

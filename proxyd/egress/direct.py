@@ -9,7 +9,7 @@ import errno
 import logging
 import socket
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from market.networks import Address
 from proxyd.egress.candidates import candidates
@@ -29,10 +29,10 @@ from proxyd.wire.events import Failure
 if TYPE_CHECKING:
     import asyncio
 
-STAGGER_SECONDS = 0.25  # RFC 8305, section 8: the recommended delay between attempts
-RACERS_MAX = 1_000  # unless the operator's descriptors say otherwise; see `limits`
+STAGGER_SECONDS: Final = 0.25  # RFC 8305, section 8: the recommended delay between attempts
+RACERS_MAX: Final = 1_000  # unless the operator's descriptors say otherwise; see `limits`
 
-FAILURE_OF_ERRNO = {
+FAILURE_OF_ERRNO: Final = {
     errno.ENETUNREACH: Failure.NETWORK_UNREACHABLE,
     errno.ENETDOWN: Failure.NETWORK_UNREACHABLE,
     errno.EAFNOSUPPORT: Failure.NETWORK_UNREACHABLE,
@@ -47,7 +47,7 @@ FAILURE_OF_ERRNO = {
 
 # When every candidate failed, the one that came furthest is reported: the target itself said no,
 # silence after we asked, a router said no, no route, this machine's own rules, this machine.
-MOST_TELLING = (
+MOST_TELLING: Final = (
     Failure.REFUSED,
     Failure.TIMED_OUT,
     Failure.HOST_UNREACHABLE,
@@ -56,9 +56,9 @@ MOST_TELLING = (
     Failure.GENERAL,
 )
 
-_LEAST_TELLING = MOST_TELLING[-1]
+_LEAST_TELLING: Final = MOST_TELLING[-1]
 _logger = logging.getLogger("egress")
-_NONBLOCKING_STREAM = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
+_NONBLOCKING_STREAM: Final = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
 
 
 @final

@@ -10,18 +10,19 @@ that data is left.
 
 import asyncio
 import select
-from typing import Protocol, final
+from typing import Final, Protocol, final
 
-EVENTS_PER_TURN = 256  # what is left is reported in the next turn of the loop, after other work
+# What is left is reported in the next turn of the loop, after other work.
+EVENTS_PER_TURN: Final = 256
 
-WRITABLE = select.EPOLLOUT
-GONE = select.EPOLLHUP | select.EPOLLERR
-HUNG_UP = select.EPOLLRDHUP | GONE
-URGENT = select.EPOLLPRI
-READS = select.EPOLLIN | URGENT | HUNG_UP
+WRITABLE: Final = select.EPOLLOUT
+GONE: Final = select.EPOLLHUP | select.EPOLLERR
+HUNG_UP: Final = select.EPOLLRDHUP | GONE
+URGENT: Final = select.EPOLLPRI
+READS: Final = select.EPOLLIN | URGENT | HUNG_UP
 
-_WATCH_READS = select.EPOLLIN | URGENT | select.EPOLLRDHUP | select.EPOLLET
-_WATCH_BOTH = _WATCH_READS | select.EPOLLOUT
+_WATCH_READS: Final = select.EPOLLIN | URGENT | select.EPOLLRDHUP | select.EPOLLET
+_WATCH_BOTH: Final = _WATCH_READS | select.EPOLLOUT
 
 
 class Watcher(Protocol):

@@ -6,7 +6,7 @@ store is asked, and its bytes are leased; however many clients wait for that, it
 
 import asyncio
 from collections.abc import Callable
-from typing import final
+from typing import Final, final
 
 from market.credentials import is_username, matches
 from market.leases import Leases
@@ -20,7 +20,7 @@ from proxyd.metering.writer import Writer
 from proxyd.wire.events import Refusal
 from storage.errors import UnavailableError
 
-REFUSAL_OF_STATUS = {
+REFUSAL_OF_STATUS: Final = {
     SessionStatus.EXHAUSTED: Refusal.EXHAUSTED,
     SessionStatus.ENDED: Refusal.OVER,
     SessionStatus.EXPIRED: Refusal.OVER,

@@ -5,12 +5,12 @@ them gets them back then (`Payer`); until they have left they are not certain (`
 """
 
 from itertools import islice
-from typing import Protocol, final
+from typing import Final, Protocol, final
 
 # Sinks of a session that have taken nothing since they were asked last are asked again in turn, so
 # many at a time: a thousand clients that never read cost what a few do. That one of them takes more
 # is noticed all the same, since more is written to it then.
-STALLED_ASKED = 32
+STALLED_ASKED: Final = 32
 
 
 class InTransit(Protocol):

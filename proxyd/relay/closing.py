@@ -35,22 +35,24 @@ import socket
 import struct
 import termios
 from contextlib import suppress
-from typing import final
+from typing import Final, final
 
 from market.networks import NetworkCounts
 from proxyd.loop.poller import Poller
 from proxyd.metering.in_transit import Payer
 
-PATIENCE_SECONDS = 5.0  # several retransmissions of a peer that lives (tcp(7))
-USED_UP_PATIENCE_SECONDS = 300.0  # a reader that trickles could hold a bill open for ever otherwise
-FIRST_LOOK_SECONDS = 0.02  # most peers have acknowledged within a round trip
-LONGEST_PAUSE_SECONDS = 0.5  # the intervals double up to this; asking costs two system calls
-DISCARD_MAX_BYTES = 256 * 1024  # what a peer may have under way; one that sends on gets a reset
-DISCARD_CHUNK_BYTES = 64 * 1024
+PATIENCE_SECONDS: Final = 5.0  # several retransmissions of a peer that lives (tcp(7))
+# A reader that trickles could hold a bill open for ever otherwise.
+USED_UP_PATIENCE_SECONDS: Final = 300.0
+FIRST_LOOK_SECONDS: Final = 0.02  # most peers have acknowledged within a round trip
+LONGEST_PAUSE_SECONDS: Final = 0.5  # the intervals double up to this; asking costs two system calls
+# What a peer may have under way; one that sends on gets a reset.
+DISCARD_MAX_BYTES: Final = 256 * 1024
+DISCARD_CHUNK_BYTES: Final = 64 * 1024
 
-SIOCOUTQNSD = 0x894B
-TCP_CLOSE = 7
-_RESET = struct.pack("ii", 1, 0)
+SIOCOUTQNSD: Final = 0x894B
+TCP_CLOSE: Final = 7
+_RESET: Final = struct.pack("ii", 1, 0)
 
 _logger = logging.getLogger("relay")
 

@@ -49,23 +49,23 @@ from proxyd.relay.path import fit_to_path
 
 # Enough for what has come between two turns of the loop, and no more than a fraction of a
 # millisecond for one connection (4 x 64 KiB) before the others have theirs.
-READS_PER_TURN = 4
+READS_PER_TURN: Final = 4
 # A stream that is served a little longer keeps its ends awake and costs half (see `turns`), which
 # bounds a slice by time; this bounds what one stream has of a slice.
-SPLICES_PER_TURN = 8
-SPLICE_FROM_BYTES = 16 * 1024  # so many full segments at once: more is likely to come
+SPLICES_PER_TURN: Final = 8
+SPLICE_FROM_BYTES: Final = 16 * 1024  # so many full segments at once: more is likely to come
 # A page: below it the two calls and the pipe of a splice cost more than the copy that they save.
-COPY_BELOW_BYTES = 4 * 1024
+COPY_BELOW_BYTES: Final = 4 * 1024
 # At once when a stream turns to bulk, and then about once in a fraction of a second at full speed:
 # a path may change, and asking costs two system calls.
-FIT_EVERY_BYTES = 64 * 1024 * 1024
+FIT_EVERY_BYTES: Final = 64 * 1024 * 1024
 # What a client may send beyond the body of its request before it is cut. It must be read, or the
 # close would be a reset and the answer lost; it is not paid for, so it must be bounded.
-SWALLOW_MAX_BYTES = 256 * 1024
-UNLIMITED = 1 << 62  # more than any stream, and `min` works on it
+SWALLOW_MAX_BYTES: Final = 256 * 1024
+UNLIMITED: Final = 1 << 62  # more than any stream, and `min` works on it
 
-_SPLICE_FLAGS = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
-_NOT_SPLICEABLE = (errno.EINVAL, errno.ENOSYS, errno.EPERM)
+_SPLICE_FLAGS: Final = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
+_NOT_SPLICEABLE: Final = (errno.EINVAL, errno.ENOSYS, errno.EPERM)
 
 
 class Owner(Protocol):
