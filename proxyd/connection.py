@@ -39,9 +39,9 @@ from proxyd.counters import Counters
 from proxyd.egress.exit import Cancellable, Exit
 from proxyd.handshake import Client
 from proxyd.loop.fair_slots import FairSlots
-from proxyd.loop.poller import GONE, READS
+from proxyd.loop.poller import GONE, READS, Watcher
 from proxyd.loop.reactor import Reactor
-from proxyd.metering.session import LiveSession
+from proxyd.metering.session import LiveSession, MeteredConnection
 from proxyd.relay.closing import Closer, reset
 from proxyd.relay.tcp import Relay
 from proxyd.relay.udp import Association, DatagramEgress, datagram_socket
@@ -76,7 +76,9 @@ class ConnectionServices:
 class Transfer(Protocol):
     """What a connection has become once its request is answered."""
 
-    active_at: float
+    @property
+    def active_at(self) -> float:
+        """When a byte was moved last, or when it began (loop time, seconds)."""
 
     @property
     def is_broken(self) -> bool:
@@ -132,8 +134,8 @@ _RESET_BY_PEER: Final = Ending.RESET
 
 
 @final
-class ClientConnection:
-    """One client; a `MeteredConnection` and a `Watcher`.
+class ClientConnection(Watcher, MeteredConnection):
+    """One client.
 
     Args:
         services: what all connections share.

@@ -31,11 +31,11 @@ from typing import Final, final
 
 from proxyd.access import ENDING_OF_REFUSAL, Access, Ending
 from proxyd.counters import Counters
-from proxyd.loop.deadlines import Deadlines
-from proxyd.loop.poller import GONE, HUNG_UP, READS, URGENT
+from proxyd.loop.deadlines import Deadlines, Expiring
+from proxyd.loop.poller import GONE, HUNG_UP, READS, URGENT, Watcher
 from proxyd.loop.reactor import Reactor
 from proxyd.metering.meter import Meter
-from proxyd.metering.session import LiveSession
+from proxyd.metering.session import LiveSession, MeteredConnection
 from proxyd.relay.closing import Closer, reset
 from proxyd.wire.detect import detect
 from proxyd.wire.events import (
@@ -120,8 +120,8 @@ _CLOSED: Final = State.CLOSED
 
 
 @final
-class Handshake:
-    """One client until its request; a `Watcher`, `Expiring`, and once admitted `MeteredConnection`.
+class Handshake(Watcher, Expiring, MeteredConnection):
+    """One client until its request; a `MeteredConnection` once it is admitted.
 
     Args:
         services: what all handshakes share.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from market.networks import Address
 from proxyd.egress.candidates import candidates
-from proxyd.egress.exit import Done
+from proxyd.egress.exit import Cancellable, Done, Exit
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import (
     LookupFailedError,
@@ -21,8 +21,8 @@ from proxyd.egress.resolve import (
     NameNotFoundError,
     Resolver,
 )
-from proxyd.loop.deadlines import Deadlines
-from proxyd.loop.poller import GONE, READS
+from proxyd.loop.deadlines import Deadlines, Expiring
+from proxyd.loop.poller import GONE, READS, Watcher
 from proxyd.loop.reactor import Reactor
 from proxyd.wire.events import Failure
 
@@ -62,8 +62,8 @@ _NONBLOCKING_STREAM: Final = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
 
 
 @final
-class DirectExit:
-    """The way out from this machine itself; an `Exit`.
+class DirectExit(Exit):
+    """The way out from this machine itself.
 
     Args:
         reactor: what the sockets of the loop share; one that has connected stays watched.
@@ -125,7 +125,7 @@ class DirectExit:
 
 
 @final
-class Dial:
+class Dial(Cancellable, Expiring):
     """One dial of a target.
 
     Args:
@@ -332,7 +332,7 @@ class Dial:
 
 
 @final
-class _Attempt:
+class _Attempt(Watcher):
     """A socket that connects, as the poller sees it."""
 
     __slots__ = ("_dial", "sock")

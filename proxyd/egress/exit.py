@@ -18,12 +18,16 @@ Done = Callable[[socket.socket | Failure, bool], None]
 class Cancellable(Protocol):
     """Something under way that may be given up."""
 
+    __slots__ = ()
+
     def cancel(self) -> None:
         """Give it up: its outcome is not reported any more."""
 
 
 class Exit(Protocol):
     """One way out."""
+
+    __slots__ = ()
 
     def dial(self, host: Address | str, port: int, asker: Hashable, done: Done) -> Cancellable:
         """Begin to connect to a target.

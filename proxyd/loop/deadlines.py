@@ -11,6 +11,8 @@ LONGEST_PAUSE_SECONDS: Final = 1.0  # or by a second, where a twentieth is more
 class Expiring(Protocol):
     """Something that has only so much time."""
 
+    __slots__ = ()
+
     def timed_out(self) -> None:
         """Act on the end of that time."""
 

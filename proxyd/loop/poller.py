@@ -28,6 +28,8 @@ _WATCH_BOTH: Final = _WATCH_READS | select.EPOLLOUT
 class Watcher(Protocol):
     """Acts on the events of one socket."""
 
+    __slots__ = ()
+
     def ready(self, events: int) -> None:
         """Act on events: some of `READS` (of which `HUNG_UP` and `GONE` say more), `WRITABLE`."""
 

@@ -16,6 +16,8 @@ STALLED_ASKED: Final = 32
 class InTransit(Protocol):
     """A sink that may hold bytes which are counted and may still be lost."""
 
+    __slots__ = ()
+
     def unsent(self) -> int:
         """Return how many counted bytes have not left this machine.
 
@@ -26,12 +28,16 @@ class InTransit(Protocol):
 class Closing(InTransit, Protocol):
     """A sink that is being closed."""
 
+    __slots__ = ()
+
     def abort(self) -> None:
         """Cut it at once; what has not left this machine is given back."""
 
 
 class Payer(Protocol):
     """What paid for bytes on their way, and gets back those that are lost: a session."""
+
+    __slots__ = ()
 
     @property
     def closings(self) -> set[Closing]:

@@ -38,8 +38,8 @@ from contextlib import suppress
 from typing import Final, final
 
 from market.networks import NetworkCounts
-from proxyd.loop.poller import Poller
-from proxyd.metering.in_transit import Payer
+from proxyd.loop.poller import Poller, Watcher
+from proxyd.metering.in_transit import Closing, Payer
 
 PATIENCE_SECONDS: Final = 5.0  # several retransmissions of a peer that lives (tcp(7))
 # A reader that trickles could hold a bill open for ever otherwise.
@@ -192,7 +192,7 @@ class Closer:
 
 
 @final
-class _Closing:
+class _Closing(Watcher, Closing):
     """One socket on its way out; see the steps above."""
 
     # More than 12 fields: what it waits for, until when, and who pays are one state of one socket.

@@ -43,6 +43,8 @@ from typing import Final, Protocol, final
 from proxyd.loop.pipes import WIDE_PIPE_BYTES, Pipe
 from proxyd.loop.poller import GONE, HUNG_UP, URGENT
 from proxyd.loop.reactor import BUFFER_BYTES, Reactor
+from proxyd.loop.turns import Mover
+from proxyd.metering.in_transit import InTransit
 from proxyd.metering.session import LiveSession
 from proxyd.relay.closing import unsent
 from proxyd.relay.path import fit_to_path
@@ -71,8 +73,9 @@ _NOT_SPLICEABLE: Final = (errno.EINVAL, errno.ENOSYS, errno.EPERM)
 class Owner(Protocol):
     """The relay that a half-pipe belongs to."""
 
+    __slots__ = ()
+
     is_closed: bool
-    active_at: float
 
     def fail(self, error: Exception) -> None:
         """Cut both sides because of a mistake of ours."""
@@ -91,11 +94,10 @@ class Owner(Protocol):
 
 
 @final
-class _Nobody:
+class _Nobody(Owner):
     """The owner of a half-pipe whose relay is closed: nothing happens there any more."""
 
     is_closed = True
-    active_at = 0.0
 
     def fail(self, error: Exception) -> None:
         """See `Owner.fail`."""
@@ -119,12 +121,13 @@ _NOBODY: Final = _Nobody()
 
 
 @final
-class HalfPipe:
+class HalfPipe(Mover, InTransit):
     """From a source to a sink.
 
     `ended` says that nothing more will come this way: the source's stream has ended and the sink
     knows (it was `announced`, or is when it is closed), or (`gave_up`) the sink takes no more,
-    perhaps because it `was_reset`. `delivered` counts bytes.
+    perhaps because it `was_reset`. `delivered` counts bytes; `active_at` is when the last of them
+    moved, or when the relay began (loop time, seconds).
     """
 
     # More than 12 fields: they are one state, which every read and write touches; an object for a
@@ -150,6 +153,7 @@ class HalfPipe:
         "_unread",
         "_urgent",
         "_watches_writes",
+        "active_at",
         "announced",
         "delivered",
         "ended",
@@ -184,6 +188,7 @@ class HalfPipe:
         self._short_source = False
         self._short_sink = False
         self._watches_writes = False
+        self.active_at = reactor.loop.time()
         self.announced = False
         self.delivered = 0
         self.ended = False
@@ -457,7 +462,7 @@ class HalfPipe:
     def _count(self, sent: int) -> None:
         if sent:
             self.delivered += sent
-            self._owner.active_at = self._reactor.loop.time()
+            self.active_at = self._reactor.loop.time()
             self._session.deliver(sent, self)
 
     # --- ending --------------------------------------------------------------------------------

@@ -10,17 +10,17 @@ import socket
 from collections.abc import Callable
 from typing import final
 
-from proxyd.loop.poller import READS, WRITABLE
+from proxyd.loop.poller import READS, WRITABLE, Watcher
 from proxyd.loop.reactor import Reactor
 from proxyd.metering.session import LiveSession
 from proxyd.relay.closing import Closer, close_with_reset
-from proxyd.relay.halfpipe import HalfPipe
+from proxyd.relay.halfpipe import HalfPipe, Owner
 
 _logger = logging.getLogger("relay")
 
 
 @final
-class Relay:
+class Relay(Owner):
     """Two connected sockets, until both streams have ended or one is broken.
 
     The relay owns both sockets from here on.
@@ -45,7 +45,6 @@ class Relay:
         "_session",
         "_target",
         "_up",
-        "active_at",
         "is_broken",
         "is_closed",
     )
@@ -69,9 +68,13 @@ class Relay:
         self._poller = reactor.poller
         self._up = HalfPipe(self, reactor, client, target, session)
         self._down = HalfPipe(self, reactor, target, client, session)
-        self.active_at = reactor.loop.time()
         self.is_broken = False
         self.is_closed = False
+
+    @property
+    def active_at(self) -> float:
+        """When a byte was moved last, or when it began (loop time, seconds)."""
+        return max(self._up.active_at, self._down.active_at)
 
     @property
     def bytes_up(self) -> int:
@@ -189,7 +192,7 @@ class Relay:
 
 
 @final
-class _SocketWatcher:
+class _SocketWatcher(Watcher):
     """One of a relay's sockets, as the poller sees it: the source of one half, the sink of another.
 
     Args:

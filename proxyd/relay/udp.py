@@ -18,7 +18,7 @@ from typing import final
 from market.networks import counted_network, plain
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import LookupFailedError, NameNotFoundError, Resolver
-from proxyd.loop.poller import READS
+from proxyd.loop.poller import READS, Watcher
 from proxyd.loop.reactor import Reactor
 from proxyd.metering.session import LiveSession
 from proxyd.relay.closing import Closer, reset
@@ -409,7 +409,7 @@ class _Lookup:
 
 
 @final
-class _Reader:
+class _Reader(Watcher):
     """One of an association's sockets, as the poller sees it: read so often a turn, not more.
 
     Args:

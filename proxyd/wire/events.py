@@ -94,6 +94,8 @@ class Handover(NamedTuple):
 class ServerProtocol(Protocol):
     """The server's side of a proxy protocol, up to the moment the relay takes over."""
 
+    __slots__ = ()
+
     def receive_data(self, data: bytes) -> None:
         """Take bytes from the client."""
 

@@ -23,6 +23,7 @@ from proxyd.wire.events import (
     Handover,
     Identify,
     Refusal,
+    ServerProtocol,
     Violation,
 )
 from proxyd.wire.http_refusals import (
@@ -64,8 +65,8 @@ class State(Enum):
 
 
 @final
-class Http:
-    """One client's request; a `ServerProtocol`.
+class Http(ServerProtocol):
+    """One client's request.
 
     Args:
         password_required: whether clients show credentials. If not, their address must do, and

@@ -20,6 +20,7 @@ from proxyd.wire.events import (
     Handover,
     Identify,
     Refusal,
+    ServerProtocol,
     Violation,
 )
 from proxyd.wire.hosts import address_from_packed, host_from_text
@@ -107,8 +108,8 @@ _CLOSED: Final = State.CLOSED
 
 
 @final
-class Socks5:
-    """One client's negotiation; a `ServerProtocol`.
+class Socks5(ServerProtocol):
+    """One client's negotiation.
 
     Args:
         password_required: whether clients show credentials. If not, their address must do: one
