@@ -44,7 +44,7 @@ class Acceptor:
     ) -> None:
         self._loop = loop
         self._listener: socket.socket | None = listener
-        self._kind = int(listener.family), int(listener.type), int(listener.proto)
+        self._family, self._type = int(listener.family), int(listener.type)
         self._welcome = welcome
         self._shed = shed
         self._logger = logger
@@ -77,7 +77,7 @@ class Acceptor:
             except OSError as error:
                 self._cannot_accept(error)
                 return
-            sock = socket.socket(*self._kind, fd)
+            sock = socket.socket(self._family, self._type, 0, fd)
             sock.setblocking(False)
             reason = self._welcome(sock, unmapped(peer[0]))
             if reason:

@@ -71,6 +71,23 @@ class Client:
     number: int
     began: float
 
+    # The one that `dataclass` writes is not compiled.
+    def __init__(
+        self,
+        sock: socket.socket,
+        address: str,
+        network: str,
+        port_index: int,
+        number: int,
+        began: float,
+    ) -> None:
+        self.sock = sock
+        self.address = address
+        self.network = network
+        self.port_index = port_index
+        self.number = number
+        self.began = began
+
     def __str__(self) -> str:
         return f"{self.address} #{self.number}"
 

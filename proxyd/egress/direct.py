@@ -9,6 +9,7 @@ import errno
 import logging
 import socket
 from collections.abc import Callable, Hashable
+from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Final, final
 
 from market.networks import Address
@@ -236,7 +237,11 @@ class Dial(Cancellable, Expiring):
 
     def _attempt(self, address: Address) -> bool:
         """Begin to connect; False when that has failed already."""
-        family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+        if isinstance(address, IPv4Address):
+            # What `str` returns, at a tenth of its cost.
+            family, host = socket.AF_INET, socket.inet_ntoa(address.packed)
+        else:
+            family, host = socket.AF_INET6, str(address)
         try:
             sock = self._exit.new_socket(family, _NONBLOCKING_STREAM)
         except OSError as error:
@@ -245,7 +250,7 @@ class Dial(Cancellable, Expiring):
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)  # or a byte is left out
-            code = sock.connect_ex((str(address), self._port))
+            code = sock.connect_ex((host, self._port))
         except OSError as error:
             code = error.errno or errno.EIO
         except (TypeError, ValueError):  # an address that no system call takes

@@ -170,7 +170,7 @@ class Socks5(ServerProtocol):
     def succeed(self, host: Address, port: int) -> None:
         """Tell the client that the target is connected, from this local address."""
         self._require(_REQUEST_DECISION)
-        start = _SUCCEEDED_V4 if host.version == 4 else _SUCCEEDED_V6
+        start = _SUCCEEDED_V4 if isinstance(host, IPv4Address) else _SUCCEEDED_V6
         self._output += start + host.packed + port.to_bytes(2, "big")
         self.state = _ESTABLISHED
 
