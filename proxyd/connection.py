@@ -264,7 +264,7 @@ class ClientConnection(Watcher, MeteredConnection):
         if self._slots is not None:  # it has not answered yet
             self._dial = dial
 
-    def _dialed(self, outcome: socket.socket | Failure, target_unread: bool) -> None:
+    def _dialed(self, outcome: socket.SocketType | Failure, target_unread: bool) -> None:
         """There is a connection to the target, or none is to be had."""
         services = self._services
         self._dial = None
@@ -278,7 +278,7 @@ class ClientConnection(Watcher, MeteredConnection):
         except Exception as error:  # noqa: BLE001 - logged there; half a connection helps nobody
             self.fail(error)
 
-    def _reached(self, target: socket.socket, target_unread: bool) -> None:
+    def _reached(self, target: socket.SocketType, target_unread: bool) -> None:
         """Tell the client that its target is connected, and relay."""
         services, protocol, client = self._services, self._protocol, self.client
         host, port = target.getsockname()[:2]

@@ -64,7 +64,7 @@ class Client:
     `PASSWORD_PORT` for the other one. `number` names it in the log. `began` is loop time, seconds.
     """
 
-    sock: socket.socket
+    sock: socket.SocketType
     address: str
     network: str
     port_index: int
@@ -74,7 +74,7 @@ class Client:
     # The one that `dataclass` writes is not compiled.
     def __init__(
         self,
-        sock: socket.socket,
+        sock: socket.SocketType,
         address: str,
         network: str,
         port_index: int,

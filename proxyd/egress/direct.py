@@ -59,7 +59,16 @@ MOST_TELLING: Final = (
 
 _LEAST_TELLING: Final = MOST_TELLING[-1]
 _logger = logging.getLogger("egress")
+# Names of this module: looking them up in another costs more than the rest of their use.
 _NONBLOCKING_STREAM: Final = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
+_AF_INET: Final = int(socket.AF_INET)
+_AF_INET6: Final = int(socket.AF_INET6)
+_SOL_SOCKET: Final = socket.SOL_SOCKET
+_SO_ERROR: Final = socket.SO_ERROR
+_SO_OOBINLINE: Final = socket.SO_OOBINLINE
+_IPPROTO_TCP: Final = socket.IPPROTO_TCP
+_TCP_NODELAY: Final = socket.TCP_NODELAY
+_EINPROGRESS: Final = errno.EINPROGRESS
 
 
 @final
@@ -95,7 +104,7 @@ class DirectExit(Exit):
         seconds: float,
         racers_max: int = RACERS_MAX,
         *,
-        new_socket: Callable[[int, int], socket.socket] = socket.socket,
+        new_socket: Callable[[int, int], socket.SocketType] = socket.SocketType,
     ) -> None:
         self.reactor = reactor
         self.resolver = resolver
@@ -239,23 +248,23 @@ class Dial(Cancellable, Expiring):
         """Begin to connect; False when that has failed already."""
         if isinstance(address, IPv4Address):
             # What `str` returns, at a tenth of its cost.
-            family, host = socket.AF_INET, socket.inet_ntoa(address.packed)
+            family, host = _AF_INET, socket.inet_ntoa(address.packed)
         else:
-            family, host = socket.AF_INET6, str(address)
+            family, host = _AF_INET6, str(address)
         try:
             sock = self._exit.new_socket(family, _NONBLOCKING_STREAM)
         except OSError as error:
             self._note(error.errno)
             return False
         try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)  # or a byte is left out
+            sock.setsockopt(_IPPROTO_TCP, _TCP_NODELAY, 1)
+            sock.setsockopt(_SOL_SOCKET, _SO_OOBINLINE, 1)  # or a byte is left out
             code = sock.connect_ex((host, self._port))
         except OSError as error:
             code = error.errno or errno.EIO
         except (TypeError, ValueError):  # an address that no system call takes
             code = errno.EINVAL
-        if code == errno.EINPROGRESS:
+        if code == _EINPROGRESS:
             self._watch(sock)
             return True
         if code == 0:
@@ -265,7 +274,7 @@ class Dial(Cancellable, Expiring):
         self._note(code)
         return False
 
-    def _watch(self, sock: socket.socket) -> None:
+    def _watch(self, sock: socket.SocketType) -> None:
         self._exit.deadlines.add(self)
         attempt = _Attempt(self, sock)
         self._exit.racers += bool(self._attempts)
@@ -276,7 +285,7 @@ class Dial(Cancellable, Expiring):
         """An attempt has connected, or it has failed and the next one begins."""
         sock = attempt.sock
         # epoll(7) reports a failure as an error event, so success need not be asked for.
-        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if events & GONE else 0
+        code = sock.getsockopt(_SOL_SOCKET, _SO_ERROR) if events & GONE else 0
         if code == 0:
             self._leave(attempt)
             self._finish(sock, is_unread=bool(events & READS))
@@ -303,12 +312,12 @@ class Dial(Cancellable, Expiring):
         if MOST_TELLING.index(failure) < MOST_TELLING.index(self._failure):
             self._failure = failure
 
-    def _finish(self, outcome: socket.socket | Failure, *, is_unread: bool = False) -> None:
+    def _finish(self, outcome: socket.SocketType | Failure, *, is_unread: bool = False) -> None:
         done, self._done = self._done, None
         self._release()
         if done is not None:
             done(outcome, is_unread)
-        elif isinstance(outcome, socket.socket):
+        elif isinstance(outcome, socket.SocketType):
             outcome.close()
 
     def _release(self) -> None:
@@ -342,7 +351,7 @@ class _Attempt(Watcher):
 
     __slots__ = ("_dial", "sock")
 
-    def __init__(self, dial: Dial, sock: socket.socket) -> None:
+    def __init__(self, dial: Dial, sock: socket.SocketType) -> None:
         self._dial = dial
         self.sock = sock
 

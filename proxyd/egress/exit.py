@@ -12,7 +12,7 @@ from proxyd.wire.events import Address, Failure
 
 # Takes the outcome of a dial: a connected non-blocking socket, the callee's from here on and still
 # watched by the poller, or why there is none; and whether the target may have sent something.
-Done = Callable[[socket.socket | Failure, bool], None]
+Done = Callable[[socket.SocketType | Failure, bool], None]
 
 
 class Cancellable(Protocol):

@@ -57,7 +57,7 @@ _RESET: Final = struct.pack("ii", 1, 0)
 _logger = logging.getLogger("relay")
 
 
-def unacknowledged(sock: socket.socket, *, ended: bool) -> int:
+def unacknowledged(sock: socket.SocketType, *, ended: bool) -> int:
     """Return how many bytes given to the kernel the peer has not acknowledged (Linux, tcp(7)).
 
     Args:
@@ -67,12 +67,12 @@ def unacknowledged(sock: socket.socket, *, ended: bool) -> int:
     return _queued(sock, termios.TIOCOUTQ, ended=ended)
 
 
-def unsent(sock: socket.socket, *, ended: bool) -> int:
+def unsent(sock: socket.SocketType, *, ended: bool) -> int:
     """Return how many bytes given to the kernel never left it; as `unacknowledged` otherwise."""
     return _queued(sock, SIOCOUTQNSD, ended=ended)
 
 
-def is_dead(sock: socket.socket) -> bool:
+def is_dead(sock: socket.SocketType) -> bool:
     """Say whether a connection is over on both sides, so that nothing will ever arrive (tcp(7))."""
     try:
         return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == TCP_CLOSE
@@ -80,7 +80,7 @@ def is_dead(sock: socket.socket) -> bool:
         return True
 
 
-def close_with_reset(sock: socket.socket) -> None:
+def close_with_reset(sock: socket.SocketType) -> None:
     """Let the close of a socket be a reset: the peer learns that the stream is cut, not finished.
 
     The kernel may use the call to send on; ask it what is `unsent` afterwards, not before.
@@ -89,7 +89,7 @@ def close_with_reset(sock: socket.socket) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
 
-def reset(sock: socket.socket) -> None:
+def reset(sock: socket.SocketType) -> None:
     """Close a socket with a reset."""
     close_with_reset(sock)
     sock.close()
@@ -120,7 +120,7 @@ class Closer:
 
     def close(
         self,
-        sock: socket.socket,
+        sock: socket.SocketType,
         *,
         payer: Payer | None = None,
         size: int = 0,
@@ -221,7 +221,7 @@ class _Closing(Watcher, Closing):
         closer: Closer,
         loop: asyncio.AbstractEventLoop,
         poller: Poller,
-        sock: socket.socket,
+        sock: socket.SocketType,
         payer: Payer | None,
         size: int,
         *,
@@ -336,7 +336,7 @@ class _Closing(Watcher, Closing):
         return False
 
 
-def _queued(sock: socket.socket, question: int, *, ended: bool) -> int:
+def _queued(sock: socket.SocketType, question: int, *, ended: bool) -> int:
     try:
         answer = fcntl.ioctl(sock.fileno(), question, b"\0\0\0\0")
     except OSError:

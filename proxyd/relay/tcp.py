@@ -52,8 +52,8 @@ class Relay(Owner):
     def __init__(
         self,
         reactor: Reactor,
-        client: socket.socket,
-        target: socket.socket,
+        client: socket.SocketType,
+        target: socket.SocketType,
         session: LiveSession,
         closer: Closer,
         closed: Callable[[], None],
@@ -146,11 +146,11 @@ class Relay(Owner):
         other = self._down if half is self._up else self._up
         return other.ended and not other.gave_up
 
-    def was_reset(self, source: socket.socket) -> bool:
+    def was_reset(self, source: socket.SocketType) -> bool:
         """Say whether writing to a side has shown that it reset the connection."""
         return (self._down if source is self._client else self._up).was_reset
 
-    def broken(self, source: socket.socket) -> None:
+    def broken(self, source: socket.SocketType) -> None:
         """One side was reset: give back what did not leave for it; reset the other in its turn."""
         if not self._release():
             return
@@ -164,12 +164,12 @@ class Relay(Owner):
         self._close_later(other, to_other, with_reset=True)
         self._closed()
 
-    def _close(self, sock: socket.socket) -> None:
+    def _close(self, sock: socket.SocketType) -> None:
         self._poller.forget(sock.fileno())
         sock.close()
 
     def _close_later(
-        self, sock: socket.socket, half: HalfPipe, *, with_reset: bool = False
+        self, sock: socket.SocketType, half: HalfPipe, *, with_reset: bool = False
     ) -> None:
         self._closer.close(
             sock,
