@@ -79,6 +79,7 @@ _NONE_ACCEPTABLE: Final = bytes((VERSION, NO_ACCEPTABLE_METHODS))
 _WELCOME: Final = bytes((NEGOTIATION_VERSION, 0x00))
 _SUCCEEDED_V4: Final = bytes((VERSION, Reply.SUCCEEDED, 0x00, IPV4))
 _SUCCEEDED_V6: Final = bytes((VERSION, Reply.SUCCEEDED, 0x00, IPV6))
+_NOTHING_EARLY: Final = Handover(b"", None)  # nearly always, and a named tuple is dear to make
 _SOCKS4_REJECTED: Final = bytes((0x00, 0x5B, 0, 0, 0, 0, 0, 0))
 
 
@@ -183,7 +184,7 @@ class Socks5(ServerProtocol):
         """Return what the client sent after its request; all that follows is for its target."""
         self._require(_ESTABLISHED)
         early, self._buffer = self._buffer, b""
-        return Handover(early, upload_limit=None)
+        return Handover(early, None) if early else _NOTHING_EARLY
 
     def _read_methods(self) -> Event | None:
         buffer = self._buffer
