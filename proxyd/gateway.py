@@ -31,7 +31,7 @@ from proxyd.wire.events import Address, Request, ServerProtocol
 IDLE_CHECKS_PER_LIMIT: Final = 10  # a connection is cut at most a tenth of the limit late
 # From here on a handshake may be cut to make room. A fixed time, and short: were it a share of what
 # a handshake may take, seconds, somebody who fills all places once in that time would keep them.
-ROOM_AFTER_SECONDS: Final = 0.5
+ROOM_AFTER_SECONDS = 0.5
 
 _logger = logging.getLogger("gateway")
 

@@ -10,14 +10,14 @@ when the lease arrives.
 
 import asyncio
 from collections.abc import Container, Iterator
-from typing import Final, final
+from typing import final
 
 from market.leases import Grant, Usage
 from market.states import SessionStatus
 from proxyd.metering.session import LiveSession
 
 # Long enough that clients which keep trying a session that is over are refused without the store.
-REMEMBER_SECONDS: Final = 60.0
+REMEMBER_SECONDS = 60.0
 
 # A client address, behind the index of the port without passwords that it comes to.
 Entry = tuple[int, str]

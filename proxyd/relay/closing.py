@@ -41,9 +41,9 @@ from market.networks import NetworkCounts
 from proxyd.loop.poller import Poller, Watcher
 from proxyd.metering.in_transit import Closing, Payer
 
-PATIENCE_SECONDS: Final = 5.0  # several retransmissions of a peer that lives (tcp(7))
+PATIENCE_SECONDS = 5.0  # several retransmissions of a peer that lives (tcp(7))
 # A reader that trickles could hold a bill open for ever otherwise.
-USED_UP_PATIENCE_SECONDS: Final = 300.0
+USED_UP_PATIENCE_SECONDS = 300.0
 FIRST_LOOK_SECONDS: Final = 0.02  # most peers have acknowledged within a round trip
 LONGEST_PAUSE_SECONDS: Final = 0.5  # the intervals double up to this; asking costs two system calls
 # What a peer may have under way; one that sends on gets a reset.
