@@ -4,7 +4,6 @@ An IPv4 client counts as its address, an IPv6 client as its /64 and the networks
 address has one spelling here: an IPv4 address that an IPv6 socket reports as mapped is `plain`.
 """
 
-from collections import Counter
 from functools import lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv6Address, IPv6Network
 
@@ -75,7 +74,7 @@ class NetworkCounts:
 
     def __init__(self) -> None:
         self.total = 0
-        self._counts: Counter[str] = Counter()
+        self._counts: dict[str, int] = {}
 
     def __getitem__(self, network: str) -> int:
         return self._counts.get(network, 0)

@@ -5,22 +5,26 @@ import errno
 import logging
 import socket
 from collections.abc import Callable
+from typing import Final, Generic, TypeVar
 
 from proxyd.relay.closing import reset
 from proxyd.wire.hosts import unmapped
 
-ACCEPTS_PER_TURN = 64  # a few milliseconds of work; a flood of clients must not stop the loop
-EXHAUSTED_PAUSE_SECONDS = 0.1  # instead of spinning: the listener stays readable
-REFUSALS_PAUSE_SECONDS = 1.0  # between log lines about them: a flood must not flood the log too
+# A few milliseconds of work; a flood of clients must not stop the loop.
+ACCEPTS_PER_TURN: Final = 64
+EXHAUSTED_PAUSE_SECONDS: Final = 0.1  # instead of spinning: the listener stays readable
+# Between log lines about them: a flood must not flood the log too.
+REFUSALS_PAUSE_SECONDS: Final = 1.0
 
-_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_OUT_OF_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 # Takes a client by its socket, which does not block, and its address, an IPv4 one even where IPv6
 # carries it; or returns why it is turned away.
-Welcome = Callable[[socket.socket, str], str]
+Sock = TypeVar("Sock", bound=socket.SocketType)
+Welcome = Callable[[Sock, str], str]
 
 
-class Acceptor:
+class Acceptor(Generic[Sock]):
     """Hands each client of one listening socket over, from now until it is closed.
 
     Args:
@@ -29,22 +33,25 @@ class Acceptor:
         welcome: takes a client.
         shed: lets go of at most so many clients that have not finished, and returns how many.
         logger: where failures are logged.
+        new_socket: makes a socket of a family, a type, a protocol and a descriptor.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         listener: socket.socket,
-        welcome: Welcome,
+        welcome: Welcome[Sock],
         shed: Callable[[int], int],
         logger: logging.Logger,
+        new_socket: Callable[[int, int, int, int], Sock],
     ) -> None:
         self._loop = loop
         self._listener: socket.socket | None = listener
-        self._kind = int(listener.family), int(listener.type), int(listener.proto)
+        self._family, self._type = int(listener.family), int(listener.type)
         self._welcome = welcome
         self._shed = shed
         self._logger = logger
+        self._new_socket = new_socket
         self._refused = 0
         self._refusals_told_at = -REFUSALS_PAUSE_SECONDS
         listener.setblocking(False)
@@ -74,13 +81,13 @@ class Acceptor:
             except OSError as error:
                 self._cannot_accept(error)
                 return
-            sock = socket.socket(*self._kind, fd)
+            sock = self._new_socket(self._family, self._type, 0, fd)
             sock.setblocking(False)
             reason = self._welcome(sock, unmapped(peer[0]))
             if reason:
                 self._refuse(sock, reason)
 
-    def _refuse(self, sock: socket.socket, reason: str) -> None:
+    def _refuse(self, sock: Sock, reason: str) -> None:
         """Reset a client that is not welcome, and log that now and then."""
         reset(sock)
         self._refused += 1

@@ -1,7 +1,7 @@
 """How a client's connection has ended, and the record that is made of it."""
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from proxyd.wire.events import Failure, Refusal
 
@@ -41,8 +41,8 @@ class Ending(StrEnum):
 
 
 # By name: one that has no ending does not get past the import.
-ENDING_OF_REFUSAL = {refusal: Ending[refusal.name] for refusal in Refusal}
-ENDING_OF_FAILURE = {failure: Ending[failure.name] for failure in Failure}
+ENDING_OF_REFUSAL: Final = {refusal: Ending[refusal.name] for refusal in Refusal}
+ENDING_OF_FAILURE: Final = {failure: Ending[failure.name] for failure in Failure}
 
 
 class Access(NamedTuple):

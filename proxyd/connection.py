@@ -39,9 +39,9 @@ from proxyd.counters import Counters
 from proxyd.egress.exit import Cancellable, Exit
 from proxyd.handshake import Client
 from proxyd.loop.fair_slots import FairSlots
-from proxyd.loop.poller import GONE, READS
+from proxyd.loop.poller import GONE, READS, Watcher
 from proxyd.loop.reactor import Reactor
-from proxyd.metering.session import LiveSession
+from proxyd.metering.session import LiveSession, MeteredConnection
 from proxyd.relay.closing import Closer, reset
 from proxyd.relay.tcp import Relay
 from proxyd.relay.udp import Association, DatagramEgress, datagram_socket
@@ -76,7 +76,9 @@ class ConnectionServices:
 class Transfer(Protocol):
     """What a connection has become once its request is answered."""
 
-    active_at: float
+    @property
+    def active_at(self) -> float:
+        """When a byte was moved last, or when it began (loop time, seconds)."""
 
     @property
     def is_broken(self) -> bool:
@@ -132,8 +134,8 @@ _RESET_BY_PEER: Final = Ending.RESET
 
 
 @final
-class ClientConnection:
-    """One client; a `MeteredConnection` and a `Watcher`.
+class ClientConnection(Watcher, MeteredConnection):
+    """One client.
 
     Args:
         services: what all connections share.
@@ -262,7 +264,7 @@ class ClientConnection:
         if self._slots is not None:  # it has not answered yet
             self._dial = dial
 
-    def _dialed(self, outcome: socket.socket | Failure, target_unread: bool) -> None:
+    def _dialed(self, outcome: socket.SocketType | Failure, target_unread: bool) -> None:
         """There is a connection to the target, or none is to be had."""
         services = self._services
         self._dial = None
@@ -276,7 +278,7 @@ class ClientConnection:
         except Exception as error:  # noqa: BLE001 - logged there; half a connection helps nobody
             self.fail(error)
 
-    def _reached(self, target: socket.socket, target_unread: bool) -> None:
+    def _reached(self, target: socket.SocketType, target_unread: bool) -> None:
         """Tell the client that its target is connected, and relay."""
         services, protocol, client = self._services, self._protocol, self.client
         host, port = target.getsockname()[:2]

@@ -114,7 +114,7 @@ class Daemon:
         self.helpers = helpers
         self.observed_time = observed_time
         self.tasks = Tasks(lambda: node is None or node.sweeps)
-        self._api_acceptor: Acceptor | None = None
+        self._api_acceptor: Acceptor[socket.socket] | None = None
 
     async def start(self) -> None:
         """Take up what an earlier daemon left, then serve."""
@@ -159,7 +159,8 @@ class Daemon:
         api.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, API_RECEIVE_BUFFER_BYTES)
         self.http.start(self.listeners.tls)
         loop, logger = asyncio.get_running_loop(), logging.getLogger("api")
-        self._api_acceptor = Acceptor(loop, api, self.http.welcome, self.http.shed, logger)
+        shed = self.http.shed
+        self._api_acceptor = Acceptor(loop, api, self.http.welcome, shed, logger, socket.socket)
 
     def reload(self, settings: Settings) -> None:
         """Take the certificate anew, and new limits.

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import final
+from typing import Final, final
 
 from api.rate import RateLimit
 from market.networks import NetworkCounts, counted_network, crowded
@@ -28,7 +28,7 @@ from proxyd.relay.closing import Closer
 from proxyd.relay.udp import DatagramEgress
 from proxyd.wire.events import Address, Request, ServerProtocol
 
-IDLE_CHECKS_PER_LIMIT = 10  # a connection is cut at most a tenth of the limit late
+IDLE_CHECKS_PER_LIMIT: Final = 10  # a connection is cut at most a tenth of the limit late
 # From here on a handshake may be cut to make room. A fixed time, and short: were it a share of what
 # a handshake may take, seconds, somebody who fills all places once in that time would keep them.
 ROOM_AFTER_SECONDS = 0.5
@@ -93,7 +93,7 @@ class Gateway:
             record=record,
         )
         self._per_network = NetworkCounts()
-        self._acceptors: list[Acceptor] = []
+        self._acceptors: list[Acceptor[socket.SocketType]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
         self._empty.set()
@@ -170,7 +170,11 @@ class Gateway:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
             welcome = partial(self._welcome, index)
-            self._acceptors.append(Acceptor(self._reactor.loop, sock, welcome, self._shed, _logger))
+            # The class in C that `socket.socket` inherits from: what that adds in Python to make
+            # and to close a socket costs as much again.
+            self._acceptors.append(
+                Acceptor(self._reactor.loop, sock, welcome, self._shed, _logger, socket.SocketType)
+            )
         self._check_idle_later()
 
     def stop_accepting(self) -> None:
@@ -228,7 +232,7 @@ class Gateway:
         if not (self._connections or self._handshakes):
             self._empty.set()
 
-    def _welcome(self, port_index: int, sock: socket.socket, address: str) -> str:
+    def _welcome(self, port_index: int, sock: socket.SocketType, address: str) -> str:
         """Begin to serve a client, or return why not."""
         network = counted_network(address)
         most = self.limits.connections_per_address

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 from itertools import chain, zip_longest
+from typing import Final
 
 from market.networks import Address
 from proxyd.egress.policy import Policy
 
 # Each may hold a descriptor until the dial is over.
-CANDIDATES_MAX = 6
+CANDIDATES_MAX: Final = 6
 
 
 def candidates(addresses: Iterable[Address], port: int, policy: Policy) -> list[Address]:

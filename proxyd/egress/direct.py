@@ -9,11 +9,12 @@ import errno
 import logging
 import socket
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, final
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING, Final, final
 
 from market.networks import Address
 from proxyd.egress.candidates import candidates
-from proxyd.egress.exit import Done
+from proxyd.egress.exit import Cancellable, Done, Exit
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import (
     LookupFailedError,
@@ -21,18 +22,18 @@ from proxyd.egress.resolve import (
     NameNotFoundError,
     Resolver,
 )
-from proxyd.loop.deadlines import Deadlines
-from proxyd.loop.poller import GONE, READS
+from proxyd.loop.deadlines import Deadlines, Expiring
+from proxyd.loop.poller import GONE, READS, Watcher
 from proxyd.loop.reactor import Reactor
 from proxyd.wire.events import Failure
 
 if TYPE_CHECKING:
     import asyncio
 
-STAGGER_SECONDS = 0.25  # RFC 8305, section 8: the recommended delay between attempts
-RACERS_MAX = 1_000  # unless the operator's descriptors say otherwise; see `limits`
+STAGGER_SECONDS: Final = 0.25  # RFC 8305, section 8: the recommended delay between attempts
+RACERS_MAX: Final = 1_000  # unless the operator's descriptors say otherwise; see `limits`
 
-FAILURE_OF_ERRNO = {
+FAILURE_OF_ERRNO: Final = {
     errno.ENETUNREACH: Failure.NETWORK_UNREACHABLE,
     errno.ENETDOWN: Failure.NETWORK_UNREACHABLE,
     errno.EAFNOSUPPORT: Failure.NETWORK_UNREACHABLE,
@@ -47,7 +48,7 @@ FAILURE_OF_ERRNO = {
 
 # When every candidate failed, the one that came furthest is reported: the target itself said no,
 # silence after we asked, a router said no, no route, this machine's own rules, this machine.
-MOST_TELLING = (
+MOST_TELLING: Final = (
     Failure.REFUSED,
     Failure.TIMED_OUT,
     Failure.HOST_UNREACHABLE,
@@ -56,14 +57,23 @@ MOST_TELLING = (
     Failure.GENERAL,
 )
 
-_LEAST_TELLING = MOST_TELLING[-1]
+_LEAST_TELLING: Final = MOST_TELLING[-1]
 _logger = logging.getLogger("egress")
-_NONBLOCKING_STREAM = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
+# Names of this module: looking them up in another costs more than the rest of their use.
+_NONBLOCKING_STREAM: Final = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
+_AF_INET: Final = int(socket.AF_INET)
+_AF_INET6: Final = int(socket.AF_INET6)
+_SOL_SOCKET: Final = socket.SOL_SOCKET
+_SO_ERROR: Final = socket.SO_ERROR
+_SO_OOBINLINE: Final = socket.SO_OOBINLINE
+_IPPROTO_TCP: Final = socket.IPPROTO_TCP
+_TCP_NODELAY: Final = socket.TCP_NODELAY
+_EINPROGRESS: Final = errno.EINPROGRESS
 
 
 @final
-class DirectExit:
-    """The way out from this machine itself; an `Exit`.
+class DirectExit(Exit):
+    """The way out from this machine itself.
 
     Args:
         reactor: what the sockets of the loop share; one that has connected stays watched.
@@ -94,7 +104,7 @@ class DirectExit:
         seconds: float,
         racers_max: int = RACERS_MAX,
         *,
-        new_socket: Callable[[int, int], socket.socket] = socket.socket,
+        new_socket: Callable[[int, int], socket.SocketType] = socket.SocketType,
     ) -> None:
         self.reactor = reactor
         self.resolver = resolver
@@ -125,7 +135,7 @@ class DirectExit:
 
 
 @final
-class Dial:
+class Dial(Cancellable, Expiring):
     """One dial of a target.
 
     Args:
@@ -236,21 +246,25 @@ class Dial:
 
     def _attempt(self, address: Address) -> bool:
         """Begin to connect; False when that has failed already."""
-        family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+        if isinstance(address, IPv4Address):
+            # What `str` returns, at a tenth of its cost.
+            family, host = _AF_INET, socket.inet_ntoa(address.packed)
+        else:
+            family, host = _AF_INET6, str(address)
         try:
             sock = self._exit.new_socket(family, _NONBLOCKING_STREAM)
         except OSError as error:
             self._note(error.errno)
             return False
         try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)  # or a byte is left out
-            code = sock.connect_ex((str(address), self._port))
+            sock.setsockopt(_IPPROTO_TCP, _TCP_NODELAY, 1)
+            sock.setsockopt(_SOL_SOCKET, _SO_OOBINLINE, 1)  # or a byte is left out
+            code = sock.connect_ex((host, self._port))
         except OSError as error:
             code = error.errno or errno.EIO
         except (TypeError, ValueError):  # an address that no system call takes
             code = errno.EINVAL
-        if code == errno.EINPROGRESS:
+        if code == _EINPROGRESS:
             self._watch(sock)
             return True
         if code == 0:
@@ -260,7 +274,7 @@ class Dial:
         self._note(code)
         return False
 
-    def _watch(self, sock: socket.socket) -> None:
+    def _watch(self, sock: socket.SocketType) -> None:
         self._exit.deadlines.add(self)
         attempt = _Attempt(self, sock)
         self._exit.racers += bool(self._attempts)
@@ -271,7 +285,7 @@ class Dial:
         """An attempt has connected, or it has failed and the next one begins."""
         sock = attempt.sock
         # epoll(7) reports a failure as an error event, so success need not be asked for.
-        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if events & GONE else 0
+        code = sock.getsockopt(_SOL_SOCKET, _SO_ERROR) if events & GONE else 0
         if code == 0:
             self._leave(attempt)
             self._finish(sock, is_unread=bool(events & READS))
@@ -298,12 +312,12 @@ class Dial:
         if MOST_TELLING.index(failure) < MOST_TELLING.index(self._failure):
             self._failure = failure
 
-    def _finish(self, outcome: socket.socket | Failure, *, is_unread: bool = False) -> None:
+    def _finish(self, outcome: socket.SocketType | Failure, *, is_unread: bool = False) -> None:
         done, self._done = self._done, None
         self._release()
         if done is not None:
             done(outcome, is_unread)
-        elif isinstance(outcome, socket.socket):
+        elif isinstance(outcome, socket.SocketType):
             outcome.close()
 
     def _release(self) -> None:
@@ -332,12 +346,12 @@ class Dial:
 
 
 @final
-class _Attempt:
+class _Attempt(Watcher):
     """A socket that connects, as the poller sees it."""
 
     __slots__ = ("_dial", "sock")
 
-    def __init__(self, dial: Dial, sock: socket.socket) -> None:
+    def __init__(self, dial: Dial, sock: socket.SocketType) -> None:
         self._dial = dial
         self.sock = sock
 

@@ -12,11 +12,13 @@ from proxyd.wire.events import Address, Failure
 
 # Takes the outcome of a dial: a connected non-blocking socket, the callee's from here on and still
 # watched by the poller, or why there is none; and whether the target may have sent something.
-Done = Callable[[socket.socket | Failure, bool], None]
+Done = Callable[[socket.SocketType | Failure, bool], None]
 
 
 class Cancellable(Protocol):
     """Something under way that may be given up."""
+
+    __slots__ = ()
 
     def cancel(self) -> None:
         """Give it up: its outcome is not reported any more."""
@@ -24,6 +26,8 @@ class Cancellable(Protocol):
 
 class Exit(Protocol):
     """One way out."""
+
+    __slots__ = ()
 
     def dial(self, host: Address | str, port: int, asker: Hashable, done: Done) -> Cancellable:
         """Begin to connect to a target.

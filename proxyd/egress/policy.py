@@ -4,17 +4,18 @@ from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_network
+from typing import Final
 
 from market.networks import Address, plain
 
 Network = IPv4Network | IPv6Network
 
-VERDICTS_KEPT = 4096
+VERDICTS_KEPT: Final = 4096
 
 # What the standard library calls global and a proxy must not reach all the same: multicast, the
 # forms that carry an IPv4 address inside, ranges that no version of its tables has (RFC 6890 and
 # the IANA special-purpose registries), and what clouds have taken for themselves.
-_NEVER = tuple(
+_NEVER: Final = tuple(
     ip_network(text)
     for text in (
         "0.0.0.0/8",
@@ -42,16 +43,16 @@ _NEVER = tuple(
         "166.8.0.0/14",
     )
 )
-_GLOBAL_UNICAST_V6 = IPv6Network("2000::/3")
-_NEVER_V6 = tuple(
+_GLOBAL_UNICAST_V6: Final = IPv6Network("2000::/3")
+_NEVER_V6: Final = tuple(
     IPv6Network(text)
     for text in ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20")
 )
-_COMPATIBLE = IPv6Network("::/96")
-_TRANSLATED = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
-_SIX_TO_FOUR = IPv6Network("2002::/16")
-_TEREDO = IPv6Network("2001::/32")
-_LOW_32_BITS = 0xFFFFFFFF
+_COMPATIBLE: Final = IPv6Network("::/96")
+_TRANSLATED: Final = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
+_SIX_TO_FOUR: Final = IPv6Network("2002::/16")
+_TEREDO: Final = IPv6Network("2001::/32")
+_LOW_32_BITS: Final = 0xFFFFFFFF
 
 
 class Verdict(Enum):

@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import Iterator
-from typing import Generic, Protocol, TypeVar, final
+from typing import Final, Generic, Protocol, TypeVar, final
 
-CHECKS_PER_LIMIT = 20  # a deadline is noticed at most a twentieth of the limit late
-LONGEST_PAUSE_SECONDS = 1.0  # or by a second, where a twentieth is more
+CHECKS_PER_LIMIT: Final = 20  # a deadline is noticed at most a twentieth of the limit late
+LONGEST_PAUSE_SECONDS: Final = 1.0  # or by a second, where a twentieth is more
 
 
 class Expiring(Protocol):
     """Something that has only so much time."""
+
+    __slots__ = ()
 
     def timed_out(self) -> None:
         """Act on the end of that time."""

@@ -9,13 +9,15 @@ of what it costs through others. But a user may hold only so many pages of pipes
 import fcntl
 import os
 from contextlib import suppress
-from typing import final
+from typing import Final, final
 
-PIPE_BYTES = 256 * 1024  # for sinks on longer paths, whose queues take less at once
-WIDE_PIPE_BYTES = 1024 * 1024  # the most that an unprivileged process may have (pipe-max-size)
-WIDE_MAX_PIPES = 64  # as many as use up the default of pipe-user-pages-soft (64 MiB)
-IDLE_MAX_PIPES = 64  # of each kind; to keep more would only hold memory of the kernel
-USEFUL_PIPE_BYTES = 64 * 1024  # past the soft limit a pipe has two pages, and a copy is faster
+PIPE_BYTES: Final = 256 * 1024  # for sinks on longer paths, whose queues take less at once
+# The most that an unprivileged process may have (pipe-max-size).
+WIDE_PIPE_BYTES: Final = 1024 * 1024
+WIDE_MAX_PIPES: Final = 64  # as many as use up the default of pipe-user-pages-soft (64 MiB)
+IDLE_MAX_PIPES: Final = 64  # of each kind; to keep more would only hold memory of the kernel
+# Past the soft limit a pipe has two pages, and a copy is faster.
+USEFUL_PIPE_BYTES: Final = 64 * 1024
 
 
 @final

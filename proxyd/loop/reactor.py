@@ -1,14 +1,14 @@
 """What the sockets of one event loop share, so that none of them has to bring its own."""
 
 import asyncio
-from typing import final
+from typing import Final, final
 
 from proxyd.loop.pipes import PipePool
 from proxyd.loop.poller import Poller
 from proxyd.loop.turns import Turns
 
 # The largest datagram, and as much of a stream as is worth copying: what is more is spliced.
-BUFFER_BYTES = 64 * 1024
+BUFFER_BYTES: Final = 64 * 1024
 
 
 @final

@@ -18,6 +18,8 @@ SLICE_SECONDS = 0.002
 class Mover(Protocol):
     """Something that has bulk to move."""
 
+    __slots__ = ()
+
     def turn(self) -> None:
         """Move some of it; an error is the mover's own to handle, or costs its turn."""
 

@@ -6,7 +6,7 @@ store is asked, and its bytes are leased; however many clients wait for that, it
 
 import asyncio
 from collections.abc import Callable
-from typing import final
+from typing import Final, Protocol, final
 
 from market.credentials import is_username, matches
 from market.leases import Leases
@@ -20,7 +20,7 @@ from proxyd.metering.writer import Writer
 from proxyd.wire.events import Refusal
 from storage.errors import UnavailableError
 
-REFUSAL_OF_STATUS = {
+REFUSAL_OF_STATUS: Final = {
     SessionStatus.EXHAUSTED: Refusal.EXHAUSTED,
     SessionStatus.ENDED: Refusal.OVER,
     SessionStatus.EXPIRED: Refusal.OVER,
@@ -28,6 +28,23 @@ REFUSAL_OF_STATUS = {
 
 # Called with the decision on a client that could not be decided at once.
 Decide = Callable[[LiveSession | Refusal], None]
+
+
+class Admitter(Protocol):
+    """Says who may. It is the `Meter`, whose methods these are; a test gives the answers itself."""
+
+    def admit(
+        self, username: bytes, password: bytes, asker: str, decide: Decide
+    ) -> LiveSession | Refusal | None:
+        """See `Admission.admit`."""
+
+    def admit_address(
+        self, port_index: int, address: str, asker: str, decide: Decide
+    ) -> LiveSession | Refusal | None:
+        """See `Admission.admit_address`."""
+
+    def prove(self, session: LiveSession, address: str) -> None:
+        """See `AddressProofs.add`."""
 
 
 @final

@@ -5,16 +5,18 @@ them gets them back then (`Payer`); until they have left they are not certain (`
 """
 
 from itertools import islice
-from typing import Protocol, final
+from typing import Final, Protocol, final
 
 # Sinks of a session that have taken nothing since they were asked last are asked again in turn, so
 # many at a time: a thousand clients that never read cost what a few do. That one of them takes more
 # is noticed all the same, since more is written to it then.
-STALLED_ASKED = 32
+STALLED_ASKED: Final = 32
 
 
 class InTransit(Protocol):
     """A sink that may hold bytes which are counted and may still be lost."""
+
+    __slots__ = ()
 
     def unsent(self) -> int:
         """Return how many counted bytes have not left this machine.
@@ -26,12 +28,16 @@ class InTransit(Protocol):
 class Closing(InTransit, Protocol):
     """A sink that is being closed."""
 
+    __slots__ = ()
+
     def abort(self) -> None:
         """Cut it at once; what has not left this machine is given back."""
 
 
 class Payer(Protocol):
     """What paid for bytes on their way, and gets back those that are lost: a session."""
+
+    __slots__ = ()
 
     @property
     def closings(self) -> set[Closing]:

@@ -14,7 +14,7 @@ from typing import final
 from market.leases import Leases, Usage
 from market.states import SessionStatus
 from proxyd.metering.address_proofs import AddressProofs
-from proxyd.metering.admission import Admission, Decide
+from proxyd.metering.admission import Admission, Admitter, Decide
 from proxyd.metering.cluster_writer import ClusterWriter
 from proxyd.metering.lease_slices import Fence
 from proxyd.metering.session import LiveSession
@@ -88,7 +88,7 @@ def cluster_meter(
 
 
 @final
-class Meter:
+class Meter(Admitter):
     """See above. To the marketplace it is `market.bandwidth.Traffic`.
 
     Args:

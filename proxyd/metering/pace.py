@@ -6,12 +6,12 @@ share of what a round brings, and what it leaves goes to the next.
 
 import asyncio
 from collections.abc import Callable
-from typing import final
+from typing import Final, final
 
 # Short enough that a stream does not stutter, long enough that waking its readers costs little.
-ROUND_SECONDS = 0.05
+ROUND_SECONDS: Final = 0.05
 # What an idle session may take at once: several rounds, so that a late timer loses nothing.
-BURST_SECONDS = 0.2
+BURST_SECONDS: Final = 0.2
 
 
 @final

@@ -45,13 +45,15 @@ from typing import Protocol, final
 
 from market.leases import Grant, Usage
 from market.states import SessionStatus
-from proxyd.metering.in_transit import Closing, InTransit, Sinks
+from proxyd.metering.in_transit import Closing, InTransit, Payer, Sinks
 from proxyd.metering.lease_slices import LeaseSlice
 from proxyd.metering.pace import Pace
 
 
 class MeteredConnection(Protocol):
     """A connection that spends a session's bytes."""
+
+    __slots__ = ()
 
     def finish(self) -> None:
         """Close it so that everything already counted still arrives."""
@@ -61,7 +63,7 @@ class MeteredConnection(Protocol):
 
 
 @final
-class LiveSession:
+class LiveSession(Payer):
     """See the theory above. Sizes in bytes.
 
     `connections` are those that spend it; added when admitted, removed at their end.

@@ -35,27 +35,29 @@ import socket
 import struct
 import termios
 from contextlib import suppress
-from typing import final
+from typing import Final, final
 
 from market.networks import NetworkCounts
-from proxyd.loop.poller import Poller
-from proxyd.metering.in_transit import Payer
+from proxyd.loop.poller import Poller, Watcher
+from proxyd.metering.in_transit import Closing, Payer
 
 PATIENCE_SECONDS = 5.0  # several retransmissions of a peer that lives (tcp(7))
-USED_UP_PATIENCE_SECONDS = 300.0  # a reader that trickles could hold a bill open for ever otherwise
-FIRST_LOOK_SECONDS = 0.02  # most peers have acknowledged within a round trip
-LONGEST_PAUSE_SECONDS = 0.5  # the intervals double up to this; asking costs two system calls
-DISCARD_MAX_BYTES = 256 * 1024  # what a peer may have under way; one that sends on gets a reset
-DISCARD_CHUNK_BYTES = 64 * 1024
+# A reader that trickles could hold a bill open for ever otherwise.
+USED_UP_PATIENCE_SECONDS = 300.0
+FIRST_LOOK_SECONDS: Final = 0.02  # most peers have acknowledged within a round trip
+LONGEST_PAUSE_SECONDS: Final = 0.5  # the intervals double up to this; asking costs two system calls
+# What a peer may have under way; one that sends on gets a reset.
+DISCARD_MAX_BYTES: Final = 256 * 1024
+DISCARD_CHUNK_BYTES: Final = 64 * 1024
 
-SIOCOUTQNSD = 0x894B
-TCP_CLOSE = 7
-_RESET = struct.pack("ii", 1, 0)
+SIOCOUTQNSD: Final = 0x894B
+TCP_CLOSE: Final = 7
+_RESET: Final = struct.pack("ii", 1, 0)
 
 _logger = logging.getLogger("relay")
 
 
-def unacknowledged(sock: socket.socket, *, ended: bool) -> int:
+def unacknowledged(sock: socket.SocketType, *, ended: bool) -> int:
     """Return how many bytes given to the kernel the peer has not acknowledged (Linux, tcp(7)).
 
     Args:
@@ -65,12 +67,12 @@ def unacknowledged(sock: socket.socket, *, ended: bool) -> int:
     return _queued(sock, termios.TIOCOUTQ, ended=ended)
 
 
-def unsent(sock: socket.socket, *, ended: bool) -> int:
+def unsent(sock: socket.SocketType, *, ended: bool) -> int:
     """Return how many bytes given to the kernel never left it; as `unacknowledged` otherwise."""
     return _queued(sock, SIOCOUTQNSD, ended=ended)
 
 
-def is_dead(sock: socket.socket) -> bool:
+def is_dead(sock: socket.SocketType) -> bool:
     """Say whether a connection is over on both sides, so that nothing will ever arrive (tcp(7))."""
     try:
         return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == TCP_CLOSE
@@ -78,7 +80,7 @@ def is_dead(sock: socket.socket) -> bool:
         return True
 
 
-def close_with_reset(sock: socket.socket) -> None:
+def close_with_reset(sock: socket.SocketType) -> None:
     """Let the close of a socket be a reset: the peer learns that the stream is cut, not finished.
 
     The kernel may use the call to send on; ask it what is `unsent` afterwards, not before.
@@ -87,7 +89,7 @@ def close_with_reset(sock: socket.socket) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
 
-def reset(sock: socket.socket) -> None:
+def reset(sock: socket.SocketType) -> None:
     """Close a socket with a reset."""
     close_with_reset(sock)
     sock.close()
@@ -118,7 +120,7 @@ class Closer:
 
     def close(
         self,
-        sock: socket.socket,
+        sock: socket.SocketType,
         *,
         payer: Payer | None = None,
         size: int = 0,
@@ -190,7 +192,7 @@ class Closer:
 
 
 @final
-class _Closing:
+class _Closing(Watcher, Closing):
     """One socket on its way out; see the steps above."""
 
     # More than 12 fields: what it waits for, until when, and who pays are one state of one socket.
@@ -219,7 +221,7 @@ class _Closing:
         closer: Closer,
         loop: asyncio.AbstractEventLoop,
         poller: Poller,
-        sock: socket.socket,
+        sock: socket.SocketType,
         payer: Payer | None,
         size: int,
         *,
@@ -334,7 +336,7 @@ class _Closing:
         return False
 
 
-def _queued(sock: socket.socket, question: int, *, ended: bool) -> int:
+def _queued(sock: socket.SocketType, question: int, *, ended: bool) -> int:
     try:
         answer = fcntl.ioctl(sock.fileno(), question, b"\0\0\0\0")
     except OSError:

@@ -27,7 +27,7 @@ _CONGESTION_CONTROL = (socket.IPPROTO_TCP, socket.TCP_CONGESTION)
 _NAME_BYTES = 16
 
 
-def fit_to_path(sock: socket.socket, *, was_short: bool) -> bool:
+def fit_to_path(sock: socket.SocketType, *, was_short: bool) -> bool:
     """Fit a TCP socket to its path, and say whether that is short.
 
     Args:
@@ -51,7 +51,7 @@ def fit_to_path(sock: socket.socket, *, was_short: bool) -> bool:
     return is_short
 
 
-def _bound_buffers(sock: socket.socket) -> None:
+def _bound_buffers(sock: socket.SocketType) -> None:
     """Fix the sizes of buffers; one for which the system allows less stays with the kernel."""
     locks = 0
     for option, size, lock in (

@@ -10,17 +10,17 @@ import socket
 from collections.abc import Callable
 from typing import final
 
-from proxyd.loop.poller import READS, WRITABLE
+from proxyd.loop.poller import READS, WRITABLE, Watcher
 from proxyd.loop.reactor import Reactor
 from proxyd.metering.session import LiveSession
 from proxyd.relay.closing import Closer, close_with_reset
-from proxyd.relay.halfpipe import HalfPipe
+from proxyd.relay.halfpipe import HalfPipe, Owner
 
 _logger = logging.getLogger("relay")
 
 
 @final
-class Relay:
+class Relay(Owner):
     """Two connected sockets, until both streams have ended or one is broken.
 
     The relay owns both sockets from here on.
@@ -45,7 +45,6 @@ class Relay:
         "_session",
         "_target",
         "_up",
-        "active_at",
         "is_broken",
         "is_closed",
     )
@@ -53,8 +52,8 @@ class Relay:
     def __init__(
         self,
         reactor: Reactor,
-        client: socket.socket,
-        target: socket.socket,
+        client: socket.SocketType,
+        target: socket.SocketType,
         session: LiveSession,
         closer: Closer,
         closed: Callable[[], None],
@@ -69,9 +68,13 @@ class Relay:
         self._poller = reactor.poller
         self._up = HalfPipe(self, reactor, client, target, session)
         self._down = HalfPipe(self, reactor, target, client, session)
-        self.active_at = reactor.loop.time()
         self.is_broken = False
         self.is_closed = False
+
+    @property
+    def active_at(self) -> float:
+        """When a byte was moved last, or when it began (loop time, seconds)."""
+        return max(self._up.active_at, self._down.active_at)
 
     @property
     def bytes_up(self) -> int:
@@ -143,11 +146,11 @@ class Relay:
         other = self._down if half is self._up else self._up
         return other.ended and not other.gave_up
 
-    def was_reset(self, source: socket.socket) -> bool:
+    def was_reset(self, source: socket.SocketType) -> bool:
         """Say whether writing to a side has shown that it reset the connection."""
         return (self._down if source is self._client else self._up).was_reset
 
-    def broken(self, source: socket.socket) -> None:
+    def broken(self, source: socket.SocketType) -> None:
         """One side was reset: give back what did not leave for it; reset the other in its turn."""
         if not self._release():
             return
@@ -161,12 +164,12 @@ class Relay:
         self._close_later(other, to_other, with_reset=True)
         self._closed()
 
-    def _close(self, sock: socket.socket) -> None:
+    def _close(self, sock: socket.SocketType) -> None:
         self._poller.forget(sock.fileno())
         sock.close()
 
     def _close_later(
-        self, sock: socket.socket, half: HalfPipe, *, with_reset: bool = False
+        self, sock: socket.SocketType, half: HalfPipe, *, with_reset: bool = False
     ) -> None:
         self._closer.close(
             sock,
@@ -189,7 +192,7 @@ class Relay:
 
 
 @final
-class _SocketWatcher:
+class _SocketWatcher(Watcher):
     """One of a relay's sockets, as the poller sees it: the source of one half, the sink of another.
 
     Args:

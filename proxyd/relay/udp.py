@@ -18,7 +18,7 @@ from typing import final
 from market.networks import counted_network, plain
 from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import LookupFailedError, NameNotFoundError, Resolver
-from proxyd.loop.poller import READS
+from proxyd.loop.poller import READS, Watcher
 from proxyd.loop.reactor import Reactor
 from proxyd.metering.session import LiveSession
 from proxyd.relay.closing import Closer, reset
@@ -46,7 +46,7 @@ SocketAddress = tuple[str, int] | tuple[str, int, int, int]
 _logger = logging.getLogger("relay")
 
 
-def datagram_socket(here: Address, scope: int = 0) -> socket.socket | None:
+def datagram_socket(here: Address, scope: int = 0) -> socket.SocketType | None:
     """Return a UDP socket at any free port of this machine; None when it cannot be had.
 
     Args:
@@ -134,8 +134,8 @@ class Association:
         reactor: Reactor,
         closer: Closer,
         egress: DatagramEgress,
-        control: socket.socket,
-        inner: socket.socket,
+        control: socket.SocketType,
+        inner: socket.SocketType,
         client: Address,
         client_port: int,
         session: LiveSession,
@@ -151,7 +151,7 @@ class Association:
         self._client_address: SocketAddress | None = None
         self._session = session
         self._closed = closed
-        self._outer: dict[int, socket.socket] = {}
+        self._outer: dict[int, socket.SocketType] = {}
         self._targets: dict[tuple[Address, int], None] = {}
         self._lookups: dict[str, _Lookup] = {}
         self._waiting_bytes = 0
@@ -203,7 +203,7 @@ class Association:
             sock.close()
         return True
 
-    def _watch(self, sock: socket.socket, read: Callable[[], bool]) -> None:
+    def _watch(self, sock: socket.SocketType, read: Callable[[], bool]) -> None:
         self._reactor.poller.watch(sock.fileno(), _Reader(self, self._reactor.loop, read))
 
     # --- the three kinds of sockets: each reads once, and says whether there may be more ---------
@@ -235,7 +235,7 @@ class Association:
                 self._send_up(datagram)
         return not self.is_closed
 
-    def _read_outer(self, outer: socket.socket) -> bool:
+    def _read_outer(self, outer: socket.SocketType) -> bool:
         try:
             size, sender = outer.recvfrom_into(self._reactor.buffer)
         except (BlockingIOError, InterruptedError):
@@ -346,7 +346,7 @@ class Association:
         self._count(size)
         return True
 
-    def _outer_to(self, host: Address) -> socket.socket | None:
+    def _outer_to(self, host: Address) -> socket.SocketType | None:
         """Return the socket that sends to a family of addresses; None when it cannot be had."""
         outer = self._outer.get(host.version)
         if outer is None:
@@ -409,7 +409,7 @@ class _Lookup:
 
 
 @final
-class _Reader:
+class _Reader(Watcher):
     """One of an association's sockets, as the poller sees it: read so often a turn, not more.
 
     Args:
@@ -453,7 +453,7 @@ class _Reader:
         self._loop.call_soon(self._turn)
 
 
-def _notice_a_vanished_peer(control: socket.socket) -> None:
+def _notice_a_vanished_peer(control: socket.SocketType) -> None:
     """Have the kernel ask whether the peer still lives: nothing else is ever sent to it.
 
     Without that, datagrams to a client that is long gone would spend the bytes of its session.

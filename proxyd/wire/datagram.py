@@ -1,15 +1,15 @@
 """The header in front of every datagram that goes through the proxy (RFC 1928, section 7)."""
 
 from ipaddress import IPv4Address, IPv6Address
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from proxyd.wire.events import Address
 from proxyd.wire.hosts import host_from_text
 from proxyd.wire.socks5 import DOMAINNAME, IPV4, IPV6
 
-_START_V4 = bytes((0, 0, 0, IPV4))
-_START_V6 = bytes((0, 0, 0, IPV6))
-_SHORTEST = 4 + 1 + 1 + 2
+_START_V4: Final = bytes((0, 0, 0, IPV4))
+_START_V6: Final = bytes((0, 0, 0, IPV6))
+_SHORTEST: Final = 4 + 1 + 1 + 2
 
 
 class Datagram(NamedTuple):

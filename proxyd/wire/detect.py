@@ -1,12 +1,13 @@
 """One port for every protocol: the first byte tells which one a client speaks."""
 
 from string import ascii_letters
+from typing import Final
 
 from proxyd.wire.events import ServerProtocol
 from proxyd.wire.http import Http
 from proxyd.wire.socks5 import Socks5
 
-_METHOD_STARTS = frozenset(ascii_letters.encode())
+_METHOD_STARTS: Final = frozenset(ascii_letters.encode())
 
 
 def detect(first: int, *, password_required: bool = True) -> ServerProtocol:

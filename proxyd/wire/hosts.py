@@ -3,12 +3,13 @@
 import re
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Final
 
 from market.networks import plain
 from proxyd.wire.events import Address
 
-_PRINTABLE = re.compile(rb"[\x21-\x7e]+")
-_ENDS_AS_IPV4 = frozenset("0123456789")
+_PRINTABLE: Final = re.compile(rb"[\x21-\x7e]+")
+_ENDS_AS_IPV4: Final = frozenset("0123456789")
 
 
 def host_from_text(encoded: bytes) -> Address | str | None:

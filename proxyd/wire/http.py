@@ -12,7 +12,7 @@ and what came in one segment with its end.
 
 import re
 from enum import Enum, auto
-from typing import final
+from typing import Final, final
 
 from proxyd.wire.events import (
     Address,
@@ -23,6 +23,7 @@ from proxyd.wire.events import (
     Handover,
     Identify,
     Refusal,
+    ServerProtocol,
     Violation,
 )
 from proxyd.wire.http_refusals import (
@@ -39,15 +40,17 @@ from proxyd.wire.http_refusals import (
 )
 from proxyd.wire.http_request import Request, read_request
 
-LINE_MAX_BYTES = 8 * 1024  # RFC 9112, section 3 recommends to take 8000 at least
-HEAD_MAX_BYTES = 16 * 1024  # what servers take; no client needs more of a proxy than of its target
-CHALLENGES_MAX = 3  # on one connection: a client that has no credentials must not stay for ever
+LINE_MAX_BYTES: Final = 8 * 1024  # RFC 9112, section 3 recommends to take 8000 at least
+# What servers take; no client needs more of a proxy than of its target.
+HEAD_MAX_BYTES: Final = 16 * 1024
+# On one connection: a client that has no credentials must not stay for ever.
+CHALLENGES_MAX: Final = 3
 
-_TUNNEL = b"HTTP/1.1 200 Connection established\r\n\r\n"
-_LINE_END = b"\r\n"
-_END = b"\r\n\r\n"
+_TUNNEL: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"
+_LINE_END: Final = b"\r\n"
+_END: Final = b"\r\n\r\n"
 # A line ends with both bytes: a target that takes one alone for an end reads another request.
-_END_OR_FAULT = re.compile(rb"\r\n\r\n|(?<!\r)\n|\r(?!\n|\Z)|\x00")
+_END_OR_FAULT: Final = re.compile(rb"\r\n\r\n|(?<!\r)\n|\r(?!\n|\Z)|\x00")
 
 
 class State(Enum):
@@ -62,8 +65,8 @@ class State(Enum):
 
 
 @final
-class Http:
-    """One client's request; a `ServerProtocol`.
+class Http(ServerProtocol):
+    """One client's request.
 
     Args:
         password_required: whether clients show credentials. If not, their address must do, and

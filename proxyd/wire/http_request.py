@@ -8,7 +8,7 @@ from binascii import a2b_base64
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv6Address
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from proxyd.wire.events import Address
 from proxyd.wire.hosts import host_from_text
@@ -27,23 +27,23 @@ from proxyd.wire.http_refusals import (
     RequestError,
 )
 
-FIELDS_MAX = 100  # what the usual servers take
-NAME_MAX_BYTES = 255
-DEFAULT_PORT = 80
+FIELDS_MAX: Final = 100  # what the usual servers take
+NAME_MAX_BYTES: Final = 255
+DEFAULT_PORT: Final = 80
 
-_TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
-_HOST = rb"\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9\-._~!$&'()*+,;=%]+"
-_REQUEST_LINE = re.compile(rb"(" + _TOKEN + rb") ([\x21-\x7e\x80-\xff]+) HTTP/(\d)\.(\d)")
-_FIELD = re.compile(rb"(" + _TOKEN + rb"):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)")
-_HOST_FIELD = re.compile(rb"(?:" + _HOST + rb")?(?::\d*)?")
-_AUTHORITY = re.compile(rb"(" + _HOST + rb")(?::(\d*))?")
-_ABSOLUTE = re.compile(rb"([A-Za-z][A-Za-z0-9+\-.]*)://([^/?#]*)([^#]*)")
-_LENGTH = re.compile(rb"\d{1,18}")
-_BASE64 = re.compile(rb"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
-_CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
+_TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_HOST: Final = rb"\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9\-._~!$&'()*+,;=%]+"
+_REQUEST_LINE: Final = re.compile(rb"(" + _TOKEN + rb") ([\x21-\x7e\x80-\xff]+) HTTP/(\d)\.(\d)")
+_FIELD: Final = re.compile(rb"(" + _TOKEN + rb"):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)")
+_HOST_FIELD: Final = re.compile(rb"(?:" + _HOST + rb")?(?::\d*)?")
+_AUTHORITY: Final = re.compile(rb"(" + _HOST + rb")(?::(\d*))?")
+_ABSOLUTE: Final = re.compile(rb"([A-Za-z][A-Za-z0-9+\-.]*)://([^/?#]*)([^#]*)")
+_LENGTH: Final = re.compile(rb"\d{1,18}")
+_BASE64: Final = re.compile(rb"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
+_CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]")
 
 # Meant for the proxy, or for one connection alone (RFC 9110, section 7.6.1).
-_NOT_FORWARDED = frozenset(
+_NOT_FORWARDED: Final = frozenset(
     (
         b"connection",
         b"host",

@@ -20,6 +20,7 @@ from proxyd.wire.events import (
     Handover,
     Identify,
     Refusal,
+    ServerProtocol,
     Violation,
 )
 from proxyd.wire.hosts import address_from_packed, host_from_text
@@ -52,7 +53,7 @@ class Reply(IntEnum):
     ADDRESS_TYPE_NOT_SUPPORTED = 0x08
 
 
-STATUS_OF_REFUSAL = {
+STATUS_OF_REFUSAL: Final = {
     Refusal.WRONG: 0x01,
     Refusal.EXHAUSTED: 0x02,
     Refusal.OVER: 0x03,
@@ -60,7 +61,7 @@ STATUS_OF_REFUSAL = {
     Refusal.UNAVAILABLE: 0x05,
 }
 
-REPLY_OF_FAILURE = {
+REPLY_OF_FAILURE: Final = {
     Failure.GENERAL: Reply.GENERAL_FAILURE,
     Failure.NOT_ALLOWED: Reply.NOT_ALLOWED,
     Failure.NETWORK_UNREACHABLE: Reply.NETWORK_UNREACHABLE,
@@ -70,15 +71,16 @@ REPLY_OF_FAILURE = {
     Failure.COMMAND_NOT_SUPPORTED: Reply.COMMAND_NOT_SUPPORTED,
 }
 
-UNSPECIFIED = IPv4Address(0)
+UNSPECIFIED: Final = IPv4Address(0)
 
-_CREDENTIALS_CHOSEN = bytes((VERSION, USERNAME_PASSWORD))
-_NOTHING_CHOSEN = bytes((VERSION, NO_AUTHENTICATION))
-_NONE_ACCEPTABLE = bytes((VERSION, NO_ACCEPTABLE_METHODS))
-_WELCOME = bytes((NEGOTIATION_VERSION, 0x00))
-_SUCCEEDED_V4 = bytes((VERSION, Reply.SUCCEEDED, 0x00, IPV4))
-_SUCCEEDED_V6 = bytes((VERSION, Reply.SUCCEEDED, 0x00, IPV6))
-_SOCKS4_REJECTED = bytes((0x00, 0x5B, 0, 0, 0, 0, 0, 0))
+_CREDENTIALS_CHOSEN: Final = bytes((VERSION, USERNAME_PASSWORD))
+_NOTHING_CHOSEN: Final = bytes((VERSION, NO_AUTHENTICATION))
+_NONE_ACCEPTABLE: Final = bytes((VERSION, NO_ACCEPTABLE_METHODS))
+_WELCOME: Final = bytes((NEGOTIATION_VERSION, 0x00))
+_SUCCEEDED_V4: Final = bytes((VERSION, Reply.SUCCEEDED, 0x00, IPV4))
+_SUCCEEDED_V6: Final = bytes((VERSION, Reply.SUCCEEDED, 0x00, IPV6))
+_NOTHING_EARLY: Final = Handover(b"", None)  # nearly always, and a named tuple is dear to make
+_SOCKS4_REJECTED: Final = bytes((0x00, 0x5B, 0, 0, 0, 0, 0, 0))
 
 
 class State(Enum):
@@ -107,8 +109,8 @@ _CLOSED: Final = State.CLOSED
 
 
 @final
-class Socks5:
-    """One client's negotiation; a `ServerProtocol`.
+class Socks5(ServerProtocol):
+    """One client's negotiation.
 
     Args:
         password_required: whether clients show credentials. If not, their address must do: one
@@ -169,7 +171,7 @@ class Socks5:
     def succeed(self, host: Address, port: int) -> None:
         """Tell the client that the target is connected, from this local address."""
         self._require(_REQUEST_DECISION)
-        start = _SUCCEEDED_V4 if host.version == 4 else _SUCCEEDED_V6
+        start = _SUCCEEDED_V4 if isinstance(host, IPv4Address) else _SUCCEEDED_V6
         self._output += start + host.packed + port.to_bytes(2, "big")
         self.state = _ESTABLISHED
 
@@ -182,7 +184,7 @@ class Socks5:
         """Return what the client sent after its request; all that follows is for its target."""
         self._require(_ESTABLISHED)
         early, self._buffer = self._buffer, b""
-        return Handover(early, upload_limit=None)
+        return Handover(early, None) if early else _NOTHING_EARLY
 
     def _read_methods(self) -> Event | None:
         buffer = self._buffer
