@@ -56,6 +56,30 @@ def test_what_works_on_the_books_loads_the_driver_of_its_database_alone(tmp_path
     assert loaded(database, "backup", str(tmp_path / "copy.db")) & HEAVY == {"sqlite3"}
 
 
+def test_what_serves_without_a_model_and_a_mail_server_loads_no_client() -> None:
+    script = """
+import sys
+from argparse import Namespace
+from unittest.mock import patch
+
+from proxyd.cli import commands
+
+with patch("asyncio.Runner.run", lambda _, work: work.close()):
+    commands.COMMANDS["serve"](None, Namespace(config=None, demo=False))
+print("aiohttp.web" in sys.modules)
+print(*sorted({"aiohttp.client", "aiohttp.connector", "aiosmtplib", "jwt"} & set(sys.modules)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=process.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("True\n\n", "")
+
+
 def test_nobody_looks_for_garbage_in_what_serves() -> None:
     """Not while it is imported, which would take a tenth of a start, and never again."""
     script = """
