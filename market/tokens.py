@@ -6,7 +6,6 @@ of a start to load. Nothing in a token is decoded before its signature has been 
 
 import base64
 import hmac
-from dataclasses import dataclass
 
 import msgspec
 from msgspec import Struct
@@ -20,8 +19,7 @@ TOKEN_MAX_CHARACTERS = 2048  # five times ours: what is longer is refused before
 INVALID = "The session token is malformed, or was not issued by this service; log in again."
 
 
-@dataclass(frozen=True, slots=True)
-class Claims:
+class Claims(Struct, frozen=True):
     """The content of a token: the user, the login session, and when it was issued (UTC seconds)."""
 
     user_id: str

@@ -3,9 +3,9 @@
 import asyncio
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from io import BytesIO
 
+from msgspec import Struct
 from PIL import Image
 
 from market.errors import Code, MarketError
@@ -31,16 +31,14 @@ TURN_OF_ORIENTATION = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class PhotoLimits:
+class PhotoLimits(Struct, frozen=True):
     """The largest photo, as a file in bytes and decoded in pixels."""
 
     max_bytes: int = 10_000_000
     max_pixels: int = 25_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Photo:
+class Photo(Struct, frozen=True):
     """A decoded photo; its size is in pixels.
 
     `preview` is a JPEG of it without metadata, scaled down if it was large; nothing else of it

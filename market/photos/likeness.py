@@ -18,10 +18,10 @@ exactly, and with each of its weakest bits flipped. The rows that match are then
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
+from msgspec import Struct
 from PIL import Image
 
 SAMPLES = 16
@@ -84,8 +84,7 @@ class Print(NamedTuple):
     detail: int
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(Struct, frozen=True):
     """A print of a new photo, to be compared with stored ones; each of its bits has a weight."""
 
     bits: int
@@ -114,8 +113,7 @@ class Probe:
             yield bands(self.bits ^ mask)[band]
 
 
-@dataclass(frozen=True, slots=True)
-class Likeness:
+class Likeness(Struct, frozen=True):
     """What a photo is recognised by: `prints` to store, `probes` to compare with stored ones."""
 
     prints: tuple[Print, ...]
