@@ -103,6 +103,7 @@ class HttpServer:
         self._wall_clock = now
         self._limits = limits or Limits()
         self._callers = Callers(authenticate, authenticate_worker, Rates(self._limits, monotonic))
+        self._request_ids = request_id.RequestIds()
         self._uploads = Uploads()
         self._exposition = exposition
         self._draining = False
@@ -120,6 +121,7 @@ class HttpServer:
             limits=self._limits,
             clients=self._clients,
             tls=tls,
+            request_ids=self._request_ids,
             request_factory=self._request,
             access_log=None,
             keepalive_timeout=KEEPALIVE_SECONDS,
@@ -164,11 +166,12 @@ class HttpServer:
         return web.BaseRequest(message, payload, protocol, writer, task, asyncio.get_running_loop())
 
     async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
-        name = request_id.chosen(request.headers.get(request_id.HEADER, ""))
+        name = self._request_ids.chosen(request.headers.get(request_id.HEADER, ""))
         token = request_id.current.set(name)
         try:
             answer = await self._answer(request)
-            _logger.debug("%s %s: %d", request.method, request.path, answer.status)
+            if _logger.isEnabledFor(logging.DEBUG):  # the path has to be decoded for it
+                _logger.debug("%s %s: %d", request.method, request.path, answer.status)
         finally:
             request_id.current.reset(token)
         answer.headers[request_id.HEADER] = name
@@ -178,7 +181,7 @@ class HttpServer:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
-            return await self._served(request, counted_network(self._client(request)))
+            return await self._served(request, self._client(request))
         except Replayed as replayed:
             return response(200, replayed.answer, {"Idempotency-Replayed": "true"})
         except MarketError as error:
@@ -195,7 +198,8 @@ class HttpServer:
             connection_of(request).ends_request = False
         return refusal(failure)
 
-    async def _served(self, request: web.BaseRequest, client: str) -> web.StreamResponse:
+    async def _served(self, request: web.BaseRequest, address: str) -> web.StreamResponse:
+        client = counted_network(address)
         path = routed(request.rel_url.raw_path)
         is_metrics = path == exposed.PATH and self._exposition is not None
         page = self._pages.get(path)
@@ -211,7 +215,7 @@ class HttpServer:
             raise TransportError(Transport.DRAINING)
         connection = connection_of(request)
         connection.ends_request = route.ends_with_client
-        reply = await route.handler(await self._call(request, route, names, client))
+        reply = await route.handler(await self._call(request, route, names, address))
         if isinstance(reply, Streamed):
             common = {"Server": SERVER, request_id.HEADER: request_id.current.get()}
             headers = common | _applied(request)
@@ -247,9 +251,9 @@ class HttpServer:
         return self._clients.identify(request.remote or "", forwarded)
 
     async def _call(
-        self, request: web.BaseRequest, route: Route, names: dict[str, str], client: str
+        self, request: web.BaseRequest, route: Route, names: dict[str, str], address: str
     ) -> Call[Any, Any]:
-        address = self._client(request)
+        client = counted_network(address)
         login, worker = await self._callers.identify(request, route, client)
         is_strict = request[HANDLING] is Handling.STRICT
         if is_strict:
