@@ -5,6 +5,7 @@ compiled, and in several processes.
 """
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ def is_ours(name: str) -> bool:
 
 def is_compiled(environment: dict[str, str] | None = None) -> bool:
     """Say whether proxyd runs compiled, by what it says itself."""
-    words = (_says(("--version",), environment or {}) or "").replace(":", " ").split()
+    words = re.findall(r"\w+", _says(("--version",), environment or {}) or "")
     return "compiled" in words and "interpreted" not in words
 
 

@@ -33,9 +33,9 @@ class Said:
     ("said", "knows_processes", "cores", "expected"),
     [
         ("proxyd 0.1.0", False, 2, [PROXYD]),
-        ("proxyd 0.1.0, interpreted: there is no compiled file", False, 2, [PROXYD]),
-        ("proxyd 0.1.0, compiled", False, 2, [PROXYD, INTERPRETED]),
-        ("proxyd 0.1.0, compiled", True, 2, [PROXYD, INTERPRETED, several(2)]),
+        ("proxyd 0.1.0 (interpreted: the compiled files cannot be loaded)", False, 2, [PROXYD]),
+        ("proxyd 0.1.0 (compiled)", False, 2, [PROXYD, INTERPRETED]),
+        ("proxyd 0.1.0 (compiled)", True, 2, [PROXYD, INTERPRETED, several(2)]),
         ("proxyd 0.1.0", True, 2, [PROXYD, several(2)]),
         ("proxyd 0.1.0", True, 16, [PROXYD, several(8)]),
         ("proxyd 0.1.0", True, 1, [PROXYD]),
