@@ -23,8 +23,8 @@ from market.assistant.phrases import phrase
 from market.context import Context
 from market.ledger import Movement, Transfer, TransferKind
 from market.money import MICRO, Currency
-from market.photos.decoding import Photo
 from market.photos.likeness import Likeness, Print, bands
+from market.photos.photo import Photo
 from storage import assistant as queries
 from storage.assistant import PROBES, PayeeRow, PrintRow, RewardRow
 from storage.store import Transaction

@@ -67,7 +67,8 @@ from proxyd.cli import commands
 with patch("asyncio.Runner.run", lambda _, work: work.close()):
     commands.COMMANDS["serve"](None, Namespace(config=None, demo=False))
 print("aiohttp.web" in sys.modules)
-print(*sorted({"aiohttp.client", "aiohttp.connector", "aiosmtplib", "jwt"} & set(sys.modules)))
+unneeded = {"aiohttp.client", "aiohttp.connector", "aiosmtplib", "jwt", "PIL", "asyncpg"}
+print(*sorted(unneeded & set(sys.modules)))
 """
     done = subprocess.run(
         [sys.executable, "-c", script],

@@ -23,8 +23,8 @@ from market.assistant.phrases import phrase
 from market.audit import audit_ledger
 from market.ledger import Movement, Transfer, TransferKind
 from market.money import MICRO, Currency
-from market.photos import decoding
-from market.photos.decoding import Photo
+from market.photos import picture
+from market.photos.photo import Photo
 from storage.store import Store, Transaction
 
 DAY = 86_400
@@ -47,7 +47,7 @@ def photo(seed: int) -> Photo:
 
 
 def read(data: bytes) -> Photo:
-    return decoding._photo(data, 25_000_000)
+    return picture.photo(data, 25_000_000)
 
 
 def saying(**changes: Any) -> str:
