@@ -77,7 +77,8 @@ def _serve(settings: Settings, options: Namespace) -> int:
     gc.disable()
     from proxyd.cli import deferred
 
-    deferred.defer("aiohttp")
+    for package in ("aiohttp", "prometheus_client"):
+        deferred.defer(package)
     from proxyd.cli import serving
 
     gc.freeze()

@@ -1,10 +1,11 @@
 """Packages of which the daemon uses a part, and whose own code imports all of it.
 
 `import aiohttp.web` runs `aiohttp/__init__.py` first. That imports the HTTP client, which reads all
-the certificates that this machine trusts: a fifth of a start, for a server that asks nobody. Python
-has no way to import a part of a package alone. So a package can be *deferred*: it is put into
-`sys.modules` before its code is run, and its code runs when a name is asked of it that is none of
-its modules. Whoever asks for `aiohttp.ClientSession` is served as ever, only later.
+the certificates that this machine trusts: a fifth of a start, for a server that asks nobody. Of
+`prometheus_client` the names of metrics are wanted, and not its HTTP server. Python has no way to
+import a part of a package alone. So a package can be *deferred*: it is put into `sys.modules`
+before its code is run, and its code runs when a name is asked of it that is none of its modules.
+Whoever asks for `aiohttp.ClientSession` is served as ever, only later.
 """
 
 import importlib.util
@@ -20,29 +21,24 @@ _VERSION = re.compile(r'__version__ = "([^"]+)"')
 def defer(name: str) -> None:
     """Let the modules of a package be imported without the package's own code.
 
-    A package that has been imported, is missing, or does not begin with its version is left alone.
+    What has been imported, is missing, or is no package with code of its own is left alone.
 
     Args:
-        name: of a package whose modules ask it for its version at most, while they are imported.
+        name: of a package whose modules ask it for no more than its version, if its code begins
+            with that, while they are imported.
     """
     if name in sys.modules:
         return
     spec = importlib.util.find_spec(name)
-    version = _version(spec) if spec is not None else None
-    if spec is not None and version is not None:
-        package = importlib.util.module_from_spec(spec)
-        package.__dict__["__version__"] = version
-        package.__dict__["__getattr__"] = _Completion(package, spec)
-        sys.modules[name] = package
-
-
-def _version(spec: ModuleSpec) -> str | None:
-    """Return the version in the first line of a package's code, which its modules may ask for."""
-    if spec.origin is None or spec.submodule_search_locations is None:
-        return None
+    if spec is None or spec.origin is None or spec.submodule_search_locations is None:
+        return
+    package = importlib.util.module_from_spec(spec)
     with Path(spec.origin).open(encoding="utf-8") as code:
-        match = _VERSION.match(code.readline())
-    return match[1] if match is not None else None
+        version = _VERSION.match(code.readline())
+    if version is not None:
+        package.__dict__["__version__"] = version[1]
+    package.__dict__["__getattr__"] = _Completion(package, spec)
+    sys.modules[name] = package
 
 
 class _Completion:
@@ -68,6 +64,6 @@ class _Completion:
         if is_special or importlib.util.find_spec(f"{self._spec.name}.{name}") is not None:
             raise AttributeError(name)
         del self._package.__dict__["__getattr__"]
-        assert self._spec.loader is not None  # noqa: S101 - `_version` has read its code
+        assert self._spec.loader is not None  # noqa: S101 - `defer` has read its code
         self._spec.loader.exec_module(self._package)
         return getattr(self._package, name)

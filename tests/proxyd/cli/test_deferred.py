@@ -67,21 +67,34 @@ def test_a_name_that_it_does_not_have_is_an_attribute_error() -> None:
     assert output(script) == ["False False"]
 
 
-@pytest.mark.parametrize("name", ["json", "ssl", "there_is_none"])
-def test_other_packages_are_left_alone(name: str) -> None:
-    script = f"""
+def test_a_package_needs_no_version() -> None:
+    script = """
 import sys
 
 from proxyd.cli.deferred import defer
 
-sys.modules.pop({name!r}, None)
-defer({name!r})
-print({name!r} in sys.modules)
-import json
-defer("json")
-print("__getattr__" in vars(json))
+defer("prometheus_client")
+from prometheus_client.registry import CollectorRegistry
+print("prometheus_client.exposition" in sys.modules)
+import prometheus_client
+print(prometheus_client.CollectorRegistry is CollectorRegistry)
 """
-    assert output(script) == ["False", "False"]
+    assert output(script) == ["False", "True"]
+
+
+@pytest.mark.parametrize("name", ["ssl", "there_is_none", "api", "json"])
+def test_what_is_no_package_or_there_already_is_left_alone(name: str) -> None:
+    script = f"""
+import sys
+import api, json
+
+from proxyd.cli.deferred import defer
+
+before = sys.modules.get({name!r})
+defer({name!r})
+print(sys.modules.get({name!r}) is before)
+"""
+    assert output(script) == ["True"]
 
 
 def test_the_client_of_a_model_is_complete_before_its_first_question() -> None:
