@@ -62,8 +62,9 @@ async def whole(request: web.BaseRequest, most: int, client: str) -> bytes:
         MarketError: `too_busy`, when too many bytes of one network, or of all, are in memory.
     """
     connection = connection_of(request)
-    if request.content_length is not None and request.content_length <= most:
-        connection.expect(client, request.content_length)
+    declared = request.content_length
+    if declared is not None and declared <= most:
+        connection.expect(client, declared)
     pieces: list[bytes] = []
 
     def take(piece: bytes) -> None:

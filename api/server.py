@@ -175,8 +175,9 @@ class HttpServer:
         finally:
             request_id.current.reset(token)
         answer.headers[request_id.HEADER] = name
-        if not answer.prepared:
-            answer.headers.update(_applied(request))
+        applied = _applied(request)
+        if applied and not answer.prepared:
+            answer.headers.update(applied)
         return answer
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -209,7 +210,11 @@ class HttpServer:
             return self._metrics(request)
         if page is not None:
             return _page(request, page)
-        route, names = await self._find(request, path, client)
+        try:
+            route, names = self._router.find(request.method, path)
+        except TransportError:  # an unknown path counts against the rate, too
+            await self._callers.rates.count(client)
+            raise
         request[HANDLING] = prefer.handling(request.headers.getall(prefer.HEADER, ()))
         if self._draining and not route.while_draining:
             raise TransportError(Transport.DRAINING)
@@ -224,16 +229,6 @@ class HttpServer:
         if len(body) > SLICE_BYTES:
             connection.hold(client, len(body))
         return response(200, body, {})
-
-    async def _find(
-        self, request: web.BaseRequest, path: str, client: str
-    ) -> tuple[Route, dict[str, str]]:
-        """Return the route of a request; an unknown path counts against the rate, too."""
-        try:
-            return self._router.find(request.method, path)
-        except TransportError:
-            await self._callers.rates.count(client)
-            raise
 
     def _metrics(self, request: web.BaseRequest) -> web.Response:
         """Return the metrics to a client that may read them; to others the path does not exist."""
