@@ -37,16 +37,14 @@ class RateLimit:
         if not self._per_second:
             return True
         now = self._now()
-        names = enclosing(caller)
-        levels = [self._tokens(name, share, now) for name, share in names]
-        taken = 1 if min(levels) >= 1 else 0
-        buckets = self._buckets
-        for (name, _), tokens in zip(names, levels, strict=True):
-            buckets[name] = (tokens - taken, now)
-            buckets.move_to_end(name)
-        while len(buckets) > CALLERS_MAX:
-            buckets.popitem(last=False)
-        return bool(taken)
+        buckets = [(name, self._tokens(name, share, now)) for name, share in enclosing(caller)]
+        allowed = all(tokens >= 1 for _, tokens in buckets)
+        for name, tokens in buckets:
+            self._buckets[name] = (tokens - 1 if allowed else tokens, now)
+            self._buckets.move_to_end(name)
+        while len(self._buckets) > CALLERS_MAX:
+            self._buckets.popitem(last=False)
+        return allowed
 
     def _tokens(self, name: str, share: int, now: float) -> float:
         """Return what is in a bucket by now."""
