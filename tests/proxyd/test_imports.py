@@ -62,10 +62,11 @@ import sys
 from argparse import Namespace
 from unittest.mock import patch
 
+from config.settings import Settings
 from proxyd.cli import commands
 
 with patch("asyncio.Runner.run", lambda _, work: work.close()):
-    commands.COMMANDS["serve"](None, Namespace(config=None, demo=False))
+    commands.COMMANDS["serve"](Settings(), Namespace(config=None, demo=False))
 print("aiohttp.web" in sys.modules)
 unneeded = {"aiohttp.client", "aiohttp.connector", "aiosmtplib", "jwt", "PIL", "asyncpg"}
 unneeded |= {"prometheus_client.exposition", "http.server"}
