@@ -62,11 +62,12 @@ import sys
 from argparse import Namespace
 from unittest.mock import patch
 
-from config.settings import Settings
+from config.settings import ApiSettings, ProxySettings, Settings
 from proxyd.cli import commands
 
+settings = Settings(api=ApiSettings(port=0), proxy=ProxySettings(port=0))
 with patch("asyncio.Runner.run", lambda _, work: work.close()):
-    commands.COMMANDS["serve"](Settings(), Namespace(config=None, demo=False))
+    commands.COMMANDS["serve"](settings, Namespace(config=None, demo=False))
 print("aiohttp.web" in sys.modules)
 unneeded = {"aiohttp.client", "aiohttp.connector", "aiosmtplib", "jwt", "PIL", "asyncpg"}
 unneeded |= {"prometheus_client.exposition", "http.server"}
