@@ -11,7 +11,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	&& echo $$python && break; done)
 
 .PHONY: setup install run test test-both lint coverage clients fuzz-api fuzz-wire bench bench-api bench-growth bench-siege \
-	bench-start crash soak systemd audit clean
+	bench-start measured/bench measured/bench-api measured/bench-start crash soak systemd audit clean
 
 # The data path is compiled where there is a C compiler; a line says so, or why it runs interpreted. Quick when
 # nothing has changed.
@@ -104,19 +104,37 @@ fuzz-wire: setup
 		tests/proxyd/wire/test_fuzz.py tests/conformance/test_fuzz.py
 
 # The proxy beside dante, microsocks and pproxy; installs from Debian what it has of them, as root.
-# ROUNDS=5 ONLY=bulk,echo RIVALS="name=command {config:PATH}": see docs/benchmarks.md.
-bench: setup
+# These measure on the Python that a server has, in an environment of its own; PYTHON=... names another.
+BENCH_PYTHON = $(if $(filter command%,$(origin PYTHON)),$(shell command -v $(PYTHON)),$(or $(shell \
+	for python in /usr/bin/python3.11 /usr/bin/python3; do \
+	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& echo $$python && break; done),$(shell command -v $(PYTHON))))
+
+ON_SERVERS_PYTHON = $(NEEDS_PYTHON) && python="$(BENCH_PYTHON)" && $(MAKE) --no-print-directory \
+	VENV=".venv-bench$${python//\//-}" PYTHON="$$python"
+
+# ROUNDS=5 ONLY=bulk,echo RIVALS="name=command {config:PATH}" BUFFERS=default: see docs/benchmarks.md.
+bench:
+	@$(ON_SERVERS_PYTHON) measured/$@
+
+measured/bench: setup
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	@PYTHONPATH=.:tests $(VENV)/bin/python -m bench.proxy
 
 # The API beside a bare aiohttp handler and the usual frameworks; needs wrk (apt-get install wrk).
-bench-api: setup
+bench-api:
+	@$(ON_SERVERS_PYTHON) measured/$@
+
+measured/bench-api: setup
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	PYTHONPATH=.:tests $(VENV)/bin/python -m bench.api
 
 # How long each command takes, and the daemon until it is ready. START_ROUNDS=15. Compiled first, as
 # `make install` does, because Python may not be able to write its cache.
-bench-start: setup
+bench-start:
+	@$(ON_SERVERS_PYTHON) measured/$@
+
+measured/bench-start: setup
 	$(COMPILE)
 	PYTHONPATH=.:tests $(VENV)/bin/python -m bench.start
 
@@ -157,4 +175,4 @@ audit: setup
 		|| { echo "make audit: a pinned version has a known weakness, or the index's advisories are out of reach; the lines above say which" >&2; exit 1; }
 
 clean:
-	rm -rf $(VENV) build proxyd/compiled/cpython-* *.egg-info .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-bench-* build proxyd/compiled/cpython-* *.egg-info .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -2,11 +2,15 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from api.connections import connection_of
 from api.errors import Transport, TransportError
+
+if TYPE_CHECKING:
+    from aiohttp.streams import StreamReader
 
 BODY_TIMEOUT_SECONDS = 30.0
 GRACE_SECONDS = 5.0  # before the rate below counts: a slow start is no attack
@@ -31,6 +35,9 @@ async def receive(request: web.BaseRequest, most: int, take: Callable[[bytes], N
     began = asyncio.get_running_loop().time()
     size = 0
     try:
+        if request.content.is_eof():  # all of it came with the head: there is nothing to wait for
+            _take_rest(request.content, most, take)
+            return
         async with asyncio.timeout(GRACE_SECONDS) as patience:
             with connection_of(request).receiving():
                 await _continue(request)
@@ -55,8 +62,9 @@ async def whole(request: web.BaseRequest, most: int, client: str) -> bytes:
         MarketError: `too_busy`, when too many bytes of one network, or of all, are in memory.
     """
     connection = connection_of(request)
-    if request.content_length is not None and request.content_length <= most:
-        connection.expect(client, request.content_length)
+    declared = request.content_length
+    if declared is not None and declared <= most:
+        connection.expect(client, declared)
     pieces: list[bytes] = []
 
     def take(piece: bytes) -> None:
@@ -65,6 +73,15 @@ async def whole(request: web.BaseRequest, most: int, client: str) -> bytes:
 
     await receive(request, most, take)
     return b"".join(pieces)
+
+
+def _take_rest(content: "StreamReader", most: int, take: Callable[[bytes], None]) -> None:
+    """Hand over what has come of a body that has ended; raises as `receive`."""
+    rest = content.read_nowait()
+    if len(rest) > most:
+        raise too_large(most)
+    if rest:
+        take(rest)
 
 
 def too_large(most: int) -> TransportError:

@@ -54,6 +54,7 @@ class Server(PrivateServer):
         clients: knows the trusted proxies. All clients of one come from its address, which is
             therefore not bounded like a client; its connections make room like others.
         tls: the TLS context; None for plain HTTP.
+        request_ids: names what is no request, for its answer and the log.
         settings: aiohttp's own.
     """
 
@@ -64,11 +65,13 @@ class Server(PrivateServer):
         limits: Limits,
         clients: Clients,
         tls: "ssl.SSLContext | None",
+        request_ids: request_id.RequestIds,
         **settings: Any,  # noqa: ANN401 - aiohttp's own
     ) -> None:
         super().__init__(handler, **settings)
         self.slots: EvictableSlots[Connection] = EvictableSlots()
         self.memory = Memory(limits)
+        self.request_ids = request_ids
         self.unread: dict[Connection, None] = {}
         self._clients = clients
         self._tls = tls
@@ -262,7 +265,7 @@ class Connection(PrivateProtocol):
     ) -> web.StreamResponse:
         """Return the answer to what is no request, and log one line."""
         reason = Transport.BAD_REQUEST if status < 500 else Transport.INTERNAL_ERROR
-        name = request_id.chosen("")
+        name = self._server.request_ids.chosen("")
         token = request_id.current.set(name)
         _logger.info("malformed request from %s (%s)", request.remote, type(exc).__name__)
         request_id.current.reset(token)

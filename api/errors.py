@@ -3,7 +3,6 @@
 The codes and messages of the market's refusals are in `market.errors`.
 """
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
@@ -69,8 +68,7 @@ class ErrorBody(Struct):
     error: ErrorDetail
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """A refusal: status, body and headers."""
 
     status: int

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from ipaddress import (
     IPv4Address,
     IPv4Network,
@@ -40,6 +41,8 @@ class Clients:
             peer: the address that the connection came from.
             forwarded: every X-Forwarded-For line of the request, in order.
         """
+        if not forwarded:
+            return _spelled(peer)
         address = _address(peer)
         if address is None:
             return peer
@@ -60,6 +63,13 @@ class Clients:
         return any(
             address.version == network.version and address in network for network in self._trusted
         )
+
+
+@lru_cache(maxsize=4096)
+def _spelled(peer: str) -> str:
+    """Return the address of a peer as it is counted: its requests are many, and it is one."""
+    address = _address(peer)
+    return peer if address is None else str(address)
 
 
 def _address(text: str) -> Address | None:

@@ -1,12 +1,11 @@
 """Bounds on what clients of the API may use: rates, connections, memory and time."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 MIB = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Bounds on clients of the API; rates are requests a second, 0 for none.
 
     Attributes:

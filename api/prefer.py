@@ -47,6 +47,8 @@ def handling(lines: Sequence[str]) -> Handling:
     Args:
         lines: every Prefer line of the request, in order.
     """
+    if not lines:
+        return Handling.UNSPECIFIED
     text = ",".join(lines)
     if len(text) > PREFER_MAX_CHARACTERS:
         return Handling.UNSPECIFIED

@@ -3,6 +3,7 @@
 from asyncio import sleep
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import NoReturn
 
 from api.errors import Transport, TransportError
 from api.limits import Limits
@@ -76,9 +77,10 @@ class Rates:
         Raises:
             TransportError: `too_many_requests`.
         """
-        await self._count(self._callers, caller)
-        if user_id:
-            await self._count(self._users, user_id)
+        if not self._callers.allows(caller):
+            await self._refuse(caller)
+        if user_id and not self._users.allows(user_id):
+            await self._refuse(user_id)
 
     async def count_health(self, network: str) -> None:
         """Count a health probe; it has a rate of its own, beside that of the network.
@@ -86,11 +88,10 @@ class Rates:
         Raises:
             TransportError: `too_many_requests`.
         """
-        await self._count(self._health, network)
+        if not self._health.allows(network):
+            await self._refuse(network)
 
-    async def _count(self, rate: RateLimit, caller: str) -> None:
-        if rate.allows(caller):
-            return
+    async def _refuse(self, caller: str) -> NoReturn:
         if not self._refusals.allows(caller):
             await sleep(INSISTENCE_SECONDS)
         raise TransportError(Transport.TOO_MANY_REQUESTS)

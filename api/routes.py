@@ -1,12 +1,11 @@
 """The declaration of a route: method and path, who may call it, its request and its reply."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from api.errors import Transport
 from market.accounts import Caller
@@ -63,8 +62,7 @@ Query = TypeVar("Query")
 Outcome = TypeVar("Outcome")
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[Body, Query]):
+class Call(Struct, Generic[Body, Query], frozen=True):
     """A request that was read and checked.
 
     `client` is the network that it is counted by, `address` the exact address; `login` is the
@@ -111,8 +109,7 @@ class Call(Generic[Body, Query]):
         return self.caller.profile.user_id
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(Struct, frozen=True):
     """One endpoint. `path` may hold `{names}`; `errors` are the refusals of its own.
 
     With `body_optional`, a request without a body is one with an empty object. An `idempotent` one

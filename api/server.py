@@ -103,6 +103,7 @@ class HttpServer:
         self._wall_clock = now
         self._limits = limits or Limits()
         self._callers = Callers(authenticate, authenticate_worker, Rates(self._limits, monotonic))
+        self._request_ids = request_id.RequestIds()
         self._uploads = Uploads()
         self._exposition = exposition
         self._draining = False
@@ -120,6 +121,7 @@ class HttpServer:
             limits=self._limits,
             clients=self._clients,
             tls=tls,
+            request_ids=self._request_ids,
             request_factory=self._request,
             access_log=None,
             keepalive_timeout=KEEPALIVE_SECONDS,
@@ -164,21 +166,23 @@ class HttpServer:
         return web.BaseRequest(message, payload, protocol, writer, task, asyncio.get_running_loop())
 
     async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
-        name = request_id.chosen(request.headers.get(request_id.HEADER, ""))
+        name = self._request_ids.chosen(request.headers.get(request_id.HEADER, ""))
         token = request_id.current.set(name)
         try:
             answer = await self._answer(request)
-            _logger.debug("%s %s: %d", request.method, request.path, answer.status)
+            if _logger.isEnabledFor(logging.DEBUG):  # the path has to be decoded for it
+                _logger.debug("%s %s: %d", request.method, request.path, answer.status)
         finally:
             request_id.current.reset(token)
         answer.headers[request_id.HEADER] = name
-        if not answer.prepared:
-            answer.headers.update(_applied(request))
+        applied = _applied(request)
+        if applied and not answer.prepared:
+            answer.headers.update(applied)
         return answer
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
-            return await self._served(request, counted_network(self._client(request)))
+            return await self._served(request, self._client(request))
         except Replayed as replayed:
             return response(200, replayed.answer, {"Idempotency-Replayed": "true"})
         except MarketError as error:
@@ -195,7 +199,8 @@ class HttpServer:
             connection_of(request).ends_request = False
         return refusal(failure)
 
-    async def _served(self, request: web.BaseRequest, client: str) -> web.StreamResponse:
+    async def _served(self, request: web.BaseRequest, address: str) -> web.StreamResponse:
+        client = counted_network(address)
         path = routed(request.rel_url.raw_path)
         is_metrics = path == exposed.PATH and self._exposition is not None
         page = self._pages.get(path)
@@ -205,13 +210,17 @@ class HttpServer:
             return self._metrics(request)
         if page is not None:
             return _page(request, page)
-        route, names = await self._find(request, path, client)
+        try:
+            route, names = self._router.find(request.method, path)
+        except TransportError:  # an unknown path counts against the rate, too
+            await self._callers.rates.count(client)
+            raise
         request[HANDLING] = prefer.handling(request.headers.getall(prefer.HEADER, ()))
         if self._draining and not route.while_draining:
             raise TransportError(Transport.DRAINING)
         connection = connection_of(request)
         connection.ends_request = route.ends_with_client
-        reply = await route.handler(await self._call(request, route, names, client))
+        reply = await route.handler(await self._call(request, route, names, address))
         if isinstance(reply, Streamed):
             common = {"Server": SERVER, request_id.HEADER: request_id.current.get()}
             headers = common | _applied(request)
@@ -220,16 +229,6 @@ class HttpServer:
         if len(body) > SLICE_BYTES:
             connection.hold(client, len(body))
         return response(200, body, {})
-
-    async def _find(
-        self, request: web.BaseRequest, path: str, client: str
-    ) -> tuple[Route, dict[str, str]]:
-        """Return the route of a request; an unknown path counts against the rate, too."""
-        try:
-            return self._router.find(request.method, path)
-        except TransportError:
-            await self._callers.rates.count(client)
-            raise
 
     def _metrics(self, request: web.BaseRequest) -> web.Response:
         """Return the metrics to a client that may read them; to others the path does not exist."""
@@ -247,9 +246,9 @@ class HttpServer:
         return self._clients.identify(request.remote or "", forwarded)
 
     async def _call(
-        self, request: web.BaseRequest, route: Route, names: dict[str, str], client: str
+        self, request: web.BaseRequest, route: Route, names: dict[str, str], address: str
     ) -> Call[Any, Any]:
-        address = self._client(request)
+        client = counted_network(address)
         login, worker = await self._callers.identify(request, route, client)
         is_strict = request[HANDLING] is Handling.STRICT
         if is_strict:

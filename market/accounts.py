@@ -1,7 +1,9 @@
 """Accounts of people: registering, logging in, and what they own."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from market import ledger
 from market.context import Context
@@ -36,24 +38,21 @@ TAKEN = frozenset({Code.EMAIL_TAKEN, Code.USERNAME_TAKEN, Code.IDEMPOTENCY_KEY_R
 WRONG = frozenset({Code.INVALID_CREDENTIALS, Code.WRONG_PASSWORD})
 
 
-@dataclass(frozen=True, slots=True)
-class Login:
+class Login(Struct, frozen=True):
     """A login that succeeded: the token to show from now on, and whose it is."""
 
     token: str
     profile: LoginRow
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(Struct, frozen=True):
     """Whoever shows a valid session token, and the login session it belongs to."""
 
     profile: LoginRow
     session_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class LoginLimits:
+class LoginLimits(Struct, frozen=True):
     """How often somebody may fail within a quarter of an hour, and register in an hour.
 
     Failing is showing a wrong password or a wrong secret, or asking for a name that is taken. 0
@@ -427,8 +426,7 @@ class _NotReferredError(Exception):
     """The referral code is no good; all of it is rolled back, and done again without."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Registration:
+class _Registration(Struct, frozen=True):
     """A user to be stored, and everything that is stored with them."""
 
     user: UserRow

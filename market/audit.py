@@ -1,6 +1,6 @@
 """The audit: every sum in the ledger, recomputed from its entries and from the open work."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from market.money import Currency, as_decimal
 from storage import assistant as assistant_queries
@@ -10,16 +10,14 @@ from storage.ledger import DifferenceRow, TotalRow
 from storage.store import Store, Transaction
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """An invariant of the ledger, and a line for each case that breaks it."""
 
     promise: str
     differences: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """The outcome of an audit: how much was read, and every check."""
 
     accounts: int

@@ -2,8 +2,10 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from market import leases, ledger
 from market.allowlist import canonical, prove
@@ -55,8 +57,7 @@ class Traffic(Protocol):
         """Have written down which sessions are exhausted, if the store can be reached."""
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(Struct, frozen=True):
     """What the operator sells at: prices in micro-USD per GB, and what a client should dial.
 
     No session is sold that costs less than `cost_floor`, in micro-USD.
@@ -74,8 +75,7 @@ class Terms:
     cost_floor: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Purchase:
+class Purchase(Struct, frozen=True):
     """A session that was bought: its credentials, readable this once, and its price in micro-USD.
 
     On `passwordless_port` the buyer's `allow_ips` need no credentials. Those that are
@@ -116,8 +116,7 @@ class Session(NamedTuple):
     passwordless_port: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Door:
+class Door(Struct, frozen=True):
     """Where an address needs no password: the `port`, unless that is not there any more."""
 
     address: str
@@ -386,8 +385,7 @@ class _TakenError(Exception):
     """On this port one of the addresses opens another active session."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Sale:
+class _Sale(Struct, frozen=True):
     """A session to be stored, the addresses that open it, and what its buyer gets for it."""
 
     session: SessionRow

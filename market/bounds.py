@@ -1,6 +1,6 @@
 """How much one user may have open at once: what costs nothing must not grow without end."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from market import ledger
 from market.errors import Code, MarketError
@@ -8,8 +8,7 @@ from market.money import Currency
 from storage.store import Transaction
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Struct, frozen=True):
     """What one user may have open at once; 0 switches a bound off.
 
     What is bounded is counted whenever something is added, which costs no more than the bound.

@@ -1,15 +1,16 @@
 """What every service of the marketplace works with: a store, identifiers, the time."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from market.ids import Identifiers
 from storage.store import Store
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(Struct, frozen=True):
     """Handed to every service first; a service keeps of it what it uses.
 
     Args:

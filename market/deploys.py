@@ -1,7 +1,9 @@
 """Deploys: so many replicas on such GPUs for so many hours; every replica is a job."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from market.bounds import Bounds
 from market.context import Context
@@ -31,8 +33,7 @@ JOB_TYPES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+class Rates(Struct, frozen=True):
     """What an hour of a GPU costs, by model in lower case, and a credit: micro-USD."""
 
     by_model: Mapping[str, int]
@@ -48,8 +49,7 @@ class Rates:
         return usd * 1_000_000 // self.credit
 
 
-@dataclass(frozen=True, slots=True)
-class NewDeploy:
+class NewDeploy(Struct, frozen=True):
     """What a buyer wants to run; its workers get `image` and `command`, in `Work`."""
 
     job_name: str
@@ -63,8 +63,7 @@ class NewDeploy:
     command: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Deploy:
+class Deploy(Struct, frozen=True):
     """A deploy and how its replicas are."""
 
     row: DeployRow

@@ -9,9 +9,10 @@ import asyncio
 import hashlib
 import logging
 import secrets
-from dataclasses import dataclass
 from itertools import islice
 from typing import TypedDict
+
+from msgspec import Struct
 
 from market.bounds import Bounds, lock_user, require
 from market.context import Context
@@ -52,8 +53,7 @@ class Report(TypedDict, total=False):
     ram_pct: float
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerToken:
+class WorkerToken(Struct, frozen=True):
     """A new token, readable this once, and the device it belongs to."""
 
     token: str

@@ -6,8 +6,9 @@ neither is. It is sealed with a key of its own, because it may hold a secret.
 
 import hmac
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from market.errors import Code, MarketError
 from market.sealing import Sealing, derived
@@ -47,8 +48,7 @@ class Seal(Sealing):
         return hmac.digest(self._fingerprint_key, request, "sha256").hex()
 
 
-@dataclass(frozen=True, slots=True)
-class KeyedRequest:
+class KeyedRequest(Struct, frozen=True):
     """A request with an Idempotency-Key.
 
     Args:
@@ -71,8 +71,7 @@ class KeyedRequest:
             raise MarketError(Code.INVALID_FIELD, message, field="Idempotency-Key")
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt(Generic[Outcome]):
+class Receipt(Struct, Generic[Outcome], frozen=True):
     """Keeps the reply to a keyed request, inside the unit of work that the request causes.
 
     Args:

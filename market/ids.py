@@ -6,6 +6,10 @@ from collections.abc import Callable
 
 _RANDOM_BITS = 62  # rand_b of the format
 _COUNTER_BITS = 12  # rand_a
+_COUNTER_BYTES, _RANDOM_BYTES = 2, 8  # as many as hold these bits
+# The kernel is asked for the randomness of so many identifiers at once. Each question lets the
+# threads of the database run in between, for longer than an identifier takes to make.
+_DRAWN = 256
 
 
 class Identifiers:
@@ -18,6 +22,8 @@ class Identifiers:
     def __init__(self, milliseconds: Callable[[], int]) -> None:
         self._milliseconds = milliseconds
         self._last = 0
+        self._drawn = b""
+        self._used = 0
 
     def new(self) -> str:
         """Return a new identifier, lower case.
@@ -25,11 +31,22 @@ class Identifiers:
         The twelve bits after the time count on from a random start, so that identifiers of one
         millisecond, and those made while the clock is set back, still sort (section 6.2, method 1).
         """
-        start = self._milliseconds() << _COUNTER_BITS | secrets.randbits(_COUNTER_BITS - 1)
+        start = self._milliseconds() << _COUNTER_BITS
+        start |= self._bits(_COUNTER_BYTES, _COUNTER_BITS - 1)
         self._last = max(start, self._last + 1)
         time, counter = divmod(self._last, 1 << _COUNTER_BITS)
-        value = time << 80 | 0x7 << 76 | counter << 64 | 0b10 << 62 | secrets.randbits(_RANDOM_BITS)
-        return str(uuid.UUID(int=value))
+        value = time << 80 | 0x7 << 76 | counter << 64 | 0b10 << 62
+        digits = f"{value | self._bits(_RANDOM_BYTES, _RANDOM_BITS):032x}"
+        return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+    def _bits(self, size: int, bits: int) -> int:
+        """Return so many random bits, out of `size` bytes that are used once."""
+        if self._used + size > len(self._drawn):
+            self._drawn = secrets.token_bytes(_DRAWN * (_COUNTER_BYTES + _RANDOM_BYTES))
+            self._used = 0
+        drawn = self._drawn[self._used : self._used + size]
+        self._used += size
+        return int.from_bytes(drawn) & ((1 << bits) - 1)
 
 
 def parsed(text: str) -> str:

@@ -8,7 +8,8 @@ no late report is paid.
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from market import ledger
 from market.bounds import Bounds, lock_user, require
@@ -59,16 +60,14 @@ REVOKED = "the token of the device was revoked"
 _logger = logging.getLogger("jobs")
 
 
-@dataclass(frozen=True, slots=True)
-class JobTerms:
+class JobTerms(Struct, frozen=True):
     """The house's `fee` of a payment, in ten-thousandths, and how long a job waits for a worker."""
 
     fee: int
     waiting_seconds: int
 
 
-@dataclass(frozen=True, slots=True)
-class NewJob:
+class NewJob(Struct, frozen=True):
     """What a buyer wants done: `price` in micro-credits, `duration_hrs` as estimated."""
 
     title: str
@@ -79,8 +78,7 @@ class NewJob:
     requirements: str
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """How a job is left: its new status, and what of its price the worker's work was worth.
 
     `result` is what came of it, `failure_reason` why nothing did; `attempt` how the attempt ended
@@ -94,16 +92,14 @@ class Outcome:
     attempt: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Owned:
+class Owned(Struct, frozen=True):
     """A job as its buyer sees it, and what it has cost, in its currency, once it is over."""
 
     job: JobRow
     paid: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """A job for the device that runs it; of a replica, what its deploy says is to run."""
 
     job: JobRow
@@ -111,8 +107,7 @@ class Work:
     command: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(Struct, frozen=True):
     """What a change needs from outside its transaction: the time, and identifiers of transfers."""
 
     now: int

@@ -6,7 +6,8 @@ whole or rejected whole, and never lets `bytes_used + bytes_leased` pass the quo
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from market.states import SessionStatus
 from storage.bandwidth import CountsRow, LeaseRow
@@ -21,8 +22,7 @@ SHARE_OF_REMAINDER = 4
 _logger = logging.getLogger("leases")
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """How many bytes of a session's lease are used, in all."""
 
     session_id: str
@@ -30,8 +30,7 @@ class Usage:
     used_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(Struct, frozen=True):
     """A session as its meter sees it; without a lease nothing may be handed out.
 
     Sizes in bytes, `expires_at` in UTC seconds. `entries` are the client addresses that open it
@@ -50,8 +49,7 @@ class Grant:
     pending: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """A report on a lease, and what is asked of it.
 
     `want_bytes` are to be granted in addition; with `keep_bytes` the lease shall grant that many
@@ -63,16 +61,14 @@ class Ask:
     keep_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseState:
+class LeaseState(Struct, frozen=True):
     """A lease after a report: what it grants in all, and whether the session is used up."""
 
     granted_bytes: int
     is_used_up: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Rejection:
+class Rejection(Struct, frozen=True):
     """A report that was not written: more than the lease grants, or less than nothing."""
 
 

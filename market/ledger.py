@@ -1,9 +1,10 @@
 """The double-entry ledger: balanced transfers, and holds that are resolved exactly once."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from market.errors import Code, MarketError
 from market.money import Currency
@@ -71,8 +72,7 @@ class Movement(NamedTuple):
     amount: int
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(Struct, frozen=True):
     """One movement of money, or several that are posted together or not at all.
 
     `business_key` makes it happen once: `bandwidth:{id}:capture`. `reference` is what it was for,

@@ -1,17 +1,16 @@
 """The e-mails of the marketplace."""
 
-from dataclasses import dataclass
 from urllib.parse import quote
 
 import msgspec
+from msgspec import Struct
 
 from market.user_fields import email_key
 
 SHARE_MAX_CHARACTERS = 64  # so that a long domain does not make the outbox's index large
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """An e-mail in plain text."""
 
     to: str

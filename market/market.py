@@ -4,7 +4,8 @@ A new service is a line here, and a line of `api.app.routes` for its endpoints.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from market.accounts import Accounts, LoginLimits
 from market.bandwidth import Bandwidth, Terms, Traffic
@@ -24,8 +25,7 @@ from market.tokens import Tokens
 from market.wallet import Wallet
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(Struct, frozen=True):
     """What the operator decides about the marketplace, a slice for each service.
 
     `app_url` is where the links in e-mails lead.
@@ -40,8 +40,7 @@ class Rules:
     app_url: str
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
+class Keys(Struct, frozen=True):
     """What people and e-mails are kept safe with: hashing, signing, sealing."""
 
     passwords: Passwords

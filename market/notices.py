@@ -1,8 +1,9 @@
 """The notices that daemons on one database send each other about sessions."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
+
+from msgspec import Struct
 
 from market.states import SessionStatus
 
@@ -19,8 +20,7 @@ class Topic(StrEnum):
     OVER = "over"
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(Struct, frozen=True):
     """A notice about a session; `status` is where it is going, `node_id` the sender."""
 
     topic: Topic

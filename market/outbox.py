@@ -9,7 +9,8 @@ wait, because they may hold secrets.
 import asyncio
 import logging
 from collections.abc import Collection
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from market.context import Context
 from market.sealing import Sealing
@@ -30,8 +31,7 @@ _DOUBLINGS_MAX = 16  # far beyond the longest pause; keeps the number small
 _logger = logging.getLogger("outbox")
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(Struct, frozen=True):
     """A claimed item: its row, and its payload unsealed."""
 
     row: OutboxRow

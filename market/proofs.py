@@ -6,7 +6,8 @@ and the sealed e-mail together, beside whatever else it does (`keep`).
 
 import hashlib
 import secrets
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from market.context import Context
 from market.mail import Message, encoded, mail_share, password_reset, verification
@@ -27,8 +28,7 @@ EMAILS_PER_WINDOW = 5
 WINDOW_SECONDS = 15 * 60
 
 
-@dataclass(frozen=True, slots=True)
-class Proof:
+class Proof(Struct, frozen=True):
     """A new secret's hash, its user, its purpose ("verify" or "reset") and its e-mail."""
 
     token_hash: str

@@ -7,8 +7,9 @@ bonus that is not paid at once is pending, and `pay_due` pays it as soon as it m
 
 import logging
 import secrets
-from dataclasses import dataclass
 from enum import Enum, auto
+
+from msgspec import Struct
 
 from market import ledger
 from market.context import Context
@@ -50,8 +51,7 @@ _ALPHABET = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"
 _logger = logging.getLogger("referrals")
 
 
-@dataclass(frozen=True, slots=True)
-class Rewards:
+class Rewards(Struct, frozen=True):
     """What a referral earns, in micro-credits: the owner of the code, and the newcomer.
 
     With `needs_verified`, it is paid once the newcomer has confirmed their address. In a UTC day,
@@ -74,16 +74,14 @@ class Payment(Enum):
     LATER = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(Struct, frozen=True):
     """A code that was applied: the caller's bonus in micro-credits, and when it is paid."""
 
     bonus: int
     payment: Payment
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """A user's code and what came of it."""
 
     code: str
@@ -201,8 +199,7 @@ async def refer(
         await _pay(tx, referral, transfer_id, now)
 
 
-@dataclass(frozen=True, slots=True)
-class _Application:
+class _Application(Struct, frozen=True):
     """A code that a user applies, the reply to it, and the transfer that may pay the bonus."""
 
     user_id: str

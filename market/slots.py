@@ -13,8 +13,9 @@ language model (`market.assistant.asking`), passwords (`market.passwords`) and p
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from enum import Enum, auto
+
+from msgspec import Struct
 
 from market.errors import Code, MarketError
 from market.networks import NetworkCounts, crowded, enclosing
@@ -27,8 +28,7 @@ class Busy(Enum):
     TIMED_OUT = auto()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotBounds:
+class SlotBounds(Struct, frozen=True, kw_only=True):
     """What `Slots` holds its callers to; for all but `total` and `queue`, 0 is no bound.
 
     A caller that is a network (see `market.networks`) counts for the networks around it, which
@@ -56,8 +56,7 @@ class SlotBounds:
     queue_has_running: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Claim:
+class _Claim(Struct, frozen=True, eq=False):
     """A caller's claim to a slot, from the moment it queues until the slot is given back."""
 
     callers: tuple[str, ...]

@@ -8,6 +8,7 @@ import logging
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from api.app import routes
 from api.assistant import AssistantRoutes
@@ -50,13 +51,14 @@ from proxyd.ops.listening import bound_port
 from proxyd.ops.metrics import Metrics, Sources
 from proxyd.ops.signing_key import exposed_files, signing_key
 from proxyd.ops.timed_store import TimedStore
-from proxyd.outbound.chat_model import OpenAiModel
-from proxyd.outbound.mailer import LogTransport, Mailer
-from proxyd.outbound.smtp import SmtpServer, SmtpTransport
+from proxyd.outbound.mailer import LogTransport, Mailer, Transport
 from proxyd.tasks import REAP_CHECK_SECONDS
 from storage.errors import StoreError
 from storage.open import open_store
 from storage.store import Store, probe
+
+if TYPE_CHECKING:
+    from proxyd.outbound.chat_model import OpenAiModel
 
 HOUR_SECONDS = 3_600
 MINUTE_SECONDS = 60
@@ -268,7 +270,7 @@ def _assistant(settings: Settings, market: Market, helpers: Helpers) -> Assistan
     slots = model_slots(assistant.concurrency, assistant.concurrency_per_caller)
 
     def asking(model: str) -> Asking | None:
-        if not model:
+        if not model or helpers.model is None:
             return None
         return Asking(helpers.model, slots, seconds=assistant.timeout_seconds)
 
@@ -294,8 +296,14 @@ def _assistant(settings: Settings, market: Market, helpers: Helpers) -> Assistan
     )
 
 
-def _model(settings: Settings) -> OpenAiModel:
+def _model(settings: Settings) -> "OpenAiModel | None":
+    """Return the client of the language model; None where no model is configured."""
     assistant = settings.assistant
+    if not assistant.model and not assistant.vision_model:
+        return None
+    # Here, so that a daemon without a model does not wait for an HTTP client.
+    from proxyd.outbound.chat_model import OpenAiModel  # noqa: PLC0415
+
     return OpenAiModel(
         assistant.base_url,
         assistant.api_key,
@@ -304,10 +312,13 @@ def _model(settings: Settings) -> OpenAiModel:
     )
 
 
-def _transport(settings: Settings) -> LogTransport | SmtpTransport:
+def _transport(settings: Settings) -> Transport:
     mail = settings.mail
     if not mail.host:
         return LogTransport()
+    # Here, so that a daemon without a mail server does not wait for SMTP.
+    from proxyd.outbound.smtp import SmtpServer, SmtpTransport  # noqa: PLC0415
+
     return SmtpTransport(
         SmtpServer(mail.host, mail.port, mail.username, mail.password, mail.tls, mail.sender)
     )

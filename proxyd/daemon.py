@@ -6,6 +6,7 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from api.server import HttpServer
 from config.settings import Settings
@@ -26,12 +27,14 @@ from proxyd.ops.access_log import AccessLog
 from proxyd.ops.listening import load_certificate, tls_context
 from proxyd.ops.metrics import Metrics
 from proxyd.ops.sd_notify import ServiceManager
-from proxyd.outbound.chat_model import OpenAiModel
 from proxyd.outbound.mailer import Mailer
 from proxyd.tasks import Tasks, reap
 from storage.errors import StoreError
 from storage.place import place
 from storage.store import Store
+
+if TYPE_CHECKING:
+    from proxyd.outbound.chat_model import OpenAiModel
 
 EXPIRY_CHECK_SECONDS = 2.0  # a session outlives its time by no more than this
 TAKE_BACK_CHECK_SECONDS = 15.0  # reads every running job; a device has ten minutes to be heard of
@@ -57,7 +60,7 @@ class Helpers:
 
     resolver: DnsResolver
     own_addresses: OwnAddresses
-    model: OpenAiModel
+    model: "OpenAiModel | None"
     photos: Photos
     mailer: Mailer
     metrics: Metrics
@@ -68,7 +71,10 @@ class Helpers:
         await cancellation.within(CLOSE_SECONDS, self.resolver.close(), "closing the resolver")
         self.own_addresses.close()
         self.photos.close()
-        await cancellation.within(CLOSE_SECONDS, self.model.close(), "closing the model's client")
+        if self.model is not None:
+            await cancellation.within(
+                CLOSE_SECONDS, self.model.close(), "closing the model's client"
+            )
         if self.access_log is not None:
             await asyncio.to_thread(self.access_log.close)
 

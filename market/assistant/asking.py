@@ -1,11 +1,12 @@
 """Calls of a model: one deadline, one retry, a bound on concurrent calls, a circuit breaker."""
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from market.assistant.model import REPLY_MAX_CHARACTERS, Model, ModelError, ModelText, Question
 from market.slots import Busy, SlotBounds, Slots
@@ -130,7 +131,7 @@ class Asking:
         self._breaker.check()
         deadline = _clock() + self._seconds
         if _clock() < self._without_schema_until:
-            question = dataclasses.replace(question, schema=None)
+            question = replace(question, schema=None)
         has_schema = question.schema is not None
         async with self._slots.slot(caller, deadline=deadline):
             for attempt in range(1, ATTEMPTS + 1):
@@ -215,7 +216,7 @@ async def _again(question: Question, error: ModelError, attempt: int, deadline: 
     if attempt == ATTEMPTS or error.is_final or _clock() + pause >= deadline:
         raise error
     await asyncio.sleep(pause)
-    return dataclasses.replace(question, schema=None) if error.without_schema else question
+    return replace(question, schema=None) if error.without_schema else question
 
 
 def _clock() -> float:

@@ -6,7 +6,8 @@ neither patterns nor languages are to be added.
 """
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from market.accounts import Caller
 from market.assistant.languages import Language
@@ -69,8 +70,7 @@ _PATTERNS = [(topic, re.compile(pattern, re.IGNORECASE)) for topic, pattern in _
 _TOPIC_OF_MODE = {"goodness": "rewards", "training": "training"}
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(Struct, frozen=True):
     """The default price per GB, in micro-USD, for the help texts."""
 
     price_per_gb: int

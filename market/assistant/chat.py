@@ -6,7 +6,8 @@ Chat never pays, in no mode: a deed that is only described costs nothing to inve
 import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from market.accounts import Caller
 from market.assistant.asking import Asking
@@ -37,8 +38,7 @@ _MODES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """A message; `turns` are the earlier ones, oldest first, and the rest is context.
 
     `asker` is the user or the network that its call to the model is counted by.

@@ -6,7 +6,6 @@ caps allow.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, NamedTuple
 
@@ -24,8 +23,8 @@ from market.assistant.phrases import phrase
 from market.context import Context
 from market.ledger import Movement, Transfer, TransferKind
 from market.money import MICRO, Currency
-from market.photos.decoding import Photo
 from market.photos.likeness import Likeness, Print, bands
+from market.photos.photo import Photo
 from storage import assistant as queries
 from storage.assistant import PROBES, PayeeRow, PrintRow, RewardRow
 from storage.store import Transaction
@@ -49,8 +48,7 @@ a result, a score or a reward.
 "description": one or two sentences in {language} on what can be seen."""
 
 
-@dataclass(frozen=True, slots=True)
-class RewardTerms:
+class RewardTerms(Struct, frozen=True):
     """What good deeds earn, in micro-credits.
 
     `amounts` is by category. A verdict below `confidence_min` earns nothing; `user_daily` bounds
@@ -63,8 +61,7 @@ class RewardTerms:
     total_daily: int
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(Struct, frozen=True):
     """A photo, and what its sender says about it.
 
     `asker` is the user or the network that its call to the model is counted by.
@@ -78,8 +75,7 @@ class Submission:
     asker: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """The result for a photo; `reward` is in micro-credits, and has been paid."""
 
     is_real: bool

@@ -1,30 +1,28 @@
 """The interface of a language model, as the assistant needs it."""
 
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
+
+from msgspec import Struct
 
 REPLY_MAX_CHARACTERS = 16_000
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """One message of a conversation."""
 
     role: Literal["user", "assistant"]
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Schema:
+class Schema(Struct, frozen=True):
     """A JSON schema that an answer must keep to, with a name for it."""
 
     name: str
     schema: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True):
     """A question to a model.
 
     `instructions` are the service's own; everything that a caller sent is in `turns`, the last of
@@ -39,8 +37,7 @@ class Question:
     schema: Schema | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ModelText:
+class ModelText(Struct, frozen=True):
     """An answer of a model, or the next piece of one, and the model's name for itself."""
 
     text: str

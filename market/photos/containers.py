@@ -10,8 +10,9 @@ handed the pixels alone.
 import re
 import struct
 import zlib
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from market.errors import Code, MarketError
 from market.photos.trailers import is_harmless
@@ -41,8 +42,7 @@ _FILL = re.compile(rb"\xff+")
 _AFTER_SCAN = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
+class Container(Struct, frozen=True):
     """A picture's file: its format, its size in pixels, and its metadata.
 
     `pixels` is the file reduced to what decoding needs, `orientation` how the picture is to be

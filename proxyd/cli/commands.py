@@ -75,6 +75,10 @@ def _serve(settings: Settings, options: Namespace) -> int:
     # What is imported stays for good. Looking for garbage in it takes a tenth of a start, and later
     # every full collection would hold the loop up to look through it again.
     gc.disable()
+    from proxyd.cli import deferred
+
+    for package in ("aiohttp", "prometheus_client"):
+        deferred.defer(package)
     from proxyd.cli import serving
 
     gc.freeze()

@@ -36,10 +36,10 @@ UNBOUNDED = {
 NEW_JOB = {"title": "x", "job_type": "docker", "price_credit": 0.001, "duration_hrs": 1}
 REPORTED = {"cpu_pct": 12.5, "ram_pct": 50}
 WANTED = {
-    "GET /api/marketplace/jobs": (0.4, 12),
-    "GET /auth/me": (0.35, 12),
+    "GET /api/marketplace/jobs": (0.85, 12),
+    "GET /auth/me": (0.85, 12),
     "POST /api/worker/heartbeat": (0.35, 12),
-    "POST /api/jobs": (0.06, 6),
+    "POST /api/jobs": (0.06, 10),
 }
 
 

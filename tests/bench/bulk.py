@@ -2,14 +2,15 @@
 
 import time
 
-from bench import streams, usage
+from bench import buffers, streams, usage
+from bench.bought import PROXYD, is_ours, several
 from bench.report import Bound, Part, Samples, progress
 from bench.servers import NO_PROXY, Kind, Server, all_started
 
 STREAMS = (1, 16, 64)
 WARM_UP_SECONDS, SECONDS = 0.3, 1.0
 GB = 10**9
-THE_USUAL = ("no proxy", "proxyd", "dante", "microsocks", "pproxy")
+THE_USUAL = ("no proxy", "dante", "microsocks", "pproxy")
 
 
 def transfer(server: Server, end: streams.Target, count: int, *, up: bool) -> tuple[float, float]:
@@ -30,7 +31,10 @@ def window(server: Server, counter: streams.Counter, seconds: float) -> tuple[fl
 
 
 def measure(kinds: list[Kind], rounds: int) -> Part:
-    """Measure every server in turn, with so many streams, each way."""
+    """Measure every server in turn, with so many streams, each way.
+
+    With default buffers, the promise is one of speed alone.
+    """
     part = Part("bulk")
     with all_started(kinds) as servers, streams.target() as end:
         for number in range(rounds):
@@ -39,7 +43,9 @@ def measure(kinds: list[Kind], rounds: int) -> Part:
                     progress(f"bulk: round {number + 1}, {count} streams {'up' if up else 'down'}")
                     _turn(part.samples, [NO_PROXY, *servers], end, count, up=up)
     part.notes.append(f"Medians of {rounds} rounds.")
-    part.bounds = _bounds(part.samples)
+    is_default = buffers.are_default()
+    part.notes.append(buffers.described())
+    part.bounds = _bounds_by_default(part.samples) if is_default else _bounds(part.samples)
     return part
 
 
@@ -52,6 +58,15 @@ def _turn(
         samples.add(f"{way}, GB/s", server.name, speed)
         if server.process is not None:
             samples.add(f"{way}, CPU s/GB", server.name, cost)
+
+
+def _bounds_by_default(samples: Samples) -> list[Bound]:
+    """Return the bounds where the system allows no more buffers than a kernel does by default."""
+    speeds = [measure for measure in samples.measures() if measure.endswith("GB/s")]
+    return [
+        Bound(f"{measure} of the best peer's", samples.of_best(measure, PROXYD, lowest=False), 1.2)
+        for measure in speeds
+    ]
 
 
 def _bounds(samples: Samples) -> list[Bound]:
@@ -68,12 +83,16 @@ def _bounds(samples: Samples) -> list[Bound]:
             bounds.append(Bound(f"{way}: CPU per GB of dante's", dante, 0.5, at_most=True))
             dante = samples.ratio(f"{way}, GB/s", "proxyd", "dante")
             bounds.append(Bound(f"{way}: speed of dante's", dante, 1))
+    for way in (f"{STREAMS[-1]} streams down", f"{STREAMS[-1]} streams up"):
+        if several(2) in samples.servers():
+            times = samples.ratio(f"{way}, GB/s", several(2), PROXYD)
+            bounds.append(Bound(f"{way}: speed of two processes, of one's", times, 1.6))
     return bounds + _bounds_beside_others(samples)
 
 
 def _bounds_beside_others(samples: Samples) -> list[Bound]:
     """Return the bounds on CPU per GB beside the best of the servers that were named."""
-    others = [name for name in samples.servers() if name not in THE_USUAL]
+    others = [name for name in samples.servers() if name not in THE_USUAL and not is_ours(name)]
     bounds = []
     for measure in samples.measures() if others else []:
         if not measure.endswith("CPU s/GB"):

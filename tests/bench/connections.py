@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench import usage
+from bench.bought import INTERPRETED, PROXYD, several
 from bench.native import compiled
-from bench.report import Bound, Part, progress
+from bench.report import Bound, Part, Samples, progress
 from bench.servers import (
     LOOPBACK,
     NO_PROXY,
@@ -60,14 +61,32 @@ def measure(kinds: list[Kind], rounds: int, folder: Path) -> Part:
                 failures[server.name] = failures.get(server.name, 0) + failed
     part.notes.append(f"Medians of {rounds} rounds.")
     part.notes += [f"Failed at {name}: {count}." for name, count in failures.items() if count]
-    ratio = part.samples.ratio
-    part.bounds = [
-        Bound("connections/s of microsocks'", ratio(RATE, "proxyd", "microsocks"), 0.9),
-        Bound("connections/s of dante's", ratio(RATE, "proxyd", "dante"), 1.2),
-        Bound("CPU per connection of microsocks'", ratio(COST, "proxyd", "microsocks"), 1.1, True),
-        Bound("p99 of dante's", ratio(TAIL, "proxyd", "dante"), 1, at_most=True),
-    ]
+    part.bounds = _bounds(part.samples)
     return part
+
+
+def _bounds(samples: Samples) -> list[Bound]:
+    """Return the bounds: of what is compiled, or else of what is interpreted."""
+    ratio = samples.ratio
+    rate = ratio(RATE, PROXYD, "microsocks")
+    if INTERPRETED not in samples.servers():
+        cost = ratio(COST, PROXYD, "microsocks")
+        return [
+            Bound("connections/s of microsocks'", rate, 0.9),
+            Bound("connections/s of dante's", ratio(RATE, PROXYD, "dante"), 1.2),
+            Bound("CPU per connection of microsocks'", cost, 1.1, at_most=True),
+            Bound("p99 of dante's", ratio(TAIL, PROXYD, "dante"), 1, at_most=True),
+        ]
+    cost, tail = (samples.of_best(each, PROXYD, lowest=True) for each in (COST, TAIL))
+    bounds = [
+        Bound("connections/s of microsocks'", rate, 1.1),
+        Bound("CPU per connection of the best peer's", cost, 0.8, at_most=True),
+        Bound("p99 of the best peer's", tail, 1, at_most=True),
+    ]
+    if several(2) in samples.servers():
+        rate = ratio(RATE, several(2), "microsocks")
+        bounds.append(Bound("connections/s of two processes, of microsocks'", rate, 1.6))
+    return bounds
 
 
 def _turn(part: Part, server: Server, port: int, program: str) -> int:

@@ -3,17 +3,21 @@
 The servers take turns, the median of the rounds counts, and only ratios mean anything. Passwords
 are on everywhere; proxyd does what it always does, metering and durable commits included.
 
-The environment chooses: ROUNDS=5, ONLY=bulk,echo and RIVALS="name=command {config:PATH}".
+proxyd takes part in each way that it can run in here (`bench.bought`). The environment chooses:
+ROUNDS=5, ONLY=bulk,echo, RIVALS="name=command {config:PATH}", and BUFFERS=default for bulk as a new
+machine has it.
 """
 
 import os
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench import (
     bought,
+    buffers,
     bulk,
     connections,
     flush,
@@ -30,6 +34,7 @@ from bench.servers import ServerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
 ROUNDS = 5
 PARTS = ("bulk", "connections", "echo", "memory", "startup", "metering", "flush", "longpath")
@@ -38,10 +43,15 @@ PARTS = ("bulk", "connections", "echo", "memory", "startup", "metering", "flush"
 def main() -> None:
     """Measure what is wanted, print it, and write it into the documentation."""
     rounds = _rounds(os.environ.get("ROUNDS") or str(ROUNDS))
+    with_buffers = _buffers()
     only = [name for name in os.environ.get("ONLY", "").split(",") if name]
     unknown = set(only) - set(PARTS)
     if unknown:
         sys.exit(f"ONLY knows {', '.join(PARTS)}, and not {', '.join(sorted(unknown))}")
+    if with_buffers is not nullcontext:
+        if set(only) - {"bulk"}:
+            sys.exit("BUFFERS=default is for ONLY=bulk")
+        only = ["bulk"]
     try:
         others = rivals.named(os.environ.get("RIVALS", ""))
     except rivals.RivalError as error:
@@ -52,31 +62,43 @@ def main() -> None:
         progress(f"skipped: {reason}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        ours = bought.proxyd(folder)
-        kinds = [ours.kind, *beside, *others]
+        ours = bought.all_ways(folder)
+        kinds = [*(each.kind for each in ours), *beside, *others]
         parts: dict[str, Callable[[], Part]] = {
             "bulk": lambda: bulk.measure(kinds, rounds),
             "connections": lambda: connections.measure(kinds, rounds, folder),
             "echo": lambda: latency.measure(kinds, rounds, folder),
-            "memory": lambda: memory.measure(kinds, ours, folder),
+            "memory": lambda: memory.measure(kinds, ours[0], folder),
             "startup": lambda: startup.measure(kinds, rounds, ours),
             "metering": lambda: metering.measure(rounds),
             "flush": lambda: flush.measure(rounds),
             "longpath": lambda: longpath.measure(kinds, rounds, folder),
         }
         report.rewrite("bench-proxy-machine", report.machine())
+        way = "compiled" if bought.is_compiled() else "interpreted"
         failed = []
         for each in only or PARTS:
             try:
-                part = parts[each]()
-            except ServerError as error:
+                with with_buffers():
+                    part = parts[each]()
+            except (ServerError, buffers.BuffersError) as error:
                 failed.append(each)
                 progress(str(error))
                 continue
+            part.notes.append(f"proxyd runs {way}, in one process unless its column says more.")
             print(f"\n{each}\n\n{part.markdown()}", flush=True)
-            report.rewrite(f"bench-proxy-{each}", part.markdown())
+            suffix = "" if with_buffers is nullcontext else "-default"
+            report.rewrite(f"bench-proxy-{each}{suffix}", part.markdown())
     if failed:
         sys.exit(f"not measured: {', '.join(failed)}")
+
+
+def _buffers() -> "Callable[[], AbstractContextManager[None]]":
+    """Return what to measure bulk within: the limits of a new machine, or those of this one."""
+    text = os.environ.get("BUFFERS", "")
+    if text not in ("", "default"):
+        sys.exit(f"BUFFERS is default or nothing, and not {text!r}")
+    return buffers.default if text else nullcontext
 
 
 def _rounds(text: str) -> int:

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.servers import ROOT
+from bench.bought import is_ours
+from bench.servers import NO_PROXY, ROOT
 
 REPORT = ROOT / "docs" / "benchmarks.md"
 BESIDE = ("dante", "microsocks")
@@ -39,6 +40,22 @@ class Samples:
         theirs = self._values.get((measure, other), [])
         ratios = [each / than for each, than in zip(ours, theirs, strict=False) if than]
         return statistics.median(ratios) if ratios else None
+
+    def of_best(self, measure: str, server: str, *, lowest: bool) -> float | None:
+        """Return the ratio of a server's figure to that of the best server that is not proxyd.
+
+        The best is the one with the best median: the lowest of costs, the highest of speeds.
+        """
+        figures = {
+            name: figure
+            for name in self.servers()
+            if not is_ours(name) and name != NO_PROXY.name
+            if (figure := self.median(measure, name)) is not None
+        }
+        if not figures:
+            return None
+        best = (min if lowest else max)(figures, key=lambda name: figures[name])
+        return self.ratio(measure, server, best)
 
     def servers(self) -> list[str]:
         """Return the servers, in the order in which they were measured first."""

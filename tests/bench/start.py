@@ -23,7 +23,7 @@ from bench.startup import wait_ready
 ROUNDS = 15
 COMMANDS = (("--version",), ("--help",), ("config", "check"), ("ledger", "audit"))
 COMMAND_MAX_SECONDS = 0.2
-START_MAX_SECONDS = 0.4
+START_MAX_SECONDS = 0.25
 SERVE = "serve, until /readyz answers 200"
 PROCESSOR = "serve, processor time until then"
 

@@ -30,6 +30,22 @@ def test_a_ratio_is_taken_within_each_round():
     assert samples.ratio("speed", "ours", "nobody") is None
 
 
+def test_the_best_peer_is_neither_proxyd_nor_no_proxy():
+    samples = Samples()
+    for name, speed in (
+        ("no proxy", 9),
+        ("proxyd", 6),
+        ("proxyd interpreted", 5),
+        ("proxyd, 2 processes", 8),
+        ("dante", 2),
+        ("microsocks", 3),
+    ):
+        samples.add("speed", name, speed)
+    assert samples.of_best("speed", "proxyd", lowest=False) == 2
+    assert samples.of_best("speed", "proxyd", lowest=True) == 3
+    assert Samples().of_best("speed", "proxyd", lowest=True) is None
+
+
 def test_one_part_of_the_document_is_rewritten_and_the_rest_is_left_alone(tmp_path, monkeypatch):
     document = tmp_path / "benchmarks.md"
     document.write_text("a\n<!-- x -->\nold\n<!-- x -->\nb\n<!-- y -->\nkept\n<!-- y -->\n")

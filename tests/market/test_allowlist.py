@@ -1,9 +1,9 @@
 """Client addresses that open a session: how they may be written, and that each opens only one."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from support.market import TERMS, Market
 
 from market.allowlist import canonical

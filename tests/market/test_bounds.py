@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.books import available, stored_job
 from support.market import SWEEP_SECONDS, TERMS, WAITING_SECONDS, Market
 from support.statements import counted

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec.structs import replace
 from support import books
 from support.books import refusal, stored_job
 from support.clock import Clock

@@ -1,9 +1,9 @@
 """Leases: what is handed out never passes what was sold, and only what was used is billed."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from support.market import Market
 from support.statements import counted
 

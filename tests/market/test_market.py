@@ -1,7 +1,6 @@
 """The marketplace that the daemon and these tests build by the same code."""
 
-from dataclasses import replace
-
+from msgspec.structs import replace
 from support.market import RULES, Market
 
 from market.bounds import Bounds

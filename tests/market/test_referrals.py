@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support import books
 from support.market import REWARDS, Market
 from support.statements import counted

@@ -109,6 +109,12 @@ def test_a_token_without_a_signature_is_refused(algorithm: str | None) -> None:
     refused(made({"alg": algorithm}, PAYLOAD))
 
 
+def test_another_library_understands_ours_and_we_understand_its() -> None:
+    read = jwt.decode(GOOD, KEY, algorithms=["HS256"], options={"verify_iat": False})
+    assert read == PAYLOAD
+    assert TOKENS.verify(jwt.encode(PAYLOAD, KEY, algorithm="HS256"), now=NOW) == CLAIMS
+
+
 def test_pyjwts_own_unsigned_token_is_refused() -> None:
     refused(jwt.encode(PAYLOAD, None, algorithm="none"))
 
@@ -175,6 +181,16 @@ def test_a_payload_that_is_no_object_is_refused(payload: object) -> None:
 @pytest.mark.parametrize("header", [[], "HS256", None, {}, {"alg": 1}, {"alg": ["HS256"]}])
 def test_a_header_that_names_no_algorithm_is_refused(header: object) -> None:
     refused(made(header, PAYLOAD))
+
+
+@pytest.mark.parametrize("critical", [["exp"], [], "exp", 1])
+def test_a_header_that_demands_to_be_understood_is_refused(critical: object) -> None:
+    refused(made({"alg": "HS256", "crit": critical}, PAYLOAD))
+
+
+@pytest.mark.parametrize("padding", ["=", "==", "A", "!"])
+def test_a_signature_has_one_spelling(padding: str) -> None:
+    refused(GOOD + padding)
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":'])

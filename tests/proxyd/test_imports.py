@@ -9,7 +9,7 @@ from support import process
 
 SERVERS = {"aiohttp", "prometheus_client", "pycares", "aiodns", "swagger_ui"}
 DRIVERS = {"aiosqlite", "asyncpg", "sqlite3"}
-CRYPTOGRAPHY = {"cryptography", "jwt", "argon2"}
+CRYPTOGRAPHY = {"cryptography", "argon2"}
 OTHERS = {"PIL", "aiosmtplib", "multipart", "uvloop"}
 HEAVY = SERVERS | DRIVERS | CRYPTOGRAPHY | OTHERS
 SQLITE = {"aiosqlite", "sqlite3"}
@@ -54,6 +54,34 @@ def test_what_works_on_the_books_loads_the_driver_of_its_database_alone(tmp_path
     assert loaded(database, "wallet", "deposit", EMAIL, "--usd", "1") & HEAVY == books
     assert loaded(database, "ledger", "audit") & HEAVY == books
     assert loaded(database, "backup", str(tmp_path / "copy.db")) & HEAVY == {"sqlite3"}
+
+
+def test_what_serves_without_a_model_and_a_mail_server_loads_no_client() -> None:
+    script = """
+import sys
+from argparse import Namespace
+from unittest.mock import patch
+
+from config.settings import ApiSettings, ProxySettings, Settings
+from proxyd.cli import commands
+
+settings = Settings(api=ApiSettings(port=0), proxy=ProxySettings(port=0))
+with patch("asyncio.Runner.run", lambda _, work: work.close()):
+    commands.COMMANDS["serve"](settings, Namespace(config=None, demo=False))
+print("aiohttp.web" in sys.modules)
+unneeded = {"aiohttp.client", "aiohttp.connector", "aiosmtplib", "jwt", "PIL", "asyncpg"}
+unneeded |= {"prometheus_client.exposition", "http.server"}
+print(*sorted(unneeded & set(sys.modules)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=process.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("True\n\n", "")
 
 
 def test_nobody_looks_for_garbage_in_what_serves() -> None:

@@ -1,12 +1,12 @@
 """What photos earn, on both engines: once, by the table, and never past a cap."""
 
 import asyncio
-import dataclasses
 import json
 from functools import cache
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.books import available, caller_of
 from support.clock import Clock
 from support.market import Market
@@ -23,8 +23,8 @@ from market.assistant.phrases import phrase
 from market.audit import audit_ledger
 from market.ledger import Movement, Transfer, TransferKind
 from market.money import MICRO, Currency
-from market.photos import decoding
-from market.photos.decoding import Photo
+from market.photos import picture
+from market.photos.photo import Photo
 from storage.store import Store, Transaction
 
 DAY = 86_400
@@ -47,7 +47,7 @@ def photo(seed: int) -> Photo:
 
 
 def read(data: bytes) -> Photo:
-    return decoding._photo(data, 25_000_000)
+    return picture.photo(data, 25_000_000)
 
 
 def saying(**changes: Any) -> str:
@@ -125,7 +125,7 @@ async def test_the_same_photo_earns_once_whoever_sends_it_however_changed(market
 async def test_a_retry_is_told_what_was_paid_though_rewards_have_changed(market: Market) -> None:
     user = await market.person()
     assert (await look(goodness(market, saying()), market, photo(1), user)).reward == 10 * MICRO
-    terms = dataclasses.replace(TERMS, amounts={"giving": 3 * MICRO}, user_daily=3 * MICRO)
+    terms = replace(TERMS, amounts={"giving": 3 * MICRO}, user_daily=3 * MICRO)
     for copy in (photo(1), read(jpeg(natural(1), 40))):
         found = await look(goodness(market, saying(), terms=terms), market, copy, user)
         assert (found.reward, found.message) == (0, phrase("en", "rewarded_before", credits=10))

@@ -18,7 +18,9 @@ from support.pictures import jpeg, natural, png
 from market.errors import Code, MarketError
 from market.photos import containers
 from market.photos import decoding as module
-from market.photos.decoding import Photo, PhotoLimits, Photos, _photo
+from market.photos.decoding import PhotoLimits, Photos
+from market.photos.photo import Photo
+from market.photos.picture import photo
 
 PICTURE = natural(1)
 JPEG, PNG = jpeg(PICTURE), png(PICTURE)
@@ -35,7 +37,7 @@ def photos() -> Iterator[Photos]:
 
 
 def read(data: bytes) -> Photo:
-    return _photo(data, PhotoLimits().max_pixels)
+    return photo(data, PhotoLimits().max_pixels)
 
 
 def refusal(data: bytes) -> Code:

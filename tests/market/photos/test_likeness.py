@@ -9,18 +9,16 @@ import pytest
 from PIL import Image, ImageOps
 from support.pictures import cropped, framed, jpeg, natural, scene
 
-from market.photos import decoding
+from market.photos import picture as pictures
 from market.photos.likeness import (
     BANDS,
     BITS,
-    CANVAS,
     PROBED_BITS,
     Likeness,
     Print,
-    _inside,
     bands,
-    likeness,
 )
+from market.photos.prints import CANVAS, _inside, likeness
 
 PHOTOS = 300
 # Seven crops, and three each of two other views; six in eight positions, and one of each other.
@@ -33,7 +31,7 @@ def of(seed: int) -> Likeness:
 
 
 def seen(picture: Image.Image, quality: int = 85) -> Likeness:
-    return decoding._photo(jpeg(picture, quality), 25_000_000).likeness
+    return pictures.photo(jpeg(picture, quality), 25_000_000).likeness
 
 
 def canvas(picture: Image.Image) -> Image.Image:

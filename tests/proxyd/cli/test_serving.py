@@ -1,6 +1,7 @@
 """What `proxyd serve` does when it cannot start, and when it can."""
 
 import asyncio
+import json
 import os
 import re
 import shutil
@@ -15,6 +16,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from support.pictures import jpeg, natural
+from support.upstream import judges
+from support.upstream import upstream as served_model
 from support.waiting import until_true
 
 from storage.errors import CannotOpenError
@@ -510,3 +514,27 @@ def test_the_demonstration_is_for_this_machine_alone(
     assert f"{section.lower()}.host" in err()
     assert "Traceback" not in err()
     assert not database.exists()
+
+
+async def test_what_is_imported_late_is_there_when_it_is_wanted(
+    serve: Serve, err: Callable[[], str], tmp_path: Path
+) -> None:
+    """The client of the model, the decoder of photos, the text of the metrics."""
+    photo = tmp_path / "photo.jpg"
+    photo.write_bytes(jpeg(natural(1)))
+    question = '{"message": "Hello", "mode": "goodness"}'
+    async with served_model() as upstream:
+        models = {f"PROXYD_ASSISTANT__{name}": "stand-in" for name in ("MODEL", "VISION_MODEL")}
+        daemon = serve(PROXYD_ASSISTANT__BASE_URL=upstream.url, **models)
+        url = await asyncio.to_thread(until_ready, daemon, err)
+        chat, analyze = f"{url}/api/assistant/chat", f"{url}/api/assistant/analyze-image"
+        said = await asyncio.to_thread(
+            curl, "--header", "Content-Type: application/json", "--data", question, chat
+        )
+        assert "Hello from the model." in said
+        upstream.will(judges())
+        seen = await asyncio.to_thread(curl, "--form", f"file=@{photo}", analyze)
+        assert json.loads(seen)["ok"] is True
+        assert len(upstream.asked) == 2
+        assert "proxyd_build_info" in await asyncio.to_thread(curl, f"{url}/metrics")
+        await asyncio.to_thread(stopped, daemon, err)

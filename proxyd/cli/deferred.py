@@ -1,0 +1,69 @@
+"""Packages of which the daemon uses a part, and whose own code imports all of it.
+
+`import aiohttp.web` runs `aiohttp/__init__.py` first. That imports the HTTP client, which reads all
+the certificates that this machine trusts: a fifth of a start, for a server that asks nobody. Of
+`prometheus_client` the names of metrics are wanted, and not its HTTP server. Python has no way to
+import a part of a package alone. So a package can be *deferred*: it is put into `sys.modules`
+before its code is run, and its code runs when a name is asked of it that is none of its modules.
+Whoever asks for `aiohttp.ClientSession` is served as ever, only later.
+"""
+
+import importlib.util
+import re
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+_VERSION = re.compile(r'__version__ = "([^"]+)"')
+
+
+def defer(name: str) -> None:
+    """Let the modules of a package be imported without the package's own code.
+
+    What has been imported, is missing, or is no package with code of its own is left alone.
+
+    Args:
+        name: of a package whose modules ask it for no more than its version, if its code begins
+            with that, while they are imported.
+    """
+    if name in sys.modules:
+        return
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None or spec.submodule_search_locations is None:
+        return
+    package = importlib.util.module_from_spec(spec)
+    with Path(spec.origin).open(encoding="utf-8") as code:
+        version = _VERSION.match(code.readline())
+    if version is not None:
+        package.__dict__["__version__"] = version[1]
+    package.__dict__["__getattr__"] = _Completion(package, spec)
+    sys.modules[name] = package
+
+
+class _Completion:
+    """The `__getattr__` of a deferred package (PEP 562): runs its code at the first use.
+
+    Args:
+        package: the package, empty so far.
+        spec: where its code is.
+    """
+
+    def __init__(self, package: ModuleType, spec: ModuleSpec) -> None:
+        self._package = package
+        self._spec = spec
+
+    def __call__(self, name: str) -> object:
+        """Return what the package calls `name`.
+
+        Raises:
+            AttributeError: it has no such name; for a module of it, the import system asks this
+                first, and then imports the module.
+        """
+        is_special = name.startswith("__") and name != "__all__"  # such as what doctest looks for
+        if is_special or importlib.util.find_spec(f"{self._spec.name}.{name}") is not None:
+            raise AttributeError(name)
+        del self._package.__dict__["__getattr__"]
+        assert self._spec.loader is not None  # noqa: S101 - `defer` has read its code
+        self._spec.loader.exec_module(self._package)
+        return getattr(self._package, name)
