@@ -1,7 +1,6 @@
 """Encrypts what is stored and may hold a secret: a copy of the database does not give it away."""
 
 import base64
-import hmac
 
 
 class Sealing:
@@ -32,9 +31,8 @@ class Sealing:
 
 
 def derived(secret: bytes, purpose: bytes) -> bytes:
-    """Return a key of 32 bytes for one purpose, from which neither secret nor other keys follow.
+    """Return a key of 32 bytes for one purpose, from which neither secret nor other keys follow."""
+    from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415 - as above
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415
 
-    HKDF with SHA-256 and no salt (RFC 5869): one block of it has the size of the key.
-    """
-    extracted = hmac.digest(bytes(32), secret, "sha256")
-    return hmac.digest(extracted, purpose + b"\x01", "sha256")
+    return HKDF(algorithm=SHA256(), length=32, salt=None, info=purpose).derive(secret)

@@ -1,8 +1,6 @@
 """What is sealed opens with the same key and for the same purpose alone."""
 
 import pytest
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from market.sealing import Sealing, derived
 
@@ -41,9 +39,3 @@ def test_keys_of_different_purposes_have_nothing_in_common() -> None:
     first, second = derived(SECRET, b"one"), derived(SECRET, b"two")
     assert len(first) == len(second) == 32
     assert first == derived(SECRET, b"one") != second
-
-
-@pytest.mark.parametrize("secret", [b"", b"k" * 31, SECRET, b"k" * 200])
-@pytest.mark.parametrize("purpose", [b"", b"outbox", b"p" * 100])
-def test_a_key_is_derived_as_the_standard_says(secret: bytes, purpose: bytes) -> None:
-    assert derived(secret, purpose) == HKDF(SHA256(), 32, None, purpose).derive(secret)

@@ -9,7 +9,7 @@ from support import process
 
 SERVERS = {"aiohttp", "prometheus_client", "pycares", "aiodns", "swagger_ui"}
 DRIVERS = {"aiosqlite", "asyncpg", "sqlite3"}
-CRYPTOGRAPHY = {"cryptography", "argon2"}
+CRYPTOGRAPHY = {"cryptography", "jwt", "argon2"}
 OTHERS = {"PIL", "aiosmtplib", "multipart", "uvloop"}
 HEAVY = SERVERS | DRIVERS | CRYPTOGRAPHY | OTHERS
 SQLITE = {"aiosqlite", "sqlite3"}
