@@ -160,12 +160,16 @@ async def _capture(
     await ledger.capture(tx, hold_id, [payment], transfer_ids=transfer_ids, now=now)
 
 
-async def recover(tx: Transaction, *, now: int) -> int:
-    """Close the leases that no node holds; return how many."""
+async def recover(tx: Transaction, *, is_alone: bool, now: int) -> int:
+    """Close the leases that no node holds, and if `is_alone` those of nodes; return how many."""
+    closed = 0
+    if is_alone:
+        for node in await nodes.seen(tx):
+            closed += await leave(tx, node.id, now=now)
     leases = await nodes.leases(tx, None)
     await queries.lock(tx, [lease.session_id for lease in leases])
     await _close(tx, leases, now)
-    return len(leases)
+    return closed + len(leases)
 
 
 async def reap(tx: Transaction, node: SeenRow, *, now: int) -> int:
@@ -177,13 +181,15 @@ async def reap(tx: Transaction, node: SeenRow, *, now: int) -> int:
     return 1
 
 
-async def leave(tx: Transaction, node_id: str, *, now: int) -> None:
-    """Remove a node, and close its leases with what it had reported."""
+async def leave(tx: Transaction, node_id: str, *, now: int) -> int:
+    """Remove a node, and close its leases with what it had reported; return how many they were."""
     await nodes.lock(tx, node_id)
     leases = await nodes.leases(tx, node_id)
     await queries.lock(tx, [lease.session_id for lease in leases])
-    await _close(tx, await nodes.leases(tx, node_id), now)
+    leases = await nodes.leases(tx, node_id)
+    await _close(tx, leases, now)
     await nodes.remove(tx, node_id)
+    return len(leases)
 
 
 async def _close(tx: Transaction, leases: Sequence[LeaseRow], now: int) -> None:

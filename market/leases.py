@@ -14,18 +14,18 @@ steps:
 The database keeps `bytes_used + bytes_leased <= quota_bytes` as a constraint: no number of leases
 can pass what was sold. A report moves bytes from leased to used; nothing else adds to used.
 
-One daemon (SQLite): it leases the whole remainder of a session, and needs no other lease of it.
+One daemon: it leases the whole remainder of a session, and needs no other lease of it.
 
-Many daemons (PostgreSQL): each is a node, and leases a slice. It asks for more in time and returns
-what others need more; a notice says that some is wanted. A node that ends a session calls the
-slices of the others back first (`recall`): they cut their connections and report a last time. It
-waits at most `RECALL_SECONDS`; what is reported later is not billed.
+Many daemons on PostgreSQL, or processes on SQLite: each is a node, and leases a slice. It asks for
+more in time and returns what others need more; a notice says that some is wanted. A node that ends
+a session calls the slices of the others back first (`recall`): they cut their connections and
+report a last time. It waits at most `RECALL_SECONDS`; what is reported later is not billed.
 
 What a dead daemon costs: the bytes that it delivered and had not reported, up to a second of
 traffic, are not billed; the rest of its leases goes back to the sessions. The one daemon does that
-itself when it starts again (`recover`); of a node, the others do when it was not seen for so long
-that it has stopped handing out bytes (`reap`). A node that stops in order leaves (`leave`), and
-loses nothing.
+itself when it starts again (`recover`). Of a node the others do, when its process has ended or it
+was not seen for so long that it has stopped handing out bytes (`reap`). A node that stops in order
+leaves (`leave`), and loses nothing.
 
 An answer that is lost costs nothing either: reports are absolute, and a lease whose opening was not
 confirmed is closed before the session is leased again (`forgo_unsure`).
@@ -239,10 +239,13 @@ class Leases:
     async def recover(self) -> int:
         """Close the leases that the one daemon left open when it died; return how many.
 
+        Where this is the one daemon, there may have been several before: their nodes are dead, too.
         Only what it had reported counts as used, so nothing is billed that was not delivered. A
         session that it had used up and not settled is settled now.
         """
-        closed = await self._store.write(lease_transactions.recover, now=self._now())
+        closed = await self._store.write(
+            lease_transactions.recover, is_alone=self.node_id is None, now=self._now()
+        )
         await self._settle_used_up()
         return closed
 
@@ -251,7 +254,7 @@ class Leases:
         return await self._store.read(nodes.seen)
 
     async def reap(self, dead: Sequence[SeenRow]) -> int:
-        """Close the leases of nodes that were not seen since, and remove them.
+        """Close the leases of nodes that are dead and were not seen since, and remove them.
 
         As in `recover`, what they had reported counts. Returns how many nodes were reaped.
         """

@@ -4,7 +4,7 @@ All of it goes over one connection: when the server loses the daemon, the lock i
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 
 import asyncpg
@@ -74,6 +74,10 @@ class PostgresLink:
         """See `Link.renew`."""
         async with self._answering():
             return await self._connected().fetchval(_RENEW, node_id) is not None
+
+    async def exited(self, node_ids: Collection[str]) -> list[str]:  # noqa: ARG002 - see there
+        """See `Link.exited`: a connection that is lost may be made again."""
+        return []
 
     async def try_to_sweep(self) -> bool:
         """See `Link.try_to_sweep`."""

@@ -56,7 +56,10 @@ from storage.errors import (
     StoreError,
     UnavailableError,
 )
+from storage.node_folder import NodeFolder, checked, wait_for_lock
+from storage.sqlite_link import SqliteLink
 from storage.store import Arguments, Result, Row, Transaction, Unit, Value
+from storage.write_gate import WriteGate
 
 # How long another program (a backup, a shell) may hold the database before our units fail. Longer
 # than it takes such a program to commit; shorter than a client's patience with an API request.
@@ -67,6 +70,10 @@ READERS = 2
 # Bounds how long a group occupies the writer: its first unit is answered after its last. At this
 # size the commit's share of a unit's cost is small already.
 GROUP_MAX_UNITS = 256
+# How long a process waits for another that opens the same file and brings its schema up to date:
+# one step over a large table may take minutes.
+OPENING_SECONDS = 600.0
+OPENING_STEP_SECONDS = 0.01  # a start takes thirty times as long
 # The part of the WAL-index header that every commit changes (SQLite's WAL-index format, section 2).
 INDEX_HEADER_BYTES = 48
 # Seconds of work for the writer. Beyond it a refusal now is worth more than an answer then, and the
@@ -83,7 +90,7 @@ class SqliteStore:
         path: the file.
         writer: the connection that writes.
         readers: those that read.
-        is_shared: whether other processes of the same service have the file open, too.
+        shared: what there is when other processes of the same service have the file open, too.
     """
 
     def __init__(
@@ -92,10 +99,10 @@ class SqliteStore:
         writer: Connection,
         readers: Sequence[Connection],
         *,
-        is_shared: bool = False,
+        shared: "_Shared | None" = None,
     ) -> None:
         self._path = path
-        self._is_shared = is_shared
+        self._shared = shared
         self._index: _SharedIndex | None = None
         self._writer = writer
         self._readers = readers
@@ -121,22 +128,27 @@ class SqliteStore:
         """
         path = Path(name)
         connections: list[Connection] = []
+        shared: _Shared | None = None
         try:
             _touch_private(path, create=create)
+            if is_shared:
+                shared = _Shared.beside(path)
             for _ in range(1 + READERS):
                 connection = Connection(partial(_connect, path), iter_chunk_size=64)
                 await connection
                 connections.append(connection)
                 await connection.call(_configure)
             writer, *readers = connections
-            await writer.call(_prepare)
+            await writer.call(_prepare if shared is None else shared.prepare)
             for reader in readers:
                 await reader.call(_make_reader)
-        except (OSError, sqlite3.Error, CannotOpenError) as error:
+        except (OSError, sqlite3.Error, CannotOpenError, UnavailableError) as error:
             for connection in connections:
                 await connection.close()
+            if shared is not None:
+                shared.gate.close()
             raise CannotOpenError(f"{path}: {_reason(error)}") from error
-        return cls(path, writer, readers, is_shared=is_shared)
+        return cls(path, writer, readers, shared=shared)
 
     async def write(
         self, unit: Unit[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
@@ -178,11 +190,14 @@ class SqliteStore:
 
     async def claim(self, on_lost: Callable[[], None]) -> None:  # noqa: ARG002 - a lock is not lost
         """See `Store.claim`; among several processes the one that starts them has claimed it."""
-        if not self._is_shared:
+        if self._shared is None:
             self._claim = lock_beside(self._path)
 
-    def link(self, timeout_seconds: float) -> None:
-        """See `Store.link`: there is no other daemon."""
+    def link(self, timeout_seconds: float) -> SqliteLink | None:
+        """See `Store.link`: None unless other processes share the file."""
+        if self._shared is None:
+            return None
+        return SqliteLink(self, self._shared.folder, timeout_seconds)
 
     async def close(self) -> None:
         """See `Store.close`."""
@@ -194,6 +209,8 @@ class SqliteStore:
         if self._index is not None:
             self._index.close()
             self._index = None
+        if self._shared is not None:
+            self._shared.gate.close()
         if self._claim is not None:
             os.close(self._claim)
             self._claim = None
@@ -214,17 +231,19 @@ class SqliteStore:
 
     async def _commit(self, group: list["_Pending"]) -> Sequence["_Outcome"]:
         try:
-            return await self._writer.call(partial(_write_group, [each.start for each in group]))
+            write = _write_group if self._shared is None else self._shared.write_group
+            return await self._writer.call(partial(write, [each.start for each in group]))
         except Exception as error:  # noqa: BLE001 - handed to every caller of the group
             return [_Outcome(error=error)] * len(group)
 
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What became of a unit; its result counts only if there is no error."""
+    """What became of a unit; its result and notices count only if there is no error."""
 
     result: Any = None
     error: Exception | None = None
+    notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +260,49 @@ class _Pending:
             self.outcome.set_exception(outcome.error)
         else:
             self.outcome.set_result(outcome.result)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What a file that several processes have open needs beyond SQLite's own locks."""
+
+    folder: NodeFolder
+    gate: WriteGate
+
+    @classmethod
+    def beside(cls, path: Path) -> Self:
+        """Make the folder beside a database.
+
+        Raises:
+            CannotOpenError, OSError: it cannot be made or written.
+        """
+        folder = NodeFolder(path)
+        folder.make()
+        return cls(folder, WriteGate(folder, BUSY_TIMEOUT_SECONDS))
+
+    def prepare(self, connection: sqlite3.Connection) -> None:
+        """Bring the schema up to date, one process after the other.
+
+        SQLite has nobody wait who finds the file locked when it turns to write-ahead logging.
+
+        Raises:
+            UnavailableError: another process takes too long.
+        """
+        lock = self.folder.open_lock("open")
+        try:
+            wait_for_lock(lock, seconds=OPENING_SECONDS, step_seconds=OPENING_STEP_SECONDS)
+            _prepare(connection)
+        finally:
+            os.close(lock)
+
+    def write_group(self, starts: list[_Start], connection: sqlite3.Connection) -> list[_Outcome]:
+        """Run units as `_write_group` when it is this process's turn, then send their notices."""
+        with self.gate.entered():
+            outcomes = _write_group(starts, connection)
+        notices = [notice for outcome in outcomes for notice in outcome.notices]
+        if notices:
+            self.folder.post(notices)
+        return outcomes
 
 
 class _SharedIndex:
@@ -267,11 +329,12 @@ class _SharedIndex:
 class _Transaction:
     """The statements of `Transaction`; coroutines that run in the caller's thread, never suspend.
 
-    `_finish` depends on that.
+    `_finish` depends on that. `notices` are those to send after the commit.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self.notices: tuple[str, ...] = ()
 
     def _execute(self, sql: str, values: dict[str, Value]) -> sqlite3.Cursor:
         try:
@@ -297,7 +360,8 @@ class _Transaction:
         return f"(SELECT {values} FROM json_each(:{name})) AS {name}"
 
     async def notify(self, *texts: str) -> None:
-        """Nothing to do: there is one daemon."""
+        """Keep them until the commit; where there is one daemon, nobody sends them then."""
+        self.notices += tuple(checked(text) for text in texts)
 
 
 def _finish(coroutine: Coroutine[Any, Any, Result]) -> Result:
@@ -330,7 +394,9 @@ def _write_unit(connection: sqlite3.Connection, start: _Start) -> _Outcome:
     """Run one unit in a savepoint, which is rolled back alone if the unit raises."""
     connection.execute("SAVEPOINT unit")
     try:
-        outcome = _Outcome(result=_finish(start(_Transaction(connection))))
+        tx = _Transaction(connection)
+        result = _finish(start(tx))
+        outcome = _Outcome(result=result, notices=tx.notices)
     except Exception as error:
         if not connection.in_transaction:  # SQLite rolled back everything, the savepoint included
             raise UnavailableError(f"the database gave up the transaction: {error}") from error

@@ -1,6 +1,6 @@
 """What a store promises: units of work over one transaction, the same on every engine."""
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 Value = str | int | float | None
@@ -42,25 +42,29 @@ class Transaction(Protocol):
         """
 
     async def notify(self, *texts: str) -> None:
-        """Send texts to all daemons on this database, through their `Link`s, upon the commit.
+        """Send texts to all nodes on this database, through their `Link`s, upon the commit.
 
-        Does nothing on a database that has only one daemon.
+        Does nothing on a database that has only one daemon. A unit that is rolled back sends none.
+
+        Args:
+            texts: one line each, of at most 4,000 bytes.
         """
 
 
 class Link(Protocol):
-    """A daemon's connection to the others on its database: notices, and the sweepers' lock.
+    """A node's connection to the others on its database: presence, notices, the sweepers' lock.
 
-    Every method raises `UnavailableError` when the connection is lost. The lock is lost with it,
-    and notices may have been missed.
+    Nodes are daemons on PostgreSQL, and processes of one service on SQLite. Every method raises
+    `UnavailableError` when the connection is lost. The lock may be lost with it, and notices may
+    have been missed.
     """
 
     async def connect(self, on_notice: Callable[[str], None], on_lost: Callable[[], None]) -> None:
         """Connect, closing an earlier connection first; notices arrive from now on.
 
         Args:
-            on_notice: called with each text of `Transaction.notify`, this daemon's own included.
-            on_lost: called when the connection is lost.
+            on_notice: called with each text of `Transaction.notify`, this node's own included.
+            on_lost: called when the connection is lost, or notices were.
         """
 
     async def register(self, node_id: str) -> None:
@@ -69,8 +73,20 @@ class Link(Protocol):
     async def renew(self, node_id: str) -> bool:
         """Record that a node is alive; False when it was declared dead before."""
 
+    async def exited(self, node_ids: Collection[str]) -> list[str]:
+        """Return which nodes have certainly ended, so that nobody need wait for their timeout.
+
+        The others may be alive, hang, or have ended. On PostgreSQL nobody can tell.
+
+        Args:
+            node_ids: all nodes of this database.
+        """
+
     async def try_to_sweep(self) -> bool:
-        """Take the sweepers' lock if it is free; return whether this daemon holds it."""
+        """Take the sweepers' lock if it is free; return whether this node holds it.
+
+        To be called again and again: it is taken from a holder that does not, for the timeout.
+        """
 
     async def close(self) -> None:
         """Disconnect, which frees the lock."""
@@ -118,7 +134,8 @@ class Store(Protocol):
     async def claim(self, on_lost: Callable[[], None]) -> None:
         """Become the one daemon on this database, until `close`.
 
-        Does nothing on a database that serves any number of daemons.
+        Does nothing on a database that serves any number of daemons, or that was claimed for all
+        processes of a service by the one that starts them (`storage.claim`).
 
         Args:
             on_lost: called if the claim is lost before.
@@ -129,10 +146,11 @@ class Store(Protocol):
         """
 
     def link(self, timeout_seconds: float) -> "Link | None":
-        """Return this daemon's connection to the others; None on a database that has only one.
+        """Return this node's connection to the others; None on a database that has only one.
 
         Args:
-            timeout_seconds: how long the connection may be silent before the database drops it.
+            timeout_seconds: how long a node may be silent before it loses the connection, or what
+                it holds by it.
         """
 
     async def close(self) -> None:

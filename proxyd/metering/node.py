@@ -33,19 +33,23 @@ _logger = logging.getLogger("node")
 
 @final
 class Reaper:
-    """Takes back what nodes had leased that are silent for too long.
+    """Takes back what nodes had leased that have ended, or are silent for too long.
 
     No clock that an operator may set decides: a node is silent when its row in the database stays
     the same for as long as this process looks.
 
     Args:
         leases: closes the leases of nodes.
+        link: knows of some nodes that they have ended.
         observed_time: for how long this process was there to notice things.
         timeout_seconds: a node that was not seen for so long is dead.
     """
 
-    def __init__(self, leases: Leases, observed_time: ObservedTime, timeout_seconds: float) -> None:
+    def __init__(
+        self, leases: Leases, link: Link, observed_time: ObservedTime, timeout_seconds: float
+    ) -> None:
         self._leases = leases
+        self._link = link
         self._observed_time = observed_time
         self._timeout = timeout_seconds
         # Since when, by `observed_time`, a node was not seen again.
@@ -58,11 +62,16 @@ class Reaper:
             StoreError: the nodes were not seen, so that this time does not count.
         """
         rows = await self._leases.nodes()
+        exited = await self._link.exited([row.id for row in rows])
         self._observed_time.tick()
         now = self._observed_time.seconds()
         self._unseen_since = {row: self._unseen_since.get(row, now) for row in rows}
         return await self._leases.reap(
-            [row for row, since in self._unseen_since.items() if now - since >= self._timeout]
+            [
+                row
+                for row, since in self._unseen_since.items()
+                if row.id in exited or now - since >= self._timeout
+            ]
         )
 
 
@@ -105,7 +114,7 @@ class Node:
         self._boottime = boottime
         self._timeout = timeout_seconds
         self._may_sweep = may_sweep
-        self._reaper = Reaper(leases, observed_time, timeout_seconds)
+        self._reaper = Reaper(leases, link, observed_time, timeout_seconds)
         self._is_linked = False
         self._lost = asyncio.Event()
         self.sweeps = False

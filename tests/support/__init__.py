@@ -34,6 +34,7 @@ What the daemon talks to
     postgres: a PostgreSQL server, one database a test
     forwarder: a wire to a database that a test can freeze
     nodes: rows of other daemons of a cluster
+    shared_writer: a process that writes to a shared SQLite database
     statements: counts the statements of a unit of work
     plans: how much a statement looks at
     grown: a market of any size

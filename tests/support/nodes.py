@@ -1,4 +1,4 @@
-"""Nodes of a cluster that is not there: rows, as daemons on PostgreSQL make them by their links."""
+"""Nodes of a cluster that is not there: rows, as daemons make them by their links."""
 
 from storage.store import Transaction
 
