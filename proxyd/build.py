@@ -94,7 +94,7 @@ async def build(
         if role is None or role.has_services:
             for warning in exposed_files(settings):
                 _logger.warning("%s", warning)
-        access_log = _access_log(settings, key)
+        access_log = _access_log(settings, key, role)
         daemon = _daemon(settings, listeners, store, key, access_log, role)
         await store.claim(lambda: daemon.tasks.stop_daemon("the claim on the database is lost"))
     except BaseException:
@@ -350,7 +350,7 @@ def _transport(settings: Settings) -> LogTransport | SmtpTransport:
     )
 
 
-def _access_log(settings: Settings, key: bytes) -> AccessLog | None:
+def _access_log(settings: Settings, key: bytes, role: Role | None) -> AccessLog | None:
     access_log = settings.access_log
     if not access_log.folder:
         return None
@@ -361,4 +361,5 @@ def _access_log(settings: Settings, key: bytes) -> AccessLog | None:
         keep_days=access_log.keep_days,
         key=key,
         now=clock.seconds,
+        process=role.index if role is not None else None,
     )
