@@ -25,7 +25,7 @@ from contextlib import suppress
 from errno import ENOENT, ENXIO
 from pathlib import Path
 
-from storage.errors import CannotOpenError, UnavailableError
+from storage.errors import CannotOpenError
 
 # Some ten thousand notices: a node that stands still for a few seconds loses none. It is the most
 # that Linux grants to a user without privileges (pipe-max-size); a pipe of another size will do.
@@ -133,14 +133,14 @@ class NodeFolder:
             try:
                 for chunk in chunks:
                     os.write(descriptor, chunk)
-            except BlockingIOError:
-                self._note_missed(pipe.stem)
-                # The pipe was full, and may have been emptied before the note was there. Now either
-                # its reader is woken by this, or it has still to read, and finds the note then.
-                with suppress(OSError):
-                    os.write(descriptor, b"\n")
             except BrokenPipeError:
                 _logger.debug("node %s ended before it heard", pipe.stem)
+            except OSError:  # the pipe is full
+                self._note_missed(pipe.stem)
+                # It may have been emptied before the note was there. Now its reader is woken by
+                # this, or it has still to read, and finds the note then.
+                with suppress(OSError):
+                    os.write(descriptor, b"\n")
             finally:
                 os.close(descriptor)
 
@@ -163,13 +163,14 @@ class NodeFolder:
 
     # --- locks -----------------------------------------------------------------------------------
 
-    def open_lock(self, name: str) -> int:
-        """Open the file of a lock; return its descriptor.
+    def open_lock(self, name: str, *, create: bool = True) -> int:
+        """Open the file of a lock, or `create` it; return its descriptor.
 
         Raises:
             OSError: it cannot be opened.
         """
-        return os.open(self.path / name, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return os.open(self.path / name, flags, 0o600)
 
     # --- names -----------------------------------------------------------------------------------
 
@@ -198,11 +199,10 @@ def checked(text: str) -> str:
     return text
 
 
-def wait_for_lock(descriptor: int, *, seconds: float, step_seconds: float) -> None:
-    """Lock an open file, within a time limit. Asked again and again: flock(2) has no limit.
+def lock_within(seconds: float, descriptor: int, *, step_seconds: float) -> bool:
+    """Lock an open file; False when another process has it for all that time.
 
-    Raises:
-        UnavailableError: another process has it for too long.
+    It is tried again and again, because flock(2) itself knows no limit.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -210,10 +210,10 @@ def wait_for_lock(descriptor: int, *, seconds: float, step_seconds: float) -> No
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= deadline:
-                raise UnavailableError("another process has the database for too long") from None
+                return False
             time.sleep(step_seconds)
         else:
-            return
+            return True
 
 
 def _open_to_write(pipe: Path) -> int:

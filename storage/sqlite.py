@@ -31,6 +31,11 @@ What a failure does, and to whom:
   unknown to the caller, as it is when an answer is lost.
 - The process dies: SQLite's log is replayed up to the last COMMIT at the next start.
 
+Several processes of one service may have the file open (`is_shared`), each with all of the above.
+Then a group is written when it is the process's turn (`write_gate`), and the notices of its units
+are sent once it is committed (`node_folder`), by the writer's thread. A daemon that has the file
+for itself does neither.
+
 A read takes the next reader in turn, and runs in a transaction that is always rolled back: all its
 statements see one snapshot, and in WAL mode it neither waits for the writer nor holds it up.
 """
@@ -41,6 +46,7 @@ import os
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
@@ -56,7 +62,7 @@ from storage.errors import (
     StoreError,
     UnavailableError,
 )
-from storage.node_folder import NodeFolder, checked, wait_for_lock
+from storage.node_folder import NodeFolder, checked, lock_within
 from storage.sqlite_link import SqliteLink
 from storage.store import Arguments, Result, Row, Transaction, Unit, Value
 from storage.write_gate import WriteGate
@@ -90,7 +96,9 @@ class SqliteStore:
         path: the file.
         writer: the connection that writes.
         readers: those that read.
-        shared: what there is when other processes of the same service have the file open, too.
+        folder: where the processes meet that share the file; None for a daemon that has it for
+            itself, and for a command of the operator's.
+        gate: where writers take turns, None where there are no others.
     """
 
     def __init__(
@@ -99,10 +107,12 @@ class SqliteStore:
         writer: Connection,
         readers: Sequence[Connection],
         *,
-        shared: "_Shared | None" = None,
+        folder: NodeFolder | None = None,
+        gate: WriteGate | None = None,
     ) -> None:
         self._path = path
-        self._shared = shared
+        self._folder = folder
+        self._gate = gate
         self._index: _SharedIndex | None = None
         self._writer = writer
         self._readers = readers
@@ -127,28 +137,30 @@ class SqliteStore:
                 SQLite database.
         """
         path = Path(name)
+        folder = NodeFolder(path)
         connections: list[Connection] = []
-        shared: _Shared | None = None
+        gate: WriteGate | None = None
         try:
             _touch_private(path, create=create)
             if is_shared:
-                shared = _Shared.beside(path)
+                folder.make()
+            gate = WriteGate.of_members(folder) if is_shared else WriteGate.of_a_guest(folder)
             for _ in range(1 + READERS):
                 connection = Connection(partial(_connect, path), iter_chunk_size=64)
                 await connection
                 connections.append(connection)
                 await connection.call(_configure)
             writer, *readers = connections
-            await writer.call(_prepare if shared is None else shared.prepare)
+            await writer.call(partial(_prepare_in_turn, folder if is_shared else None, gate))
             for reader in readers:
                 await reader.call(_make_reader)
-        except (OSError, sqlite3.Error, CannotOpenError, UnavailableError) as error:
+        except (OSError, sqlite3.Error, CannotOpenError) as error:
             for connection in connections:
                 await connection.close()
-            if shared is not None:
-                shared.gate.close()
+            if gate is not None:
+                gate.close()
             raise CannotOpenError(f"{path}: {_reason(error)}") from error
-        return cls(path, writer, readers, shared=shared)
+        return cls(path, writer, readers, folder=folder if is_shared else None, gate=gate)
 
     async def write(
         self, unit: Unit[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
@@ -190,14 +202,14 @@ class SqliteStore:
 
     async def claim(self, on_lost: Callable[[], None]) -> None:  # noqa: ARG002 - a lock is not lost
         """See `Store.claim`; among several processes the one that starts them has claimed it."""
-        if self._shared is None:
+        if self._folder is None:
             self._claim = lock_beside(self._path)
 
     def link(self, timeout_seconds: float) -> SqliteLink | None:
         """See `Store.link`: None unless other processes share the file."""
-        if self._shared is None:
+        if self._folder is None:
             return None
-        return SqliteLink(self, self._shared.folder, timeout_seconds)
+        return SqliteLink(self, self._folder, timeout_seconds)
 
     async def close(self) -> None:
         """See `Store.close`."""
@@ -209,8 +221,8 @@ class SqliteStore:
         if self._index is not None:
             self._index.close()
             self._index = None
-        if self._shared is not None:
-            self._shared.gate.close()
+        if self._gate is not None:
+            self._gate.close()
         if self._claim is not None:
             os.close(self._claim)
             self._claim = None
@@ -231,8 +243,13 @@ class SqliteStore:
 
     async def _commit(self, group: list["_Pending"]) -> Sequence["_Outcome"]:
         try:
-            write = _write_group if self._shared is None else self._shared.write_group
-            return await self._writer.call(partial(write, [each.start for each in group]))
+            starts = [each.start for each in group]
+            # Whoever has claimed the file for itself has nobody to take turns with.
+            if self._gate is None or self._claim is not None:
+                return await self._writer.call(partial(_write_group, starts))
+            return await self._writer.call(
+                partial(_write_group_in_turn, self._folder, self._gate, starts)
+            )
         except Exception as error:  # noqa: BLE001 - handed to every caller of the group
             return [_Outcome(error=error)] * len(group)
 
@@ -260,49 +277,6 @@ class _Pending:
             self.outcome.set_exception(outcome.error)
         else:
             self.outcome.set_result(outcome.result)
-
-
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    """What a file that several processes have open needs beyond SQLite's own locks."""
-
-    folder: NodeFolder
-    gate: WriteGate
-
-    @classmethod
-    def beside(cls, path: Path) -> Self:
-        """Make the folder beside a database.
-
-        Raises:
-            CannotOpenError, OSError: it cannot be made or written.
-        """
-        folder = NodeFolder(path)
-        folder.make()
-        return cls(folder, WriteGate(folder, BUSY_TIMEOUT_SECONDS))
-
-    def prepare(self, connection: sqlite3.Connection) -> None:
-        """Bring the schema up to date, one process after the other.
-
-        SQLite has nobody wait who finds the file locked when it turns to write-ahead logging.
-
-        Raises:
-            UnavailableError: another process takes too long.
-        """
-        lock = self.folder.open_lock("open")
-        try:
-            wait_for_lock(lock, seconds=OPENING_SECONDS, step_seconds=OPENING_STEP_SECONDS)
-            _prepare(connection)
-        finally:
-            os.close(lock)
-
-    def write_group(self, starts: list[_Start], connection: sqlite3.Connection) -> list[_Outcome]:
-        """Run units as `_write_group` when it is this process's turn, then send their notices."""
-        with self.gate.entered():
-            outcomes = _write_group(starts, connection)
-        notices = [notice for outcome in outcomes for notice in outcome.notices]
-        if notices:
-            self.folder.post(notices)
-        return outcomes
 
 
 class _SharedIndex:
@@ -390,6 +364,21 @@ def _write_group(starts: list[_Start], connection: sqlite3.Connection) -> list[_
     return outcomes
 
 
+def _write_group_in_turn(
+    folder: NodeFolder | None,
+    gate: WriteGate,
+    starts: list[_Start],
+    connection: sqlite3.Connection,
+) -> list[_Outcome]:
+    """Run units as `_write_group` when it is this process's turn, then send their notices."""
+    with gate.entered():
+        outcomes = _write_group(starts, connection)
+    notices = [notice for outcome in outcomes for notice in outcome.notices]
+    if notices and folder is not None:
+        folder.post(notices)
+    return outcomes
+
+
 def _write_unit(connection: sqlite3.Connection, start: _Start) -> _Outcome:
     """Run one unit in a savepoint, which is rolled back alone if the unit raises."""
     connection.execute("SAVEPOINT unit")
@@ -464,6 +453,27 @@ def _prepare(connection: sqlite3.Connection) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def _prepare_in_turn(
+    folder: NodeFolder | None, gate: WriteGate | None, connection: sqlite3.Connection
+) -> None:
+    """Bring the schema up to date, of several processes one after the other.
+
+    SQLite has nobody wait who finds the file locked when it turns to write-ahead logging.
+
+    Raises:
+        CannotOpenError: another process takes too long.
+    """
+    with ExitStack() as stack:
+        if folder is not None:
+            lock = folder.open_lock("open")
+            stack.callback(os.close, lock)
+            if not lock_within(OPENING_SECONDS, lock, step_seconds=OPENING_STEP_SECONDS):
+                raise CannotOpenError("another process has been opening it for too long")
+        if gate is not None:
+            stack.enter_context(gate.entered())
+        _prepare(connection)
 
 
 def _statements(script: str) -> list[str]:

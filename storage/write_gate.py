@@ -4,19 +4,28 @@ SQLite has whoever finds the database locked sleep, up to a tenth of a second, a
 Beside a process that writes all the time such a writer waits for seconds. So writers line up at two
 locks of their own: whoever has `next` waits for `turn`, and lets go of `next` when it has that. A
 process that has just written cannot be quicker than the one that waits, because `next` is not free.
-The locks are flock(2)'s: those of a process that dies are free.
+
+The gate only says who is next; that one writes at a time is SQLite's affair. So it may be passed
+without: one that hangs at the gate is left with the file that it has locked, and the others go on
+with a new one. The locks are flock(2)'s: those of a process that dies are free.
 """
 
 import fcntl
+import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Self
 
-from storage.node_folder import NodeFolder, wait_for_lock
+from storage.node_folder import NodeFolder, lock_within
 
-# Shorter than a durable commit on most disks, so that turns follow closely; and the
-# looks cost next to nothing: two thousand a second take half a hundredth of a core.
+# Shorter than a durable commit on most disks, so that turns follow closely; and the looks cost next
+# to nothing: two thousand a second take half a hundredth of a core.
 STEP_SECONDS = 0.0005
+# Some hundred times what a group of units takes.
+PATIENCE_SECONDS = 1.0
+
+_logger = logging.getLogger("storage")
 
 
 class WriteGate:
@@ -24,39 +33,91 @@ class WriteGate:
 
     Args:
         folder: where the locks are.
-        timeout_seconds: how long to wait before a write fails.
+        makes_files: whether it makes files that are missing.
+
+    Raises:
+        OSError: they cannot be opened.
     """
 
-    def __init__(self, folder: NodeFolder, timeout_seconds: float) -> None:
-        self._timeout = timeout_seconds
-        self._next = folder.open_lock("next")
+    def __init__(self, folder: NodeFolder, *, makes_files: bool) -> None:
+        self._next = _Lock(folder, "next", makes_files=makes_files)
         try:
-            self._turn = folder.open_lock("turn")
+            self._turn = _Lock(folder, "turn", makes_files=makes_files)
         except OSError:
-            os.close(self._next)
+            self._next.close()
             raise
+
+    @classmethod
+    def of_members(cls, folder: NodeFolder) -> Self:
+        """Return the gate of a process that shares the database.
+
+        Raises:
+            OSError: its locks cannot be opened.
+        """
+        return cls(folder, makes_files=True)
+
+    @classmethod
+    def of_a_guest(cls, folder: NodeFolder) -> Self | None:
+        """Return the gate for a program beside them, such as a command of the operator's.
+
+        It makes no files, which could be another user's. None where there is no gate.
+        """
+        try:
+            return cls(folder, makes_files=False)
+        except OSError:
+            return None
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Wait for this process's turn, and have it until the end of the block.
-
-        Raises:
-            UnavailableError: another process does not end its turn.
-        """
-        self._wait(self._next)
+        """Wait for this process's turn, and have it until the end of the block."""
+        self._next.acquire()
         try:
-            self._wait(self._turn)
+            self._turn.acquire()
         finally:
-            fcntl.flock(self._next, fcntl.LOCK_UN)
+            self._next.release()
         try:
             yield
         finally:
-            fcntl.flock(self._turn, fcntl.LOCK_UN)
+            self._turn.release()
 
     def close(self) -> None:
         """Close the locks, once nobody enters any more."""
-        os.close(self._next)
-        os.close(self._turn)
+        self._next.close()
+        self._turn.close()
 
-    def _wait(self, lock: int) -> None:
-        wait_for_lock(lock, seconds=self._timeout, step_seconds=STEP_SECONDS)
+
+class _Lock:
+    """A lock on a file that is replaced if another process has it for too long."""
+
+    def __init__(self, folder: NodeFolder, name: str, *, makes_files: bool) -> None:
+        self._folder = folder
+        self._name = name
+        self._makes_files = makes_files
+        self._descriptor = folder.open_lock(name, create=makes_files)
+
+    def acquire(self) -> None:
+        if lock_within(PATIENCE_SECONDS, self._descriptor, step_seconds=STEP_SECONDS):
+            return
+        _logger.warning("a process hangs while it writes, or writes for long; it is passed")
+        with suppress(OSError):  # a file that cannot be replaced is waited for again the next time
+            self._replace()
+            lock_within(0, self._descriptor, step_seconds=STEP_SECONDS)
+
+    def release(self) -> None:
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def _replace(self) -> None:
+        """Go on with a new file, or with the one that another process has begun."""
+        path = self._folder.path / self._name
+        if (
+            self._makes_files
+            and path.exists()
+            and os.path.samestat(path.stat(), os.fstat(self._descriptor))
+        ):
+            path.unlink(missing_ok=True)
+        descriptor = self._folder.open_lock(self._name, create=self._makes_files)
+        os.close(self._descriptor)
+        self._descriptor = descriptor

@@ -40,7 +40,6 @@ TESTED_IN = {
     "proxyd/listeners.py": "tests/proxyd/ops/test_listening.py",
     "proxyd/loop/runner.py": "tests/proxyd/loop/test_cancellation.py",
     "proxyd/metering/address_proofs.py": "tests/conformance/test_passwordless.py",
-    "proxyd/metering/node.py": "tests/integration/test_cluster.py",
     "proxyd/metering/single_flight.py": "tests/proxyd/metering/test_meter.py",
     "proxyd/ops/errors.py": "tests/proxyd/cli/test_serving.py",
     "proxyd/ops/metrics.py": "tests/api/test_metrics.py",

@@ -1,15 +1,21 @@
-"""Several daemons over one PostgreSQL: none overspends, none is missed, one sweeps."""
+"""Several daemons on one database: none overspends, none is missed, one sweeps.
+
+On PostgreSQL they are daemons of their own; on SQLite processes of one service.
+"""
 
 import asyncio
+import fcntl
 import select
 import signal
 import socket
+import sqlite3
 import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -29,19 +35,39 @@ SLOW = {"PROXYD_LIMITS__SESSION_BYTES_PER_SECOND": "50000"}
 # For nodes that are made to stand still for a few seconds, and must not be dead by that alone.
 PATIENT = {"PROXYD_CLUSTER__NODE_TIMEOUT_SECONDS": "15"}
 HANDFUL_BYTES = 10_000
+# For processes that are seen to be dead by other means than their silence.
+NEVER_TIMED_OUT = {"PROXYD_CLUSTER__NODE_TIMEOUT_SECONDS": "300"}
 
 
 @pytest.fixture
-async def url(postgres_server: str) -> AsyncIterator[str]:
-    """The URL of an empty database."""
+async def url(empty_url: str) -> str:
+    """The URL of an empty database, on each engine in turn."""
+    return empty_url
+
+
+@pytest.fixture
+async def server_url(postgres_server: str) -> AsyncIterator[str]:
+    """The URL of an empty database on PostgreSQL, which daemons reach over a network."""
     async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as made:
         yield made
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The file of a database on SQLite."""
+    return tmp_path / "proxyd.db"
+
+
+class Member(Process):
+    """A daemon that shares its database with others, on either engine."""
+
+    command = ("tests.support.member", "serve")
 
 
 @contextmanager
 def cluster(url: str, size: int, **settings: str) -> Iterator[list[Process]]:
     """Run daemons that start at once on one database."""
-    daemons = [Process(url, **settings) for _ in range(size)]
+    daemons: list[Process] = [Member(url, **settings) for _ in range(size)]
     try:
         for daemon in daemons:
             daemon.wait_ready()
@@ -53,6 +79,11 @@ def cluster(url: str, size: int, **settings: str) -> Iterator[list[Process]]:
 
 def rows(url: str, sql: str, *arguments: object) -> list[Any]:
     """Ask the database itself."""
+    if url.startswith("sqlite:"):
+        file = url.removeprefix("sqlite:///")
+        with closing(sqlite3.connect(file, isolation_level=None, timeout=20)) as connection:
+            connection.row_factory = sqlite3.Row
+            return connection.execute(sql.replace("$", "?"), arguments).fetchall()
 
     async def ask() -> list[Any]:
         connection = await asyncpg.connect(url)
@@ -209,7 +240,7 @@ async def test_nodes_that_start_at_once_migrate_once(url: str) -> None:
         assert len(versions) == len(set(versions)) > 0
         assert len(rows(url, "SELECT id FROM nodes")) == 3
     # Those were killed; whoever comes later buries them, and leaves no trace of itself.
-    with serving(url) as late:
+    with cluster(url, 1) as [late]:
         until_true(lambda: len(rows(url, "SELECT id FROM nodes")) == 1, "the dead are reaped")
         assert late.stop() == 0
         assert rows(url, "SELECT id FROM nodes") == []
@@ -217,7 +248,7 @@ async def test_nodes_that_start_at_once_migrate_once(url: str) -> None:
 
 async def test_the_sweeper_moves_when_its_holder_is_killed(url: str) -> None:
     email, password = process.funded(url)
-    with cluster(url, 1) as [first], serving(url) as second:
+    with cluster(url, 1) as [first], cluster(url, 1) as [second]:
         bought = second.buy(second.log_in(email, password))
         until_true(lambda: sweepers(url) == 1)
         first.stop(signal.SIGKILL)
@@ -228,6 +259,8 @@ async def test_the_sweeper_moves_when_its_holder_is_killed(url: str) -> None:
 
 
 def sweepers(url: str) -> int:
+    if url.startswith("sqlite:"):
+        return int(is_locked(Path(url.removeprefix("sqlite:///") + ".nodes/sweeper")))
     return len(
         rows(
             url,
@@ -237,7 +270,17 @@ def sweepers(url: str) -> int:
     )
 
 
-async def test_a_node_cut_off_from_the_store_stops_in_time_and_comes_back(url: str) -> None:
+def is_locked(file: Path) -> bool:
+    with file.open() as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+async def test_a_node_cut_off_from_the_store_stops_in_time_and_comes_back(server_url: str) -> None:
+    url = server_url
     quota = 50_000 * MB
     email, password = process.funded(url)
     with ExitStack() as stack:
@@ -274,7 +317,8 @@ async def test_a_node_cut_off_from_the_store_stops_in_time_and_comes_back(url: s
     process.assert_audit(url)
 
 
-async def test_a_node_alone_waits_for_the_store_and_goes_on(url: str) -> None:
+async def test_a_node_alone_waits_for_the_store_and_goes_on(server_url: str) -> None:
+    url = server_url
     email, password = process.funded(url)
     with ExitStack() as stack:
         target = stack.enter_context(threads.endless())
@@ -295,7 +339,8 @@ async def test_a_node_alone_waits_for_the_store_and_goes_on(url: str) -> None:
     process.assert_audit(url)
 
 
-async def test_a_connection_to_the_store_that_is_lost_is_made_again(url: str) -> None:
+async def test_a_connection_to_the_store_that_is_lost_is_made_again(server_url: str) -> None:
+    url = server_url
     email, password = process.funded(url)
     with threads.endless() as target, cluster(url, 2) as (first, second):
         token = first.log_in(email, password)
@@ -378,7 +423,8 @@ def online(node: Process, token: str) -> bool:
     return bool(device(node, token)["is_online"])
 
 
-async def test_a_frozen_node_wakes_up_to_hand_out_nothing(url: str) -> None:
+async def test_a_frozen_node_wakes_up_to_hand_out_nothing(server_url: str) -> None:
+    url = server_url
     email, password = process.funded(url)
     with ExitStack() as stack:
         target = stack.enter_context(threads.endless())
@@ -412,7 +458,8 @@ def arriving(connection: socket.socket, enough: int = GB) -> int:
     return size
 
 
-async def test_a_database_whose_clock_jumps_ahead_declares_nobody_dead(url: str) -> None:
+async def test_a_database_whose_clock_jumps_ahead_declares_nobody_dead(server_url: str) -> None:
+    url = server_url
     email, password = process.funded(url)
     set_ahead(url, 0)
     with ExitStack() as stack:
@@ -435,7 +482,10 @@ async def test_a_database_whose_clock_jumps_ahead_declares_nobody_dead(url: str)
     process.assert_audit(url)
 
 
-async def test_a_node_that_dies_before_the_databases_clock_is_set_back_is_buried(url: str) -> None:
+async def test_a_node_that_dies_before_the_databases_clock_is_set_back_is_buried(
+    server_url: str,
+) -> None:
+    url = server_url
     set_ahead(url, HOUR)
     with cluster(url, 1), serving(url) as victim:
         victim.stop(signal.SIGKILL)
@@ -457,3 +507,137 @@ def set_ahead(url: str, seconds: int) -> None:
 def seen(url: str, node: Process) -> int:
     [row] = rows(url, "SELECT seen_at FROM nodes WHERE id = $1", node.node_id)
     return int(row["seen_at"])
+
+
+# --- processes on one SQLite database ------------------------------------------------------------
+
+
+async def test_what_killed_processes_had_is_usable_without_waiting_for_their_timeout(
+    path: Path,
+) -> None:
+    """Whoever it is: the one that sweeps, another one, or all of them before some start again."""
+    url, quota = f"sqlite:///{path}", 200 * MB
+    email, password = process.funded(url)
+    with threads.endless() as target:
+        with cluster(url, 3, **NEVER_TIMED_OUT) as nodes:
+            bought = nodes[0].buy(nodes[0].log_in(email, password), gb=quota / GB)
+            session = bought["session_id"]
+            alive = list(nodes)
+            while len(alive) > 1:
+                downloads = [Download(node, bought["proxy"], target.port) for node in alive]
+                before = stored(url, session)["bytes_used"]
+                for download in downloads:
+                    download.start()
+                until_true(lambda before=before: stored(url, session)["bytes_used"] > before)
+                victim = alive.pop(0)
+                [lease] = leases_of(url, session, victim)
+                victim.stop(signal.SIGKILL)
+                until_true(lambda lease=lease: is_closed(url, lease), "it is reaped")
+                for download in downloads:
+                    download.close()
+                    download.join()
+            [last] = alive
+            download = Download(last, bought["proxy"], target.port)
+            download.start()
+            until_true(lambda: bool(leases_of(url, session, last)))
+            last.stop(signal.SIGKILL)
+            download.join()
+        process.assert_audit(url)
+        used = stored(url, session)["bytes_used"]
+        with cluster(url, 2, **NEVER_TIMED_OUT) as nodes:
+            downloads = [Download(node, bought["proxy"], target.port) for node in nodes]
+            for download in downloads:
+                download.start()
+            for download in downloads:
+                download.join()
+            assert received(downloads) == quota - used
+            until_true(lambda: stored(url, session)["status"] == "exhausted")
+    process.assert_audit(url)
+
+
+async def test_one_daemon_takes_up_what_several_left_and_several_what_one_left(path: Path) -> None:
+    url, quota = f"sqlite:///{path}", 60 * MB
+    email, password = process.funded(url)
+    with threads.endless() as target:
+        with cluster(url, 2, **NEVER_TIMED_OUT) as nodes:
+            bought = nodes[0].buy(nodes[0].log_in(email, password), gb=quota / GB)
+            session = bought["session_id"]
+            for node in nodes:
+                process.proxied(node, bought["proxy"], target.port).close()
+            assert len(open_leases(url, session)) == 2
+        with serving(url) as alone:
+            assert open_leases(url, session) == []
+            assert rows(url, "SELECT id FROM nodes") == []
+            process.proxied(alone, bought["proxy"], target.port).close()
+            [left] = open_leases(url, session)
+            assert left["node_id"] is None
+            alone.stop(signal.SIGKILL)
+        used = stored(url, session)["bytes_used"]
+        with cluster(url, 2, **NEVER_TIMED_OUT) as nodes:
+            downloads = [Download(node, bought["proxy"], target.port) for node in nodes]
+            for download in downloads:
+                download.start()
+            for download in downloads:
+                download.join()
+            assert received(downloads) == quota - used
+    process.assert_audit(url)
+
+
+def open_leases(url: str, session: str) -> list[Any]:
+    return rows(
+        url,
+        "SELECT id, node_id FROM bandwidth_leases WHERE session_id = $1 AND closed_at IS NULL",
+        session,
+    )
+
+
+async def test_a_process_that_hangs_is_dead_after_the_timeout_and_hands_out_nothing(
+    path: Path,
+) -> None:
+    url = f"sqlite:///{path}"
+    email, password = process.funded(url)
+    with (
+        threads.endless() as target,
+        cluster(url, 1, **SLOW) as [sleeper],
+        cluster(url, 1) as [other],
+    ):
+        bought = other.buy(other.log_in(email, password), gb=100)
+        assert sweepers(url) == 1  # the sleeper, which came first
+        with process.proxied(sleeper, bought["proxy"], target.port) as connection:
+            assert arriving(connection, enough=20_000) >= 20_000
+            [lease] = leases_of(url, bought["session_id"], sleeper)
+            with stopped_outside_a_commit(path, sleeper):
+                until_true(lambda: is_closed(url, lease), "declared dead")
+                arriving(connection)
+            # It wakes up behind its fence, hears that it was declared dead, and cuts everything.
+            assert until_reset(connection) <= HANDFUL_BYTES
+        until_true(lambda: sleeper.output.count("this is node") == 2, "it has a new name")
+        again = Download(sleeper, bought["proxy"], target.port)
+        again.start()
+        until_true(lambda: again.received > 10_000, "it serves again")
+        again.close()
+        again.join()
+    process.assert_audit(url)
+
+
+def until_reset(connection: socket.socket) -> int:
+    """Read until the connection is reset, and return how much came before."""
+    size = 0
+    connection.settimeout(20)
+    with suppress(ConnectionResetError):
+        while data := connection.recv(262_144):
+            size += len(data)
+        raise AssertionError("it ended in order")
+    return size
+
+
+@contextmanager
+def stopped_outside_a_commit(path: Path, daemon: Process) -> Iterator[None]:
+    """Have a process stand still that holds no lock of SQLite: of the gate it may."""
+    with Path(f"{path}.nodes/turn").open() as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        daemon.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        daemon.process.send_signal(signal.SIGCONT)

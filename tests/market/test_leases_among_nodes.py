@@ -252,3 +252,28 @@ async def test_a_node_that_is_not_known_gets_nothing(store: Store, clock: Clock)
     assert row is not None
     assert row.bytes_leased == 0
     market.passwords.close()
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+async def test_a_daemon_that_is_alone_takes_back_what_nodes_had_and_a_node_does_not(
+    store: Store, clock: Clock, is_alone: bool
+) -> None:
+    market = Market(store, clock)
+    user = await market.person("10")
+    bought = await market.bandwidth.buy(user, quota_bytes=QUOTA, price_per_gb=None)
+    for name in ("here", "there"):
+        await store.write(nodes.register, name, clock.seconds())
+    market.leases.node_id = "there"
+    grant = await market.leases.open(bought.session_id)
+    assert grant is not None
+    await market.leases.report([Usage(bought.session_id, grant.lease_id or "", 7)])
+    market.leases.node_id = None if is_alone else "here"
+    assert await market.leases.recover() == int(is_alone)
+    row = await store.read(queries.find, bought.session_id)
+    assert row is not None
+    left = 0 if is_alone else grant.granted_bytes - 7
+    assert (row.bytes_used, row.bytes_leased) == (7, left)
+    assert len(await market.leases.nodes()) == (0 if is_alone else 2)
+    report = await audit_ledger(store)
+    assert report.passed, report
+    market.passwords.close()

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from support.waiting import until_true
 
-from storage.errors import UnavailableError
 from storage.node_folder import NodeFolder
 from storage.write_gate import WriteGate
 
@@ -20,7 +19,7 @@ import sys
 from pathlib import Path
 from storage.node_folder import NodeFolder
 from storage.write_gate import WriteGate
-with WriteGate(NodeFolder(Path(sys.argv[1])), 5.0).entered():
+with WriteGate.of_members(NodeFolder(Path(sys.argv[1]))).entered():
     print("in", flush=True)
     sys.stdin.read()
 """
@@ -45,7 +44,7 @@ def is_locked(folder: NodeFolder, name: str) -> bool:
 
 
 def test_who_has_just_written_does_not_pass_the_one_that_waits(folder: NodeFolder) -> None:
-    busy, patient = WriteGate(folder, 5.0), WriteGate(folder, 5.0)
+    busy, patient = WriteGate.of_members(folder), WriteGate.of_members(folder)
     order = []
 
     def write() -> None:
@@ -64,17 +63,26 @@ def test_who_has_just_written_does_not_pass_the_one_that_waits(folder: NodeFolde
     patient.close()
 
 
-def test_a_turn_that_does_not_end_fails_the_others_and_blocks_nobody(folder: NodeFolder) -> None:
-    hanging, late = WriteGate(folder, 5.0), WriteGate(folder, 0.01)
-    with hanging.entered():
-        with pytest.raises(UnavailableError, match="too long"):
-            with late.entered():
-                raise AssertionError("it was let in")
-        assert not is_locked(folder, "next")
-    with late.entered():
-        pass
-    hanging.close()
-    late.close()
+@pytest.mark.parametrize("name", ["next", "turn"])
+def test_a_process_that_hangs_is_passed_once_and_waited_for_no_more(
+    folder: NodeFolder, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.write_gate.PATIENCE_SECONDS", 0.01)
+    gates = [WriteGate.of_members(folder), WriteGate.of_members(folder)]
+    hanging = folder.open_lock(name)
+    fcntl.flock(hanging, fcntl.LOCK_EX)
+    for gate in gates:
+        with gate.entered():
+            pass
+    # They have one gate again, at which they wait for each other, and not for what hangs.
+    monkeypatch.setattr("storage.write_gate.PATIENCE_SECONDS", 1_000.0)
+    with gates[0].entered():
+        assert is_locked(folder, "turn")
+    with gates[1].entered():
+        assert is_locked(folder, "turn")
+    for gate in gates:
+        gate.close()
+    os.close(hanging)
 
 
 def test_the_turn_of_a_process_that_is_killed_is_over(folder: NodeFolder, tmp_path: Path) -> None:
@@ -90,14 +98,14 @@ def test_the_turn_of_a_process_that_is_killed_is_over(folder: NodeFolder, tmp_pa
         assert is_locked(folder, "turn")
         process.kill()
         process.wait()
-    gate = WriteGate(folder, 0.0)
+    gate = WriteGate.of_members(folder)
     with gate.entered():
         pass
     gate.close()
 
 
 def test_a_failed_write_ends_the_turn(folder: NodeFolder) -> None:
-    first, second = WriteGate(folder, 0.0), WriteGate(folder, 0.0)
+    first, second = WriteGate.of_members(folder), WriteGate.of_members(folder)
     with pytest.raises(LookupError):
         with first.entered():
             raise LookupError
@@ -105,3 +113,20 @@ def test_a_failed_write_ends_the_turn(folder: NodeFolder) -> None:
         pass
     first.close()
     second.close()
+
+
+def test_a_program_beside_the_processes_takes_turns_and_makes_no_files(
+    folder: NodeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert WriteGate.of_a_guest(folder) is None
+    assert list(folder.path.iterdir()) == []
+    member, guest = WriteGate.of_members(folder), WriteGate.of_a_guest(folder)
+    assert guest is not None
+    with guest.entered():
+        assert is_locked(folder, "turn")
+    monkeypatch.setattr("storage.write_gate.PATIENCE_SECONDS", 0.01)
+    kept = (folder.path / "turn").stat().st_ino
+    with member.entered(), guest.entered():  # it writes for longer than a guest waits
+        assert (folder.path / "turn").stat().st_ino == kept
+    member.close()
+    guest.close()

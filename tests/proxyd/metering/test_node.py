@@ -1,0 +1,96 @@
+"""A node among others: who is dead, and who sweeps."""
+
+from collections.abc import Callable, Collection
+
+import pytest
+from support import nodes
+from support.market import Market
+
+from market.ids import Identifiers
+from proxyd.loop.clock import ObservedTime
+from proxyd.metering.lease_slices import Fence
+from proxyd.metering.meter import cluster_meter
+from proxyd.metering.node import Node, Reaper
+
+TIMEOUT_SECONDS = 15.0
+
+
+class FakeLink:
+    """A link whose test says who has ended."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+        self.asked_to_sweep = 0
+
+    async def connect(self, on_notice: Callable[[str], None], on_lost: Callable[[], None]) -> None:
+        """Nobody says anything."""
+
+    async def register(self, node_id: str) -> None:
+        """Nobody looks."""
+
+    async def renew(self, node_id: str) -> bool:
+        return True
+
+    async def exited(self, node_ids: Collection[str]) -> list[str]:
+        return [each for each in node_ids if each in self.ended]
+
+    async def try_to_sweep(self) -> bool:
+        self.asked_to_sweep += 1
+        return True
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class Time:
+    """A clock that a test sets, in seconds."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_a_node_that_has_ended_is_reaped_at_once_and_a_silent_one_after_the_timeout(
+    market: Market,
+) -> None:
+    for name in ("ended", "silent"):
+        await market.store.write(nodes.register, name, market.clock.seconds())
+    link, time = FakeLink(), Time()
+    reaper = Reaper(market.leases, link, ObservedTime(time, 2.0), TIMEOUT_SECONDS)
+    assert await reaper.reap() == 0
+    link.ended.append("ended")
+    assert await reaper.reap() == 1
+    assert [row.id for row in await market.leases.nodes()] == ["silent"]
+    for _ in range(int(TIMEOUT_SECONDS) - 1):
+        time.now += 1.0
+        assert await reaper.reap() == 0
+    time.now += 1.0
+    assert await reaper.reap() == 1
+    assert await market.leases.nodes() == []
+
+
+@pytest.mark.parametrize("may_sweep", [True, False])
+async def test_a_node_that_must_not_sweep_leaves_the_lock_to_others(
+    market: Market, may_sweep: bool
+) -> None:
+    link, time = FakeLink(), Time()
+    fence = Fence(time)
+    _, writer = cluster_meter(
+        market.leases, market.clock.seconds, fence, connections_per_session=10
+    )
+    node = Node(
+        link,
+        market.leases,
+        writer,
+        fence,
+        Identifiers(lambda: 0),
+        time,
+        ObservedTime(time, 2.0),
+        timeout_seconds=TIMEOUT_SECONDS,
+        may_sweep=may_sweep,
+    )
+    await node.start()
+    assert node.sweeps is may_sweep
+    assert link.asked_to_sweep == int(may_sweep)
