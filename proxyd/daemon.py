@@ -309,7 +309,7 @@ def _watch_supervisor(channel: socket.socket, stop: Stop) -> None:
 
     def gone() -> None:
         loop.remove_reader(channel.fileno())
-        _logger.critical("the supervisor is gone; this process stops")
+        _logger.error("the supervisor is gone; this process stops")
         stop.cut()
 
     loop.add_reader(channel.fileno(), gone)  # it never sends anything

@@ -36,8 +36,8 @@ class CannotRecordError(CannotServeError):
     """Records cannot be written; the message says why, for the operator."""
 
 
-# 15 fields: what it was given (seven), the queue, its thread, the open file, its day, its next lines,
-# and what became of the records (three). Each belongs to the one thread or to the one queue.
+# 15 fields: what it was given (seven), the queue, its thread, the open file, its day, the lines for
+# it, and what became of the records (three). Each belongs to the one thread or to the one queue.
 class AccessLog:
     """Writes records until `close`.
 

@@ -34,12 +34,12 @@ CLIENTS = 40
 def serving(url: str, number: int = 3, **settings: str) -> Iterator[Process]:
     """Run a daemon of several processes; none is left when the test is over."""
     with process.serving(url, **{PROCESSES: str(number)}, **settings) as daemon:
-        children = psutil.Process(daemon.process.pid).children()
+        children = daemon.children()
         try:
             yield daemon
         finally:
             with suppress(psutil.NoSuchProcess):
-                children += psutil.Process(daemon.process.pid).children()
+                children += daemon.children()
             daemon.stop(signal.SIGKILL)
             _, alive = psutil.wait_procs(children, timeout=20)
             assert alive == [], daemon.output
@@ -161,7 +161,7 @@ def test_without_the_supervisor_the_processes_write_their_counts_and_leave(url: 
         bought = daemon.buy(token, gb=100)
         with downloads(daemon, bought["proxy"], 12) as made:
             until_true(lambda: all(each.received > MB for each in made), "all of them flow")
-            children = psutil.Process(daemon.process.pid).children()
+            children = daemon.children()
             os.kill(daemon.process.pid, signal.SIGKILL)
             _, alive = psutil.wait_procs(children, timeout=20)
             assert alive == []
@@ -220,7 +220,7 @@ def test_a_service_manager_that_signals_every_process_cuts_nothing(url: str) -> 
     with threads.web() as target, serving(url, 2) as daemon:
         bought = daemon.buy(daemon.log_in(email, password))
         connection = begin(daemon, bought["proxy"], target.port)
-        for child in psutil.Process(daemon.process.pid).children():
+        for child in daemon.children():
             child.send_signal(signal.SIGTERM)
         daemon.process.send_signal(signal.SIGTERM)
         until_true(lambda: "draining: 1 connections" in daemon.output, "it drains")

@@ -182,7 +182,9 @@ class Process(Api):
 
     def pid_of(self, index: int) -> int | None:
         """Return the process id of one of its processes; None while there is none."""
-        return {name: pid for pid, name in self._children()}.get(f"proxyd-{index}")
+        with suppress(psutil.NoSuchProcess):
+            return {each.name(): each.pid for each in self.children()}.get(f"proxyd-{index}")
+        return None
 
     def kill(self, index: int) -> None:
         """Kill one of its processes."""
@@ -197,10 +199,9 @@ class Process(Api):
         lost = f"process {index} (pid {earlier})"
         until_true(lambda: ready in self.output.rpartition(lost)[2], "the successor serves")
 
-    def _children(self) -> Iterator[tuple[int, str]]:
-        for child in psutil.Process(self.process.pid).children():
-            with suppress(psutil.NoSuchProcess):
-                yield child.pid, child.name()
+    def children(self) -> list[psutil.Process]:
+        """Return its processes, which it starts and watches; none where it is one itself."""
+        return psutil.Process(self.process.pid).children()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
