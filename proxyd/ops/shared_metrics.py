@@ -21,11 +21,8 @@ from proxyd.ops.shared_record import TooLargeError
 
 SHARE_SECONDS = 1.0  # how old a number may be; a process spends less than a thousandth on it
 
-# Gauges of which the sum says nothing, and what stands for all processes instead.
-_NOT_SUMMED: dict[str, Callable[[float, float], float]] = {
-    "process_start_time_seconds": min,
-    "proxyd_build_info": max,
-}
+STARTED = "process_start_time_seconds"  # of all processes it is the first one's
+INFO_SUFFIX = "_info"  # of metrics that are 1, and say something by their labels
 
 _logger = logging.getLogger("metrics")
 
@@ -142,13 +139,12 @@ def _add(total: dict[str, Family], name: str, family: Family) -> None:
     if known is None:
         total[name] = Family(family.type, family.description, dict(family.values))
         return
-    combine = _NOT_SUMMED.get(name)
     for key, value in family.values.items():
         if key not in known.values:
             known.values[key] = value
-        elif combine is not None:
-            known.values[key] = combine(known.values[key], value)
-        else:
+        elif name == STARTED:
+            known.values[key] = min(known.values[key], value)
+        elif not name.endswith(INFO_SUFFIX):
             known.values[key] += value
 
 

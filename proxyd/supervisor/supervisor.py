@@ -39,6 +39,7 @@ from config.load import SettingsError
 from config.settings import Settings
 from proxyd.listeners import Listeners
 from proxyd.ops import logs
+from proxyd.ops.cores import too_few_cores
 from proxyd.ops.listening import CannotListenError, load_certificate, tls_context
 from proxyd.ops.role import METRICS_MAX_BYTES, OVERVIEW_MAX_BYTES, Overview, Role
 from proxyd.ops.sd_notify import FEEDS_PER_TIMEOUT, ServiceManager
@@ -101,14 +102,8 @@ class Supervisor:
 
     def run(self) -> int:
         """Start the processes and watch them; return the exit status once none is left."""
-        cores = len(os.sched_getaffinity(0))
-        if len(self._children) > cores:
-            _logger.warning(
-                "proxy.processes is %d, and there are %d cores: more processes than cores cost "
-                "memory and gain nothing",
-                len(self._children),
-                cores,
-            )
+        if warning := too_few_cores(len(self._children)):
+            _logger.warning("%s", warning)
         signals, selector = Signals(), selectors.DefaultSelector()
         selector.register(signals, selectors.EVENT_READ)
         fed_at = -self._watchdog_seconds
