@@ -22,7 +22,7 @@ import asyncpg
 import pytest
 from support import postgres, process, threads
 from support.forwarder import Forwarder
-from support.process import Process, serving
+from support.process import Member, Process, serving
 from support.story import INSTANT_BYTES
 from support.waiting import until_true
 
@@ -56,12 +56,6 @@ async def server_url(postgres_server: str) -> AsyncIterator[str]:
 def path(tmp_path: Path) -> Path:
     """The file of a database on SQLite."""
     return tmp_path / "proxyd.db"
-
-
-class Member(Process):
-    """A daemon that shares its database with others, on either engine."""
-
-    command = ("tests.support.member", "serve")
 
 
 @contextmanager
@@ -187,13 +181,13 @@ def used_under(url: str, lease: str) -> int:
     return int(row["used_bytes"])
 
 
-async def test_parallel_downloads_over_three_nodes_stop_at_the_last_byte(url: str) -> None:
+async def test_parallel_downloads_over_four_nodes_stop_at_the_last_byte(url: str) -> None:
     quota = 300 * MB + 1
     email, password = process.funded(url)
-    with threads.endless() as target, cluster(url, 3) as nodes:
+    with threads.endless() as target, cluster(url, 4) as nodes:
         bought = nodes[0].buy(nodes[0].log_in(email, password), gb=quota / GB)
         downloads = [
-            Download(nodes[number % 3], bought["proxy"], target.port) for number in range(60)
+            Download(nodes[number % 4], bought["proxy"], target.port) for number in range(60)
         ]
         for download in downloads:
             download.start()

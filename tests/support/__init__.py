@@ -8,7 +8,7 @@ A story from beginning to end
 The daemon
     service: a whole daemon in the test's own event loop, with a client for its API
     process: a daemon as a process of its own, its API, and the operator's commands
-    member: a daemon that shares its database with others, on SQLite, too
+    member: the program of such a process that shares its database with others
     supervisor: a daemon as systemd runs it: held sockets, notifications, restarts
     buyer: a process that sells sessions, and the programs that fetch through it
     market: the marketplace without a network, with a clock that tests set

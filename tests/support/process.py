@@ -215,6 +215,12 @@ class Process(Api):
         return found is not None and (self.number == 1 or ALL_READY.search(self.output) is not None)
 
 
+class Member(Process):
+    """`proxyd serve` as one of several on its database, on either engine."""
+
+    command = ("tests.support.member", "serve")
+
+
 @contextmanager
 def serving(url: str, *arguments: str, **settings: str) -> Iterator[Process]:
     """Run a daemon until the test is over."""
