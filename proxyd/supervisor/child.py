@@ -13,8 +13,8 @@ STEADY_SECONDS = 10.0  # a process that was ready for so long begins with the sh
 DATAGRAM_MAX_BYTES = 65_536
 
 
-# 15 fields: which process it is and where it listens (three), its life (four), what it has said
-# (five), when it is due, how often it failed, and what it is yet to be told.
+# 16 fields: which process it is and where it listens (two), the clock, its life (five), what it has
+# said (four), what it is yet to do (two), and when the next one is due (two).
 class Child:
     """A process number, and whichever process has it.
 
@@ -43,6 +43,7 @@ class Child:
         self.status = ""
         self._ready_at = 0.0
         self.fed_at: float | None = None
+        self.started_at = 0.0
 
     @property
     def is_settled(self) -> bool:
@@ -53,6 +54,7 @@ class Child:
         """Take note of a process, and of this end of the channel to it."""
         self._forget()
         self.pid, self.channel = pid, channel
+        self.started_at = self._monotonic()
 
     def hear(self) -> bool:
         """Take what the process says; False once it says nothing more."""

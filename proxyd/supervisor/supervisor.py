@@ -49,6 +49,7 @@ from proxyd.supervisor.signals import Signals, blocked
 
 FAILED = 1
 WATCHDOG_SECONDS = 30.0  # where no service manager says how long: what its unit says
+START_SECONDS = 600.0  # a new version may have a large database to migrate first
 
 _logger = logging.getLogger("supervisor")
 
@@ -247,19 +248,18 @@ class Supervisor:
         is_late = now - self._looked_at > self._watchdog_seconds / 2
         self._looked_at = now
         for child in self._living:
-            if child.fed_at is None:
-                continue
-            if is_late:  # the supervisor was stopped itself, perhaps with everything else
-                child.fed_at = now
-            elif now - child.fed_at > self._watchdog_seconds:
+            if is_late and child.fed_at is not None:
+                child.fed_at = now  # the supervisor was stopped itself, perhaps with all the others
+            silent = now - (child.started_at if child.fed_at is None else child.fed_at)
+            if silent > (START_SECONDS if child.fed_at is None else self._watchdog_seconds):
                 _logger.error(
                     "process %d (pid %d) hangs: it was silent for %.0f s, and is killed",
                     child.index,
                     child.pid,
-                    now - child.fed_at,
+                    silent,
                 )
-                child.fed_at = None
                 os.kill(child.pid, signal.SIGKILL)
+                child.started_at, child.fed_at = now, None  # once is enough
 
     def _stop(self) -> None:
         """End every process, and close what clients wait at unless the service manager holds it."""
