@@ -20,20 +20,28 @@ import os
 import select
 import stat
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from errno import ENOENT, ENXIO
 from pathlib import Path
+from typing import NamedTuple
 
 from storage.errors import CannotOpenError
 
-# Some ten thousand notices: a node that stands still for a few seconds loses none. It is the most
-# that Linux grants to a user without privileges (pipe-max-size); a pipe of another size will do.
-PIPE_BYTES = 1024 * 1024
+# Some 2,500 notices, so that a node that stands still for seconds loses none; and a small part of
+# what a user's pipes may hold (fs.pipe-user-pages-soft, 64 MiB), which bulk transfers need.
+PIPE_BYTES = 256 * 1024
 
 _PIPE = ".pipe"
 _MISSED = ".missed"
 _logger = logging.getLogger("node")
+
+
+class Presence(NamedTuple):
+    """What the pipes tell of nodes at a moment; one whose pipe is missing is in neither set."""
+
+    living: frozenset[str]
+    ended: frozenset[str]
 
 
 class NodeFolder:
@@ -80,7 +88,7 @@ class NodeFolder:
             raise
         try:
             fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        except OSError:  # this user has filled its share of pipes: one of 64 KiB, or of a page
+        except OSError:  # this user's pipes hold as much as they may: it is of 64 KiB, or a page
             _logger.warning("the pipe of node %s is small", node_id)
         return descriptor
 
@@ -96,24 +104,18 @@ class NodeFolder:
         self._pipe(node_id).unlink(missing_ok=True)
         self._missed(node_id).unlink(missing_ok=True)
 
-    def exited(self, node_ids: Collection[str]) -> list[str]:
-        """Return which of these nodes have no process any more; remove pipes of others without one.
-
-        Args:
-            node_ids: every node that the database has.
-        """
-        exited = []
+    def look(self) -> "Presence":
+        """Return which nodes have a process, and which had one that has left its pipe behind."""
+        living, ended = set(), set()
         for pipe in self._find_pipes():
             try:
                 os.close(_open_to_write(pipe))
             except OSError as error:
-                if error.errno != ENXIO:
-                    continue
-                if pipe.stem in node_ids:
-                    exited.append(pipe.stem)
-                else:
-                    self.remove_pipe(pipe.stem)
-        return exited
+                if error.errno == ENXIO:
+                    ended.add(pipe.stem)
+            else:
+                living.add(pipe.stem)
+        return Presence(frozenset(living), frozenset(ended))
 
     # --- notices ---------------------------------------------------------------------------------
 

@@ -371,11 +371,11 @@ def _write_group_in_turn(
     connection: sqlite3.Connection,
 ) -> list[_Outcome]:
     """Run units as `_write_group` when it is this process's turn, then send their notices."""
-    with gate.entered():
+    with gate.entered():  # notices too, so that they arrive in the order of the commits
         outcomes = _write_group(starts, connection)
-    notices = [notice for outcome in outcomes for notice in outcome.notices]
-    if notices and folder is not None:
-        folder.post(notices)
+        notices = [notice for outcome in outcomes for notice in outcome.notices]
+        if notices and folder is not None:
+            folder.post(notices)
     return outcomes
 
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 
 from storage.errors import UnavailableError
-from storage.node_folder import NodeFolder
+from storage.node_folder import NodeFolder, Presence
 from storage.store import Store, Transaction
 
 # As for a server: an answer that takes longer leaves time to try anew.
@@ -48,6 +48,7 @@ class SqliteLink:
         self._node_id: str | None = None
         self._pipe: int | None = None
         self._unread = b""
+        self._presence = Presence(frozenset(), frozenset())
         self._sweeper = _SweeperLock(folder, timeout_seconds)
 
     async def connect(self, on_notice: Callable[[str], None], on_lost: Callable[[], None]) -> None:
@@ -55,6 +56,7 @@ class SqliteLink:
         self._on_notice, self._on_lost = on_notice, on_lost
         async with self._answering():
             self._folder.make()
+            self._presence = self._folder.look()
             if self._pipe is None and self._node_id is not None:
                 self._listen(self._node_id, self._folder.open_pipe(self._node_id))
 
@@ -71,18 +73,22 @@ class SqliteLink:
             self._listen(node_id, pipe)
 
     async def renew(self, node_id: str) -> bool:
-        """See `Link.renew`. Notices that were missed count as a connection that was lost."""
+        """See `Link.renew`. Notices that may have been missed count as a lost connection."""
         if self._pipe is None or not self._folder.is_pipe_of(node_id, self._pipe):
             self._forget_pipe()
             raise UnavailableError(f"the pipe of this node was removed from {self._folder.path}")
         async with self._answering():
             is_alive = bool(await self._store.write(_run, _RENEW, node_id))
+        self._look_for_ends()
         self._look_for_missed()
         return is_alive
 
     async def exited(self, node_ids: Collection[str]) -> list[str]:
-        """See `Link.exited`."""
-        return self._folder.exited(node_ids)
+        """See `Link.exited`. Pipes of nodes that the database does not have are removed."""
+        ended = self._folder.look().ended
+        for node_id in ended.difference(node_ids):
+            self._folder.remove_pipe(node_id)
+        return [node_id for node_id in node_ids if node_id in ended]
 
     async def try_to_sweep(self) -> bool:
         """See `Link.try_to_sweep`."""
@@ -121,6 +127,12 @@ class SqliteLink:
             if line:
                 self._on_notice(line.decode())
         self._look_for_missed()
+
+    def _look_for_ends(self) -> None:
+        """Act as if notices were missed when a node has ended: perhaps it had not sent its last."""
+        before, self._presence = self._presence, self._folder.look()
+        if before.living - self._presence.living or self._presence.ended - before.ended:
+            self._on_lost()
 
     def _look_for_missed(self) -> None:
         if self._node_id is not None and self._folder.take_missed(self._node_id):

@@ -64,7 +64,7 @@ class Link(Protocol):
 
         Args:
             on_notice: called with each text of `Transaction.notify`, this node's own included.
-            on_lost: called when the connection is lost, or notices were.
+            on_lost: called when the connection is lost, or notices may be.
         """
 
     async def register(self, node_id: str) -> None:

@@ -9,7 +9,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.waiting import until_true
 
 from storage.errors import CannotOpenError
 from storage.node_folder import NodeFolder, checked, lock_within
@@ -153,23 +152,20 @@ def test_a_process_that_was_killed_is_seen_at_once_and_one_that_lives_is_not(
             stdout=subprocess.PIPE,
             text=True,
         )
-        for name in ("living", "killed", "unknown")
+        for name in ("living", "killed", "other")
     }
     try:
         for process in processes.values():
             assert process.stdout is not None
             assert process.stdout.readline() == "open\n"
-        rows = ["living", "killed", "missing"]
-        assert folder.exited(rows) == []
-        for name in ("killed", "unknown"):
+        assert folder.look() == ({"living", "killed", "other"}, set())
+        for name in ("killed", "other"):
             processes[name].kill()
             processes[name].wait()
         folder.post(["a notice"])  # which finds nobody there
-        assert folder.exited(rows) == ["killed"]
-        # Of the unknown one nothing is left; the one that was killed is known until it is reaped.
-        until_true(lambda: not (folder.path / "unknown.pipe").exists())
-        assert folder.exited(["living"]) == []
-        assert sorted(each.name for each in folder.path.glob("*.pipe")) == ["living.pipe"]
+        assert folder.look() == ({"living"}, {"killed", "other"})
+        folder.remove_pipe("other")
+        assert folder.look() == ({"living"}, {"killed"})
     finally:
         for process in processes.values():
             process.kill()

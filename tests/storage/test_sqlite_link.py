@@ -305,6 +305,23 @@ async def test_the_sweepers_lock_of_a_process_that_is_killed_is_free(path: Path)
     await child.wait()
     assert await member.link.try_to_sweep()
     assert await member.link.exited(["here", "child"]) == ["child"]
+    # Once it is reaped, its pipe goes; not before, or nobody would know.
+    assert await member.link.exited(["here", "child"]) == ["child"]
+    assert await member.link.exited(["here"]) == []
+    assert [each.name for each in Path(f"{path}.nodes").glob("*.pipe")] == ["here.pipe"]
+    await member.close()
+
+
+async def test_a_node_that_ends_may_have_committed_what_nobody_was_told(path: Path) -> None:
+    member = await Member.opened(path, "here")
+    other = await Member.opened(path, "there")
+    assert await member.link.renew("here")
+    assert member.lost == 0
+    await other.close()
+    assert await member.link.renew("here")
+    assert member.lost == 1
+    assert await member.link.renew("here")
+    assert member.lost == 1
     await member.close()
 
 
@@ -337,7 +354,7 @@ async def test_a_node_that_renews_the_sweepers_lock_keeps_it(
 
 @contextmanager
 def writers(path: Path, *units: tuple[int, int]) -> Iterator[list["subprocess.Popen[str]"]]:
-    """Run processes that open the database at once, and write when a line is written to them."""
+    """Run processes that have opened the database at once, and write when they are told to go."""
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.support.shared_writer", path, str(count), str(width)],
@@ -349,6 +366,10 @@ def writers(path: Path, *units: tuple[int, int]) -> Iterator[list["subprocess.Po
         for count, width in units
     ]
     try:
+        assert [said(each) for each in processes] == ["here"] * len(processes)
+        for process in processes:
+            go(process)
+        assert [said(each) for each in processes] == ["open"] * len(processes)
         yield processes
     finally:
         for process in processes:
@@ -369,7 +390,6 @@ def go(process: "subprocess.Popen[str]") -> None:
 
 def test_processes_that_open_a_new_file_at_once_make_it_once(path: Path) -> None:
     with writers(path, *[(1, 1)] * 4) as processes:
-        assert [said(each) for each in processes] == ["open"] * 4
         for each in processes:
             go(each)
         assert [said(each) for each in processes] == ["1"] * 4
@@ -382,7 +402,6 @@ async def test_no_unit_fails_beside_processes_that_write_all_the_time(
     """And beside them a backup is made, the ledger is audited, and every commit is noticed."""
     small, large = (100, 1), (6_000, 300)
     with writers(path, small, small, large, large) as processes:
-        assert [said(each) for each in processes] == ["open"] * 4
         store = await open_store(f"sqlite:///{path}", is_shared=True)
         version = store.version()
         for each in processes:

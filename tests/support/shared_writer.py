@@ -1,7 +1,8 @@
 """A process that writes to a shared SQLite database: `python -m tests.support.shared_writer`.
 
 Its arguments: the database's path, how many units to write, and how many of them at once. It prints
-"open" when it has opened the database, waits for a line, and prints how many units were written.
+"here", opens the database after a line, prints "open", writes after another line, and prints how
+many units were written.
 """
 
 import asyncio
@@ -24,6 +25,8 @@ def say(line: str) -> None:
 
 
 async def write(path: str, count: int, width: int) -> None:
+    say("here")
+    sys.stdin.readline()
     store = await open_store(f"sqlite:///{path}", is_shared=True)
     say("open")
     await asyncio.to_thread(sys.stdin.readline)
