@@ -15,6 +15,7 @@ import socket
 import sqlite3
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from market.audit import audit_ledger
 from storage.open import open_store
 from storage.store import Store, Transaction
 
-KILLS = {"sqlite": 5, "postgresql": 3, "processes": 4, "supervised": 3}
+KILLS = {"sqlite": 5, "postgresql": 3, "processes": 4, "supervised": 4}
 PROCESSES = 3
 # What is dead is seen by other means than its silence; and clients leave many sessions behind.
 ENDURING = {
@@ -87,7 +88,10 @@ class Load:
         while daemon.process.poll() is None:
             # The second error comes in the middle of an answer. Of several processes others go on.
             with suppress(OSError, http.client.HTTPException):
-                self._step(daemon, token, number, chance)
+                try:
+                    self._step(daemon, token, number, chance)
+                except AssertionError:  # refused by a process that drains without its supervisor
+                    daemon.process.wait(timeout=20)
             if number % 2 and chance.random() < REST_SHARE:
                 daemon.process.wait()  # for the kill
 
@@ -269,11 +273,11 @@ def assert_books(url: str) -> None:
         thread.submit(asyncio.run, check()).result()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 async def test_any_process_or_the_supervisor_killed_at_random_moments_under_load(
     tmp_path: Path,
 ) -> None:
-    """The supervisor among them: it is killed in the end, and the processes leave by themselves."""
+    """Each life ends by a kill of the supervisor: its processes leave by themselves."""
     seed = os.environ.get("PROXYD_CRASH_SEED", "1")
     kills = int(os.environ.get("PROXYD_CRASH_KILLS") or KILLS["supervised"])
     print(f"PROXYD_CRASH_SEED={seed} PROXYD_CRASH_KILLS={kills} supervised")  # noqa: T201
@@ -283,9 +287,13 @@ async def test_any_process_or_the_supervisor_killed_at_random_moments_under_load
     before: dict[str, Sold] = {}
     with keyed(tally) as target:
         load = Load(target, tally, seed, [None] * CLIENTS)
-        for number in range(kills):
+        while kills > 0:
             tally.seen.clear()
-            live_as_several(load, chance, url, email, password, is_first=number == 0)
+            victims = [
+                chance.randrange(PROCESSES) for _ in range(min(kills - 1, chance.randrange(5)))
+            ]
+            live_as_several(load, chance, url, email, password, victims)
+            kills -= len(victims) + 1
             store = await open_store(url)
             try:
                 after = await books(store)
@@ -298,23 +306,24 @@ async def test_any_process_or_the_supervisor_killed_at_random_moments_under_load
 
 
 def live_as_several(
-    load: Load, chance: random.Random, url: str, email: str, password: str, *, is_first: bool
+    load: Load, chance: random.Random, url: str, email: str, password: str, victims: Sequence[int]
 ) -> None:
-    """Run several processes under load, and kill one and then the supervisor, or it alone."""
+    """Run several processes under load, kill some of them one after the other, then the supervisor.
+
+    Every life lasts until something was written down, so that there is something to lose.
+    """
     daemon = Process(url, **{process.PROCESSES: str(PROCESSES)})
     threads: list[threading.Thread] = []
-    victim = chance.randrange(-1, PROCESSES)
     try:
         daemon.wait_ready()
         threads = load.run(daemon, daemon.log_in(email, password))
-        if is_first:
-            until_true(lambda: load.has_counted(url), "something is written down")
-        time.sleep(chance.uniform(0, LIFE_MAX_SECONDS))
-        if victim >= 0:
+        until_true(lambda: load.has_counted(url), "something is written down")
+        for victim in victims:
+            time.sleep(chance.uniform(0, LIFE_MAX_SECONDS))
             pid = daemon.pid_of(victim)
             daemon.kill(victim)
             daemon.wait_renewed(victim, pid or 0)
-            time.sleep(chance.uniform(0, LIFE_MAX_SECONDS))
+        time.sleep(chance.uniform(0, LIFE_MAX_SECONDS))
     finally:
         daemon.stop(signal.SIGKILL)  # its last line is that of the last process to leave
         for thread in threads:
