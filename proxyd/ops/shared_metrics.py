@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NoReturn
 
 import msgspec
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from proxyd.ops.role import Overview, Role

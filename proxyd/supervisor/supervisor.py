@@ -44,6 +44,7 @@ from proxyd.ops.listening import CannotListenError, load_certificate, tls_contex
 from proxyd.ops.role import METRICS_MAX_BYTES, OVERVIEW_MAX_BYTES, Overview, Role
 from proxyd.ops.sd_notify import FEEDS_PER_TIMEOUT, ServiceManager
 from proxyd.ops.shared_record import SharedRecord
+from proxyd.supervisor.announcer import Announcer
 from proxyd.supervisor.child import Child, in_words
 from proxyd.supervisor.signals import Signals, blocked
 
@@ -83,7 +84,6 @@ class Supervisor:
         self._first = listeners
         self._work = work
         self._read = read
-        self._manager = manager
         self._watchdog_seconds = manager.watchdog_seconds or WATCHDOG_SECONDS
         self._shared = (
             [SharedRecord(METRICS_MAX_BYTES) for _ in range(number)],
@@ -93,12 +93,10 @@ class Supervisor:
         self._children += [
             Child(index, listeners.beside(), time.monotonic) for index in range(1, number)
         ]
+        self._announcer = Announcer(manager, self._children)
         self._restarts = 0
         self._stops = 0  # how often it was told to stop
         self._status = 0
-        self._told = ""  # what the service manager was told last; "" before all are ready
-        self._where = ""  # as process 0 has said when it was ready
-        self._is_reloading = False
         self._looked_at = time.monotonic()
 
     def run(self) -> int:
@@ -114,8 +112,7 @@ class Supervisor:
                 now = time.monotonic()
                 if now - fed_at >= self._watchdog_seconds / FEEDS_PER_TIMEOUT:
                     fed_at = now
-                    if self._manager.watchdog_seconds is not None:
-                        self._manager.alive()
+                    self._announcer.alive()
                 for key, _ in selector.select(self._pause(fed_at)):
                     if isinstance(key.fileobj, Signals):
                         self._signalled(key.fileobj.read())
@@ -124,7 +121,8 @@ class Supervisor:
                 self._reap(selector)
                 self._kill_hung()
                 self._reload_due()
-                self._tell()
+                if not self._stops:
+                    self._announcer.look()
         finally:
             selector.close()
             signals.close()
@@ -270,13 +268,13 @@ class Supervisor:
         for child in self._living:
             os.kill(child.pid, signal.SIGTERM if self._stops == 1 else signal.SIGINT)
 
-    # --- signals, and what the service manager is told --------------------------------------------
+    # --- signals ----------------------------------------------------------------------------------
 
     def _signalled(self, numbers: bytes) -> None:
         for number in numbers:
             if number in (signal.SIGTERM, signal.SIGINT):
                 if not self._stops:
-                    self._manager.stopping(f"{len(self._living)} processes drain")
+                    self._announcer.stopping()
                 self._stop()
             elif number == signal.SIGHUP and not self._stops:
                 self._reload()
@@ -286,8 +284,7 @@ class Supervisor:
 
         What is wrong with them each process says itself.
         """
-        self._manager.reloading()
-        self._is_reloading = True
+        self._announcer.reloading()
         try:
             settings = with_reloadable(self._settings, self._read())
             if self._first.tls is not None:
@@ -307,29 +304,6 @@ class Supervisor:
             if child.must_reload and child.is_ready:
                 child.must_reload, child.is_reloading = False, True
                 os.kill(child.pid, signal.SIGHUP)
-
-    def _tell(self) -> None:
-        """Tell the service manager how it goes, if that is something new."""
-        number, first = len(self._children), self._children[0]
-        if self._stops or not (self._told or all(child.is_settled for child in self._children)):
-            return
-        ready = sum(child.is_ready for child in self._children)
-        status = f"{ready} of {number} processes ready"
-        if first.is_ready:
-            self._where = first.status
-        status += f": {self._where}"
-        if not self._told or (self._is_reloading and not self._is_busy):
-            if not self._told:
-                _logger.info("%s", status)
-            self._is_reloading = False
-            self._manager.ready(status)
-        elif status != self._told:
-            self._manager.status(status)
-        self._told = status
-
-    @property
-    def _is_busy(self) -> bool:
-        return any(child.must_reload or child.is_reloading for child in self._living)
 
     def _publish(self) -> None:
         """Write down who lives, for the metrics."""
