@@ -37,6 +37,7 @@ from typing import NoReturn
 from config.changes import with_reloadable
 from config.load import SettingsError
 from config.settings import Settings
+from proxyd.limits import raise_descriptors
 from proxyd.listeners import Listeners
 from proxyd.ops import logs
 from proxyd.ops.cores import too_few_cores
@@ -79,6 +80,7 @@ class Supervisor:
         read: Callable[[], Settings],
         manager: ServiceManager,
     ) -> None:
+        raise_descriptors()  # a socket of each port and process may be more than are usual
         number = settings.proxy.processes
         self._settings = settings
         self._first = listeners
