@@ -405,13 +405,13 @@ def test_a_process_that_cannot_start_again_is_retried_and_the_rest_serves(url: s
 
 def test_a_process_that_hangs_is_killed_and_started_again(tmp_path: Path) -> None:
     with supervising(tmp_path) as manager:
-        manager.watchdog_seconds = 2.0
+        manager.watchdog_seconds = 3.0
         manager.start(**{PROCESSES: "2"})
         assert manager.process is not None
         children = {child.name(): child for child in psutil.Process(manager.process.pid).children()}
         children["proxyd-1"].send_signal(signal.SIGSTOP)
         until_true(lambda: "hangs" in manager.log, "it is noticed")
-        until_true(lambda: manager.log.count("[1] daemon: ready") == 2, "it is started again")
+        until_true(lambda: manager.log.count("[1] daemon: ready") >= 2, "it is started again")
         fed = manager.count("WATCHDOG=1")
         until_true(lambda: manager.count("WATCHDOG=1") > fed, "the supervisor is well")
         manager.signal(signal.SIGTERM)
