@@ -7,7 +7,8 @@ process that has just written cannot be quicker than the one that waits, because
 
 The gate only says who is next; that one writes at a time is SQLite's affair. So it may be passed
 without: one that hangs at the gate is left with the file that it has locked, and the others go on
-with a new one. The locks are flock(2)'s: those of a process that dies are free.
+with a new one, which it finds when it comes back. The locks are flock(2)'s: those of a process that
+dies are free.
 """
 
 import fcntl
@@ -22,8 +23,9 @@ from storage.node_folder import NodeFolder, lock_within
 # Shorter than a durable commit on most disks, so that turns follow closely; and the looks cost next
 # to nothing: two thousand a second take half a hundredth of a core.
 STEP_SECONDS = 0.0005
-# Some hundred times what a group of units takes.
-PATIENCE_SECONDS = 1.0
+# Some hundred times what a group of units takes, because several processes may be ahead; and
+# shorter than the timeout of a node, which must be able to say that it lives.
+PATIENCE_SECONDS = 2.0
 
 _logger = logging.getLogger("storage")
 
@@ -91,17 +93,21 @@ class _Lock:
 
     def __init__(self, folder: NodeFolder, name: str, *, makes_files: bool) -> None:
         self._folder = folder
-        self._name = name
+        self._path = folder.path / name
         self._makes_files = makes_files
         self._descriptor = folder.open_lock(name, create=makes_files)
 
     def acquire(self) -> None:
-        if lock_within(PATIENCE_SECONDS, self._descriptor, step_seconds=STEP_SECONDS):
-            return
+        """Wait for the lock, on the file that the others have now."""
+        while lock_within(PATIENCE_SECONDS, self._descriptor, step_seconds=STEP_SECONDS):
+            if self._is_in_place() or not self._reopen():
+                return
         _logger.warning("a process hangs while it writes, or writes for long; it is passed")
-        with suppress(OSError):  # a file that cannot be replaced is waited for again the next time
-            self._replace()
-            lock_within(0, self._descriptor, step_seconds=STEP_SECONDS)
+        if self._makes_files and self._is_in_place():
+            with suppress(OSError):
+                self._path.unlink()
+        self._reopen()
+        lock_within(0, self._descriptor, step_seconds=STEP_SECONDS)
 
     def release(self) -> None:
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
@@ -109,15 +115,18 @@ class _Lock:
     def close(self) -> None:
         os.close(self._descriptor)
 
-    def _replace(self) -> None:
-        """Go on with a new file, or with the one that another process has begun."""
-        path = self._folder.path / self._name
-        if (
-            self._makes_files
-            and path.exists()
-            and os.path.samestat(path.stat(), os.fstat(self._descriptor))
-        ):
-            path.unlink(missing_ok=True)
-        descriptor = self._folder.open_lock(self._name, create=self._makes_files)
+    def _is_in_place(self) -> bool:
+        try:
+            return os.path.samestat(self._path.stat(), os.fstat(self._descriptor))
+        except OSError:
+            return False
+
+    def _reopen(self) -> bool:
+        """Go on with a new file, or with that of another process; False to go on with this one."""
+        try:
+            descriptor = self._folder.open_lock(self._path.name, create=self._makes_files)
+        except OSError:
+            return False
         os.close(self._descriptor)
         self._descriptor = descriptor
+        return True

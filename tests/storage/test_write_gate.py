@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -83,6 +84,37 @@ def test_a_process_that_hangs_is_passed_once_and_waited_for_no_more(
     for gate in gates:
         gate.close()
     os.close(hanging)
+
+
+def test_one_that_was_passed_takes_turns_with_the_others_again(
+    folder: NodeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.write_gate.PATIENCE_SECONDS", 0.01)
+    slow, other = WriteGate.of_members(folder), WriteGate.of_members(folder)
+    with slow.entered():
+        with other.entered():
+            pass
+        assert not is_locked(folder, "turn")  # it has a file of its own
+    with slow.entered():
+        assert is_locked(folder, "turn")
+    slow.close()
+    other.close()
+
+
+def test_the_gate_stands_while_its_folder_is_missing_and_is_one_again_afterwards(
+    folder: NodeFolder,
+) -> None:
+    gates = [WriteGate.of_members(folder), WriteGate.of_members(folder)]
+    shutil.rmtree(folder.path)
+    for gate in gates:
+        with gate.entered():
+            pass
+    folder.make()
+    for gate in gates:
+        with gate.entered():
+            assert is_locked(folder, "turn")
+    for gate in gates:
+        gate.close()
 
 
 def test_the_turn_of_a_process_that_is_killed_is_over(folder: NodeFolder, tmp_path: Path) -> None:
