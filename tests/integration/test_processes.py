@@ -327,17 +327,32 @@ def test_every_process_records_and_the_files_are_the_same(url: str, tmp_path: Pa
     assert (len(records), total) == (CLIENTS, target.received + target.sent)
 
 
-def test_backup_and_audit_work_beside_the_processes(url: str, tmp_path: Path) -> None:
-    email, password = process.funded(url)
+def test_the_operators_commands_work_beside_the_processes(url: str, tmp_path: Path) -> None:
     with serving(url) as daemon:
-        bought = daemon.buy(daemon.log_in(email, password), gb=100)
+        email, password = process.funded(url)
+        token = daemon.log_in(email, password)
+        bought = daemon.buy(token, gb=50)
         with downloads(daemon, bought["proxy"], 12) as made:
             until_true(lambda: all(each.received > MB for each in made), "all of them flow")
             copy = tmp_path / "copy.db"
-            done = process.run(url, "backup", str(copy))
-            assert done.returncode == 0, done.stderr
+            for command in (["backup", str(copy)], ["wallet", "deposit", email, "--usd", "7"]):
+                done = process.run(url, *command)
+                assert done.returncode == 0, done.stderr
             process.assert_audit(url)
             process.assert_audit(f"sqlite:///{copy}")
+        _, me = daemon.call("GET", "/auth/me", token=token)
+        assert me["usd_balance"] == 100 + 7 - 50
+        assert daemon.stop() == 0
+
+
+def test_one_process_that_is_told_to_stop_drains_and_has_a_successor(url: str) -> None:
+    with serving(url, 2) as daemon:
+        pid = daemon.pid_of(1)
+        assert pid is not None
+        os.kill(pid, signal.SIGTERM)
+        daemon.wait_renewed(1, pid)
+        assert f"process 1 (pid {pid}) ended with status 0; it is started again" in daemon.output
+        assert daemon.output.count("[1] daemon: stopped") == 1
         assert daemon.stop() == 0
 
 
