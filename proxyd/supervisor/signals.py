@@ -2,7 +2,7 @@
 
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
@@ -39,11 +39,15 @@ class Signals:
 
 
 @contextmanager
-def blocked() -> Iterator[None]:
-    """Keep every signal waiting: a process that was just forked would take one for this process."""
+def blocked() -> Iterator[Collection[int]]:
+    """Keep every signal waiting: a process that was just forked would take one for this process.
+
+    Returns:
+        the mask of before, for the forked process.
+    """
     earlier = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        yield
+        yield earlier
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
 

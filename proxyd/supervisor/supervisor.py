@@ -28,8 +28,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Collection
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -154,40 +154,51 @@ class Supervisor:
                 self._fork(child, signals, selector)
 
     def _fork(self, child: Child, signals: Signals, selector: selectors.BaseSelector) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # A thread's locks would stay locked for ever in a process that was forked from it.
         assert len([*TASKS.iterdir()]) == 1  # noqa: S101 - the invariant of forking
-        try:
-            with blocked():
-                pid = os.fork()
-                if pid == 0:
-                    signals.close()
-                    selector.close()
-            if pid == 0:
-                self._become(child, ours, theirs)
-        except OSError as error:
-            ours.close()
+        with ExitStack() as opened:
+            try:
+                ours, theirs = map(
+                    opened.enter_context,
+                    socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET),
+                )
+                with blocked() as mask:
+                    pid = os.fork()
+                    if pid == 0:
+                        self._become(child, ours, theirs, signals, selector, mask)
+            except OSError as error:
+                pause = child.ended()
+                _logger.error(
+                    "process %d cannot be started: %s; it is tried again in %.1f s",
+                    child.index,
+                    error.strerror,
+                    pause,
+                )
+                return
             theirs.close()
-            pause = child.ended()
-            _logger.error(
-                "process %d cannot be started: %s; it is tried again in %.1f s",
-                child.index,
-                error.strerror,
-                pause,
-            )
-            return
-        theirs.close()
-        ours.setblocking(False)
-        selector.register(ours, selectors.EVENT_READ, child)
+            ours.setblocking(False)
+            selector.register(ours, selectors.EVENT_READ, child)
+            opened.pop_all()
         child.started(pid, ours)
         self._publish()
 
-    def _become(self, child: Child, ours: socket.socket, theirs: socket.socket) -> NoReturn:
-        """Be the process from here on, and nothing of the supervisor."""
+    def _become(
+        self,
+        child: Child,
+        ours: socket.socket,
+        theirs: socket.socket,
+        signals: Signals,
+        selector: selectors.BaseSelector,
+        mask: Collection[int],
+    ) -> NoReturn:
+        """Be the process from here on, and nothing of the supervisor; never return to it."""
         status = FAILED
         try:
-            os.setpgid(0, 0)
+            signals.close()
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            selector.close()
             ours.close()
+            os.setpgid(0, 0)
             theirs.setblocking(False)
             assert child.listeners is not None  # noqa: S101 - it was started with them
             for other in self._children:
@@ -204,9 +215,11 @@ class Supervisor:
             logging.getLogger("daemon").critical("the process failed", exc_info=True)
         finally:
             # Not `sys.exit`: what the supervisor does at its end is not for this process to do.
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
+            try:
+                sys.stdout.flush()
+                sys.stderr.flush()
+            finally:
+                os._exit(status)
 
     def _reap(self, selector: selectors.BaseSelector) -> None:
         for child in self._living:
