@@ -549,6 +549,29 @@ async def test_what_killed_processes_had_is_usable_without_waiting_for_their_tim
     process.assert_audit(url)
 
 
+async def test_the_operators_commands_work_beside_processes_that_write(
+    path: Path, tmp_path: Path
+) -> None:
+    url, copy = f"sqlite:///{path}", tmp_path / "copy.db"
+    email, password = process.funded(url)
+    with threads.endless() as target, cluster(url, 3) as nodes:
+        bought = nodes[0].buy(nodes[0].log_in(email, password), gb=100)
+        downloads = [Download(node, bought["proxy"], target.port) for node in nodes]
+        for download in downloads:
+            download.start()
+        until_true(lambda: stored(url, bought["session_id"])["bytes_used"] > MB, "they report")
+        process.assert_audit(url)
+        backup = process.run(url, "backup", str(copy))
+        assert backup.returncode == 0, backup.stderr
+        deposit = process.run(url, "wallet", "deposit", email, "--usd", "1")
+        assert deposit.returncode == 0, deposit.stderr
+        for download in downloads:
+            download.close()
+            download.join()
+    process.assert_audit(url)
+    process.assert_audit(f"sqlite:///{copy}")
+
+
 async def test_one_daemon_takes_up_what_several_left_and_several_what_one_left(path: Path) -> None:
     url, quota = f"sqlite:///{path}", 60 * MB
     email, password = process.funded(url)

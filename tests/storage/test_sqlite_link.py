@@ -1,11 +1,14 @@
 """Several processes on one SQLite database: presence, notices, the sweepers' lock, and writing."""
 
 import asyncio
+import fcntl
+import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from market.audit import audit_ledger
 from storage import nodes
 from storage.backup import back_up
 from storage.errors import CannotOpenError, ConstraintError, UnavailableError
+from storage.node_folder import NodeFolder, lock_within
 from storage.open import open_store
 from storage.sqlite import SqliteStore
 from storage.sqlite_link import SqliteLink
@@ -394,6 +398,42 @@ def test_processes_that_open_a_new_file_at_once_make_it_once(path: Path) -> None
             go(each)
         assert [said(each) for each in processes] == ["1"] * 4
         assert [each.wait() for each in processes] == [0] * 4
+
+
+async def test_a_file_that_another_process_is_opening_is_waited_for(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite itself refuses some of those who make a new file at once."""
+    folder, waiting = NodeFolder(path), asyncio.Event()
+    folder.make()
+    first = folder.open_lock("open")
+    fcntl.flock(first, fcntl.LOCK_EX)
+    loop = asyncio.get_running_loop()
+
+    def lock_and_tell(seconds: float, descriptor: int, *, step_seconds: float) -> bool:
+        loop.call_soon_threadsafe(waiting.set)
+        return lock_within(seconds, descriptor, step_seconds=step_seconds)
+
+    monkeypatch.setattr("storage.sqlite.lock_within", lock_and_tell)
+    second = loop.create_task(open_store(f"sqlite:///{path}", is_shared=True))
+    await waiting.wait()
+    with closing(sqlite3.connect(path)) as looking:
+        assert looking.execute("SELECT COUNT(*) FROM sqlite_master").fetchone() == (0,)
+    os.close(first)
+    await (await second).close()
+
+
+async def test_a_file_that_another_process_opens_for_ever_is_not_opened(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.sqlite.OPENING_SECONDS", 0.01)
+    folder = NodeFolder(path)
+    folder.make()
+    first = folder.open_lock("open")
+    fcntl.flock(first, fcntl.LOCK_EX)
+    with pytest.raises(CannotOpenError, match="too long"):
+        await open_store(f"sqlite:///{path}", is_shared=True)
+    os.close(first)
 
 
 async def test_no_unit_fails_beside_processes_that_write_all_the_time(
