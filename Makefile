@@ -147,7 +147,8 @@ bench-growth: setup
 bench-siege: setup
 	PYTHONPATH=.:tests SIEGE_SECONDS=$${SIEGE_SECONDS:-60} $(VENV)/bin/python -m bench.siege
 
-# kill -9 under load, a hundred times on each engine, at random moments (SEED): five minutes.
+# kill -9 under load, a hundred times on each engine and of several processes, at random moments (SEED): ten
+# minutes.
 KILLS ?= 100
 
 crash: setup

@@ -19,6 +19,9 @@ PositiveInt = Annotated[int, Meta(ge=1)]
 NonNegativeInt = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 ApiBytes = Annotated[int, Meta(ge=1024 * 1024)]  # one body of the default `body_max_bytes` fits
+# One for each core of a large machine. Each more costs memory, and a lease slice of every session
+# that it serves.
+PROCESSES_MAX = 64
 
 
 class ApiSettings(Struct, frozen=True):
@@ -36,7 +39,7 @@ class ApiSettings(Struct, frozen=True):
 
 
 class ProxySettings(Struct, frozen=True):
-    """Where the proxy listens, and the host and ports that buyers are given to dial."""
+    """Where the proxy listens, in how many processes, and what buyers are given to dial."""
 
     host: str = "127.0.0.1"
     port: Port = 1080
@@ -44,6 +47,7 @@ class ProxySettings(Struct, frozen=True):
     public_host: str = ""
     public_port: Port = 0
     public_passwordless_ports: Ports = ()
+    processes: Annotated[int, Meta(ge=1, le=PROCESSES_MAX)] = 1
 
 
 class StorageSettings(Struct, frozen=True):

@@ -7,7 +7,6 @@ import asyncio
 import logging
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from api.app import routes
@@ -33,7 +32,7 @@ from market.throttle import Throttle
 from market.tokens import Tokens
 from proxyd import __version__, slices
 from proxyd.compiled import finder
-from proxyd.daemon import TAKE_BACK_CHECK_SECONDS, Daemon, Helpers
+from proxyd.daemon import Daemon, Helpers
 from proxyd.egress.direct import DirectExit
 from proxyd.egress.own import OwnAddresses
 from proxyd.egress.resolve import DnsResolver
@@ -46,15 +45,17 @@ from proxyd.metering.lease_slices import Fence
 from proxyd.metering.meter import Meter, cluster_meter, solo_meter
 from proxyd.metering.node import Node
 from proxyd.ops.access_log import AccessLog
-from proxyd.ops.activation import InheritedSockets
 from proxyd.ops.listening import bound_port
 from proxyd.ops.metrics import Metrics, Sources
+from proxyd.ops.role import Role
 from proxyd.ops.signing_key import exposed_files, signing_key
 from proxyd.ops.timed_store import TimedStore
 from proxyd.outbound.mailer import LogTransport, Mailer, Transport
+from proxyd.services import TAKE_BACK_CHECK_SECONDS, Services
 from proxyd.tasks import REAP_CHECK_SECONDS
 from storage.errors import StoreError
 from storage.open import open_store
+from storage.place import is_sqlite
 from storage.store import Store, probe
 
 if TYPE_CHECKING:
@@ -66,30 +67,38 @@ MINUTE_SECONDS = 60
 _logger = logging.getLogger("daemon")
 
 
-async def build(settings: Settings, held: InheritedSockets = MappingProxyType({})) -> Daemon:
+async def build(
+    settings: Settings, listeners: Listeners | None = None, role: Role | None = None
+) -> Daemon:
     """Bind, open the store, and build the daemon; whatever fails leaves nothing open.
 
     Args:
         settings: what the operator wants.
-        held: sockets that the service manager has bound, by what they are for.
+        listeners: the sockets to serve on, which are owned from here on; bound here if None.
+        role: which of several processes this is; None where there is one.
 
     Raises:
         CannotListenError, CannotOpenError, SigningKeyError, CannotRecordError, SettingsError: why,
             in its message.
     """
-    listeners = Listeners.open(settings, held)
+    if listeners is None:
+        listeners = Listeners.open(settings, {})
+    storage = settings.storage
     try:
-        store = await open_store(settings.storage.url, pool_size=settings.storage.pool_size)
+        store = await open_store(
+            storage.url, pool_size=storage.pool_size, is_shared=role is not None
+        )
     except BaseException:
         listeners.close()
         raise
     access_log = None
     try:
         key = signing_key(settings)
-        for warning in exposed_files(settings):
-            _logger.warning("%s", warning)
-        access_log = _access_log(settings, key)
-        daemon = _daemon(settings, listeners, store, key, access_log)
+        if role is None or role.has_services:
+            for warning in exposed_files(settings):
+                _logger.warning("%s", warning)
+        access_log = _access_log(settings, key, role)
+        daemon = _daemon(settings, listeners, store, key, access_log, role)
         await store.claim(lambda: daemon.tasks.stop_daemon("the claim on the database is lost"))
     except BaseException:
         if access_log is not None:
@@ -106,6 +115,7 @@ def _daemon(
     store: Store,
     key: bytes,
     access_log: AccessLog | None,
+    role: Role | None,
 ) -> Daemon:
     """Return the daemon: leases, then the meter that spends them, then all that sells and serves.
 
@@ -115,23 +125,13 @@ def _daemon(
         store: an open store.
         key: what session tokens are signed with, and other keys are derived from.
         access_log: takes records of proxied connections, if they are wanted.
+        role: which of several processes this is; None where there is one.
     """
     store = timed = TimedStore(store)
     context = Context(store, Identifiers(clock.milliseconds), clock.seconds)
     leases = Leases(context.set_aside())
-    meter, node = _metering(settings, context, leases)
-    observed_time = clock.ObservedTime(clock.boottime, 2 * TAKE_BACK_CHECK_SECONDS)
-    app_url = slices.app_url(settings, bound_port(listeners.api))
-    terms = slices.terms(settings, bound_port(listeners.proxy), listeners.passwordless_ports)
-    market = Market(
-        context,
-        slices.rules(settings, terms, app_url),
-        _keys(settings, key),
-        leases=leases,
-        traffic=meter,
-        observed_seconds=observed_time.seconds,
-        is_shared=node is not None,
-    )
+    has_services = role is None or role.has_services
+    meter, node = _metering(settings, context, leases, may_sweep=has_services)
     egress, own_addresses = settings.egress, OwnAddresses()
     resolver = DnsResolver(egress.nameservers, lookup_seconds=egress.lookup_seconds)
     policy = slices.policy(settings, own_addresses)
@@ -147,41 +147,75 @@ def _daemon(
         slices.public_address(settings),
         access_log.put if access_log is not None else None,
     )
-    helpers = Helpers(
-        resolver=resolver,
-        own_addresses=own_addresses,
-        model=_model(settings),
-        photos=Photos(slices.photo_limits(settings)),
-        mailer=Mailer(market.emails, _transport(settings), is_alone=node is None),
-        metrics=Metrics(
-            Sources(
-                gateway,
-                meter,
-                timed,
-                lambda: market.emails.waiting,
-                access_log,
-                __version__,
-                finder.way(),
-            )
-        ),
-        access_log=access_log,
-    )
+    metrics = Metrics(Sources(gateway, meter, timed, access_log, __version__, finder.way()), role)
     return Daemon(
         settings,
         listeners,
         store=store,
-        market=market,
+        leases=leases,
         meter=meter,
         node=node,
         gateway=gateway,
-        http=_http(settings, key, market, gateway, helpers, app_url),
-        helpers=helpers,
+        helpers=Helpers(resolver, own_addresses, metrics, access_log),
+        services=(
+            _services(settings, listeners, key, context, leases, meter, gateway, metrics)
+            if has_services
+            else None
+        ),
+        role=role,
+    )
+
+
+def _services(
+    settings: Settings,
+    listeners: Listeners,
+    key: bytes,
+    context: Context,
+    leases: Leases,
+    meter: Meter,
+    gateway: Gateway,
+    metrics: Metrics,
+) -> Services:
+    """Return the marketplace and its API, over what the proxy is made of."""
+    assert listeners.api is not None  # noqa: S101 - only a process with the API gets here
+    observed_time = clock.ObservedTime(clock.boottime, 2 * TAKE_BACK_CHECK_SECONDS)
+    app_url = slices.app_url(settings, bound_port(listeners.api))
+    terms = slices.terms(settings, bound_port(listeners.proxy), listeners.passwordless_ports)
+    # On SQLite there is one marketplace, in however many processes its sessions are served.
+    is_shared = not is_sqlite(settings.storage.url)
+    market = Market(
+        context,
+        slices.rules(settings, terms, app_url),
+        _keys(settings, key),
+        leases=leases,
+        traffic=meter,
+        observed_seconds=observed_time.seconds,
+        is_shared=is_shared,
+    )
+    metrics.count_emails(lambda: market.emails.waiting)
+    model, photos = _model(settings), Photos(slices.photo_limits(settings))
+    assistant = _assistant(settings, market, model, photos)
+    return Services(
+        market,
+        _http(settings, key, market, assistant, gateway, metrics, app_url),
+        mailer=Mailer(market.emails, _transport(settings), is_alone=not is_shared),
+        model=model,
+        photos=photos,
         observed_time=observed_time,
     )
 
 
-def _metering(settings: Settings, context: Context, leases: Leases) -> tuple[Meter, Node | None]:
-    """Return what counts bytes, and this daemon among others where there may be others."""
+def _metering(
+    settings: Settings, context: Context, leases: Leases, *, may_sweep: bool
+) -> tuple[Meter, Node | None]:
+    """Return what counts bytes, and this process among others where there may be others.
+
+    Args:
+        settings: what the operator wants.
+        context: the store, identifiers and the time.
+        leases: grant bytes, and take the counts.
+        may_sweep: whether this process has what only one on a database should do.
+    """
     limits, timeout = settings.limits, settings.cluster.node_timeout_seconds
     link = context.store.link(timeout)
     if link is None:
@@ -209,6 +243,7 @@ def _metering(settings: Settings, context: Context, leases: Leases) -> tuple[Met
         clock.boottime,
         clock.ObservedTime(clock.boottime, 2 * REAP_CHECK_SECONDS),
         timeout_seconds=timeout,
+        may_sweep=may_sweep,
     )
     return meter, node
 
@@ -226,8 +261,9 @@ def _http(
     settings: Settings,
     key: bytes,
     market: Market,
+    assistant: AssistantRoutes,
     gateway: Gateway,
-    helpers: Helpers,
+    metrics: Metrics,
     app_url: str,
 ) -> HttpServer:
     """Return the API: its routes, and how it serves them."""
@@ -235,7 +271,7 @@ def _http(
     return HttpServer(
         routes(
             market,
-            _assistant(settings, market, helpers),
+            assistant,
             ready=partial(is_ready, gateway, context.store),
             app_url=app_url,
         ),
@@ -249,7 +285,7 @@ def _http(
         limits=slices.api_limits(settings, raise_descriptors()),
         trusted_proxies=api.trusted_proxies,
         more_pages={} if api.app_url else landing_pages(),
-        exposition=Exposition(helpers.metrics.render, api.metrics_allow),
+        exposition=Exposition(metrics.render, api.metrics_allow),
     )
 
 
@@ -264,15 +300,17 @@ async def is_ready(gateway: Gateway, store: Store) -> bool:
     return True
 
 
-def _assistant(settings: Settings, market: Market, helpers: Helpers) -> AssistantRoutes:
+def _assistant(
+    settings: Settings, market: Market, client: "OpenAiModel | None", photos: Photos
+) -> AssistantRoutes:
     """Return the routes of the assistant, with a model where one is configured."""
     assistant, context = settings.assistant, market.context
     slots = model_slots(assistant.concurrency, assistant.concurrency_per_caller)
 
     def asking(model: str) -> Asking | None:
-        if not model or helpers.model is None:
+        if not model or client is None:
             return None
-        return Asking(helpers.model, slots, seconds=assistant.timeout_seconds)
+        return Asking(client, slots, seconds=assistant.timeout_seconds)
 
     responder = Responder(
         market.bandwidth,
@@ -289,7 +327,7 @@ def _assistant(settings: Settings, market: Market, helpers: Helpers) -> Assistan
     )
     return AssistantRoutes(
         Chat(responder, asking(assistant.model), assistant.model),
-        helpers.photos,
+        photos,
         goodness,
         Throttle(assistant.requests_per_minute, MINUTE_SECONDS, context.now),
         photo_max_bytes=assistant.photo_max_bytes,
@@ -324,7 +362,7 @@ def _transport(settings: Settings) -> Transport:
     )
 
 
-def _access_log(settings: Settings, key: bytes) -> AccessLog | None:
+def _access_log(settings: Settings, key: bytes, role: Role | None) -> AccessLog | None:
     access_log = settings.access_log
     if not access_log.folder:
         return None
@@ -335,4 +373,5 @@ def _access_log(settings: Settings, key: bytes) -> AccessLog | None:
         keep_days=access_log.keep_days,
         key=key,
         now=clock.seconds,
+        process=role.index if role is not None else None,
     )

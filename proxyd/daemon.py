@@ -5,64 +5,48 @@ import logging
 import signal
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from api.server import HttpServer
 from config.settings import Settings
+from market.leases import Leases
 from market.market import Market
-from market.photos.decoding import Photos
 from proxyd import __version__, slices
-from proxyd.acceptor import Acceptor
 from proxyd.compiled import finder
 from proxyd.egress.own import OwnAddresses
 from proxyd.egress.resolve import DnsResolver
 from proxyd.gateway import Gateway
 from proxyd.limits import raise_descriptors
 from proxyd.listeners import Listeners
-from proxyd.loop import cancellation, clock
+from proxyd.loop import cancellation
 from proxyd.metering.meter import Meter
 from proxyd.metering.node import Node
 from proxyd.ops.access_log import AccessLog
 from proxyd.ops.listening import load_certificate, tls_context
 from proxyd.ops.metrics import Metrics
+from proxyd.ops.role import Role
 from proxyd.ops.sd_notify import ServiceManager
-from proxyd.outbound.mailer import Mailer
+from proxyd.services import CLOSE_SECONDS, Services
 from proxyd.tasks import Tasks, reap
 from storage.errors import StoreError
 from storage.place import place
 from storage.store import Store
 
-if TYPE_CHECKING:
-    from proxyd.outbound.chat_model import OpenAiModel
-
-EXPIRY_CHECK_SECONDS = 2.0  # a session outlives its time by no more than this
-TAKE_BACK_CHECK_SECONDS = 15.0  # reads every running job; a device has ten minutes to be heard of
-JOB_EXPIRY_CHECK_SECONDS = 15.0
-REFERRAL_CHECK_SECONDS = 10.0  # how long a bonus takes once an address is confirmed, at most
-CLOSE_SECONDS = 8.0  # the API's requests in progress have 5 s of them (`api.server`)
 COUNTS_SECONDS = 15.0  # to write the last counts, with a store that may be away
-# 1.3 MB/s at a round trip of 100 ms, since Linux doubles it. More would stand in the kernel for so
-# long that an honest client that reads slowly would look like one that does not read.
-API_SEND_BUFFER_BYTES = 64 * 1024
-API_RECEIVE_BUFFER_BYTES = 128 * 1024  # the loop reads no more than this at once
 
 _logger = logging.getLogger("daemon")
 
 
 @dataclass(frozen=True, slots=True)
 class Helpers:
-    """What works for the market and the proxy, and is closed after them.
+    """What works for the proxy, and is closed after it.
 
-    Names and addresses of the proxy's targets; the model, photos and e-mails; what is measured and
-    recorded.
+    Names and addresses of its targets; what is measured and recorded.
     """
 
     resolver: DnsResolver
     own_addresses: OwnAddresses
-    model: "OpenAiModel | None"
-    photos: Photos
-    mailer: Mailer
     metrics: Metrics
     access_log: AccessLog | None
 
@@ -70,13 +54,10 @@ class Helpers:
         """Close all of them, each within a bound."""
         await cancellation.within(CLOSE_SECONDS, self.resolver.close(), "closing the resolver")
         self.own_addresses.close()
-        self.photos.close()
-        if self.model is not None:
-            await cancellation.within(
-                CLOSE_SECONDS, self.model.close(), "closing the model's client"
-            )
         if self.access_log is not None:
             await asyncio.to_thread(self.access_log.close)
+        if self.metrics.shared is not None:
+            self.metrics.shared.share()  # what was counted last
 
 
 class Daemon:
@@ -86,13 +67,13 @@ class Daemon:
         settings: what the operator wants.
         listeners: the sockets to serve on.
         store: an open store, claimed for this daemon.
-        market: the marketplace, over that store.
+        leases: grant the bytes of sessions.
         meter: counts the bytes of live sessions.
         node: this daemon among others; None where there can be no others.
         gateway: the proxy.
-        http: the API.
-        helpers: what works for the market and the proxy.
-        observed_time: for how long this daemon has been there to hear devices.
+        helpers: what works for the proxy.
+        services: the marketplace; None in a process that has the proxy alone.
+        role: which of several processes this is; None where there is one.
     """
 
     def __init__(
@@ -101,72 +82,73 @@ class Daemon:
         listeners: Listeners,
         *,
         store: Store,
-        market: Market,
+        leases: Leases,
         meter: Meter,
         node: Node | None,
         gateway: Gateway,
-        http: HttpServer,
         helpers: Helpers,
-        observed_time: clock.ObservedTime,
+        services: Services | None,
+        role: Role | None,
     ) -> None:
         self.settings = settings
         self.listeners = listeners
         self.store = store
-        self.market = market
+        self.leases = leases
         self.meter = meter
         self.node = node
         self.gateway = gateway
-        self.http = http
         self.helpers = helpers
-        self.observed_time = observed_time
+        self.services = services
+        self.role = role
         self.tasks = Tasks(lambda: node is None or node.sweeps)
-        self._api_acceptor: Acceptor[socket.socket] | None = None
+
+    @property
+    def market(self) -> Market:
+        """The marketplace, of the process that has it."""
+        assert self.services is not None  # noqa: S101 - whoever asks knows that it is here
+        return self.services.market
+
+    @property
+    def http(self) -> HttpServer:
+        """The API, of the process that has it."""
+        assert self.services is not None  # noqa: S101 - as above
+        return self.services.http
+
+    @property
+    def process(self) -> int | None:
+        """Which of several processes this is; None where there is one."""
+        return self.role.index if self.role is not None else None
 
     async def start(self) -> None:
         """Take up what an earlier daemon left, then serve."""
         if self.node is not None:
             await self.node.start()
         else:
-            recovered = await self.market.leases.recover()
+            recovered = await self.leases.recover()
             if recovered:
                 _logger.info("leases that a dead daemon had left open, taken back: %d", recovered)
         self.helpers.own_addresses.open()
         self._spawn_tasks()
         self.gateway.start(self.listeners.proxy, self.listeners.passwordless)
-        self._serve_api()
+        if self.services is not None and self.listeners.api is not None:
+            self.services.serve(self.listeners.api, self.listeners.tls)
         _logger.info("this is proxyd %s, %s", __version__, finder.description())
         _logger.info("ready: %s", self.describe())
 
     def _spawn_tasks(self) -> None:
-        market, metrics, tasks = self.market, self.helpers.metrics, self.tasks
+        metrics, tasks = self.helpers.metrics, self.tasks
         tasks.spawn("meter", self.meter.run(), is_writer=True)
-        tasks.spawn("heartbeats", market.devices.run(), is_writer=True)
-        tasks.every(EXPIRY_CHECK_SECONDS, "expiry", market.bandwidth.expire, "expired sessions")
-        tasks.every(TAKE_BACK_CHECK_SECONDS, "abandoned jobs", self.take_back, "abandoned jobs")
-        tasks.every(
-            JOB_EXPIRY_CHECK_SECONDS, "waiting jobs", market.jobs.expire, "jobs that nobody takes"
-        )
-        tasks.every(
-            REFERRAL_CHECK_SECONDS, "pending bonuses", market.referrals.pay_due, "pending bonuses"
-        )
-        tasks.spawn("recovery", market.recovery.run())
-        tasks.spawn("mail", self.helpers.mailer.run())
         tasks.spawn("loop lag", metrics.watch_loop())
-        tasks.spawn("ledger totals", metrics.watch_ledger())
         tasks.spawn("descriptors", metrics.process.watch_descriptors())
+        if metrics.shared is not None:
+            tasks.spawn("shared metrics", metrics.shared.run())
         if self.node is not None:
             tasks.spawn("node", self.node.run())
-            tasks.spawn("dead nodes", reap(market.leases, self.node))
-
-    def _serve_api(self) -> None:
-        api = self.listeners.api
-        # Its connections inherit both; what the kernel keeps for each is bounded, too.
-        api.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, API_SEND_BUFFER_BYTES)
-        api.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, API_RECEIVE_BUFFER_BYTES)
-        self.http.start(self.listeners.tls)
-        loop, logger = asyncio.get_running_loop(), logging.getLogger("api")
-        shed = self.http.shed
-        self._api_acceptor = Acceptor(loop, api, self.http.welcome, shed, logger, socket.socket)
+        if self.services is not None:
+            self.services.spawn_tasks(tasks)
+            tasks.spawn("ledger totals", metrics.watch_ledger())
+            if self.node is not None:
+                tasks.spawn("dead nodes", reap(self.leases, self.node))
 
     def reload(self, settings: Settings) -> None:
         """Take the certificate anew, and new limits.
@@ -186,14 +168,15 @@ class Daemon:
         descriptors = raise_descriptors()
         self.gateway.change_limits(slices.limits(settings, descriptors))
         self.meter.connections_per_session = settings.limits.connections_per_session
-        self.http.change_limits(slices.api_limits(settings, descriptors))
-        self.market.change_bounds(slices.bounds(settings))
+        if self.services is not None:
+            self.services.reload(settings, descriptors)
 
     async def drain(self) -> None:
         """Stop in order: no new work, live transfers to their end, the last counts, the store."""
-        self.http.drain()
-        if self.listeners.are_held:
-            self._leave_api()
+        if self.services is not None:
+            self.services.http.drain()
+            if self.listeners.are_held:
+                self.services.leave_socket()
         self.gateway.stop_accepting()
         seconds = self.settings.limits.drain_seconds
         _logger.info(
@@ -206,11 +189,6 @@ class Daemon:
             _logger.warning("cutting %d connections that did not finish", left)
         await self.close()
 
-    def _leave_api(self) -> None:
-        """Accept no new client of the API; whoever holds the socket has it for the next daemon."""
-        if self._api_acceptor is not None:
-            self._api_acceptor.close()
-
     async def close(self) -> None:
         """Cut what is left, write the last counts, close everything; within a bound.
 
@@ -219,8 +197,8 @@ class Daemon:
         """
         try:
             self.gateway.close()
-            self._leave_api()
-            await cancellation.within(CLOSE_SECONDS, self.http.stop(), "closing the API")
+            if self.services is not None:
+                await self.services.stop_serving()
         except Exception:  # whatever it is, the counts are written all the same
             _logger.exception("closing the API failed")
         await self.tasks.end_writers()
@@ -234,17 +212,18 @@ class Daemon:
             await self.tasks.end()
             if self.node is not None:
                 await self.node.close()
-            self.market.passwords.close()
             self.listeners.close()
-            try:
-                await self.helpers.close()
-            finally:
-                await self.store.close()
+            async with AsyncExitStack() as last:  # each is closed, whatever happens to another
+                last.push_async_callback(self.store.close)
+                last.push_async_callback(self.helpers.close)
+                if self.services is not None:
+                    last.push_async_callback(self.services.close)
         _logger.info("stopped")
 
     async def _write_last_counts(self) -> None:
         await self.meter.stop()
-        await self.market.devices.flush()
+        if self.services is not None:
+            await self.services.flush()
         if self.node is not None:
             await self.node.stop()
 
@@ -252,16 +231,30 @@ class Daemon:
         """Return where everything listens, and on which database."""
         return f"{self.listeners.describe()}, database {place(self.settings.storage.url)}"
 
-    async def take_back(self) -> None:
-        """Take jobs back from devices that have vanished.
 
-        Raises:
-            StoreError: devices may not have been heard either, so that this time does not count.
-        """
-        taken = await self.market.jobs.take_back()
-        self.observed_time.tick()
-        if taken:
-            _logger.info("jobs taken back from devices that have vanished: %d", taken)
+class Stop:
+    """What the daemon is told by signals: to drain, and then to cut what is left.
+
+    Args:
+        is_cut_by_second: whether a second signal to drain cuts. Not in one of several processes: a
+            service manager may signal the supervisor and each process, and the supervisor forwards.
+    """
+
+    def __init__(self, *, is_cut_by_second: bool) -> None:
+        self._is_cut_by_second = is_cut_by_second
+        self.draining = asyncio.Event()
+        self.cutting = asyncio.Event()
+
+    def drain(self) -> None:
+        """Begin to drain, or cut where that is meant."""
+        if self._is_cut_by_second and self.draining.is_set():
+            self.cutting.set()
+        self.draining.set()
+
+    def cut(self) -> None:
+        """Cut what is left as soon as the draining has begun."""
+        self.draining.set()
+        self.cutting.set()
 
 
 async def serve(
@@ -271,6 +264,9 @@ async def serve(
     manager: ServiceManager,
 ) -> None:
     """Run until SIGTERM or SIGINT, then drain; a second signal cuts the draining short.
+
+    One of several processes drains at SIGTERM, however often it comes, and cuts at SIGINT, which
+    the supervisor sends it; without the supervisor it ends at once.
 
     Args:
         daemon: built, not started.
@@ -284,20 +280,22 @@ async def serve(
         reload()
         manager.ready(daemon.describe())
 
-    signals: asyncio.Queue[None] = asyncio.Queue()
+    stop = Stop(is_cut_by_second=daemon.role is None)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signals.put_nowait, None)
+    loop.add_signal_handler(signal.SIGTERM, stop.drain)
+    loop.add_signal_handler(signal.SIGINT, stop.drain if daemon.role is None else stop.cut)
+    if daemon.role is not None:
+        _watch_supervisor(daemon.role.channel, stop)
     feeding = loop.create_task(manager.feed(), name="watchdog")
     try:
         await daemon.start()
         loop.add_signal_handler(signal.SIGHUP, reload_and_tell)
         await on_ready()
         manager.ready(daemon.describe())
-        await signals.get()
+        await stop.draining.wait()
         loop.add_signal_handler(signal.SIGHUP, lambda: None)
         manager.stopping(f"draining {daemon.gateway.connections} connections")
-        cutting_short = loop.create_task(_cut_on_next(signals, daemon.gateway))
+        cutting_short = loop.create_task(_cut(stop, daemon.gateway))
         await daemon.drain()
         cutting_short.cancel()
     except BaseException:
@@ -307,7 +305,19 @@ async def serve(
         feeding.cancel()
 
 
-async def _cut_on_next(signals: "asyncio.Queue[None]", gateway: Gateway) -> None:
-    await signals.get()
+def _watch_supervisor(channel: socket.socket, stop: Stop) -> None:
+    """Stop at once when the supervisor is gone: nothing starts this process again, or ends it."""
+    loop = asyncio.get_running_loop()
+
+    def gone() -> None:
+        loop.remove_reader(channel.fileno())
+        _logger.error("the supervisor is gone; this process stops")
+        stop.cut()
+
+    loop.add_reader(channel.fileno(), gone)  # it never sends anything
+
+
+async def _cut(stop: Stop, gateway: Gateway) -> None:
+    await stop.cutting.wait()
     _logger.warning("draining cut short by a second signal: %d connections", gateway.connections)
     gateway.close()

@@ -4,7 +4,7 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Self
 
@@ -12,7 +12,14 @@ from config.load import SettingsError
 from config.settings import Settings
 from proxyd.ops import reachability
 from proxyd.ops.activation import InheritedSockets
-from proxyd.ops.listening import bound_address, bound_port, listen, listen_beside, tls_context
+from proxyd.ops.listening import (
+    bound_address,
+    bound_port,
+    listen,
+    listen_again,
+    listen_beside,
+    tls_context,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +27,10 @@ class Listeners:
     """The sockets that clients reach, and what makes the API's speak TLS.
 
     `passwordless` are those where a client's address stands for a password. `are_held` says that
-    the service manager keeps them for the next daemon.
+    the service manager keeps them for the next daemon. `api` is None in a process without the API.
     """
 
-    api: socket.socket
+    api: socket.socket | None
     proxy: socket.socket
     passwordless: tuple[socket.socket, ...]
     tls: ssl.SSLContext | None
@@ -55,11 +62,34 @@ class Listeners:
             opened.pop_all()
         return cls(api[0], proxy[0], tuple(passwordless), tls, are_held=bool(held))
 
+    def beside(self) -> Self:
+        """Return the sockets of another process, at the same ports of the proxy.
+
+        Those that the service manager holds are shared. Otherwise the kernel divides the clients of
+        a port among its sockets (SO_REUSEPORT, socket(7)). That is allowed from now on, to programs
+        of the same user: when these sockets were bound nobody else had their ports.
+
+        Raises:
+            CannotListenError: a further socket cannot be bound.
+        """
+        if self.are_held:
+            return replace(self, api=None, tls=None)
+        with ExitStack() as opened:
+            proxy, *passwordless = (
+                opened.enter_context(listen_again(sock))
+                for sock in (self.proxy, *self.passwordless)
+            )
+            opened.pop_all()
+        return replace(self, api=None, proxy=proxy, passwordless=tuple(passwordless), tls=None)
+
     def describe(self) -> str:
         """Return where everything listens."""
+        api = []
+        if self.api is not None:
+            api = [f"API on {'https' if self.tls else 'http'}://{bound_address(self.api)}"]
         return ", ".join(
             (
-                f"API on {'https' if self.tls else 'http'}://{bound_address(self.api)}",
+                *api,
                 f"proxy on {bound_address(self.proxy)}",
                 *(f"without passwords on {bound_address(sock)}" for sock in self.passwordless),
             )
@@ -72,8 +102,14 @@ class Listeners:
 
     def close(self) -> None:
         """Close all; closing twice is harmless."""
-        for sock in (self.api, self.proxy, *self.passwordless):
+        for sock in self.sockets:
             sock.close()
+
+    @property
+    def sockets(self) -> tuple[socket.socket, ...]:
+        """All of them."""
+        api = () if self.api is None else (self.api,)
+        return (*api, self.proxy, *self.passwordless)
 
 
 def _passwordless(settings: Settings) -> Iterator[socket.socket]:

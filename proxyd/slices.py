@@ -185,7 +185,8 @@ def limits(settings: Settings, descriptors: int) -> Limits:
         dials_waiting=limits.dials_waiting,
         racers=racers_total(descriptors),
         pipes=pipes_total(descriptors),
-        associations=associations_total(total),
+        # The ports that they take are the machine's, however many processes there are.
+        associations=max(1, associations_total(total) // settings.proxy.processes),
         datagrams_per_second=limits.session_datagrams_per_second,
     )
 

@@ -6,6 +6,11 @@ from urllib.parse import urlsplit
 SQLITE = "sqlite:///"
 
 
+def is_sqlite(url: str) -> bool:
+    """Return whether a URL names an SQLite database, which one service on one machine has."""
+    return url.startswith(SQLITE)
+
+
 def place(url: str) -> str:
     """Return a database's path, or its server and name; the URL's user and password are left out.
 

@@ -29,22 +29,36 @@ MISUSED = 2
 
 def carry_out(options: Namespace) -> int:
     """Do what the command line asks for; return the exit status: 0 done, 1 failed, 2 misused."""
+    return reporting(lambda: _carry_out(options))
+
+
+def _carry_out(options: Namespace) -> int:
+    settings = load(options.config, os.environ, _checks(options))
+    logs.set_up(settings.log.level, settings.log.format)
+    return COMMANDS[options.command](settings, options)
+
+
+def reporting(work: Callable[[], int], source: str = "") -> int:
+    """Do some work, and say on standard error why it failed; return the exit status.
+
+    Args:
+        work: returns its own exit status.
+        source: goes before what is said.
+    """
     try:
-        settings = load(options.config, os.environ, _checks(options))
-        logs.set_up(settings.log.level, settings.log.format)
-        return COMMANDS[options.command](settings, options)
+        return work()
     except SettingsError as error:
         for problem in error.problems:
-            complain(f"wrong in the settings: {problem}")
+            complain(f"{source}wrong in the settings: {problem}")
         return MISUSED
     except AlreadyClaimedError as error:
         complain(
-            f"{error}; stop it, or give this one a database of its own with PROXYD_STORAGE__URL "
-            "(the setting storage.url)"
+            f"{source}{error}; stop it, or give this one a database of its own with "
+            "PROXYD_STORAGE__URL (the setting storage.url)"
         )
         return FAILED
     except (MarketError, StoreError, CannotServeError) as error:
-        complain(str(error))
+        complain(f"{source}{error}")
         return FAILED
     except KeyboardInterrupt:
         return FAILED
@@ -83,7 +97,7 @@ def _serve(settings: Settings, options: Namespace) -> int:
 
     gc.freeze()
     gc.enable()
-    return serving.run(settings, options.config, with_demo=options.demo)
+    return serving.run(settings, options.config, reporting, with_demo=options.demo)
 
 
 def _create_user(settings: Settings, options: Namespace) -> int:
@@ -152,10 +166,12 @@ def _backup(settings: Settings, options: Namespace) -> int:
 
 def _config_check(settings: Settings, options: Namespace) -> int:
     """Say that the settings are right: a mistake would have been reported when they were read."""
+    from proxyd.ops.cores import too_few_cores
     from proxyd.ops.signing_key import exposed_files
 
-    for warning in exposed_files(settings):
-        complain(f"warning: {warning}")
+    for warning in (*exposed_files(settings), too_few_cores(settings.proxy.processes)):
+        if warning:
+            complain(f"warning: {warning}")
     say(f"the settings are right: {options.config or 'defaults and environment'}")
     return 0
 

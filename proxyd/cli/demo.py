@@ -120,6 +120,7 @@ async def _fund(daemon: Daemon) -> None:
 
 def _text(daemon: Daemon, token: str, bought: Purchase) -> str:
     api = daemon.settings.api
+    assert daemon.listeners.api is not None  # noqa: S101 - it is prepared where the API is
     scheme = "https" if daemon.listeners.tls else "http"
     return TEXT.format(
         api=f"{scheme}://{format_address(api.host, bound_port(daemon.listeners.api))}",

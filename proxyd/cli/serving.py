@@ -1,44 +1,88 @@
 """`proxyd serve`: everything that serves is imported here, and nowhere else on the command line."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from config.load import load
 from config.settings import Settings
 from proxyd.build import build
 from proxyd.cli import demo
 from proxyd.daemon import serve
+from proxyd.listeners import Listeners
 from proxyd.loop import runner
 from proxyd.ops.activation import inherited
-from proxyd.ops.sd_notify import ServiceManager
+from proxyd.ops.role import Role
+from proxyd.ops.sd_notify import service_manager
 from proxyd.reload import reload
 
 FAILED = 1
 
 
-def run(settings: Settings, path: Path | None, *, with_demo: bool) -> int:
+class Reporting(Protocol):
+    """Does some work, and says on standard error why it failed; returns the exit status."""
+
+    def __call__(self, work: Callable[[], int], source: str = "") -> int:
+        """Do the work; `source` goes before what is said."""
+
+
+def run(settings: Settings, path: Path | None, reporting: Reporting, *, with_demo: bool) -> int:
     """Run the daemon until it is told to stop; return the exit status.
 
     Args:
         settings: what the operator wants.
         path: where they are read again.
+        reporting: says why a process failed.
         with_demo: whether to prepare a demonstration.
     """
-    return runner.run(_serve(settings, path, with_demo=with_demo))
 
-
-async def _serve(settings: Settings, path: Path | None, *, with_demo: bool) -> int:
     def read() -> Settings:
         return _adapted(load(path, os.environ), with_demo=with_demo)
 
     settings = _adapted(settings, with_demo=with_demo)
-    built = await build(settings, inherited(os.environ))
+    listeners = Listeners.open(settings, inherited(os.environ))
+    if settings.proxy.processes == 1:
+        return runner.run(_serve(settings, listeners, None, read, with_demo=with_demo))
+
+    def work(settings: Settings, listeners: Listeners, role: Role) -> int:
+        return reporting(
+            lambda: runner.run(
+                _serve(settings, listeners, role, read, with_demo=with_demo and role.has_services)
+            ),
+            f"process {role.index}: " if role.index else "",
+        )
+
+    # One process alone need not wait for them.
+    from proxyd.supervisor.supervisor import Supervisor  # noqa: PLC0415
+    from storage.claim import take_claim  # noqa: PLC0415
+
+    claim = None
+    try:
+        claim = take_claim(settings.storage.url)  # the processes inherit it: it is theirs, too
+        return Supervisor(settings, listeners, work, read, service_manager(os.environ)).run()
+    finally:
+        listeners.close()
+        if claim is not None:
+            os.close(claim)
+
+
+async def _serve(
+    settings: Settings,
+    listeners: Listeners,
+    role: Role | None,
+    read: Callable[[], Settings],
+    *,
+    with_demo: bool,
+) -> int:
+    built = await build(settings, listeners, role)
+    manager = service_manager(os.environ) if role is None else role.manager()
 
     async def introduce() -> None:
         if with_demo:
             print(await demo.prepare(built), flush=True)  # noqa: T201 - what a person came for
 
-    await serve(built, introduce, lambda: reload(built, read), ServiceManager(os.environ))
+    await serve(built, introduce, lambda: reload(built, read), manager)
     return FAILED if built.tasks.has_failed else 0
 
 

@@ -1,7 +1,8 @@
 """A record of each proxied connection, one JSON object a line, one file a day.
 
 A thread of its own writes. Records that a slow disk cannot keep up with are dropped and counted;
-no connection waits for them.
+no connection waits for them. Several processes write to the same files: what one of them writes at
+once is whole lines, and goes behind what the others wrote (O_APPEND, open(2)).
 """
 
 import json
@@ -15,7 +16,7 @@ from datetime import UTC, date, datetime, timedelta
 from hashlib import blake2b, sha256
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 from proxyd.access import Access
 from proxyd.ops.errors import CannotServeError
@@ -25,6 +26,7 @@ STOP_SECONDS = 5.0  # how long a hanging disk may hold up the end of the daemon,
 IDLE_SECONDS = 600.0  # how often old files are looked for while no records come
 TARGET_HASH_BYTES = 16  # two hosts never share a hash by chance
 NETWORK_BITS = {4: 24, 6: 48}  # 256 addresses of IPv4; what a provider gives one site of IPv6
+BURST_MAX_RECORDS = 256  # 64 KiB of text: more at once would save no more system calls
 NAME = "access-{day}.jsonl"
 
 _logger = logging.getLogger("access")
@@ -34,8 +36,8 @@ class CannotRecordError(CannotServeError):
     """Records cannot be written; the message says why, for the operator."""
 
 
-# 13 fields: what it was given (six), the queue, its thread, the open file, its day, and what became
-# of the records (three). Each belongs to the one thread or to the one queue.
+# 15 fields: what it was given (seven), the queue, its thread, the open file, its day, the lines for
+# it, and what became of the records (three). Each belongs to the one thread or to the one queue.
 class AccessLog:
     """Writes records until `close`.
 
@@ -48,6 +50,7 @@ class AccessLog:
         keep_days: files older than that are deleted.
         key: the key of the hashes.
         now: the wall clock, in UTC seconds.
+        process: which of several processes this is, for the records; None where there is one.
 
     Raises:
         CannotRecordError: the folder cannot be used.
@@ -62,16 +65,19 @@ class AccessLog:
         keep_days: int,
         key: bytes,
         now: Callable[[], int],
+        process: int | None = None,
     ) -> None:
         self._folder = folder
+        self._process = process
         self._target = target
         self._client = client
         self._keep_days = keep_days
         self._key = sha256(b"access log\0" + key).digest()
         self._now = now
         self._waiting: queue.Queue[tuple[int, Access] | None] = queue.Queue(WAITING_MAX)
-        self._file: IO[str] | None = None
+        self._file: int | None = None
         self._day: date | None = None
+        self._lines: list[bytes] = []
         self._failing = False
         self.written = 0
         self.dropped = 0
@@ -103,16 +109,16 @@ class AccessLog:
             try:
                 self._write(*entry)
             except OSError as error:
-                self.dropped += 1
                 if not self._failing:  # one line for each outage, not for each record
                     _logger.error("access log: records dropped: %s", error.strerror)
                 self._failing = True
             else:
-                self.written += 1
                 self._failing = False
+        with suppress(OSError):  # a disk that is full says so again
+            self._flush()
         if self._file is not None:
-            with suppress(OSError):  # a disk that is full says so again
-                self._file.close()
+            with suppress(OSError):
+                os.close(self._file)
 
     def _next(self) -> tuple[int, Access] | None:
         """Wait for a record, or None for the end; meanwhile delete old files from time to time."""
@@ -126,19 +132,43 @@ class AccessLog:
     def _write(self, moment: int, access: Access) -> None:
         when = datetime.fromtimestamp(moment, UTC)
         if self._file is None or when.date() != self._day:
-            self._open(when.date())
-        if self._file is not None:
-            self._file.write(json.dumps(self._fields(when, access)) + "\n")
-            if self._waiting.empty():  # one system call for a burst of records
-                self._file.flush()
+            try:
+                self._open(when.date())
+            except OSError:
+                self.dropped += 1
+                raise
+        self._lines.append(json.dumps(self._fields(when, access)).encode() + b"\n")
+        # One system call for a burst of records.
+        if self._waiting.empty() or len(self._lines) >= BURST_MAX_RECORDS:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Write the lines that wait; if that fails they are dropped.
+
+        Raises:
+            OSError: why it failed.
+        """
+        lines, self._lines = self._lines, []
+        if self._file is None or not lines:
+            return
+        rest = b"".join(lines)
+        try:
+            while rest:  # a part is taken only where the disk is full, and the next call says so
+                rest = rest[os.write(self._file, rest) :]
+        except OSError:
+            self.dropped += len(lines)
+            raise
+        self.written += len(lines)
 
     def _fields(self, when: datetime, access: Access) -> dict[str, str | int | float]:
         fields: dict[str, str | int | float] = {
             "time": _timestamp(when),
             "started": _timestamp(when - timedelta(seconds=round(access.seconds))),
-            "connection": access.connection,
-            "session": access.session_id,
         }
+        if self._process is not None:
+            fields["process"] = self._process
+        fields["connection"] = access.connection
+        fields["session"] = access.session_id
         if self._client == "full":
             fields["client"] = access.client
         elif self._client == "network":
@@ -160,12 +190,14 @@ class AccessLog:
 
     def _open(self, day: date) -> None:
         """Begin the file of a day, and delete those that are too old."""
-        file, self._file, self._day = self._file, None, None
-        if file is not None:
-            file.close()
+        if self._file is not None:
+            try:
+                self._flush()
+            finally:
+                file, self._file, self._day = self._file, None, None
+                os.close(file)
         path = self._folder / NAME.format(day=day)
-        descriptor = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        self._file = os.fdopen(descriptor, "a", encoding="utf-8")
+        self._file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         self._day = day
         self._delete_old(day)
 

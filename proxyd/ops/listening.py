@@ -63,6 +63,31 @@ def listen_beside(host: str, port: int, purpose: str) -> socket.socket:
         return listen(host, 0, purpose)
 
 
+def listen_again(sock: socket.socket) -> socket.socket:
+    """Return a further socket that listens where one does; the kernel divides the clients.
+
+    Raises:
+        CannotListenError: the kernel refuses.
+    """
+    host, port = sock.getsockname()[:2]
+    again = socket.socket(sock.family, socket.SOCK_STREAM)
+    try:
+        for each in (sock, again):
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sock.family == socket.AF_INET6:
+            only = sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
+            again.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only)
+        again.bind((host, port))
+        again.listen(BACKLOG)
+        again.setblocking(False)
+    except OSError as error:
+        again.close()
+        message = f"cannot listen on {format_address(host, port)} again: {error.strerror}"
+        raise CannotListenError(message) from error
+    return again
+
+
 def _remedy(purpose: str) -> str:
     setting = _SETTINGS[purpose]
     section, _, key = setting.partition(".")

@@ -20,11 +20,20 @@ PRIORITIES = (
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-01-31T12:00:00.000Z INFO gateway: what happened`."""
+    """`2026-01-31T12:00:00.000Z INFO gateway: what happened`, or `… INFO [2] gateway: …`.
+
+    Args:
+        process: which of several processes writes the lines; None where there is one.
+    """
+
+    def __init__(self, process: int | None = None) -> None:
+        super().__init__()
+        self._source = "" if process is None else f"[{process}] "
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one line, followed by a traceback if there is one."""
-        line = f"{_time(record)} {record.levelname} {record.name}: {_one_line(record)}"
+        source = f"{self._source}{record.name}"
+        line = f"{_time(record)} {record.levelname} {source}: {_one_line(record)}"
         if request := request_id.current.get():
             line += f" [request {request}]"
         if record.exc_info:
@@ -33,16 +42,27 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: time, level, logger, message, and traceback if there is one."""
+    """One object a line: time, level, logger, message, and traceback if there is one.
+
+    Args:
+        process: which of several processes writes the lines, for the field `process`; None where
+            there is one.
+    """
+
+    def __init__(self, process: int | None = None) -> None:
+        super().__init__()
+        self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one line."""
-        fields = {
+        fields: dict[str, str | int] = {
             "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": _one_line(record),
         }
+        if self._process is not None:
+            fields["process"] = self._process
         if request := request_id.current.get():
             fields["request"] = request
         if record.exc_info:
@@ -67,10 +87,16 @@ class JournalFormatter(logging.Formatter):
         return "\n".join(prefix + line for line in self._other.format(record).split("\n"))
 
 
-def set_up(level: str, style: Literal["text", "json"]) -> None:
-    """Send every log line from `level` up to standard error."""
+def set_up(level: str, style: Literal["text", "json"], process: int | None = None) -> None:
+    """Send every log line from `level` up to standard error.
+
+    Args:
+        level: the least one that is written.
+        style: of the lines.
+        process: which of several processes this is; None where there is one.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    formatter = TextFormatter() if style == "text" else JsonFormatter()
+    formatter = TextFormatter(process) if style == "text" else JsonFormatter(process)
     handler.setFormatter(JournalFormatter(formatter) if _is_journal(sys.stderr) else formatter)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for noisy in ("asyncio", "aiosqlite"):  # aiosqlite logs each call at debug

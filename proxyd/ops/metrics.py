@@ -21,6 +21,8 @@ from proxyd.gateway import Gateway
 from proxyd.metering.meter import Meter
 from proxyd.ops.access_log import AccessLog
 from proxyd.ops.process_metrics import ProcessMetrics
+from proxyd.ops.role import Role
+from proxyd.ops.shared_metrics import SharedMetrics
 from proxyd.ops.timed_store import TimedStore
 from storage.errors import StoreError
 from storage.ledger import TotalRow, totals
@@ -35,15 +37,11 @@ _logger = logging.getLogger("metrics")
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The parts that the numbers are read from; `emails` returns how many e-mails wait.
-
-    `way` is how the data path runs: compiled or interpreted.
-    """
+    """The parts that the numbers are read from; `way` is how the data path runs."""
 
     gateway: Gateway
     meter: Meter
     store: TimedStore
-    emails: Callable[[], int]
     access_log: AccessLog | None
     version: str
     way: str
@@ -54,10 +52,12 @@ class Metrics(Collector):
 
     Args:
         sources: the parts that the numbers are read from.
+        role: which of several processes this is; None where there is one.
     """
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: Sources, role: Role | None = None) -> None:
         self._sources = sources
+        self._emails: Callable[[], int] | None = None
         self._lag = Latency()
         self._highest_traffic = (0, 0)  # bytes up and down, as they were last rendered
         self._ledger: list[TotalRow] = []
@@ -65,13 +65,25 @@ class Metrics(Collector):
         self._registry.register(self)
         self.process = ProcessMetrics()
         self._registry.register(self.process)
+        self.shared: SharedMetrics | None = None
+        if role is not None:
+            self.shared = SharedMetrics(role, self._registry.collect)
+            self._all = CollectorRegistry(auto_describe=False)
+            self._all.register(self.shared)
+
+    def count_emails(self, waiting: Callable[[], int]) -> None:
+        """Have the e-mails counted that wait, where this process sends them."""
+        self._emails = waiting
 
     def render(self) -> bytes:
-        """Return every metric as text (Prometheus' exposition format, version 0.0.4)."""
+        """Return every metric as text (Prometheus' exposition format, version 0.0.4).
+
+        Those of several processes are added up.
+        """
         # Here, because it brings the HTTP servers of two packages: some milliseconds, once.
         from prometheus_client.exposition import generate_latest  # noqa: PLC0415
 
-        return generate_latest(self._registry)
+        return generate_latest(self._registry if self.shared is None else self._all)
 
     def describe(self) -> list[Metric]:
         """Empty: the metric set is only known at collection time."""
@@ -150,7 +162,8 @@ class Metrics(Collector):
             {"read": sources.store.reads, "write": sources.store.writes},
             label="operation",
         )
-        yield _gauge("proxyd_mail_waiting", "E-mails that wait", sources.emails())
+        if self._emails is not None:
+            yield _gauge("proxyd_mail_waiting", "E-mails that wait", self._emails())
         log = sources.access_log
         yield _count("proxyd_access_records", "Records written", log.written if log else 0)
         yield _count("proxyd_access_dropped", "Records dropped", log.dropped if log else 0)

@@ -8,6 +8,7 @@ import pytest
 from support.service import Service, running_in
 from support.waiting import until
 
+from proxyd.daemon import Stop
 from storage.errors import UnavailableError
 
 
@@ -54,3 +55,14 @@ async def test_the_store_is_closed_although_something_before_it_cannot_be(
                 await daemon.close()
         assert closed
         await daemon.helpers.close()
+
+
+async def test_a_second_signal_cuts_one_process_and_not_one_of_several() -> None:
+    alone, among_others = Stop(is_cut_by_second=True), Stop(is_cut_by_second=False)
+    for stop in (alone, among_others):
+        stop.drain()
+        assert (stop.draining.is_set(), stop.cutting.is_set()) == (True, False)
+        stop.drain()
+    assert (alone.cutting.is_set(), among_others.cutting.is_set()) == (True, False)
+    among_others.cut()
+    assert among_others.cutting.is_set()

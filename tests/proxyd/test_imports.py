@@ -92,8 +92,10 @@ import gc
 from argparse import Namespace
 from unittest.mock import patch
 
+from config.settings import ApiSettings, ProxySettings, Settings
 from proxyd.cli import commands
 
+settings = Settings(api=ApiSettings(port=0), proxy=ProxySettings(port=0))
 gc.collect()  # so that nothing of the above is due while what follows is watched
 collections = []
 gc.callbacks.append(lambda phase, about: collections.append(phase))
@@ -104,7 +106,7 @@ def freeze_and_tell():
     freeze()
 
 with patch("gc.freeze", freeze_and_tell), patch("asyncio.Runner.run", lambda _, work: work.close()):
-    commands.COMMANDS["serve"](None, Namespace(config=None, demo=False))
+    commands.COMMANDS["serve"](settings, Namespace(config=None, demo=False))
 print(collections, gc.isenabled(), gc.get_freeze_count() > 30_000)
 """
     done = subprocess.run(

@@ -90,3 +90,12 @@ def test_no_bound_on_connections_passes_what_the_descriptors_pay_for() -> None:
 def test_a_public_host_may_be_an_address(host: str, is_address: bool) -> None:
     address = slices.public_address(settings(proxy={"public_host": host}))
     assert (address is not None) is is_address
+
+
+def test_processes_share_the_ports_of_datagrams_and_nothing_else() -> None:
+    one = slices.limits(settings_for("sqlite:///x.db"), DESCRIPTORS)
+    each = slices.limits(settings_for("sqlite:///x.db", proxy={"processes": 4}), DESCRIPTORS)
+    assert each.associations == one.associations // 4
+    assert each.connections_total == one.connections_total
+    many = settings_for("sqlite:///x.db", proxy={"processes": 64})
+    assert slices.limits(many, 64).associations == 1

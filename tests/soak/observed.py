@@ -11,7 +11,7 @@ from config.load import load
 from proxyd.build import build
 from proxyd.daemon import serve
 from proxyd.ops import logs
-from proxyd.ops.sd_notify import ServiceManager
+from proxyd.ops.sd_notify import service_manager
 
 
 async def _serve() -> None:
@@ -23,7 +23,7 @@ async def _serve() -> None:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGUSR1, tell)
 
-    await serve(built, observe, lambda: None, ServiceManager(os.environ))
+    await serve(built, observe, lambda: None, service_manager(os.environ))
 
 
 def tell() -> None:

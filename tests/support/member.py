@@ -5,12 +5,19 @@ does otherwise. On PostgreSQL it is `proxyd` itself.
 """
 
 import sys
-from functools import partial
+from typing import Any
 
 from proxyd import build
 from proxyd.__main__ import main
 from storage.open import open_store
+from storage.store import Store
+
+
+async def open_shared(url: str, **options: Any) -> Store:
+    """Open a store that others have open, too."""
+    return await open_store(url, **{**options, "is_shared": True})
+
 
 if __name__ == "__main__":
-    build.open_store = partial(open_store, is_shared=True)
+    build.open_store = open_shared
     sys.exit(main())

@@ -13,10 +13,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import socks
 
 from storage import bandwidth
@@ -25,6 +26,8 @@ from support.waiting import until_true
 
 ROOT = Path(__file__).parent.parent.parent
 READY = re.compile(r"ready: API on (?P<api>\S+), proxy on \S+:(?P<port>\d+)")
+ALL_READY = re.compile(r"supervisor: \d+ of \d+ processes ready")
+PROCESSES = "PROXYD_PROXY__PROCESSES"
 DOWNLOAD_BYTES = 30_000_000
 NODE = re.compile(r"this is node (\S+)")
 
@@ -138,6 +141,7 @@ class Process(Api):
         super().__init__("")
         self.url = url
         self.lines: list[str] = []
+        self.number = int(settings.get(PROCESSES, "1"))
         self.process = subprocess.Popen(
             [sys.executable, "-m", *self.command, *arguments],
             cwd=ROOT,
@@ -145,6 +149,7 @@ class Process(Api):
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=self.number > 1,  # as a shell does, so that Ctrl-C can be tried
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -179,6 +184,29 @@ class Process(Api):
         """What it calls itself among other daemons."""
         return NODE.findall(self.output)[-1]
 
+    def pid_of(self, index: int) -> int | None:
+        """Return the process id of one of its processes; None while there is none."""
+        with suppress(psutil.NoSuchProcess):
+            return {each.name(): each.pid for each in self.children()}.get(f"proxyd-{index}")
+        return None
+
+    def kill(self, index: int) -> None:
+        """Kill one of its processes."""
+        pid = self.pid_of(index)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+
+    def wait_renewed(self, index: int, earlier: int) -> None:
+        """Wait until a killed process has a successor that serves."""
+        ready = f"[{index}] daemon: ready"
+        until_true(lambda: self.pid_of(index) not in (None, earlier), "a successor")
+        lost = f"process {index} (pid {earlier})"
+        until_true(lambda: ready in self.output.rpartition(lost)[2], "the successor serves")
+
+    def children(self) -> list[psutil.Process]:
+        """Return its processes, which it starts and watches; none where it is one itself."""
+        return psutil.Process(self.process.pid).children()
+
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
@@ -188,7 +216,7 @@ class Process(Api):
         found = READY.search(self.output)
         if found:
             self.api, self.proxy_port = found["api"], int(found["port"])
-        return found is not None
+        return found is not None and (self.number == 1 or ALL_READY.search(self.output) is not None)
 
 
 class Member(Process):
@@ -230,6 +258,37 @@ def begin(daemon: Api, proxy: dict[str, Any], port: int) -> socket.socket:
     connection.sendall(f"GET {path} HTTP/1.1\r\nConnection: close\r\n\r\n".encode())
     assert connection.recv(1) == b"H"
     return connection
+
+
+class Download(threading.Thread):
+    """A client that reads as fast as it can, until it is cut.
+
+    Args:
+        daemon: whose proxy it uses.
+        proxy: credentials, as the API gives them.
+        port: the target's, which sends without being asked.
+    """
+
+    def __init__(self, daemon: Api, proxy: dict[str, Any], port: int) -> None:
+        super().__init__()
+        self.received = 0
+        self.is_over = False
+        self._socket = proxied(daemon, proxy, port)
+        self._socket.settimeout(60)
+
+    def run(self) -> None:
+        with self._socket:
+            try:
+                while data := self._socket.recv(262_144):
+                    self.received += len(data)
+            except OSError:
+                pass
+        self.is_over = True
+
+    def close(self) -> None:
+        """End it from the client's side."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
 
 def bytes_used(url: str, session_id: str) -> int:

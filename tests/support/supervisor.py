@@ -27,6 +27,7 @@ class Supervisor:
         self.url = f"sqlite:///{folder}/proxyd.db"
         self.sockets = {"api": listening(), "proxy": listening()}
         self.told: list[str] = []
+        self.watchdog_seconds = 0.3
         self._notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._notify.bind(str(folder / "notify"))
         self.process: subprocess.Popen[bytes] | None = None
@@ -53,7 +54,7 @@ class Supervisor:
                     "LISTEN_FDS": "2",
                     "LISTEN_FDNAMES": names,
                     "NOTIFY_SOCKET": str(self.folder / "notify"),
-                    "WATCHDOG_USEC": "300000",
+                    "WATCHDOG_USEC": str(int(self.watchdog_seconds * 1_000_000)),
                 },
                 stdout=log,
                 stderr=log,

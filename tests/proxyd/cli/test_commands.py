@@ -421,6 +421,13 @@ def test_right_settings_are_said_to_be_right(run: Run, tmp_path: Path, database:
     assert not database.exists()
 
 
+def test_more_processes_than_cores_are_right_and_warned_of(run: Run) -> None:
+    number = len(os.sched_getaffinity(0)) + 1
+    done = run(["config", "check"], PROXYD_PROXY__PROCESSES=str(number))
+    assert done.returncode == 0
+    assert f"warning: proxy.processes is {number}" in done.stderr
+
+
 def test_the_settings_to_check_are_named_with_or_without_the_option(
     run: Run, tmp_path: Path
 ) -> None:

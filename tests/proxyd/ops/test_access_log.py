@@ -185,3 +185,28 @@ def test_a_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CannotRecordError, match=r"the access log in .*: "):
         opened(tmp_path / "file", [NOON])
+
+
+def test_what_several_processes_write_to_one_file_is_whole_lines(tmp_path: Path) -> None:
+    logs = [opened(tmp_path, [NOON], process=number) for number in range(4)]
+    long = ONE._replace(host="long." * 40 + "example.com")
+    for number in range(2_000):
+        for log in logs:
+            log.put(long._replace(connection=number))
+    for log in logs:
+        log.close()
+    found = records(tmp_path)
+    assert len(found) == 8_000
+    for number in range(4):
+        own = [each["connection"] for each in found if each["process"] == number]
+        assert own == list(range(2_000))
+
+
+def test_lines_that_a_full_disk_does_not_take_are_counted_as_dropped(tmp_path: Path) -> None:
+    log = opened(tmp_path, [NOON])
+    os.dup2(os.open("/dev/full", os.O_WRONLY), log._file)
+    for _ in range(3):
+        log.put(ONE)
+    until_true(lambda: log.dropped == 3, "they are dropped")
+    log.close()
+    assert log.written == 0

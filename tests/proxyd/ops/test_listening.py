@@ -207,6 +207,49 @@ def test_a_port_without_passwords_stays_the_same_as_long_as_it_is_free() -> None
     assert ports[1] == first + 1
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "::"])
+def test_the_sockets_of_several_processes_share_the_clients_of_a_port(host: str) -> None:
+    with ExitStack() as opened:
+        proxy = opened.enter_context(listen(host, 0, "proxy"))
+        open_to_all = opened.enter_context(listen("127.0.0.1", 0, "proxy"))
+        first = Listeners(None, proxy, (open_to_all,), None, are_held=False)
+        second, third = first.beside(), first.beside()
+        for each in (second, third):
+            opened.callback(each.close)
+            assert each.api is None
+            assert [sock.getsockname() for sock in each.sockets] == [
+                sock.getsockname() for sock in first.sockets
+            ]
+        port = bound_port(proxy)
+        where = "::1" if host == "::" else host
+        waiting = [opened.enter_context(socket.create_connection((where, port))) for _ in range(60)]
+        accepted = [accept_all(each.proxy) for each in (first, second, third)]
+        assert sum(accepted) == len(waiting)
+        assert all(accepted)
+        # To anybody else the port is taken, also to another daemon of the same user.
+        with pytest.raises(CannotListenError, match="already in use"):
+            listen(host, port, "proxy")
+
+
+def accept_all(sock: socket.socket) -> int:
+    """Accept whoever waits, and return how many there were."""
+    number = 0
+    while True:
+        try:
+            sock.accept()[0].close()
+        except BlockingIOError:
+            return number
+        number += 1
+
+
+def test_what_the_service_manager_holds_is_shared_by_the_processes() -> None:
+    with ExitStack() as opened:
+        api, proxy = (opened.enter_context(listen("127.0.0.1", 0, "proxy")) for _ in range(2))
+        first = Listeners(api, proxy, (), None, are_held=True)
+        second = first.beside()
+        assert (second.api, second.proxy) == (None, proxy)
+
+
 def test_without_a_certificate_there_is_no_tls() -> None:
     assert tls_context("", "") is None
 

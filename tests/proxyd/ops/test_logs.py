@@ -199,3 +199,14 @@ def test_what_a_terminal_would_obey_is_written_out() -> None:
     record = logging.LogRecord("x", logging.INFO, "", 0, "a\x1b[2Jb\u2028c\x85d é", (), None)
     line = TextFormatter().format(record)
     assert line.endswith("x: a\\x1b[2Jb\\u2028c\\x85d é")
+
+
+@pytest.mark.parametrize(
+    ("process", "text", "field"),
+    [(None, "INFO gateway: hello", None), (2, "INFO [2] gateway: hello", 2)],
+)
+def test_a_line_names_its_process_where_there_are_several(
+    process: int | None, text: str, field: int | None
+) -> None:
+    assert TextFormatter(process).format(record("hello")) == f"2026-01-31T12:00:00.000Z {text}"
+    assert json.loads(JsonFormatter(process).format(record("hello"))).get("process") == field

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.descriptors import none_left
 
-from proxyd.ops.sd_notify import ServiceManager
+from proxyd.ops.sd_notify import service_manager
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def told(sock: socket.socket) -> list[str]:
 
 
 def test_each_state_is_told(manager: socket.socket) -> None:
-    service = ServiceManager({"NOTIFY_SOCKET": manager.getsockname()})
+    service = service_manager({"NOTIFY_SOCKET": manager.getsockname()})
     service.ready("serving")
     assert told(manager) == ["READY=1", "STATUS=serving"]
     service.reloading()
@@ -40,14 +40,14 @@ def test_an_abstract_address_is_reached() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind("\0proxyd-test-" + os.urandom(8).hex())
         sock.settimeout(10)
-        ServiceManager({"NOTIFY_SOCKET": "@" + sock.getsockname()[1:].decode()}).ready("x")
+        service_manager({"NOTIFY_SOCKET": "@" + sock.getsockname()[1:].decode()}).ready("x")
         assert told(sock)[0] == "READY=1"
 
 
 async def test_the_watchdog_is_fed_again_when_there_are_descriptors_again(
     manager: socket.socket,
 ) -> None:
-    service = ServiceManager(
+    service = service_manager(
         {"NOTIFY_SOCKET": manager.getsockname(), "WATCHDOG_USEC": "30000"},
     )
     with none_left():
@@ -61,11 +61,11 @@ async def test_the_watchdog_is_fed_again_when_there_are_descriptors_again(
 
 @pytest.mark.parametrize("address", ["", "/nowhere/at/all"])
 def test_without_a_manager_nothing_fails(address: str) -> None:
-    ServiceManager({"NOTIFY_SOCKET": address}).ready("serving")
+    service_manager({"NOTIFY_SOCKET": address}).ready("serving")
 
 
 async def test_the_watchdog_is_fed_again_and_again(manager: socket.socket) -> None:
-    service = ServiceManager(
+    service = service_manager(
         {"NOTIFY_SOCKET": manager.getsockname(), "WATCHDOG_USEC": "30000"},
     )
     feeding = asyncio.get_running_loop().create_task(service.feed())
@@ -80,4 +80,4 @@ async def test_the_watchdog_is_fed_again_and_again(manager: socket.socket) -> No
     [{}, {"WATCHDOG_USEC": "x"}, {"WATCHDOG_USEC": "30000", "WATCHDOG_PID": "1"}],
 )
 async def test_nobody_is_fed_who_does_not_watch(environment: dict[str, str]) -> None:
-    await ServiceManager(environment).feed()
+    await service_manager(environment).feed()

@@ -1,0 +1,17 @@
+"""Whether there are cores for as many processes as the operator wants."""
+
+import os
+
+
+def too_few_cores(processes: int) -> str:
+    """Return a warning if more processes are wanted than there are cores; "" if not.
+
+    One process needs no warning: it is what everybody has.
+    """
+    cores = len(os.sched_getaffinity(0))
+    if processes == 1 or processes <= cores:
+        return ""
+    return (
+        f"proxy.processes is {processes}, and this daemon may use {cores} of the machine's cores: "
+        "more processes than cores cost memory and gain nothing"
+    )

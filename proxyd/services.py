@@ -1,0 +1,134 @@
+"""What a daemon does beside the proxy: the marketplace's API, its sweeps, its e-mails.
+
+Of several processes one has it, the others have the proxy alone.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from typing import TYPE_CHECKING
+
+from api.server import HttpServer
+from config.settings import Settings
+from market.market import Market
+from market.photos.decoding import Photos
+from proxyd import slices
+from proxyd.acceptor import Acceptor
+from proxyd.loop import cancellation, clock
+from proxyd.outbound.mailer import Mailer
+from proxyd.tasks import Tasks
+
+if TYPE_CHECKING:
+    from proxyd.outbound.chat_model import OpenAiModel
+
+EXPIRY_CHECK_SECONDS = 2.0  # a session outlives its time by no more than this
+TAKE_BACK_CHECK_SECONDS = 15.0  # reads every running job; a device has ten minutes to be heard of
+JOB_EXPIRY_CHECK_SECONDS = 15.0
+REFERRAL_CHECK_SECONDS = 10.0  # how long a bonus takes once an address is confirmed, at most
+CLOSE_SECONDS = 8.0  # the API's requests in progress have 5 s of them (`api.server`)
+# 1.3 MB/s at a round trip of 100 ms, since Linux doubles it. More would stand in the kernel for so
+# long that an honest client that reads slowly would look like one that does not read.
+API_SEND_BUFFER_BYTES = 64 * 1024
+API_RECEIVE_BUFFER_BYTES = 128 * 1024  # the loop reads no more than this at once
+
+_logger = logging.getLogger("daemon")
+
+
+class Services:
+    """The marketplace and its API, built but not started.
+
+    Args:
+        market: the marketplace.
+        http: the API.
+        mailer: sends its e-mails.
+        model: answers for its assistant; None where none is configured.
+        photos: decodes photos of good deeds.
+        observed_time: for how long this daemon has been there to hear devices.
+    """
+
+    def __init__(
+        self,
+        market: Market,
+        http: HttpServer,
+        *,
+        mailer: Mailer,
+        model: "OpenAiModel | None",
+        photos: Photos,
+        observed_time: clock.ObservedTime,
+    ) -> None:
+        self.market = market
+        self.http = http
+        self._mailer = mailer
+        self._model = model
+        self._photos = photos
+        self._observed_time = observed_time
+        self._acceptor: Acceptor[socket.socket] | None = None
+
+    def spawn_tasks(self, tasks: Tasks) -> None:
+        """Start the sweeps, and what writes and sends."""
+        market = self.market
+        tasks.spawn("heartbeats", market.devices.run(), is_writer=True)
+        tasks.every(EXPIRY_CHECK_SECONDS, "expiry", market.bandwidth.expire, "expired sessions")
+        tasks.every(TAKE_BACK_CHECK_SECONDS, "abandoned jobs", self.take_back, "abandoned jobs")
+        tasks.every(
+            JOB_EXPIRY_CHECK_SECONDS, "waiting jobs", market.jobs.expire, "jobs that nobody takes"
+        )
+        tasks.every(
+            REFERRAL_CHECK_SECONDS, "pending bonuses", market.referrals.pay_due, "pending bonuses"
+        )
+        tasks.spawn("recovery", market.recovery.run())
+        tasks.spawn("mail", self._mailer.run())
+
+    def serve(self, api: socket.socket, tls: ssl.SSLContext | None) -> None:
+        """Serve the API on a listening socket, which is owned from here on."""
+        # Its connections inherit both; what the kernel keeps for each is bounded, too.
+        api.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, API_SEND_BUFFER_BYTES)
+        api.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, API_RECEIVE_BUFFER_BYTES)
+        self.http.start(tls)
+        loop, logger = asyncio.get_running_loop(), logging.getLogger("api")
+        shed = self.http.shed
+        self._acceptor = Acceptor(loop, api, self.http.welcome, shed, logger, socket.socket)
+
+    def reload(self, settings: Settings, descriptors: int) -> None:
+        """Take new limits; `descriptors` is how many may be open."""
+        self.http.change_limits(slices.api_limits(settings, descriptors))
+        self.market.change_bounds(slices.bounds(settings))
+
+    def leave_socket(self) -> None:
+        """Accept no new client; whoever else holds the socket has it for the next daemon."""
+        if self._acceptor is not None:
+            self._acceptor.close()
+
+    async def stop_serving(self) -> None:
+        """End every request, within a bound."""
+        self.leave_socket()
+        await cancellation.within(CLOSE_SECONDS, self.http.stop(), "closing the API")
+
+    async def flush(self) -> None:
+        """Write down what devices have reported.
+
+        Raises:
+            StoreError: it is lost, as after a crash.
+        """
+        await self.market.devices.flush()
+
+    async def close(self) -> None:
+        """Close what works for the marketplace, each within a bound."""
+        self.market.passwords.close()
+        self._photos.close()
+        if self._model is not None:
+            await cancellation.within(
+                CLOSE_SECONDS, self._model.close(), "closing the model's client"
+            )
+
+    async def take_back(self) -> None:
+        """Take jobs back from devices that have vanished.
+
+        Raises:
+            StoreError: devices may not have been heard either, so that this time does not count.
+        """
+        taken = await self.market.jobs.take_back()
+        self._observed_time.tick()
+        if taken:
+            _logger.info("jobs taken back from devices that have vanished: %d", taken)

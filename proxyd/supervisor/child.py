@@ -1,0 +1,146 @@
+"""One of the processes, as the supervisor sees it: what it has said, and when it is due again."""
+
+import signal
+import socket
+from collections.abc import Callable, Collection
+
+from proxyd.listeners import Listeners
+from proxyd.ops.listening import CannotListenError
+
+PAUSE_FIRST_SECONDS = 0.1  # before a process is started again; clients wait in its queue
+PAUSE_MOST_SECONDS = 10.0  # one that dies at every start costs little, and is back soon
+STEADY_SECONDS = 10.0  # a process that was ready for so long begins with the shortest pause again
+DATAGRAM_MAX_BYTES = 65_536
+
+
+# 16 fields: which process it is and where it listens (two), the clock, its life (five), what it has
+# said (four), what it is yet to do (two), and when the next one is due (two).
+class Child:
+    """A process number, and whichever process has it.
+
+    Args:
+        index: the number.
+        listeners: its sockets.
+        monotonic: a clock, in seconds.
+    """
+
+    def __init__(self, index: int, listeners: Listeners, monotonic: Callable[[], float]) -> None:
+        self.index = index
+        self.listeners: Listeners | None = listeners
+        self._monotonic = monotonic
+        self.pid = 0  # 0 while there is none
+        self.channel: socket.socket | None = None
+        self.was_ever_ready = False
+        self._pause = PAUSE_FIRST_SECONDS
+        self._has_failed = False
+        self.due_at = monotonic()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.is_ready = False
+        self.is_reloading = False
+        self.must_reload = False
+        self.status = ""
+        self._ready_at = 0.0
+        self.fed_at: float | None = None
+        self.started_at = 0.0
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether its first start has come to something."""
+        return self.is_ready or self.was_ever_ready or self._has_failed
+
+    def started(self, pid: int, channel: socket.socket) -> None:
+        """Take note of a process, and of this end of the channel to it."""
+        self._forget()
+        self.pid, self.channel = pid, channel
+        self.started_at = self._monotonic()
+
+    def hear(self) -> bool:
+        """Take what the process says; False once it says nothing more."""
+        while self.channel is not None:
+            try:
+                datagram = self.channel.recv(DATAGRAM_MAX_BYTES)
+            except BlockingIOError:
+                return True
+            except OSError:
+                return False
+            if not datagram:
+                return False
+            for line in datagram.decode(errors="replace").split("\n"):
+                self._take(*line.partition("=")[::2])
+        return False
+
+    def _take(self, name: str, value: str) -> None:
+        if name == "READY":
+            if not self.is_ready:
+                self._ready_at = self._monotonic()
+            self.is_ready = self.was_ever_ready = True
+            self.is_reloading = False
+        elif name == "STOPPING":
+            self.is_ready = False
+        elif name == "STATUS":
+            self.status = value
+        elif name == "WATCHDOG":
+            self.fed_at = self._monotonic()
+
+    def ended(self) -> float:
+        """Take note that the process is gone; return in how many seconds the next one is due.
+
+        Sockets at which nobody came to accept are closed: clients go to the other processes.
+        """
+        now = self._monotonic()
+        was_ready = self._ready_at > 0
+        if was_ready and now - self._ready_at >= STEADY_SECONDS:
+            self._pause = PAUSE_FIRST_SECONDS
+        pause = self._pause
+        self._pause = min(2 * pause, PAUSE_MOST_SECONDS)
+        self._has_failed = True
+        self.due_at = now + pause
+        if self.channel is not None:
+            self.channel.close()
+        self.pid, self.channel = 0, None
+        self._forget()
+        if not was_ready:
+            self._leave_clients()
+        return pause
+
+    def _leave_clients(self) -> None:
+        """Close the sockets that nobody accepts at, unless others use them or the API needs one."""
+        listeners = self.listeners
+        if listeners is not None and listeners.api is None and not listeners.are_held:
+            listeners.close()
+            self.listeners = None
+
+    def listen(self, first: Listeners) -> bool:
+        """Have sockets beside those of another process; False if they cannot be had now."""
+        if self.listeners is None:
+            try:
+                self.listeners = first.beside()
+            except CannotListenError:
+                self._has_failed = True
+                self.due_at = self._monotonic() + PAUSE_MOST_SECONDS
+                return False
+        return True
+
+    def close(self, but: Collection[socket.socket] = ()) -> None:
+        """Close what is open of it here, the channel and the sockets, except for some of these."""
+        if self.channel is not None:
+            self.channel.close()
+        self.close_listeners(but)
+
+    def close_listeners(self, but: Collection[socket.socket] = ()) -> None:
+        """Close the sockets, except for some."""
+        for sock in self.listeners.sockets if self.listeners is not None else ():
+            if sock not in but:
+                sock.close()
+
+
+def in_words(status: int) -> str:
+    """Return how a process ended, from its status: below 0 it is the signal's number."""
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"

@@ -1,0 +1,326 @@
+"""The supervisor: forks the processes, and does for them what a service manager does for a daemon.
+
+Theory of operation
+-------------------
+The supervisor imports all that a process needs, binds the ports, takes the claim on the database,
+and forks: so a process starts in the time that it takes to open the store, shares the memory of the
+code with the others, and runs the same code as they do, whatever has become of the files since. It
+has no event loop, no thread and no connection to the database: it waits for signals and for what
+the processes say, in the words of sd_notify(3), each over a socket of its own. That socket is also
+how a process notices that the supervisor was killed.
+
+- Process 0 has the API and what only one should do. Before it was ever ready its failure is the
+  daemon's: everything stops, with its exit status. From then on, and for the others always, a
+  process that ends is started again, after a pause that grows.
+- The sockets stay open here, so that clients wait for the successor of a process. Those of one that
+  dies before it is ready are closed, so that clients go to the others.
+- A process that has fed its watchdog and then does not for the whole timeout is killed and started
+  again. The service manager's watchdog is fed as long as the supervisor itself runs.
+- SIGTERM and SIGINT are passed on as SIGTERM, which a process may hear any number of times; the
+  second one as SIGINT, which cuts. Each process is in a process group of its own, because Ctrl-C
+  signals the whole group of the supervisor.
+"""
+
+import logging
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Collection
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import NoReturn
+
+from config.changes import with_reloadable
+from config.load import SettingsError
+from config.settings import Settings
+from proxyd.limits import raise_descriptors
+from proxyd.listeners import Listeners
+from proxyd.ops import logs
+from proxyd.ops.cores import too_few_cores
+from proxyd.ops.listening import CannotListenError, load_certificate, tls_context
+from proxyd.ops.role import METRICS_MAX_BYTES, OVERVIEW_MAX_BYTES, Overview, Role
+from proxyd.ops.sd_notify import FEEDS_PER_TIMEOUT, ServiceManager
+from proxyd.ops.shared_record import SharedRecord
+from proxyd.supervisor.announcer import Announcer
+from proxyd.supervisor.child import Child, in_words
+from proxyd.supervisor.signals import Signals, blocked
+
+FAILED = 1
+WATCHDOG_SECONDS = 30.0  # where no service manager says how long: what its unit says
+START_SECONDS = 600.0  # a new version may have a large database to migrate first
+TASKS = Path("/proc/self/task")  # the threads of this process, those of libraries too
+
+_logger = logging.getLogger("supervisor")
+
+Work = Callable[[Settings, Listeners, Role], int]
+
+
+class Supervisor:
+    """Runs `proxy.processes` processes until it is told to stop.
+
+    Args:
+        settings: what the operator wants.
+        listeners: the sockets of process 0; those of the others are made beside them.
+        work: what a process does, until its exit status.
+        read: reads the settings again, and raises `SettingsError`.
+        manager: the supervisor's own service manager.
+
+    Raises:
+        CannotListenError: the other processes cannot listen.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        listeners: Listeners,
+        work: Work,
+        read: Callable[[], Settings],
+        manager: ServiceManager,
+    ) -> None:
+        raise_descriptors()  # a socket of each port and process may be more than are usual
+        number = settings.proxy.processes
+        self._settings = settings
+        self._first = listeners
+        self._work = work
+        self._read = read
+        self._watchdog_seconds = manager.watchdog_seconds or WATCHDOG_SECONDS
+        self._shared = (
+            [SharedRecord(METRICS_MAX_BYTES) for _ in range(number)],
+            SharedRecord(OVERVIEW_MAX_BYTES),
+        )
+        self._children = [Child(0, listeners, time.monotonic)]
+        self._children += [
+            Child(index, listeners.beside(), time.monotonic) for index in range(1, number)
+        ]
+        self._announcer = Announcer(manager, self._children)
+        self._restarts = 0
+        self._stops = 0  # how often it was told to stop
+        self._status = 0
+        self._looked_at = time.monotonic()
+
+    def run(self) -> int:
+        """Start the processes and watch them; return the exit status once none is left."""
+        if warning := too_few_cores(len(self._children)):
+            _logger.warning("%s", warning)
+        signals, selector = Signals(), selectors.DefaultSelector()
+        selector.register(signals, selectors.EVENT_READ)
+        fed_at = -self._watchdog_seconds
+        try:
+            while not (self._stops and not self._living):
+                self._start_due(signals, selector)
+                now = time.monotonic()
+                if now - fed_at >= self._watchdog_seconds / FEEDS_PER_TIMEOUT:
+                    fed_at = now
+                    self._announcer.alive()
+                for key, _ in selector.select(self._pause(fed_at)):
+                    if isinstance(key.fileobj, Signals):
+                        self._signalled(key.fileobj.read())
+                    elif not key.data.hear():
+                        selector.unregister(key.fileobj)
+                self._reap(selector)
+                self._kill_hung()
+                self._reload_due()
+                if not self._stops:
+                    self._announcer.look()
+        finally:
+            selector.close()
+            signals.close()
+            for child in self._children:
+                child.close()
+        return self._status
+
+    @property
+    def _living(self) -> list[Child]:
+        return [child for child in self._children if child.pid]
+
+    def _pause(self, fed_at: float) -> float:
+        """Return how long there is nothing to do unless something happens."""
+        moments = [fed_at + self._watchdog_seconds / FEEDS_PER_TIMEOUT]
+        if not self._stops:
+            moments += [child.due_at for child in self._children if not child.pid]
+        return max(0.0, min(moments) - time.monotonic())
+
+    # --- starting and ending ----------------------------------------------------------------------
+
+    def _start_due(self, signals: Signals, selector: selectors.BaseSelector) -> None:
+        if self._stops:
+            return
+        now = time.monotonic()
+        for child in self._children:
+            if not child.pid and child.due_at <= now and child.listen(self._first):
+                self._fork(child, signals, selector)
+
+    def _fork(self, child: Child, signals: Signals, selector: selectors.BaseSelector) -> None:
+        # A thread's locks would stay locked for ever in a process that was forked from it.
+        assert len([*TASKS.iterdir()]) == 1  # noqa: S101 - the invariant of forking
+        with ExitStack() as opened:
+            try:
+                ours, theirs = map(
+                    opened.enter_context,
+                    socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET),
+                )
+                with blocked() as mask:
+                    pid = os.fork()
+                    if pid == 0:
+                        self._become(child, ours, theirs, signals, selector, mask)
+            except OSError as error:
+                pause = child.ended()
+                _logger.error(
+                    "process %d cannot be started: %s; it is tried again in %.1f s",
+                    child.index,
+                    error.strerror,
+                    pause,
+                )
+                return
+            theirs.close()
+            ours.setblocking(False)
+            selector.register(ours, selectors.EVENT_READ, child)
+            opened.pop_all()
+        child.started(pid, ours)
+        self._publish()
+
+    def _become(
+        self,
+        child: Child,
+        ours: socket.socket,
+        theirs: socket.socket,
+        signals: Signals,
+        selector: selectors.BaseSelector,
+        mask: Collection[int],
+    ) -> NoReturn:
+        """Be the process from here on, and nothing of the supervisor; never return to it."""
+        status = FAILED
+        try:
+            signals.close()
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            selector.close()
+            ours.close()
+            os.setpgid(0, 0)
+            theirs.setblocking(False)
+            assert child.listeners is not None  # noqa: S101 - it was started with them
+            for other in self._children:
+                if other is not child:
+                    other.close(but=child.listeners.sockets)
+            with suppress(OSError):  # only a name for whoever looks with `top` or `ps`
+                Path("/proc/self/comm").write_text(f"proxyd-{child.index}")
+            log = self._settings.log
+            logs.set_up(log.level, log.format, child.index)
+            metrics, overview = self._shared
+            role = Role(child.index, theirs, self._watchdog_seconds, metrics, overview)
+            status = self._work(self._settings, child.listeners, role)
+        except BaseException:
+            logging.getLogger("daemon").critical("the process failed", exc_info=True)
+        finally:
+            # Not `sys.exit`: what the supervisor does at its end is not for this process to do.
+            try:
+                sys.stdout.flush()
+                sys.stderr.flush()
+            finally:
+                os._exit(status)
+
+    def _reap(self, selector: selectors.BaseSelector) -> None:
+        for child in self._living:
+            pid, status = os.waitpid(child.pid, os.WNOHANG)
+            if pid:
+                if child.channel is not None and child.channel in selector.get_map():
+                    child.hear()
+                    selector.unregister(child.channel)
+                self._ended(child, os.waitstatus_to_exitcode(status))
+
+    def _ended(self, child: Child, status: int) -> None:
+        """Decide what follows from the end of a process."""
+        pid, was_ever_ready = child.pid, child.was_ever_ready
+        pause = child.ended()
+        self._publish()
+        if self._stops:
+            # One that was still starting had no handler yet: the signal has ended it, as it should.
+            if status not in (0, -signal.SIGTERM):
+                _logger.error("process %d (pid %d) %s", child.index, pid, in_words(status))
+                self._status = self._status or FAILED
+        elif child.index == 0 and not was_ever_ready:
+            if status < 0:
+                _logger.critical("process 0 (pid %d) %s while it started", pid, in_words(status))
+            self._status = status if status > 0 else FAILED
+            self._stop()
+        else:
+            self._restarts += 1
+            _logger.error(
+                "process %d (pid %d) %s; it is started again in %.1f s",
+                child.index,
+                pid,
+                in_words(status),
+                pause,
+            )
+
+    def _kill_hung(self) -> None:
+        """Kill what no longer feeds its watchdog; `_reap` has it started again."""
+        now = time.monotonic()
+        is_late = now - self._looked_at > self._watchdog_seconds / 2
+        self._looked_at = now
+        for child in self._living:
+            if is_late and child.fed_at is not None:
+                child.fed_at = now  # the supervisor was stopped itself, perhaps with all the others
+            silent = now - (child.started_at if child.fed_at is None else child.fed_at)
+            if silent > (START_SECONDS if child.fed_at is None else self._watchdog_seconds):
+                _logger.error(
+                    "process %d (pid %d) hangs: it was silent for %.0f s, and is killed",
+                    child.index,
+                    child.pid,
+                    silent,
+                )
+                os.kill(child.pid, signal.SIGKILL)
+                child.started_at, child.fed_at = now, None  # once is enough
+
+    def _stop(self) -> None:
+        """End every process, and close what clients wait at unless the service manager holds it."""
+        self._stops += 1
+        if not self._first.are_held:
+            for child in self._children:
+                child.close_listeners()
+        for child in self._living:
+            os.kill(child.pid, signal.SIGTERM if self._stops == 1 else signal.SIGINT)
+
+    # --- signals ----------------------------------------------------------------------------------
+
+    def _signalled(self, numbers: bytes) -> None:
+        for number in numbers:
+            if number in (signal.SIGTERM, signal.SIGINT):
+                if not self._stops:
+                    self._announcer.stopping()
+                self._stop()
+            elif number == signal.SIGHUP and not self._stops:
+                self._reload()
+
+    def _reload(self) -> None:
+        """Have every process read the settings again; those started later get them from here.
+
+        What is wrong with them each process says itself.
+        """
+        self._announcer.reloading()
+        try:
+            settings = with_reloadable(self._settings, self._read())
+            if self._first.tls is not None:
+                certificate, key = settings.api.tls_cert, settings.api.tls_key
+                tls_context(certificate, key)
+                load_certificate(self._first.tls, certificate, key)
+        except (SettingsError, CannotListenError):
+            settings = self._settings
+        self._settings = settings
+        logs.set_up(settings.log.level, settings.log.format)
+        for child in self._living:
+            child.must_reload = True
+
+    def _reload_due(self) -> None:
+        """Pass a reload on to each process as soon as it is ready: before that, SIGHUP ends it."""
+        for child in self._living:
+            if child.must_reload and child.is_ready:
+                child.must_reload, child.is_reloading = False, True
+                os.kill(child.pid, signal.SIGHUP)
+
+    def _publish(self) -> None:
+        """Write down who lives, for the metrics."""
+        pids = [child.pid for child in self._children]
+        self._shared[1].write(Overview(pids, self._restarts).encode())

@@ -1,0 +1,475 @@
+"""Several processes on the ports of one daemon (`proxy.processes`), each a real process.
+
+Which of them takes a client the kernel decides. So there are enough clients for all of them, and
+what is checked holds whichever each one met.
+"""
+
+import json
+import os
+import re
+import resource
+import signal
+import socket
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from support import process, threads
+from support.process import PROCESSES, Download, Process, begin
+from support.story import INSTANT_BYTES
+from support.supervisor import supervising
+from support.waiting import until_true
+
+MB = 1_000_000
+GB = 1_000 * MB
+# So many clients leave none of a few processes without one, but for once in ten thousand times.
+CLIENTS = 40
+
+
+@contextmanager
+def serving(url: str, number: int = 3, **settings: str) -> Iterator[Process]:
+    """Run a daemon of several processes; none is left when the test is over."""
+    with process.serving(url, **{PROCESSES: str(number)}, **settings) as daemon:
+        children = daemon.children()
+        try:
+            yield daemon
+        finally:
+            with suppress(psutil.NoSuchProcess):
+                children += daemon.children()
+            daemon.stop(signal.SIGKILL)
+            _, alive = psutil.wait_procs(children, timeout=20)
+            assert alive == [], daemon.output
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """The URL of an SQLite database that is not there yet."""
+    return f"sqlite:///{tmp_path}/proxyd.db"
+
+
+@contextmanager
+def downloads(daemon: Process, proxy: dict[str, Any], number: int) -> Iterator[list[Download]]:
+    """Have clients read for as long as they are let."""
+    with threads.endless() as target:
+        made = [Download(daemon, proxy, target.port) for _ in range(number)]
+        for each in made:
+            each.start()
+        try:
+            yield made
+        finally:
+            for each in made:
+                each.close()
+                each.join()
+
+
+def received(made: list[Download]) -> int:
+    return sum(each.received for each in made)
+
+
+def metrics(daemon: Process) -> dict[str, float]:
+    """Return every number that a scrape shows."""
+    with urllib.request.urlopen(f"{daemon.api}/metrics", timeout=30) as response:
+        lines = response.read().decode().splitlines()
+    return {
+        name: float(value)
+        for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")
+    }
+
+
+def fetch(daemon: Process, proxy: dict[str, Any], port: int, size: int = 100) -> None:
+    """Fetch something over a connection of its own."""
+    with process.proxied(daemon, proxy, port) as connection:
+        connection.sendall(f"GET /bytes/{size} HTTP/1.1\r\nConnection: close\r\n\r\n".encode())
+        while connection.recv(65_536):
+            pass
+
+
+def test_sixty_downloads_of_one_session_stop_at_the_last_byte_on_four_processes(
+    store_url: str,
+) -> None:
+    url, quota = store_url, 200 * MB + 1
+    email, password = process.funded(url)
+    with serving(url, 4) as daemon:
+        token = daemon.log_in(email, password)
+        bought = daemon.buy(token, gb=quota / GB)
+        with downloads(daemon, bought["proxy"], 60) as made:
+            for each in made:
+                each.join()
+            assert received(made) == quota
+        until_true(lambda: daemon.used(token, bought["session_id"]) == quota, "all is billed")
+        _, body = daemon.call("GET", "/api/bandwidth/sessions?status=exhausted", token=token)
+        assert [each["id"] for each in body["sessions"]] == [bought["session_id"]]
+        assert daemon.stop() == 0
+    process.assert_audit(url)
+
+
+def test_an_end_cuts_on_every_process_and_bills_what_was_delivered(url: str) -> None:
+    email, password = process.funded(url)
+    with serving(url) as daemon:
+        token = daemon.log_in(email, password)
+        bought = daemon.buy(token, gb=100)
+        with downloads(daemon, bought["proxy"], 20) as made:
+            until_true(lambda: all(each.received > MB for each in made), "all of them flow")
+            status, body = daemon.call(
+                "POST", "/api/bandwidth/end", {"session_id": bought["session_id"]}, token
+            )
+            assert (status, body) == (200, {"ok": True})
+            until_true(lambda: all(each.is_over for each in made), "all are cut")
+            billed = process.bytes_used(url, bought["session_id"])
+            assert billed >= received(made) - len(made) * INSTANT_BYTES
+        with pytest.raises(OSError):
+            begin(daemon, bought["proxy"], 9)
+        assert daemon.stop() == 0
+    process.assert_audit(url)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_process_that_is_killed_under_load_is_started_again_and_the_rest_is_usable(
+    url: str, index: int
+) -> None:
+    quota, pace = 150 * MB, {"PROXYD_LIMITS__SESSION_BYTES_PER_SECOND": str(40 * MB)}
+    email, password = process.funded(url)
+    with serving(url, **pace) as daemon:
+        bought = daemon.buy(daemon.log_in(email, password), gb=quota / GB)
+        pids = [daemon.pid_of(each) for each in range(3)]
+        with downloads(daemon, bought["proxy"], 20) as made:
+            until_true(lambda: all(each.received > 10_000 for each in made), "all of them flow")
+            daemon.kill(index)
+            daemon.wait_renewed(index, pids[index] or 0)
+            until_true(lambda: any(each.is_over for each in made), "those of the dead are cut")
+            with downloads(daemon, bought["proxy"], 20) as more:
+                for each in (*made, *more):
+                    each.join()
+            delivered = received(made) + received(more)
+        until_true(lambda: process.bytes_used(url, bought["session_id"]) == quota, "all is used")
+        # All that is billed was delivered; what the dead one had not reported is given away.
+        assert quota <= delivered
+        assert [daemon.pid_of(each) == pids[each] for each in range(3)] == [
+            each != index for each in range(3)
+        ]
+        assert f"process {index} (pid {pids[index]}) was killed by SIGKILL" in daemon.output
+        assert daemon.stop() == 0
+    process.assert_audit(url)
+
+
+def test_without_the_supervisor_the_processes_write_their_counts_and_leave(url: str) -> None:
+    email, password = process.funded(url)
+    with serving(url) as daemon:
+        token = daemon.log_in(email, password)
+        bought = daemon.buy(token, gb=100)
+        with downloads(daemon, bought["proxy"], 12) as made:
+            until_true(lambda: all(each.received > MB for each in made), "all of them flow")
+            children = daemon.children()
+            os.kill(daemon.process.pid, signal.SIGKILL)
+            _, alive = psutil.wait_procs(children, timeout=20)
+            assert alive == []
+            for each in made:
+                each.join()
+            delivered = received(made)
+        assert daemon.output.count("the supervisor is gone") == 3
+    assert delivered - len(made) * INSTANT_BYTES <= process.bytes_used(url, bought["session_id"])
+    with serving(url) as daemon:  # neither the ports nor the claim are held
+        assert daemon.used(daemon.log_in(email, password), bought["session_id"]) <= delivered + sum(
+            INSTANT_BYTES for _ in made
+        )
+        assert daemon.stop() == 0
+    process.assert_audit(url)
+
+
+def test_live_transfers_of_every_process_finish_when_it_drains(url: str) -> None:
+    email, password = process.funded(url)
+    with threads.web() as target, serving(url) as daemon:
+        bought = daemon.buy(daemon.log_in(email, password), gb=10)
+        live = [begin(daemon, bought["proxy"], target.port) for _ in range(12)]
+        daemon.process.send_signal(signal.SIGTERM)
+        until_true(lambda: daemon.output.count("draining: ") == 3, "all drain")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", daemon.proxy_port))
+        for connection in live:
+            with connection:
+                size = 1
+                while data := connection.recv(262_144):
+                    size += len(data)
+                assert size > process.DOWNLOAD_BYTES
+        assert daemon.wait() == 0
+        assert daemon.output.count("daemon: stopped") == 3
+        assert process.bytes_used(url, bought["session_id"]) == target.received + target.sent
+    process.assert_audit(url)
+
+
+def test_ctrl_c_reaches_each_process_once_and_a_second_one_cuts(url: str) -> None:
+    """A terminal signals the whole process group, the supervisor's."""
+    email, password = process.funded(url)
+    limits = {"PROXYD_LIMITS__DRAIN_SECONDS": "3600"}
+    with threads.web() as target, serving(url, 2, **limits) as daemon:
+        bought = daemon.buy(daemon.log_in(email, password))
+        with begin(daemon, bought["proxy"], target.port):
+            os.killpg(daemon.process.pid, signal.SIGINT)
+            until_true(lambda: "draining: 1 connections" in daemon.output, "it drains")
+            assert "cut short" not in daemon.output
+            os.killpg(daemon.process.pid, signal.SIGINT)
+            assert daemon.wait() == 0
+        assert "draining cut short by a second signal: 1 connections" in daemon.output
+
+
+def test_a_service_manager_that_signals_every_process_cuts_nothing(url: str) -> None:
+    """As systemd does: SIGTERM goes to all, and the supervisor passes on its own."""
+    email, password = process.funded(url)
+    with threads.web() as target, serving(url, 2) as daemon:
+        bought = daemon.buy(daemon.log_in(email, password))
+        connection = begin(daemon, bought["proxy"], target.port)
+        for child in daemon.children():
+            child.send_signal(signal.SIGTERM)
+        daemon.process.send_signal(signal.SIGTERM)
+        until_true(lambda: "draining: 1 connections" in daemon.output, "it drains")
+        with connection:
+            size = 1
+            while data := connection.recv(262_144):
+                size += len(data)
+        assert size > process.DOWNLOAD_BYTES
+        assert daemon.wait() == 0
+
+
+def test_a_reload_reaches_every_process_and_the_successors_of_the_killed(
+    url: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "proxyd.toml"
+    path.write_text("[proxy]\nprocesses = 2\n[limits]\nconnections_per_address = 100\n")
+    email, password = process.funded(url)
+    with process.serving(url, "--config", str(path)) as daemon:
+        until_true(lambda: "2 of 2 processes ready" in daemon.output, "both are ready")
+        bought = daemon.buy(daemon.log_in(email, password))
+        path.write_text("[proxy]\nprocesses = 9\n[limits]\nconnections_per_address = 1\n")
+        daemon.process.send_signal(signal.SIGHUP)
+        for line in ("reloaded: limits.connections_per_address", "only: proxy.processes"):
+            until_true(lambda line=line: daemon.output.count(line) == 2, "both say so")
+        pid = daemon.pid_of(1)
+        daemon.kill(1)
+        daemon.wait_renewed(1, pid or 0)
+        live = []
+        with threads.web() as target:
+            for _ in range(CLIENTS):
+                with suppress(OSError):
+                    live.append(begin(daemon, bought["proxy"], target.port))
+            assert len(live) == 2  # one in each process
+            for connection in live:
+                connection.close()
+        path.write_text("[limits]\nnonsense = 1\n")
+        daemon.process.send_signal(signal.SIGHUP)
+        refused = "not reloaded, the old settings stay"
+        until_true(lambda: daemon.output.count(refused) == 2, "both say so")
+        assert daemon.stop() == 0
+
+
+def test_metrics_are_those_of_all_processes_and_no_counter_falls(url: str) -> None:
+    email, password = process.funded(url)
+    with threads.web() as target, serving(url) as daemon:
+        bought = daemon.buy(daemon.log_in(email, password))
+        for _ in range(CLIENTS):
+            fetch(daemon, bought["proxy"], target.port)
+        sent = target.received + target.sent
+
+        def relayed() -> bool:
+            seen = metrics(daemon)
+            total = sum(seen[f'proxyd_bytes_total{{direction="{way}"}}'] for way in ("up", "down"))
+            return (seen["proxyd_connections_total"], total) == (CLIENTS, sent)
+
+        until_true(relayed, "all are counted")
+        before = metrics(daemon)
+        assert (before["proxyd_processes"], before["proxyd_process_restarts_total"]) == (3, 0)
+        assert before["proxyd_build_info" + build_labels(before)] == 1
+        for index in (2, 0):
+            pid = daemon.pid_of(index)
+            daemon.kill(index)
+            daemon.wait_renewed(index, pid or 0)
+        after = metrics(daemon)
+        assert (after["proxyd_processes"], after["proxyd_process_restarts_total"]) == (3, 2)
+        assert [
+            name
+            for name, value in before.items()
+            if re.search("_(total|bucket|count|sum)", name) and after[name] < value
+        ] == []
+        assert after["proxyd_connections_total"] == CLIENTS
+        assert daemon.stop() == 0
+
+
+def build_labels(numbers: dict[str, float]) -> str:
+    [name] = [name for name in numbers if name.startswith("proxyd_build_info")]
+    return name.removeprefix("proxyd_build_info")
+
+
+def test_one_process_has_no_metrics_about_several(url: str) -> None:
+    with process.serving(url) as daemon:
+        assert not [name for name in metrics(daemon) if "proxyd_process" in name]
+
+
+def test_every_process_records_and_the_files_are_the_same(url: str, tmp_path: Path) -> None:
+    folder = tmp_path / "access"
+    email, password = process.funded(url)
+    with (
+        threads.web() as target,
+        serving(url, PROXYD_ACCESS_LOG__FOLDER=str(folder)) as daemon,
+    ):
+        bought = daemon.buy(daemon.log_in(email, password))
+        for _ in range(CLIENTS):
+            fetch(daemon, bought["proxy"], target.port)
+        until_true(lambda: metrics(daemon)["proxyd_access_records_total"] == CLIENTS, "counted")
+        assert daemon.stop() == 0
+    [file] = folder.iterdir()
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {each["session"] for each in records} == {bought["session_id"]}
+    assert {each["process"] for each in records} == {0, 1, 2}
+    total = sum(each["bytes_up"] + each["bytes_down"] for each in records)
+    assert (len(records), total) == (CLIENTS, target.received + target.sent)
+
+
+def test_the_operators_commands_work_beside_the_processes(url: str, tmp_path: Path) -> None:
+    with serving(url) as daemon:
+        email, password = process.funded(url)
+        token = daemon.log_in(email, password)
+        bought = daemon.buy(token, gb=50)
+        with downloads(daemon, bought["proxy"], 12) as made:
+            until_true(lambda: all(each.received > MB for each in made), "all of them flow")
+            copy = tmp_path / "copy.db"
+            for command in (["backup", str(copy)], ["wallet", "deposit", email, "--usd", "7"]):
+                done = process.run(url, *command)
+                assert done.returncode == 0, done.stderr
+            process.assert_audit(url)
+            process.assert_audit(f"sqlite:///{copy}")
+        _, me = daemon.call("GET", "/auth/me", token=token)
+        assert me["usd_balance"] == 100 + 7 - 50
+        assert daemon.stop() == 0
+
+
+def test_one_process_that_is_told_to_stop_drains_and_has_a_successor(url: str) -> None:
+    with serving(url, 2) as daemon:
+        pid = daemon.pid_of(1)
+        assert pid is not None
+        os.kill(pid, signal.SIGTERM)
+        daemon.wait_renewed(1, pid)
+        assert f"process 1 (pid {pid}) ended with status 0; it is started again" in daemon.output
+        assert daemon.output.count("[1] daemon: stopped") == 1
+        assert daemon.stop() == 0
+
+
+def test_the_database_is_claimed_by_the_processes_together(url: str) -> None:
+    with serving(url, 2):
+        for number in ("1", "2"):
+            second = Process(url, **{PROCESSES: number})
+            assert second.wait() == 1
+            assert second.output.count("another proxyd serves from this database") == 1
+            second.stop()
+
+
+def test_a_failure_of_the_first_process_before_it_was_ready_is_the_daemons(tmp_path: Path) -> None:
+    """The same message and status as one process has."""
+    key = tmp_path / "signing.key"
+    key.write_text("too short")
+    url = f"sqlite:///{tmp_path}/proxyd.db"
+    settings = {"PROXYD_AUTH__SIGNING_KEY": "", "PROXYD_AUTH__SIGNING_KEY_FILE": str(key)}
+    outcomes = []
+    for number in ("1", "3"):
+        daemon = Process(url, **{PROCESSES: number}, **settings)
+        status = daemon.wait()
+        [message] = {line for line in daemon.lines if line.startswith("proxyd: the signing key")}
+        outcomes.append((status, message))
+        daemon.stop()
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][0] == 1
+
+
+@pytest.mark.parametrize("number", ["0", "65"])
+def test_a_number_that_cannot_be_is_wrong_in_the_settings(url: str, number: str) -> None:
+    daemon = Process(url, **{PROCESSES: number})
+    assert daemon.wait() == 2
+    assert "wrong in the settings: PROXYD_PROXY__PROCESSES" in daemon.output
+    daemon.stop()
+
+
+def test_more_processes_than_cores_are_warned_of_and_serve(url: str) -> None:
+    number = len(os.sched_getaffinity(0)) + 1
+    with serving(url, number) as daemon:
+        assert f"proxy.processes is {number}, and this daemon may use {number - 1}" in daemon.output
+        assert f"{number} of {number} processes ready" in daemon.output
+
+
+def test_a_process_that_cannot_start_again_is_retried_and_the_rest_serves(url: str) -> None:
+    """Its successors inherit a limit of memory from the supervisor in which no thread starts."""
+    email, password = process.funded(url)
+    with threads.web() as target, serving(url) as daemon:
+        bought = daemon.buy(daemon.log_in(email, password))
+        supervisor, killed = daemon.process.pid, daemon.pid_of(2)
+        soft, hard = resource.prlimit(supervisor, resource.RLIMIT_AS)
+        little = psutil.Process(supervisor).memory_info().vms + 2 * MB
+        resource.prlimit(supervisor, resource.RLIMIT_AS, (little, hard))
+        daemon.kill(2)
+        failed = re.compile(r"process 2 \(pid \d+\) ended with status 1; it is started again")
+        until_true(lambda: len(failed.findall(daemon.output)) >= 2, "it fails again and again")
+        for _ in range(CLIENTS):
+            fetch(daemon, bought["proxy"], target.port)
+        resource.prlimit(supervisor, resource.RLIMIT_AS, (soft, hard))
+        daemon.wait_renewed(2, killed or 0)
+        for _ in range(CLIENTS):
+            fetch(daemon, bought["proxy"], target.port)
+        assert daemon.stop() == 0
+
+
+def test_a_process_that_hangs_is_killed_and_started_again(tmp_path: Path) -> None:
+    with supervising(tmp_path) as manager:
+        manager.watchdog_seconds = 3.0
+        manager.start(**{PROCESSES: "2"})
+        assert manager.process is not None
+        children = {child.name(): child for child in psutil.Process(manager.process.pid).children()}
+        children["proxyd-1"].send_signal(signal.SIGSTOP)
+        until_true(lambda: "hangs" in manager.log, "it is noticed")
+        until_true(lambda: manager.log.count("[1] daemon: ready") >= 2, "it is started again")
+        fed = manager.count("WATCHDOG=1")
+        until_true(lambda: manager.count("WATCHDOG=1") > fed, "the supervisor is well")
+        manager.signal(signal.SIGTERM)
+        assert manager.wait() == 0
+
+
+def test_the_service_managers_sockets_and_notifications_work_as_with_one(tmp_path: Path) -> None:
+    with supervising(tmp_path) as manager:
+        manager.watchdog_seconds = 30.0
+        email, password = process.funded(manager.url)
+        manager.start(**{PROCESSES: "3"})
+        daemon = process.Api(f"http://127.0.0.1:{manager.port('api')}", manager.port("proxy"))
+        bought = daemon.buy(daemon.log_in(email, password))
+        with threads.web() as target:
+            for _ in range(CLIENTS):
+                fetch(daemon, bought["proxy"], target.port)
+            manager.signal(signal.SIGHUP)
+            until_true(lambda: manager.count("READY=1") == 2, "all have reloaded")
+            assert manager.count("RELOADING=1") == 1
+            assert any(
+                each.startswith("STATUS=3 of 3 processes ready: API on") for each in manager.told
+            )
+            manager.signal(signal.SIGTERM)
+            assert manager.wait() == 0
+            assert manager.count("STOPPING=1") == 1
+            # The next daemon serves the clients that came meanwhile.
+            waiting = socket.create_connection(("127.0.0.1", manager.port("proxy")))
+            manager.start(**{PROCESSES: "2"})
+            with waiting:
+                waiting.sendall(b"\x05\x01\x02")
+                assert waiting.recv(2) == b"\x05\x02"
+            fetch(daemon, bought["proxy"], target.port)
+            manager.signal(signal.SIGTERM)
+            assert manager.wait() == 0
+
+
+def test_the_demonstration_works_with_several(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/proxyd.db"
+    with process.serving(url, "--demo", **{PROCESSES: "2"}) as daemon:
+        until_true(lambda: "Each start fills" in daemon.output, "it says how to use it")
+        [(username, password)] = re.findall(r"socks5h://(\w+):(\S+)@", daemon.output)
+        with threads.web() as target:
+            for _ in range(CLIENTS):
+                fetch(daemon, {"username": username, "password": password}, target.port)
+        assert daemon.output.count("Each start fills") == 1
+        assert daemon.stop() == 0

@@ -1,0 +1,102 @@
+"""The service manager is told of the processes as of one daemon, and only what is new."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from proxyd.listeners import Listeners
+from proxyd.ops.listening import listen
+from proxyd.ops.sd_notify import ServiceManager
+from proxyd.supervisor.announcer import Announcer
+from proxyd.supervisor.child import Child
+
+
+class Processes:
+    """Two processes, which say what a test has them say, and what the manager is told then."""
+
+    def __init__(self, listeners: Listeners) -> None:
+        self.told: list[str] = []
+        self.children = [Child(index, listeners, lambda: 0.0) for index in range(2)]
+        manager = ServiceManager(lambda datagram: self.told.append(datagram.decode()), 10.0)
+        self.announcer = Announcer(manager, self.children)
+        self._theirs: dict[int, socket.socket] = {}
+
+    def begin(self, index: int) -> None:
+        ours, self._theirs[index] = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        self.children[index].started(100 + index, ours)
+
+    def says(self, index: int, *lines: str) -> list[str]:
+        """Have a process say something, and return what the manager is told."""
+        self._theirs[index].send("\n".join(lines).encode())
+        self.children[index].hear()
+        return self.looked()
+
+    def ends(self, index: int) -> list[str]:
+        self._theirs.pop(index).close()
+        self.children[index].ended()
+        return self.looked()
+
+    def looked(self) -> list[str]:
+        self.told.clear()
+        self.announcer.look()
+        return list(self.told)
+
+    def close(self) -> None:
+        for theirs in self._theirs.values():
+            theirs.close()
+        for child in self.children:
+            child.close()
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    made = Processes(Listeners(None, listen("127.0.0.1", 0, "proxy"), (), None, are_held=True))
+    made.begin(0)
+    made.begin(1)
+    yield made
+    made.close()
+
+
+def test_the_start_is_complete_when_each_process_is_ready_or_has_failed(
+    processes: Processes,
+) -> None:
+    assert processes.says(0, "READY=1", "STATUS=API here") == []
+    assert processes.ends(1) == ["READY=1\nSTATUS=1 of 2 processes ready: API here"]
+    processes.begin(1)
+    assert processes.looked() == []
+    assert processes.says(1, "READY=1", "STATUS=there") == [
+        "STATUS=2 of 2 processes ready: API here"
+    ]
+    assert processes.ends(0) == ["STATUS=1 of 2 processes ready: API here"]
+
+
+def test_a_reload_is_complete_when_every_process_has_reloaded(processes: Processes) -> None:
+    for index in (0, 1):
+        processes.says(index, "READY=1", "STATUS=here")
+    for child in processes.children:
+        child.must_reload = True
+    processes.announcer.reloading()
+    assert processes.looked() == []
+    for child in processes.children:
+        child.must_reload, child.is_reloading = False, True
+    assert processes.says(0, "READY=1", "STATUS=here") == []
+    assert processes.says(1, "READY=1", "STATUS=here") == [
+        "READY=1\nSTATUS=2 of 2 processes ready: here"
+    ]
+
+
+def test_one_that_dies_while_it_reloads_holds_up_nothing(processes: Processes) -> None:
+    for index in (0, 1):
+        processes.says(index, "READY=1", "STATUS=here")
+    processes.announcer.reloading()
+    processes.children[1].is_reloading = True
+    assert processes.looked() == []
+    assert processes.ends(1) == ["READY=1\nSTATUS=1 of 2 processes ready: here"]
+
+
+def test_the_watchdog_and_the_stop_are_told(processes: Processes) -> None:
+    processes.announcer.alive()
+    processes.announcer.stopping()
+    assert processes.told == ["WATCHDOG=1", "STOPPING=1\nSTATUS=2 processes drain"]
