@@ -13,6 +13,7 @@ from config.settings import Settings
 from proxyd.ops import reachability
 from proxyd.ops.activation import InheritedSockets
 from proxyd.ops.listening import (
+    BACKLOG,
     bound_address,
     bound_port,
     listen,
@@ -81,6 +82,21 @@ class Listeners:
             )
             opened.pop_all()
         return replace(self, api=None, proxy=proxy, passwordless=tuple(passwordless), tls=None)
+
+    def pause(self) -> None:
+        """Listen at the proxy's ports no more until `resume`: clients go to the other processes.
+
+        Those that wait here are reset. The ports stay bound.
+        """
+        for sock in (self.proxy, *self.passwordless):
+            sock.shutdown(
+                socket.SHUT_RD
+            )  # on Linux a socket that listens becomes one that is bound
+
+    def resume(self) -> None:
+        """Listen again."""
+        for sock in (self.proxy, *self.passwordless):
+            sock.listen(BACKLOG)
 
     def describe(self) -> str:
         """Return where everything listens."""

@@ -65,8 +65,8 @@ def reporting(work: Callable[[], int], source: str = "") -> int:
 
 
 def complain(text: str) -> None:
-    """Say what is wrong, on standard error."""
-    print(f"proxyd: {text}", file=sys.stderr)  # noqa: T201 - the answer of a command
+    """Say what is wrong, on standard error: in one write, because several processes may say it."""
+    sys.stderr.write(f"proxyd: {text}\n")
 
 
 def say(text: str) -> None:

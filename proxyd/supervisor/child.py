@@ -5,7 +5,6 @@ import socket
 from collections.abc import Callable, Collection
 
 from proxyd.listeners import Listeners
-from proxyd.ops.listening import CannotListenError
 
 PAUSE_FIRST_SECONDS = 0.1  # before a process is started again; clients wait in its queue
 PAUSE_MOST_SECONDS = 10.0  # one that dies at every start costs little, and is back soon
@@ -13,8 +12,8 @@ STEADY_SECONDS = 10.0  # a process that was ready for so long begins with the sh
 DATAGRAM_MAX_BYTES = 65_536
 
 
-# 16 fields: which process it is and where it listens (two), the clock, its life (five), what it has
-# said (four), what it is yet to do (two), and when the next one is due (two).
+# 17 fields: which process it is and where it listens (three), the clock, its life (five), what it
+# has said (four), what it is yet to do (two), and when the next one is due (two).
 class Child:
     """A process number, and whichever process has it.
 
@@ -26,7 +25,8 @@ class Child:
 
     def __init__(self, index: int, listeners: Listeners, monotonic: Callable[[], float]) -> None:
         self.index = index
-        self.listeners: Listeners | None = listeners
+        self.listeners = listeners
+        self._is_paused = False
         self._monotonic = monotonic
         self.pid = 0  # 0 while there is none
         self.channel: socket.socket | None = None
@@ -87,7 +87,7 @@ class Child:
     def ended(self) -> float:
         """Take note that the process is gone; return in how many seconds the next one is due.
 
-        Sockets at which nobody came to accept are closed: clients go to the other processes.
+        Where nobody came to accept, clients go to the other processes until the next start.
         """
         now = self._monotonic()
         was_ready = self._ready_at > 0
@@ -101,27 +101,16 @@ class Child:
             self.channel.close()
         self.pid, self.channel = 0, None
         self._forget()
-        if not was_ready:
-            self._leave_clients()
+        if not was_ready and not self._is_paused and not self.listeners.are_held:
+            self.listeners.pause()
+            self._is_paused = True
         return pause
 
-    def _leave_clients(self) -> None:
-        """Close the sockets that nobody accepts at, unless others use them or the API needs one."""
-        listeners = self.listeners
-        if listeners is not None and listeners.api is None and not listeners.are_held:
-            listeners.close()
-            self.listeners = None
-
-    def listen(self, first: Listeners) -> bool:
-        """Have sockets beside those of another process; False if they cannot be had now."""
-        if self.listeners is None:
-            try:
-                self.listeners = first.beside()
-            except CannotListenError:
-                self._has_failed = True
-                self.due_at = self._monotonic() + PAUSE_MOST_SECONDS
-                return False
-        return True
+    def listen(self) -> None:
+        """Have clients wait here again, because a process is about to start."""
+        if self._is_paused:
+            self.listeners.resume()
+            self._is_paused = False
 
     def close(self, but: Collection[socket.socket] = ()) -> None:
         """Close what is open of it here, the channel and the sockets, except for some of these."""
@@ -131,7 +120,7 @@ class Child:
 
     def close_listeners(self, but: Collection[socket.socket] = ()) -> None:
         """Close the sockets, except for some."""
-        for sock in self.listeners.sockets if self.listeners is not None else ():
+        for sock in self.listeners.sockets:
             if sock not in but:
                 sock.close()
 

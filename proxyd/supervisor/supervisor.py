@@ -12,8 +12,8 @@ how a process notices that the supervisor was killed.
 - Process 0 has the API and what only one should do. Before it was ever ready its failure is the
   daemon's: everything stops, with its exit status. From then on, and for the others always, a
   process that ends is started again, after a pause that grows.
-- The sockets stay open here, so that clients wait for the successor of a process. Those of one that
-  dies before it is ready are closed, so that clients go to the others.
+- The sockets stay open here, so that clients wait for the successor of a process. At those of one
+  that dies before it is ready nobody listens until the next try, so that clients go to the others.
 - A process that has fed its watchdog and then does not for the whole timeout is killed and started
   again. The service manager's watchdog is fed as long as the supervisor itself runs.
 - SIGTERM and SIGINT are passed on as SIGTERM, which a process may hear any number of times; the
@@ -150,7 +150,8 @@ class Supervisor:
             return
         now = time.monotonic()
         for child in self._children:
-            if not child.pid and child.due_at <= now and child.listen(self._first):
+            if not child.pid and child.due_at <= now:
+                child.listen()
                 self._fork(child, signals, selector)
 
     def _fork(self, child: Child, signals: Signals, selector: selectors.BaseSelector) -> None:
@@ -200,7 +201,6 @@ class Supervisor:
             ours.close()
             os.setpgid(0, 0)
             theirs.setblocking(False)
-            assert child.listeners is not None  # noqa: S101 - it was started with them
             for other in self._children:
                 if other is not child:
                     other.close(but=child.listeners.sockets)
