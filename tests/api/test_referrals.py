@@ -208,7 +208,7 @@ async def test_registering_with_a_code_of_another_type_is_refused(service: Servi
 async def test_where_mail_goes_out_a_bonus_waits_for_the_address_to_be_confirmed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxyd.daemon.REFERRAL_CHECK_SECONDS", 0.01)
+    monkeypatch.setattr("proxyd.services.REFERRAL_CHECK_SECONDS", 0.01)
     with socket.socket() as nobody:  # takes no mail, which is not what this is about
         nobody.bind(("127.0.0.1", 0))
         mail = {"host": "127.0.0.1", "port": nobody.getsockname()[1], "tls": "none"}

@@ -315,7 +315,7 @@ async def terminate_all(url: str) -> None:
 async def test_a_store_that_is_away_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("proxyd.daemon.EXPIRY_CHECK_SECONDS", 0.01)
+    monkeypatch.setattr("proxyd.services.EXPIRY_CHECK_SECONDS", 0.01)
     tries = 0
 
     async def fail(_: Bandwidth) -> int:
