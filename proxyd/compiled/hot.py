@@ -46,9 +46,11 @@ HOT = (
     "proxyd.egress.policy",
     "proxyd.egress.resolve",
     # who may, and how many bytes
+    "proxyd.metering.address_proofs",
     "proxyd.metering.admission",
     "proxyd.metering.allowlist",
     "proxyd.metering.in_transit",
+    "proxyd.metering.lease_slices",
     "proxyd.metering.meter",
     "proxyd.metering.pace",
     "proxyd.metering.session",
