@@ -1,5 +1,5 @@
 # make setup | make install | make run | make test | make test-both | make lint | make coverage | make clients | make fuzz-api |
-# make fuzz-wire | make bench | make bench-api | make bench-growth | make bench-siege | make bench-start |
+# make fuzz-wire | make bench | make bench-api | make bench-growth | make bench-siege | make bench-scaling | make bench-start |
 # make crash | make soak | make systemd | make audit | make clean
 
 SHELL := /bin/bash
@@ -10,8 +10,8 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
 
-.PHONY: setup install run test test-both lint coverage clients fuzz-api fuzz-wire bench bench-api bench-growth bench-siege \
-	bench-start measured/bench measured/bench-api measured/bench-start crash soak systemd audit clean
+.PHONY: setup install run test test-both lint coverage clients fuzz-api fuzz-wire bench bench-api bench-growth bench-scaling bench-siege \
+	bench-start measured/bench measured/bench-api measured/bench-scaling measured/bench-start crash soak systemd audit clean
 
 # The data path is compiled where there is a C compiler; a line says so, or why it runs interpreted. Quick when
 # nothing has changed.
@@ -128,6 +128,13 @@ bench-api:
 measured/bench-api: setup
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	PYTHONPATH=.:tests $(VENV)/bin/python -m bench.api
+
+# One process beside several, as root: where cores are few, each process may use a part of one. ROUNDS=5 PROCESSES=2,8.
+bench-scaling:
+	@$(ON_SERVERS_PYTHON) measured/$@
+
+measured/bench-scaling: setup
+	@PYTHONPATH=.:tests $(VENV)/bin/python -m bench.scaling
 
 # How long each command takes, and the daemon until it is ready. START_ROUNDS=15. Compiled first, as
 # `make install` does, because Python may not be able to write its cache.
