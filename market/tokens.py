@@ -49,6 +49,11 @@ class Tokens:
         self._verified: dict[str, _Verified] = {}
         self.lifetime_seconds = lifetime_seconds
 
+    @property
+    def remembered(self) -> int:
+        """How many tokens are known to be ours."""
+        return len(self._verified)
+
     def sign(self, claims: Claims, *, token_id: str) -> str:
         """Return a token for `claims`, valid from when they were issued."""
         payload = {
