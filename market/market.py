@@ -78,6 +78,7 @@ class Market:
         passwords, limits, bounds = keys.passwords, rules.login_limits, rules.bounds
         self.context = context
         self.passwords = passwords
+        self.tokens = keys.tokens
         self.emails = Outbox(context, keys.sealing, "mail")
         proofs = Proofs(context, self.emails, rules.app_url)
         forgotten = Outbox(context, keys.sealing, "forgotten password")

@@ -49,6 +49,11 @@ class Tokens:
         self._verified: dict[str, _Verified] = {}
         self.lifetime_seconds = lifetime_seconds
 
+    @property
+    def remembered(self) -> int:
+        """How many tokens are known to be ours."""
+        return len(self._verified)
+
     def sign(self, claims: Claims, *, token_id: str) -> str:
         """Return a token for `claims`, valid from when they were issued."""
         payload = {
@@ -96,9 +101,17 @@ class Tokens:
         except self._invalid as error:
             raise MarketError(Code.UNAUTHORIZED, INVALID) from error
 
+    def load(self) -> None:
+        """Import the library, in any thread: it would be a tenth of a start, and so comes after.
+
+        Whoever shows a token before waits for it, and holds the event loop up meanwhile.
+        """
+        assert self._jwt  # noqa: S101 - asking for it imports it
+        assert self._invalid  # noqa: S101 - as above
+
     @cached_property
     def _jwt(self) -> "PyJWT":
-        """The library, imported with the first token: it takes a tenth of a start."""
+        """The library, imported when it is asked for; see `load`."""
         import jwt  # noqa: PLC0415
 
         return jwt.PyJWT()

@@ -35,11 +35,11 @@ class Tasks:
     def spawn(
         self, name: str, work: Coroutine[Any, Any, None], *, is_writer: bool = False
     ) -> asyncio.Task[None]:
-        """Run `work` until it is ended here.
+        """Run `work` until it is done, or is ended here.
 
         Args:
             name: of the task, for the log.
-            work: runs until cancelled.
+            work: what it does, until it is cancelled at the latest.
             is_writer: whether it writes counts down, and so is ended before the last are written.
         """
         task = asyncio.get_running_loop().create_task(work, name=name)

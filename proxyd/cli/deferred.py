@@ -11,6 +11,7 @@ Whoever asks for `aiohttp.ClientSession` is served as ever, only later.
 import importlib.util
 import re
 import sys
+import threading
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -44,6 +45,9 @@ def defer(name: str) -> None:
 class _Completion:
     """The `__getattr__` of a deferred package (PEP 562): runs its code at the first use.
 
+    Of several threads that ask at once, one runs it, and the others wait for that. Code that fails
+    is run again at the next use, so that whoever asks later is told the reason, too.
+
     Args:
         package: the package, empty so far.
         spec: where its code is.
@@ -52,18 +56,41 @@ class _Completion:
     def __init__(self, package: ModuleType, spec: ModuleSpec) -> None:
         self._package = package
         self._spec = spec
+        self._lock = threading.RLock()  # its code may ask it for a name that it does not have yet
+        self._is_running = False
 
     def __call__(self, name: str) -> object:
         """Return what the package calls `name`.
 
+        Its modules ask for no more than its version while they are imported, so none of them waits
+        here for a thread that waits for it.
+
         Raises:
             AttributeError: it has no such name; for a module of it, the import system asks this
                 first, and then imports the module.
+            Exception: whatever its code raises.
         """
         is_special = name.startswith("__") and name != "__all__"  # such as what doctest looks for
         if is_special or importlib.util.find_spec(f"{self._spec.name}.{name}") is not None:
             raise AttributeError(name)
-        del self._package.__dict__["__getattr__"]
-        assert self._spec.loader is not None  # noqa: S101 - `defer` has read its code
-        self._spec.loader.exec_module(self._package)
+        with self._lock:
+            if self._is_running:
+                raise AttributeError(name)
+            if self._package.__dict__.get("__getattr__") is self:  # no other thread was first
+                self._run()
         return getattr(self._package, name)
+
+    def _run(self) -> None:
+        """Run the package's code; this stays where it is while that runs, and when it fails."""
+        names = self._package.__dict__
+        assert self._spec.loader is not None  # noqa: S101 - `defer` has read its code
+        self._is_running = True
+        try:
+            self._spec.loader.exec_module(self._package)
+        except BaseException:
+            names["__getattr__"] = self
+            raise
+        finally:
+            self._is_running = False
+        if names["__getattr__"] is self:  # some packages have one of their own
+            del names["__getattr__"]

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -543,6 +544,29 @@ async def test_the_operator_sets_the_limit_of_a_body(tmp_path: Path) -> None:
     async with running_in(tmp_path, api={"body_max_bytes": 2048}) as service:
         refused(await service.call("POST", "/auth/login", raw=b" " * 2048), 400, "invalid_field")
         refused(await service.call("POST", "/auth/login", raw=b" " * 2049), 413, "body_too_large")
+
+
+def chunked(body: bytes) -> bytes:
+    return b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+
+
+def packed(body: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=31)
+    sent = packer.compress(body) + packer.flush()
+    return b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s" % (len(sent), sent)
+
+
+@pytest.mark.parametrize("form", [chunked, packed])
+async def test_a_body_that_comes_with_its_head_has_the_same_limit(
+    tmp_path: Path, form: Callable[[bytes], bytes]
+) -> None:
+    """No header says how large these are, and nothing is waited for that could be counted."""
+    taken = []
+    async with running_in(tmp_path, api={"body_max_bytes": 2048}) as service:
+        for size in (2047, 2048, 2049, 60_000):
+            (response,) = await responses(service, POST + form(b" " * size), 1)
+            taken.append((response.status, response.body["error"]["code"]))
+    assert taken == [(400, "invalid_field")] * 2 + [(413, "body_too_large")] * 2
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for_forever(

@@ -1,15 +1,21 @@
-"""What the system lets a socket have of buffers: as this machine is set up, or as a new one is.
+"""What the system lets a socket have of buffers: as it is set up, or as Linux before 6.18 does.
 
-BUFFERS=default has the limits of a new machine while something is measured. They are the whole
-system's, in every network namespace, and root alone may set them.
+BUFFERS=default has the default limits of these kernels while something is measured. They are the
+whole system's, in every network namespace, and root alone may set them.
 """
 
+import os
+import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
-# Linux' own, on a machine with some gigabytes of memory (socket(7), tcp(7)): bytes for SO_RCVBUF
-# and SO_SNDBUF at most; and least, initial and most for the kernel's own tuning.
+from bench.report import progress
+
+# Those of Linux before 6.18, on a machine with some gigabytes of memory (socket(7), tcp(7)): bytes
+# for SO_RCVBUF and SO_SNDBUF at most; and least, initial and most for the kernel's own tuning.
 DEFAULTS = {
     "net/core/rmem_max": "212992",
     "net/core/wmem_max": "212992",
@@ -18,6 +24,7 @@ DEFAULTS = {
 }
 ASKED_FOR = ("net/core/rmem_max", "net/core/wmem_max")
 FOLDER = Path("/proc/sys")
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # what a person or `timeout` ends it with
 
 
 class BuffersError(Exception):
@@ -30,7 +37,7 @@ def present(folder: Path = FOLDER) -> dict[str, str]:
 
 
 def are_default(folder: Path = FOLDER) -> bool:
-    """Say whether a program gets no larger buffers than on a new machine, however it asks."""
+    """Say whether a program gets no larger buffers than by default, however it asks."""
     limits = present(folder)
     return all(int(limits[name]) <= int(DEFAULTS[name]) for name in ASKED_FOR)
 
@@ -41,23 +48,54 @@ def described(folder: Path = FOLDER) -> str:
     return f"`rmem_max` is {receive}, `wmem_max` {send} bytes."
 
 
+def command(limits: dict[str, str]) -> str:
+    """Return the command that sets limits."""
+    words = (f"{name.replace('/', '.')}='{text}'" for name, text in limits.items())
+    return f"sysctl -w {' '.join(words)}"
+
+
 @contextmanager
 def default(folder: Path = FOLDER) -> Iterator[None]:
-    """Have the limits of a new machine, and afterwards those that were there.
+    """Have the default limits, and afterwards those that were there.
+
+    A signal of `ENDING` ends this process, once they are put back. What SIGKILL leaves, the command
+    that is printed first puts back.
 
     Raises:
         BuffersError: they cannot be set.
     """
     before = present(folder)
-    try:
+    progress(f"BUFFERS=default; if this is killed by SIGKILL: {command(before)}")
+    with _putting_back(before, folder):
         try:
             _set(DEFAULTS, folder)
         except OSError as error:
             raise BuffersError(f"BUFFERS=default: {error}; root alone may do that") from error
         yield
+
+
+@contextmanager
+def _putting_back(before: dict[str, str], folder: Path) -> Iterator[None]:
+    owner, is_over = os.getpid(), False
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        if os.getpid() != owner:  # one that was forked meanwhile: it has nothing to put back
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        elif not is_over:  # or a second signal would end what the first one began
+            sys.exit(128 + number)
+
+    handlers = {number: signal.signal(number, end) for number in ENDING}
+    try:
+        yield
     finally:
-        changed = {name: text for name, text in before.items() if present(folder)[name] != text}
-        _set(changed, folder)
+        is_over = True
+        try:
+            changed = {name: text for name, text in before.items() if present(folder)[name] != text}
+            _set(changed, folder)
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
 
 
 def _set(limits: dict[str, str], folder: Path) -> None:

@@ -1,8 +1,12 @@
-"""The limits of a new machine are there while something is measured, and not a moment longer."""
+"""The default limits are there while something is measured, and not a moment longer."""
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from support import process
 
 from bench import buffers
 from bench.buffers import DEFAULTS, BuffersError
@@ -15,7 +19,7 @@ TUNED = dict.fromkeys(DEFAULTS, "4194304") | {
 
 @pytest.fixture
 def system(tmp_path: Path) -> Path:
-    """Return a folder with the limits of a machine that was tuned."""
+    """Return a folder with the limits of a machine that allows more."""
     for name, text in TUNED.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"{text}\n")
@@ -55,6 +59,71 @@ def test_one_that_cannot_be_set_is_told_and_the_others_are_put_back(
         with buffers.default(system):
             pytest.fail("measured")
     assert buffers.present(system) == before
+
+
+MEASURING = """
+import multiprocessing, sys, time
+from pathlib import Path
+from bench import buffers
+
+def sleep():
+    print("begun", flush=True)
+    time.sleep(60)
+
+folder = Path(sys.argv[1])
+with buffers.default(folder):
+    child = multiprocessing.get_context("fork").Process(target=sleep)
+    child.start()
+    sys.stdin.readline()
+    child.terminate()
+    child.join()
+    print(child.exitcode, buffers.are_default(folder), flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", buffers.ENDING)
+def test_they_are_put_back_when_it_is_ended_by_a_signal(
+    system: Path, number: signal.Signals
+) -> None:
+    """And not when a process of it is, while it goes on."""
+    before = buffers.present(system)
+    with subprocess.Popen(
+        [sys.executable, "-c", MEASURING, str(system)],
+        cwd=process.ROOT / "tests",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as measuring:
+        assert measuring.stdin is not None
+        assert measuring.stdout is not None
+        assert measuring.stderr is not None
+        try:
+            assert measuring.stdout.readline() == "begun\n"
+            measuring.stdin.write("\n")
+            measuring.stdin.flush()
+            assert measuring.stdout.readline() == f"{-signal.SIGTERM} True\n"
+            measuring.send_signal(number)
+            assert measuring.wait(30) == 128 + number
+        finally:
+            measuring.kill()
+        assert buffers.command(before) in measuring.stderr.read()
+    assert buffers.present(system) == before
+
+
+def test_a_signal_does_what_it_did_before_once_they_are_put_back(system: Path) -> None:
+    handlers = [signal.getsignal(number) for number in buffers.ENDING]
+    with buffers.default(system):
+        assert all(signal.getsignal(number) not in handlers for number in buffers.ENDING)
+    assert [signal.getsignal(number) for number in buffers.ENDING] == handlers
+
+
+def test_a_command_puts_them_back_by_hand() -> None:
+    limits = {"net/core/rmem_max": "4194304", "net/ipv4/tcp_rmem": "4096 131072 33554432"}
+    assert buffers.command(limits) == (
+        "sysctl -w net.core.rmem_max='4194304' net.ipv4.tcp_rmem='4096 131072 33554432'"
+    )
 
 
 def test_the_limits_of_this_machine_can_be_read() -> None:

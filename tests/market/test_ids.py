@@ -68,6 +68,22 @@ def test_two_processes_do_not_make_the_same(clock: Clock) -> None:
     assert len(made) == 2000
 
 
+def test_identifiers_keep_their_form_and_are_unique_across_many_draws(clock: Clock) -> None:
+    """Their randomness is drawn for some hundreds of them at once."""
+    identifiers = Identifiers(clock.milliseconds)
+    made = []
+    for number in range(5_000):
+        clock.now += number % 3
+        made.append(identifiers.new())
+    assert made == sorted(set(made))
+    assert all(parsed(each) == each for each in made)
+    assert {uuid.UUID(each).version for each in made} == {7}
+    tails = [uuid.UUID(each).int & (1 << 62) - 1 for each in made]
+    assert len(set(tails)) == len(tails)
+    for bit in range(62):  # as often 0 as 1, within ten standard deviations
+        assert abs(sum(tail >> bit & 1 for tail in tails) - 2_500) < 360
+
+
 def test_an_identifier_cannot_be_guessed_from_the_one_before(clock: Clock) -> None:
     identifiers = Identifiers(clock.milliseconds)
     tails = {uuid.UUID(identifiers.new()).int & (1 << 62) - 1 for _ in range(1000)}

@@ -244,5 +244,35 @@ def test_a_short_key_is_refused(size: int) -> None:
         Tokens(b"k" * size, lifetime_seconds=LIFETIME)
 
 
+def test_tokens_that_were_verified_are_remembered_in_bounded_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("market.tokens.VERIFIED_MAX", 3)
+    tokens = Tokens(KEY, lifetime_seconds=LIFETIME)
+    claims = [Claims("user", f"session {number}", NOW) for number in range(10)]
+    signed = [tokens.sign(each, token_id="t") for each in claims]
+    sizes = []
+    for _ in range(2):
+        for token, each in zip(signed, claims, strict=True):
+            assert tokens.verify(token, now=NOW) == each
+            sizes.append(tokens.remembered)
+    assert sizes[:4] == [1, 2, 3, 1]
+    assert max(sizes) == 3
+
+
+def test_what_is_refused_is_not_remembered() -> None:
+    tokens = Tokens(KEY, lifetime_seconds=LIFETIME)
+    for token in ("a.b.c", GOOD[:-4], "x" * (TOKEN_MAX_CHARACTERS + 1)):
+        refused(token, tokens=tokens)
+    assert tokens.remembered == 0
+
+
+def test_a_token_that_is_remembered_ends_all_the_same() -> None:
+    tokens = Tokens(KEY, lifetime_seconds=LIFETIME)
+    assert tokens.verify(GOOD, now=NOW) == CLAIMS
+    refused(GOOD, now=NOW + LIFETIME, tokens=tokens)
+    assert tokens.verify(GOOD, now=NOW + LIFETIME - 1) == CLAIMS
+
+
 def test_the_key_is_not_shown() -> None:
     assert "kkkk" not in repr(TOKENS)

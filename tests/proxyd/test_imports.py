@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support import process
+from support.waiting import until_true
 
 SERVERS = {"aiohttp", "prometheus_client", "pycares", "aiodns", "swagger_ui"}
 DRIVERS = {"aiosqlite", "asyncpg", "sqlite3"}
@@ -15,6 +16,26 @@ HEAVY = SERVERS | DRIVERS | CRYPTOGRAPHY | OTHERS
 SQLITE = {"aiosqlite", "sqlite3"}
 
 EMAIL = "ada@example.com"
+
+WATCHING = """
+import gc, sys, threading
+
+def tell(text):
+    sys.stderr.write(f"{text}\\n")
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "jwt":
+            is_main = threading.current_thread() is threading.main_thread()
+            tell("imported in the loop" if is_main else "imported beside the loop")
+
+def freeze_and_tell(freeze=gc.freeze):
+    freeze()
+    tell("frozen with it" if "jwt" in sys.modules else "frozen without it")
+
+sys.meta_path.insert(0, Finder())
+gc.freeze = freeze_and_tell
+"""
 CREATE = ("user", "create", EMAIL, "--username", "ada", "--password-stdin")
 
 
@@ -82,6 +103,24 @@ print(*sorted(unneeded & set(sys.modules)))
         check=False,
     )
     assert (done.stdout, done.stderr) == ("True\n\n", "")
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_what_tokens_need_is_imported_once_all_is_ready_and_not_in_the_loop(
+    tmp_path: Path, processes: str
+) -> None:
+    """Or whoever shows a first token, good or not, would make every transfer wait for it."""
+    (tmp_path / "sitecustomize.py").write_text(WATCHING)
+    url = f"sqlite:///{tmp_path}/proxyd.db"
+    settings = {"PYTHONPATH": str(tmp_path), process.PROCESSES: processes}
+    with process.serving(url, **settings) as running:
+        until_true(lambda: "frozen with it" in running.output, "the import")
+        assert running.call("GET", "/auth/me", token="a.b.c")[0] == 401
+    told = [line.strip() for line in running.lines if line.startswith(("imported", "frozen"))]
+    assert told == ["frozen without it", "imported beside the loop", "frozen with it"]
+    assert running.output.index("] daemon: ready" if processes == "2" else "daemon: ready") < (
+        running.output.index("imported beside")
+    )
 
 
 def test_nobody_looks_for_garbage_in_what_serves() -> None:

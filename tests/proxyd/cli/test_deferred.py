@@ -3,10 +3,12 @@
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 from support import process
 
+PACKAGE = "deferred_package"
 BEGIN = """
 import sys
 
@@ -31,6 +33,21 @@ def output(script: str) -> list[str]:
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
+
+
+def deferring(folder: Path, code: str) -> str:
+    """Write a package, and return the begin of a script that defers it."""
+    (folder / PACKAGE).mkdir()
+    (folder / PACKAGE / "__init__.py").write_text(code)
+    return f"""
+import sys
+
+sys.path.insert(0, {str(folder)!r})
+from proxyd.cli.deferred import defer
+
+defer({PACKAGE!r})
+import {PACKAGE} as package
+"""
 
 
 def test_its_modules_know_its_version() -> None:
@@ -80,6 +97,64 @@ import prometheus_client
 print(prometheus_client.CollectorRegistry is CollectorRegistry)
 """
     assert output(script) == ["False", "True"]
+
+
+def test_code_that_fails_says_so_at_every_use(tmp_path: Path) -> None:
+    script = deferring(tmp_path, "missing = None\nraise OSError('no certificates')")
+    script += """
+for _ in range(3):
+    try:
+        package.session
+    except OSError as error:
+        print(error)
+"""
+    assert output(script) == ["no certificates"] * 3
+
+
+def test_code_that_succeeds_later_is_whole(tmp_path: Path) -> None:
+    code = """
+def __getattr__(name):
+    return "its own"
+
+import builtins
+builtins.runs += 1
+if builtins.runs == 1:
+    raise OSError
+session = "there"
+"""
+    script = f"import builtins\nbuiltins.runs = 0\n{deferring(tmp_path, code)}"
+    script += """
+try:
+    package.session
+except OSError:
+    print(package.session, package.other, builtins.runs)
+"""
+    assert output(script) == ["there its own 2"]
+
+
+def test_several_threads_that_ask_at_once_all_have_it(tmp_path: Path) -> None:
+    code = "import time\nprint('runs')\ntime.sleep(0.3)\nsession = 'there'"
+    script = deferring(tmp_path, code)
+    script += """
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+ready = Barrier(8)
+
+def ask(_):
+    ready.wait()
+    return package.session
+
+with ThreadPoolExecutor(8) as threads:
+    print(*threads.map(ask, range(8)))
+"""
+    assert output(script) == ["runs", " ".join(["there"] * 8)]
+
+
+def test_its_code_may_ask_for_what_it_does_not_have_yet(tmp_path: Path) -> None:
+    code = f"import {PACKAGE}\nfound = hasattr({PACKAGE}, 'session')\nsession = 'there'"
+    script = f"{deferring(tmp_path, code)}\nprint(package.session, package.found)"
+    assert output(script) == ["there False"]
 
 
 @pytest.mark.parametrize("name", ["ssl", "there_is_none", "api", "json"])
