@@ -46,7 +46,7 @@ install:
 	left=; for each in build proxyd.egg-info; do test -e $$each || left="$$left $$each"; done; \
 	PIP_CONSTRAINT="$(CURDIR)/constraints.txt" $(INSTALLED)/bin/python -m pip install --quiet \
 		--disable-pip-version-check --compile . && rm -rf build/lib build/bdist.* $$left
-	@$(INSTALLED)/bin/python -m proxyd.compiled.builder \
+	@PYTHONDONTWRITEBYTECODE=1 $(INSTALLED)/bin/python -m proxyd.compiled.builder \
 		--installed "$$($(INSTALLED)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 	@echo "installed as $(INSTALLED)/bin/proxyd; docs/operations.md says how it runs as a service"
 	@$(INSTALLED)/bin/proxyd --version
