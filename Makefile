@@ -30,7 +30,8 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 # What serving needs and nothing else, at the pinned versions, into $(PREFIX)/.venv: a copy, so that
-# this folder may be moved or changed. A development .venv in that place is replaced.
+# this folder may be moved or changed, and nothing of root's is left in it. A development .venv in that place is
+# replaced.
 #
 # There is no target that builds or publishes a wheel, on purpose: its top-level packages would be called
 # api, config, market and storage, and would shadow the packages of other programs in one environment.
@@ -42,10 +43,10 @@ install:
 	@echo "installing into $(INSTALLED): this fetches packages and takes a moment"
 	rm -rf build/lib build/bdist.*
 	$(PYTHON) -m venv $$(test ! -e $(INSTALLED)/.complete || echo --clear) $(INSTALLED)
+	left=; for each in build proxyd.egg-info; do test -e $$each || left="$$left $$each"; done; \
 	PIP_CONSTRAINT="$(CURDIR)/constraints.txt" $(INSTALLED)/bin/python -m pip install --quiet \
-		--disable-pip-version-check --compile .
-	rm -rf build/lib build/bdist.*
-	@$(INSTALLED)/bin/python -m proxyd.compiled.builder \
+		--disable-pip-version-check --compile . && rm -rf build/lib build/bdist.* $$left
+	@PYTHONDONTWRITEBYTECODE=1 $(INSTALLED)/bin/python -m proxyd.compiled.builder \
 		--installed "$$($(INSTALLED)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 	@echo "installed as $(INSTALLED)/bin/proxyd; docs/operations.md says how it runs as a service"
 	@$(INSTALLED)/bin/proxyd --version
@@ -64,10 +65,16 @@ BRIEFLY := tests/proxyd/relay tests/proxyd/loop tests/proxyd/metering/test_sessi
 DATA_PATH := tests/conformance $(addprefix tests/proxyd/,metering wire relay loop egress) $(wildcard tests/proxyd/test_*.py)
 IS_COMPILED = $(VENV)/bin/proxyd --version | grep -q '(compiled)'
 
-# As `make setup` left it, compiled mostly; and if so, some of it interpreted.
+# Fails where a C compiler is, and what `make setup` compiles with it is not what runs.
+MUST_BE_COMPILED = $(VENV)/bin/python -m proxyd.compiled.builder --must
+
+# As `make setup` left it, compiled mostly; and if so, some of it interpreted. The last line says which it was.
 test: lint
+	@$(MUST_BE_COMPILED)
 	$(TESTS)
 	@! $(IS_COMPILED) || { echo "interpreted:"; PROXYD_INTERPRETED=1 $(TESTS) $(BRIEFLY); }
+	@$(MUST_BE_COMPILED)
+	@echo "make test: every test that ran passed, of $$($(VENV)/bin/proxyd --version)"
 
 # All tests of the data path, compiled and interpreted.
 test-both: setup

@@ -1,116 +1,50 @@
 """Compiles the hot modules, for `make setup` and `make install`.
 
 It never fails: where nothing can be compiled, the sources run interpreted, and one line says why.
+`make test` alone asks with `--must` whether what could be compiled is.
 """
 
 import argparse
-import ast
 import fcntl
 import hashlib
-import json
 import os
-import shlex
 import shutil
-import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 
 from proxyd.compiled import manifest
-from proxyd.compiled.finder import SWITCH
+from proxyd.compiled.compilation import CONSTRAINTS, Compilation, Steps, sources
+from proxyd.compiled.finder import FINDER, SWITCH
 from proxyd.compiled.hot import HOT
-from proxyd.compiled.manifest import Manifest, UnusableError, entry_of
+from proxyd.compiled.manifest import Entry, Manifest, UnusableError, entry_of
+from proxyd.compiled.toolchain import CompileError, Toolchain
 
-ROOMS = ("proxyd", "api", "market", "storage", "config")
-CONSTRAINTS = "constraints.txt"  # the versions of mypyc, and of the packages whose types are used
 # What else changes the library that is made of the same sources.
-RECIPE = (CONSTRAINTS, "proxyd/compiled/builder.py", "proxyd/compiled/generate.py")
+RECIPE = (
+    CONSTRAINTS,
+    *(f"proxyd/compiled/{each}.py" for each in ("builder", "compilation", "generate", "toolchain")),
+)
 COST = (
     "it costs about 1.4 to 1.7 times the CPU per connection and per small message; bulk is the same"
 )
-# A step takes seconds on one slow core, half a minute at most; what takes this long hangs.
-STEP_SECONDS = 600.0
-# Calls within the library need not look up the function by its name, and may be inlined.
-FLAGS = ("-fvisibility=hidden", "-fno-semantic-interposition")
-# Run where the files were put, by the Python that will: what it cannot import is not left there.
+STAGED = f"{manifest.FILE}.part"  # a manifest that is not in its place yet
+# Run where the files were put, by the Python that will: what it cannot import is not used there.
 TRIAL = """
 import importlib, sys
-from proxyd.compiled.finder import FINDER
+from proxyd.compiled.finder import FINDER, CompiledFinder
 from proxyd.compiled.hot import HOT
-if why := FINDER.why_interpreted():
+trial = CompiledFinder(sys.argv[1], {}, sys.argv[2])
+sys.meta_path[sys.meta_path.index(FINDER)] = trial
+if why := trial.why_interpreted():
     sys.exit(why)
 for name in HOT:
     importlib.import_module(name)
 """
-
-
-class CompileError(Exception):
-    """It could not be compiled; the message says why, in half a line."""
-
-
-class Toolchain:
-    """The C compiler, and what this Python says about its use.
-
-    Args:
-        environment: the process's variables; `CC` names a compiler, `CFLAGS` has flags for it, as
-            for any program.
-        headers: the folder that must have Python's headers.
-    """
-
-    def __init__(self, environment: Mapping[str, str], headers: Path) -> None:
-        variables = sysconfig.get_config_vars()
-        named = environment.get("CC", "")
-        candidates = [named] if named else [str(variables.get("CC") or ""), "cc", "gcc", "clang"]
-        self._path = environment.get("PATH")
-        self._candidates = [each for each in dict.fromkeys(candidates) if each]
-        self._headers = headers
-        self._flags = [
-            *shlex.split(str(variables.get("CFLAGS") or "")),
-            *shlex.split(str(variables.get("CCSHARED") or "")),
-            *(f"-I{each}" for each in dict.fromkeys([headers, sysconfig.get_path("platinclude")])),
-        ]
-        self._more_flags = shlex.split(environment.get("CFLAGS", ""))
-        self._link_flags = shlex.split(str(variables.get("LDSHARED") or "cc -shared"))[1:]
-
-    @property
-    def compiler(self) -> list[str]:
-        """The command that compiles: the first of those that may be meant that is there.
-
-        Raises:
-            CompileError: none is.
-        """
-        for candidate in self._candidates:
-            words = shlex.split(candidate)
-            if shutil.which(words[0], path=self._path):
-                return words
-        names = ", ".join(self._candidates)
-        raise CompileError(f"there is no C compiler ({names}); apt-get install gcc")
-
-    def check(self) -> None:
-        """See whether everything is there.
-
-        Raises:
-            CompileError: something is not.
-        """
-        _ = self.compiler
-        if not (self._headers / "Python.h").exists():
-            raise CompileError(
-                f"Python's headers are missing ({self._headers}); apt-get install python3-dev"
-            )
-
-    def compiling(self, source: str, flags: list[str], output: str) -> list[str]:
-        """Return the command that makes an object of a file of C."""
-        flags = [*self._flags, *flags, *FLAGS, *self._more_flags]
-        return [*self.compiler, *flags, "-c", source, "-o", output]
-
-    def linking(self, objects: list[str], output: str) -> list[str]:
-        """Return the command that makes a library of objects."""
-        return [*self.compiler, *self._link_flags, *objects, "-o", output]
 
 
 class Builder:
@@ -138,38 +72,81 @@ class Builder:
         self._target = target
         self._environment = {**environment}
         self._toolchain = Toolchain(environment, headers)
-        # Steps run in the checkout and name files from there: it may be moved, and nothing changes.
-        self._relative = Path("build") / "compiled" / manifest.PYTHON
-        self._work = checkout / self._relative
-        self._log = self._work / "log"
+        self._folder = Path(manifest.folder(str(target)))
 
     def build(self) -> str:
         """Compile what is not compiled yet; return what there is to say, which may be nothing."""
-        if self._environment.get(SWITCH, "") not in {"", "0"}:
+        if self._is_switched_off():
             return f"proxyd runs interpreted: {SWITCH} is set; nothing was compiled"
-        if self._is_current(self._target):
-            return ""
         try:
+            if self._is_current(self._target):
+                return self._unchanged()
             return self._build_alone()
         except (CompileError, OSError) as failure:
-            self._give_up(str(failure))
-            return f"proxyd runs interpreted: {failure}; {COST}"
+            return self._without(reason(failure))
+
+    def shortfall(self, why: str) -> str:
+        """Return what is wrong if compiled files could be used here and are not; else nothing.
+
+        Args:
+            why: why this process does not use them, or nothing if it does.
+        """
+        try:
+            self._toolchain.check()
+        except CompileError:
+            return ""
+        if self._is_switched_off():
+            return ""
+        if not why and not self._is_current(self._target):
+            return "what is compiled was made in another way than it would be now"
+        return why
+
+    def _is_switched_off(self) -> bool:
+        return self._environment.get(SWITCH, "") not in {"", "0"}
 
     def _build_alone(self) -> str:
-        self._work.mkdir(parents=True, exist_ok=True)
-        with (self._work / "lock").open("w") as lock:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # another `make` may be at it
-            if self._is_current(self._target):
-                return ""
-            began = time.monotonic()
-            self._log.write_text("")
-            if self._target == self._checkout or not self._is_current(self._checkout):
-                library = self._compile()
-            else:
-                library = Path(manifest.library_path(str(self._checkout)))
-            self._publish(library)
-        seconds = time.monotonic() - began
-        return f"compiled: {len(self._modules)} modules of the data path, in {seconds:.0f} s"
+            try:
+                if self._is_current(self._target):
+                    return self._unchanged()
+                return self._renew()
+            except (CompileError, OSError) as failure:
+                self._note(reason(failure))
+                return self._without(reason(failure))
+
+    def _renew(self) -> str:
+        began = time.monotonic()
+        is_installed = self._target != self._checkout
+        is_made = is_installed and self._is_current(self._checkout)
+        if not is_made:
+            self._toolchain.check()
+        found = sources(self._checkout, self._modules)
+        before = {path: entry_of(str(self._checkout / path)).digest for path in found}
+        self._targets(before)  # it would be in vain else
+        what = f"compiled: {len(self._modules)} modules of the data path"
+        if not is_installed:
+            # Within the checkout, because the next time there is less to compile.
+            place = Path("build") / "compiled" / manifest.PYTHON
+            (self._checkout / place).mkdir(parents=True, exist_ok=True)
+            steps = Steps(self._environment, self._checkout / place / "log")
+            self._publish(self._compiled(place, steps), before, steps)
+            return f"{what}, in {time.monotonic() - began:.0f} s"
+        steps = Steps(self._environment, self._folder / "log")
+        if is_made:
+            made = manifest.check(str(self._checkout))
+            digests = {path: entry.digest for path, entry in made.files.items()}
+            digest = digests.pop(made.library)
+            self._publish(self._checkout / made.library, digests, steps, digest)
+            return f"{what}, as the checkout has them"
+        # Root may install what somebody else has checked out, and must leave nothing in there.
+        with tempfile.TemporaryDirectory(prefix="proxyd-compiled-") as folder:
+            self._publish(self._compiled(Path(folder), steps), before, steps)
+        return f"{what}, in {time.monotonic() - began:.0f} s"
+
+    def _compiled(self, place: Path, steps: Steps) -> Path:
+        return Compilation(self._checkout, place, self._toolchain, steps).make()
 
     def _is_current(self, root: Path) -> bool:
         try:
@@ -182,184 +159,131 @@ class Builder:
             return True
 
     def _recipe(self) -> str:
-        text = [(self._checkout / each).read_text() for each in RECIPE]
-        text += self._toolchain.compiling("", [], "")
-        return hashlib.sha256("\n".join(text).encode()).hexdigest()
+        digest = hashlib.sha256("\n".join(self._toolchain.compiling("", [], "")).encode())
+        for path in RECIPE:
+            digest.update(b"\n" + (self._checkout / path).read_bytes())
+        return digest.hexdigest()
 
-    def _compile(self) -> Path:
-        """Compile the checkout's sources; return the library."""
-        self._toolchain.check()
-        self._probe()
-        before = {path: entry_of(str(self._checkout / path)).digest for path in self._sources()}
-        self._run([*self._generating(), str(self._relative), sys.executable], "mypyc")
-        plan = json.loads((self._work / "plan.json").read_text())
-        flags = [*plan["flags"], *(f"-I{each}" for each in plan["includes"])]
-        sources = [*plan["sources"], self._entrances(plan["modules"])]
-        sources.sort(key=lambda source: -(self._checkout / source).stat().st_size)
-        seed = self._seed(flags)
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            objects = list(pool.map(lambda source: self._object(source, flags, seed), sources))
-        library = self._work / f"{manifest.LIBRARY}{manifest.SUFFIX}"
-        paths = [str(self._relative / "objects" / name) for name in objects]
-        self._run(self._toolchain.linking(paths, str(library)), "the linker")
-        for other in {each.name for each in self._objects().iterdir()} - set(objects):
-            (self._objects() / other).unlink()
-        if any(entry_of(str(self._checkout / path)).digest != was for path, was in before.items()):
-            raise CompileError("a source was edited meanwhile")
-        return library
-
-    def _probe(self) -> None:
-        """Compile next to nothing: a compiler that fails need not be waited for."""
-        source, output = (str(self._relative / name) for name in ("probe.c", "probe.o"))
-        (self._checkout / source).write_text("#include <Python.h>\n")
-        self._run(self._toolchain.compiling(source, [], output), "the C compiler")
-
-    def _generating(self) -> list[str]:
-        """Return the command that writes the C code, of an environment that has mypyc."""
-        module = ["-m", "proxyd.compiled.generate"]
-        if find_spec("mypyc") and find_spec("setuptools"):
-            return [sys.executable, *module]
-        place = self._checkout / "build" / "compiler"
-        python = str(place / "bin" / "python")
-        self._run([sys.executable, "-m", "venv", "--clear", str(place)], "making an environment")
-        options = ["--quiet", "--disable-pip-version-check", "--constraint", CONSTRAINTS]
-        self._run(
-            [python, "-m", "pip", "install", *options, "mypy", "setuptools"], "fetching mypyc"
-        )
-        return [python, *module]
-
-    def _entrances(self, modules: list[str]) -> str:
-        """Write one file with the entrance of every module, and return its path.
-
-        mypyc writes a library for each module, with nothing in it but the way into the one that
-        has them all. One library with all these ways in is quicker to load and to look at.
-        """
-        text = "".join(
-            f'#define PyInit___init__ init_{number}\n#include "{path}"\n#undef PyInit___init__\n'
-            for number, path in enumerate(
-                Path(each).relative_to(self._relative) for each in modules
-            )
-        )
-        path = self._relative / "entrances.c"
-        (self._checkout / path).write_text(text)
-        return str(path)
-
-    def _objects(self) -> Path:
-        folder = self._work / "objects"
-        folder.mkdir(exist_ok=True)
-        return folder
-
-    def _seed(self, flags: list[str]) -> str:
-        """Return a digest of all that an object depends on, but its own file of C."""
-        headers = sorted(self._work.rglob("*.h"))
-        command = self._toolchain.compiling("", flags, "")
-        versions = (self._checkout / CONSTRAINTS).read_text()  # of mypyc's own headers, too
-        text = "\n".join([*command, versions, *(each.read_text() for each in headers)])
-        return hashlib.sha256(text.encode()).hexdigest()
-
-    def _object(self, source: str, flags: list[str], seed: str) -> str:
-        """Compile one file of C, unless an object of the same text is there; return its name."""
-        text = (self._checkout / source).read_bytes()
-        name = hashlib.sha256(seed.encode() + text).hexdigest() + ".o"
-        finished = self._objects() / name
-        if not finished.exists():
-            unfinished = self._relative / "objects" / f"{name}.part"
-            command = self._toolchain.compiling(source, flags, str(unfinished))
-            self._run(command, "the C compiler")
-            (self._checkout / unfinished).rename(finished)
-        return name
-
-    def _run(self, command: list[str], what: str, *, cwd: Path | None = None) -> None:
-        """Run a step, with what it says in the log.
+    def _targets(self, digests: Mapping[str, str]) -> dict[str, Entry]:
+        """Return the entries of the target's sources.
 
         Raises:
-            CompileError: it failed, or hangs.
+            CompileError: they are not those with these digests, of which the library is made.
         """
-        with self._log.open("a") as log:
-            print("$", shlex.join(command), file=log, flush=True)
-            try:
-                done = subprocess.run(  # noqa: S603 - the words are the builder's own
-                    command,
-                    cwd=cwd or self._checkout,
-                    env=self._environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    timeout=STEP_SECONDS,
-                    check=False,
-                )
-            except subprocess.TimeoutExpired:
-                raise CompileError(f"{what} takes too long; {self._log} has its words") from None
-        if done.returncode != 0:
-            raise CompileError(f"{what} failed; {self._log} has its words")
+        entries = {path: entry_of(str(self._target / path)) for path in digests}
+        for path, entry in entries.items():
+            if entry.digest == digests[path]:
+                continue
+            if self._target == self._checkout:
+                raise CompileError(f"{path} was edited meanwhile")
+            raise CompileError(f"{self._target / path} is not what {self._checkout} has")
+        return entries
 
-    def _publish(self, library: Path) -> None:
-        """Put the library and its manifest where the finder looks, and see whether it loads.
+    def _publish(
+        self, library: Path, digests: Mapping[str, str], steps: Steps, digest: str = ""
+    ) -> None:
+        """Put the library and its manifest where the finder looks, if it can be loaded there.
 
-        Nothing is written over: a daemon that runs keeps the library that it has.
+        Until then what was there is used, and nothing is written over: a daemon that runs keeps the
+        library that it has. The one before stays until the next time, for whoever starts meanwhile.
+
+        Args:
+            library: where it was made.
+            digests: those of the sources of which it was made, by their paths below the root.
+            steps: runs the trial.
+            digest: what the library's must be, if that is known.
         """
-        folder = Path(manifest.folder(str(self._target)))
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / manifest.FILE).unlink(missing_ok=True)
-        target = Path(manifest.library_path(str(self._target)))
-        shutil.copyfile(library, target.with_suffix(".part"))
-        target.with_suffix(".part").rename(target)
-        files = {
-            path: entry_of(str(self._target / path))
-            for path in [*self._sources(), manifest.relative_library()]
-        }
-        (folder / "MANIFEST.part").write_text(Manifest(self._recipe(), files).text())
-        (folder / "MANIFEST.part").rename(folder / manifest.FILE)
-        self._run([sys.executable, "-c", TRIAL], "loading what was compiled", cwd=self._target)
+        part = self._folder / "library.part"
+        shutil.copyfile(library, part)
+        copied = entry_of(str(part)).digest
+        if digest not in {"", copied}:
+            raise CompileError(f"{library} was replaced meanwhile")
+        name = manifest.library_of(copied)
+        last = self._target / name
+        is_new = not last.exists() or entry_of(str(last)).digest != copied
+        if is_new:
+            part.rename(last)
+        files = {**self._targets(digests), name: entry_of(str(last))}
+        (self._folder / STAGED).write_text(Manifest(self._recipe(), name, files).text())
+        try:
+            trial = [sys.executable, "-c", TRIAL, str(self._target), STAGED]
+            steps.run(trial, "loading what was compiled", self._target)
+        except CompileError:
+            if is_new:
+                last.unlink()
+            raise
+        kept = {last.name, self._library_before()}
+        (self._folder / STAGED).rename(self._folder / manifest.FILE)
+        for each in self._folder.glob(f"{manifest.LIBRARY}*"):
+            if each.name not in kept:
+                each.unlink()
+        part.unlink(missing_ok=True)
 
-    def _give_up(self, why: str) -> None:
-        """Have `proxyd --version` say what went wrong, and leave nothing that is half done."""
-        folder = Path(manifest.folder(str(self._target)))
+    def _library_before(self) -> str:
+        try:
+            return Path(manifest.read(str(self._target)).library).name
+        except UnusableError:
+            return ""
+
+    def _note(self, why: str) -> None:
+        """Have `proxyd --version` say what went wrong, unless there is what may be used still."""
         with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / manifest.FILE).write_text(f"{manifest.FAILED}{why}\n")
-            Path(manifest.library_path(str(self._target))).unlink(missing_ok=True)
+            for each in self._folder.glob("*.part"):
+                each.unlink()
+            if not self._is_usable():
+                text = why.encode("ascii", "backslashreplace").decode()
+                (self._folder / STAGED).write_text(f"{manifest.FAILED}{text}\n")
+                (self._folder / STAGED).rename(self._folder / manifest.FILE)
 
-    def _sources(self) -> list[str]:
-        """Return the paths of all that the compiled code depends on.
+    def _is_usable(self) -> bool:
+        try:
+            manifest.check(str(self._target))
+        except UnusableError:
+            return False
+        return True
 
-        The types and constants of what a compiled module imports are in its code, too, and so on.
-        """
-        found: dict[str, None] = {"proxyd/compiled/hot.py": None}  # names what is in the library
-        waiting = [name.replace(".", "/") + ".py" for name in self._modules]
-        while waiting:
-            path = waiting.pop()
-            if path not in found:
-                found[path] = None
-                waiting.extend(self._imports(path))
-        return sorted(found)
+    def _without(self, why: str) -> str:
+        if self._is_usable():
+            return f"compiled: as before, because it cannot be done anew: {why}"
+        return f"proxyd runs interpreted: {why}; {COST}"
 
-    def _imports(self, path: str) -> Iterator[str]:
-        for node in ast.walk(ast.parse((self._checkout / path).read_bytes())):
-            names = []
-            if isinstance(node, ast.Import):
-                names = [each.name for each in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                names = [node.module, *(f"{node.module}.{each.name}" for each in node.names)]
-            for name in names:
-                if name.partition(".")[0] in ROOMS:
-                    yield from self._files(name.replace(".", "/"))
+    def _unchanged(self) -> str:
+        return "" if self._target == self._checkout else "compiled: as before; nothing has changed"
 
-    def _files(self, name: str) -> Iterator[str]:
-        for path in (f"{name}.py", f"{name}/__init__.py"):
-            if (self._checkout / path).exists():
-                yield path
+
+def reason(failure: CompileError | OSError) -> str:
+    """Return in half a line why something failed."""
+    told = " ".join(str(failure).split())
+    if not isinstance(failure, PermissionError) or not failure.filename:
+        return told
+    there = Path(failure.filename)
+    while not there.exists():
+        there = there.parent
+    try:
+        owner = there.owner()
+    except KeyError:
+        owner = str(there.stat().st_uid)
+    return f"{failure.filename} may not be written: {there} belongs to {owner}"
 
 
 def main() -> None:
     """Compile for a checkout, which is the present folder, or for where it was installed."""
     parser = argparse.ArgumentParser(description="Compile the modules of the data path.")
     parser.add_argument("--installed", type=Path, metavar="FOLDER", help="has the packages")
+    parser.add_argument(
+        "--must",
+        action="store_true",
+        help="compile nothing; fail if the present folder could run compiled and does not",
+    )
+    arguments = parser.parse_args()
     checkout = Path.cwd()
-    target = parser.parse_args().installed or checkout
-    builder = Builder(checkout, target, os.environ, Path(sysconfig.get_path("include")))
-    if words := builder.build():
-        print(words, flush=True)  # noqa: T201 - what `make` says
+    headers = Path(sysconfig.get_path("include"))
+    builder = Builder(checkout, arguments.installed or checkout, os.environ, headers)
+    if not arguments.must:
+        if words := builder.build():
+            print(words, flush=True)  # noqa: T201 - what `make` says
+    elif why := builder.shortfall(FINDER.why_interpreted()):
+        sys.exit(f"a C compiler is here, and the data path is not compiled: {why}")
 
 
 if __name__ == "__main__":

@@ -27,10 +27,15 @@ class CompiledFinder:
     Args:
         root: the folder with the package `proxyd`.
         environment: the process's variables.
+        name: the manifest's name; another than the usual one before it is put in place.
     """
 
-    def __init__(self, root: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, root: str, environment: Mapping[str, str], name: str = manifest.FILE
+    ) -> None:
         self._root = root
+        self._manifest = name
+        self._library = ""  # where it is, once that is decided
         self._is_switched_off = environment.get(SWITCH, "") not in {"", "0"}
         self._names = {*HOT, manifest.LIBRARY}
         self._why: str | None = None  # not decided yet; empty if the compiled files are used
@@ -41,8 +46,8 @@ class CompiledFinder:
         """Return where to load a module from, or None if it is not one of the compiled ones."""
         if name not in self._names or self.why_interpreted():
             return None
-        library = manifest.library_path(self._root)
-        spec = ModuleSpec(name, CompiledLoader(name, library, self._root), origin=library)
+        loader = CompiledLoader(name, self._library, self._root)
+        spec = ModuleSpec(name, loader, origin=self._library)
         spec.has_location = True  # so that the module has a __file__
         return spec
 
@@ -56,9 +61,10 @@ class CompiledFinder:
         if self._is_switched_off:
             return f"{SWITCH} is set"
         try:
-            manifest.check(self._root)
+            found = manifest.check(self._root, self._manifest)
         except UnusableError as error:
             return f"{error}; {REMEDY}"
+        self._library = os.path.join(self._root, found.library)
         self._why = ""  # while this looks whether it can be loaded at all
         try:
             import_module(manifest.LIBRARY)
@@ -85,7 +91,7 @@ class CompiledLoader(ExtensionFileLoader):
         try:
             with open(self._source, encoding="utf-8") as file:
                 return file.read()
-        except OSError:
+        except (OSError, ValueError):  # it was edited since, and is no text
             return None
 
 

@@ -27,6 +27,8 @@ def main(folder: str, python: str) -> None:
     extensions = mypycify(
         [
             f"--python-executable={python}",
+            # of its own: where it says that nothing has changed, the C files must be in FOLDER
+            f"--cache-dir={Path(folder) / 'mypy'}",
             *(name.replace(".", "/") + ".py" for name in HOT),
         ],
         opt_level="3",

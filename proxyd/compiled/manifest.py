@@ -4,14 +4,23 @@
 """
 
 import os
+import sys
 from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import source_hash
 
 SUFFIX = EXTENSION_SUFFIXES[0]  # such as ".cpython-311-x86_64-linux-gnu.so"
-PYTHON = SUFFIX.removeprefix(".").removesuffix(".so")
+# Two Pythons may share that name: its own version and where it is installed tell them apart.
+PYTHON = "-".join(
+    [
+        SUFFIX.removeprefix(".").removesuffix(".so"),
+        sys.version.partition(" ")[0],
+        source_hash(os.fsencode(sys.base_prefix)).hex()[:8],
+    ]
+)
 GROUP = "proxyd"  # mypyc's name for what is compiled together
 LIBRARY = f"{GROUP}__mypyc"  # the module that mypyc makes of it
 FILE = "MANIFEST"
-TITLE = "proxyd, compiled files, form 1"
+TITLE = "proxyd, compiled files, form 2"
 FAILED = "failed "  # the one line of a manifest that says why there is nothing
 END = "end"  # the last line: a manifest without it was cut off
 # Ten times what there is; a manifest that is longer is not ours.
@@ -32,16 +41,18 @@ class Manifest:
 
     Args:
         recipe: how it was made: whatever changes the outcome apart from the sources.
+        library: the library's path below the root.
         files: the entry of each source, by its path below the root, and of the library.
     """
 
-    def __init__(self, recipe: str, files: "dict[str, Entry]") -> None:
+    def __init__(self, recipe: str, library: str, files: "dict[str, Entry]") -> None:
         self.recipe = recipe
+        self.library = library
         self.files = files
 
     def text(self) -> str:
         """Return it as lines; the same manifest is the same text."""
-        lines = [TITLE, f"python {PYTHON}", f"recipe {self.recipe}"]
+        lines = [TITLE, f"python {PYTHON}", f"recipe {self.recipe}", f"library {self.library}"]
         for path, entry in sorted(self.files.items()):
             lines.append(f"file {entry.digest} {entry.size} {entry.changed_ns} {path}")
         return "\n".join([*lines, END, ""])
@@ -85,14 +96,18 @@ def entry_of(path: str) -> Entry:
         return Entry(sha256(file.read()).hexdigest(), now.st_size, now.st_mtime_ns)
 
 
-def read(root: str) -> Manifest:
+def read(root: str, name: str = FILE) -> Manifest:
     """Return what the compiled files below `root` say that they were made from.
+
+    Args:
+        root: the folder with the package `proxyd`.
+        name: the manifest's name; another than the usual one before it is put in place.
 
     Raises:
         UnusableError: there is no manifest, or it says nothing that can be understood.
     """
     try:
-        with open(os.path.join(folder(root), FILE), "rb") as file:
+        with open(os.path.join(folder(root), name), "rb") as file:
             lines = file.read(MANIFEST_MAX_BYTES).decode("ascii").splitlines()
     except (FileNotFoundError, NotADirectoryError):
         raise UnusableError(_nothing(root)) from None
@@ -100,48 +115,56 @@ def read(root: str) -> Manifest:
         raise UnusableError(f"the compiled files' manifest cannot be read: {error}") from None
     if len(lines) == 1 and lines[0].startswith(FAILED):
         raise UnusableError(lines[0].removeprefix(FAILED))
-    if len(lines) < 4 or lines[0] != TITLE or lines[-1] != END:
+    if len(lines) < 5 or lines[0] != TITLE or lines[-1] != END:
         raise UnusableError("the compiled files' manifest is damaged")
     if lines[1] != f"python {PYTHON}":
         raise UnusableError(f"the compiled files are for another Python than {PYTHON}: {lines[1]}")
     try:
-        return Manifest(lines[2].removeprefix("recipe "), dict(map(_entry, lines[3:-1])))
+        recipe, library = _word("recipe", lines[2]), _word("library", lines[3])
+        return Manifest(recipe, library, dict(map(_entry, lines[4:-1])))
     except (ValueError, IndexError):
         raise UnusableError("the compiled files' manifest is damaged") from None
 
 
-def check(root: str) -> Manifest:
+def check(root: str, name: str = FILE) -> Manifest:
     """Return what the compiled files below `root` were made from, if nothing of it has changed.
+
+    Args:
+        root: the folder with the package `proxyd`.
+        name: the manifest's name; another than the usual one before it is put in place.
 
     Raises:
         UnusableError: they may not be used.
     """
-    manifest = read(root)
-    library = library_path(root)
+    manifest = read(root, name)
     for path, entry in manifest.files.items():
-        whole = os.path.join(root, path)
         try:
-            is_same = entry.is_of(whole)
+            is_same = entry.is_of(os.path.join(root, path))
         except OSError:
-            what = "is missing" if whole == library else "is gone"
+            what = "is missing" if path == manifest.library else "is gone"
             raise UnusableError(f"compiled files are stale: {path} {what}") from None
-        if not is_same and whole == library:
+        if not is_same and path == manifest.library:
             raise UnusableError(f"the compiled file is damaged, or a foreign one: {path}")
         if not is_same:
             raise UnusableError(f"compiled files are stale: {path} has changed")
-    if relative_library() not in manifest.files:
+    if manifest.library not in manifest.files:
         raise UnusableError("the compiled files' manifest is damaged")
     return manifest
 
 
-def library_path(root: str) -> str:
-    """Return the path of the library with the compiled modules."""
-    return os.path.join(root, relative_library())
+def library_of(digest: str) -> str:
+    """Return the path below the root of the library whose bytes have that SHA-256.
+
+    No library is put in another's place: whoever has read a manifest loads what that one names.
+    """
+    return f"proxyd/compiled/{PYTHON}/{LIBRARY}-{digest[:16]}{SUFFIX}"
 
 
-def relative_library() -> str:
-    """Return the library's path below the root."""
-    return f"proxyd/compiled/{PYTHON}/{LIBRARY}{SUFFIX}"
+def _word(kind: str, line: str) -> str:
+    found, _, word = line.partition(" ")
+    if found != kind or not word:
+        raise ValueError(line)
+    return word
 
 
 def _entry(line: str) -> tuple[str, Entry]:

@@ -80,7 +80,7 @@ class Checkout:
 
     @property
     def library(self) -> Path:
-        return Path(manifest.library_path(str(self.root)))
+        return self.root / manifest.read(str(self.root)).library
 
     @property
     def manifest(self) -> Path:
@@ -88,13 +88,16 @@ class Checkout:
 
     @property
     def log(self) -> str:
-        (found,) = (self.root / "build" / "compiled").glob("*/log")
-        return found.read_text()
+        return self.log_path.read_text()
+
+    @property
+    def log_path(self) -> Path:
+        return self.root / "build" / "compiled" / manifest.PYTHON / "log"
 
     def build(self, target: Path | None = None, **variables: str) -> str:
         """Compile, for another folder if one is named; return the line that says what was done."""
         headers = Path(sysconfig.get_path("include"))
-        environment = self._environment(variables)
+        environment = self.environment(variables)
         return Builder(self.root, target or self.root, environment, headers, NAMES).build()
 
     def look(self, **variables: str) -> str:
@@ -110,7 +113,7 @@ class Checkout:
         done = subprocess.run(
             [sys.executable, *arguments],
             cwd=self.root,
-            env=self._environment(variables),
+            env=self.environment(variables),
             capture_output=True,
             text=True,
             timeout=100,
@@ -120,12 +123,13 @@ class Checkout:
         return done.stdout.rstrip("\n")
 
     @staticmethod
-    def _environment(variables: dict[str, str]) -> dict[str, str]:
+    def environment(variables: dict[str, str]) -> dict[str, str]:
+        """Return the variables of a process that runs there."""
         kept = {name: value for name, value in os.environ.items() if name not in UNWANTED}
         return kept | {"CFLAGS": "-O0"} | variables  # it takes a third of the time
 
 
-UNWANTED = {"CC", "PROXYD_INTERPRETED", "PYTHONPATH"}
+UNWANTED = {"CC", "MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PROXYD_INTERPRETED", "PYTHONPATH"}
 
 
 def needs_compiler() -> None:

@@ -110,6 +110,14 @@ def test_files_of_another_python_are_not_used(checkout: Checkout) -> None:
     assert checkout.look() == f"21 interpreted: {why}{REMEDY}"
 
 
+def test_another_python_of_the_same_name_has_files_of_its_own(checkout: Checkout) -> None:
+    described = "from proxyd.compiled import finder; print(finder.description())"
+    for other in ("sys.base_prefix = '/other'", "sys.version = '3.99.1 (main)'"):
+        told = checkout.run("-c", f"import sys; {other}; {described}")
+        assert re.match(rf"interpreted: compiled files are for {checkout.folder.name}, and ", told)
+    assert checkout.run("-c", described) == "compiled"
+
+
 def test_where_nothing_was_compiled_it_says_so(checkout: Checkout) -> None:
     shutil.rmtree(checkout.folder)
     assert checkout.look() == f"21 interpreted: nothing was compiled{REMEDY}"
@@ -129,6 +137,7 @@ def test_this_checkout_runs_all_of_its_modules_one_way() -> None:
 
 def test_a_module_is_found_in_the_library_and_its_text_in_its_source(checkout: Checkout) -> None:
     made = finder.CompiledFinder(str(checkout.root), {})
+    made._library = str(checkout.library)
     made._why = ""  # as it decides where they can be loaded
     assert made.find_spec("proxyd.daemon") is None
     spec = made.find_spec(HOT[0])
@@ -136,5 +145,7 @@ def test_a_module_is_found_in_the_library_and_its_text_in_its_source(checkout: C
     assert spec.origin == str(checkout.library)
     loader = finder.CompiledLoader("proxyd.small", spec.origin, str(checkout.root))
     assert loader.get_source("proxyd.small") == SMALL
+    checkout.small.write_bytes(b"# caf\xe9\n")
+    assert loader.get_source("proxyd.small") is None
     checkout.small.unlink()
     assert loader.get_source("proxyd.small") is None

@@ -38,7 +38,7 @@ def test_a_folder_in_its_place_is_named(checkout: Checkout) -> None:
         read(str(checkout.root))
 
 
-@pytest.mark.parametrize("line", range(3, 6))
+@pytest.mark.parametrize("line", range(2, 7))
 @pytest.mark.parametrize(
     "text", ["", "file", "file 00 0 0", "file 00 many 0 a", "file 00 0 0 ../a", "file 00 0 0 /a"]
 )
@@ -60,12 +60,12 @@ def test_one_that_was_cut_off_is_not_believed(checkout: Checkout) -> None:
 
 def test_one_without_its_library_is_not_believed(checkout: Checkout) -> None:
     files = {"proxyd/small.py": Entry("0", 0, 0)}
-    checkout.manifest.write_text(Manifest("recipe", files).text())
+    checkout.manifest.write_text(Manifest("recipe", "proxyd/small", files).text())
     checkout.small.unlink()
     assert "compiled files are stale: proxyd/small.py is gone" in checkout.run(
         "-c", "from proxyd.compiled import finder; print(finder.description())"
     )
-    checkout.manifest.write_text(Manifest("recipe", {}).text())
+    checkout.manifest.write_text(Manifest("recipe", "proxyd/small", {}).text())
     assert DAMAGED in checkout.run(
         "-c", "from proxyd.compiled import finder; print(finder.description())"
     )
