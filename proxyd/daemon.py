@@ -129,6 +129,7 @@ class Daemon:
                 _logger.info("leases that a dead daemon had left open, taken back: %d", recovered)
         self.helpers.own_addresses.open()
         self._spawn_tasks()
+        self.listeners.resume()
         self.gateway.start(self.listeners.proxy, self.listeners.passwordless)
         if self.services is not None and self.listeners.api is not None:
             self.services.serve(self.listeners.api, self.listeners.tls)
@@ -175,7 +176,7 @@ class Daemon:
         """Stop in order: no new work, live transfers to their end, the last counts, the store."""
         if self.services is not None:
             self.services.http.drain()
-            if self.listeners.are_held:
+            if self.listeners.api in self.listeners.held:
                 self.services.leave_socket()
         self.gateway.stop_accepting()
         seconds = self.settings.limits.drain_seconds

@@ -12,8 +12,9 @@ how a process notices that the supervisor was killed.
 - Process 0 has the API and what only one should do. Before it was ever ready its failure is the
   daemon's: everything stops, with its exit status. From then on, and for the others always, a
   process that ends is started again, after a pause that grows.
-- The sockets stay open here, so that clients wait for the successor of a process. At those of one
-  that dies before it is ready nobody listens until the next try, so that clients go to the others.
+- The sockets stay open here. At those for the proxy's clients of a process that drains or has died
+  nobody listens until its successor is ready, so that new clients go to the others. At the API's
+  they wait for the next process 0, and at those that the service manager holds for any process.
 - A process that has fed its watchdog and then does not for the whole timeout is killed and started
   again. The service manager's watchdog is fed as long as the supervisor itself runs.
 - SIGTERM and SIGINT are passed on as SIGTERM, which a process may hear any number of times; the
@@ -151,7 +152,6 @@ class Supervisor:
         now = time.monotonic()
         for child in self._children:
             if not child.pid and child.due_at <= now:
-                child.listen()
                 self._fork(child, signals, selector)
 
     def _fork(self, child: Child, signals: Signals, selector: selectors.BaseSelector) -> None:
@@ -277,9 +277,8 @@ class Supervisor:
     def _stop(self) -> None:
         """End every process, and close what clients wait at unless the service manager holds it."""
         self._stops += 1
-        if not self._first.are_held:
-            for child in self._children:
-                child.close_listeners()
+        for child in self._children:
+            child.close_listeners(but=self._first.held)
         for child in self._living:
             os.kill(child.pid, signal.SIGTERM if self._stops == 1 else signal.SIGINT)
 
