@@ -22,6 +22,7 @@ how a process notices that the supervisor was killed.
   signals the whole group of the supervisor.
 """
 
+import errno
 import logging
 import os
 import selectors
@@ -155,14 +156,18 @@ class Supervisor:
                 self._fork(child, signals, selector)
 
     def _fork(self, child: Child, signals: Signals, selector: selectors.BaseSelector) -> None:
-        # A thread's locks would stay locked for ever in a process that was forked from it.
-        assert len([*TASKS.iterdir()]) == 1  # noqa: S101 - the invariant of forking
         with ExitStack() as opened:
             try:
+                # A thread's locks would stay locked for ever in a process that was forked from it.
+                if len([*TASKS.iterdir()]) > 1:
+                    raise OSError(errno.EAGAIN, "a thread runs in the supervisor")
                 ours, theirs = map(
                     opened.enter_context,
                     socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET),
                 )
+                ours.setblocking(False)
+                selector.register(ours, selectors.EVENT_READ, child)
+                opened.callback(selector.unregister, ours)
                 with blocked() as mask:
                     pid = os.fork()
                     if pid == 0:
@@ -177,8 +182,6 @@ class Supervisor:
                 )
                 return
             theirs.close()
-            ours.setblocking(False)
-            selector.register(ours, selectors.EVENT_READ, child)
             opened.pop_all()
         child.started(pid, ours)
         self._publish()

@@ -435,6 +435,19 @@ def test_a_process_that_cannot_start_again_costs_no_client_and_the_rest_serves(
         assert daemon.stop() == 0
 
 
+def test_without_a_descriptor_the_supervisor_tries_to_start_a_process_again(url: str) -> None:
+    with serving(url, 2) as daemon:
+        supervisor, killed = daemon.process.pid, daemon.pid_of(1)
+        soft, hard = resource.prlimit(supervisor, resource.RLIMIT_NOFILE)
+        resource.prlimit(supervisor, resource.RLIMIT_NOFILE, (3, hard))
+        daemon.kill(1)
+        refused = "process 1 cannot be started: Too many open files; it is tried again"
+        until_true(lambda: daemon.output.count(refused) >= 2, "it tries")
+        resource.prlimit(supervisor, resource.RLIMIT_NOFILE, (soft, hard))
+        daemon.wait_renewed(1, killed or 0)
+        assert daemon.stop() == 0
+
+
 @pytest.mark.parametrize("index", [0, 1])
 def test_clients_go_to_the_others_while_one_process_drains(url: str, index: int) -> None:
     email, password = process.funded(url)
