@@ -49,6 +49,16 @@ class Child:
         """Whether its first start has come to something."""
         return self.is_ready or self.was_ever_ready or self._has_failed
 
+    @property
+    def is_draining(self) -> bool:
+        """Whether it was ready and has said that it ends."""
+        return self._ready_at > 0 and not self.is_ready
+
+    @property
+    def may_reload(self) -> bool:
+        """Whether it is to be told to reload, and would answer for that alone."""
+        return self.must_reload and self.is_ready and not self.is_reloading
+
     def started(self, pid: int, channel: socket.socket) -> None:
         """Take note of a process, and of this end of the channel to it."""
         self._forget()
@@ -77,7 +87,7 @@ class Child:
             self.is_ready = self.was_ever_ready = True
             self.is_reloading = False
         elif name == "STOPPING":
-            self.is_ready = False
+            self.is_ready = self.is_reloading = self.must_reload = False
             self.listeners.pause()
         elif name == "STATUS":
             self.status = value

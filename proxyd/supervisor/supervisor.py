@@ -299,7 +299,7 @@ class Supervisor:
     def _reload(self) -> None:
         """Have every process read the settings again; those started later get them from here.
 
-        What is wrong with them each process says itself.
+        If they or the certificate are wrong, no process is told: all keep the old ones.
         """
         self._announcer.reloading()
         try:
@@ -308,17 +308,22 @@ class Supervisor:
                 certificate, key = settings.api.tls_cert, settings.api.tls_key
                 tls_context(certificate, key)
                 load_certificate(self._first.tls, certificate, key)
-        except (SettingsError, CannotListenError):
-            settings = self._settings
+        except (SettingsError, CannotListenError) as error:
+            problems = error.problems if isinstance(error, SettingsError) else [error]
+            _logger.error("not reloaded, the old settings stay: %s", "; ".join(map(str, problems)))
+            return
         self._settings = settings
         logs.set_up(settings.log.level, settings.log.format)
         for child in self._living:
-            child.must_reload = True
+            child.must_reload = not child.is_draining
 
     def _reload_due(self) -> None:
-        """Pass a reload on to each process as soon as it is ready: before that, SIGHUP ends it."""
+        """Pass a reload on to each process as soon as it is ready: before that, SIGHUP ends it.
+
+        The next one waits for the end of the one before: what a process says is told apart so.
+        """
         for child in self._living:
-            if child.must_reload and child.is_ready:
+            if child.may_reload:
                 child.must_reload, child.is_reloading = False, True
                 os.kill(child.pid, signal.SIGHUP)
 

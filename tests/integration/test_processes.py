@@ -22,6 +22,7 @@ from support import process, threads
 from support.process import PROCESSES, Download, Process, begin
 from support.story import INSTANT_BYTES
 from support.supervisor import supervising
+from support.tls import make_certificate
 from support.waiting import until_true
 
 MB = 1_000_000
@@ -180,6 +181,8 @@ def test_without_the_supervisor_the_processes_write_their_counts_and_leave(url: 
                 each.join()
             delivered = received(made)
         assert daemon.output.count("the supervisor is gone") == 3
+        assert daemon.output.count("draining cut short by the end of the supervisor: ") == 3
+        assert "second signal:" not in daemon.output
     assert delivered - len(made) * INSTANT_BYTES <= process.bytes_used(url, bought["session_id"])
     with serving(url) as daemon:  # neither the ports nor the claim are held
         assert daemon.used(daemon.log_in(email, password), bought["session_id"]) <= delivered + sum(
@@ -270,7 +273,31 @@ def test_a_reload_reaches_every_process_and_the_successors_of_the_killed(
         path.write_text("[limits]\nnonsense = 1\n")
         daemon.process.send_signal(signal.SIGHUP)
         refused = "not reloaded, the old settings stay"
-        until_true(lambda: daemon.output.count(refused) == 2, "both say so")
+        until_true(lambda: refused in daemon.output, "the supervisor says so")
+        assert daemon.stop() == 0
+        assert daemon.output.count(refused) == 1
+
+
+def test_a_certificate_that_is_wrong_leaves_every_process_at_the_old_settings(
+    url: str, tmp_path: Path
+) -> None:
+    path, chain, key = tmp_path / "proxyd.toml", make_certificate(tmp_path).path, "key.pem"
+    right = chain.read_bytes()
+    text = f'[api]\ntls_cert = "{chain}"\ntls_key = "{tmp_path / key}"\n'
+    text += "[proxy]\nprocesses = 2\n[limits]\n"
+    path.write_text(text + "connections_per_address = 100\n")
+    with process.serving(url, "--config", str(path)) as daemon:
+        until_true(lambda: "2 of 2 processes ready" in daemon.output, "both are ready")
+        path.write_text(text + "connections_per_address = 1\n")
+        chain.write_text("no certificate")
+        daemon.process.send_signal(signal.SIGHUP)
+        refused = "supervisor: not reloaded, the old settings stay: cannot use the certificate"
+        until_true(lambda: refused in daemon.output, "it is refused")
+        chain.write_bytes(right)
+        daemon.process.send_signal(signal.SIGHUP)
+        done = "reload: reloaded: limits.connections_per_address"
+        until_true(lambda: daemon.output.count(done) == 2, "both have reloaded now")
+        assert daemon.output.count("not reloaded") == 1
         assert daemon.stop() == 0
 
 

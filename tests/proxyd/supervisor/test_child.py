@@ -69,6 +69,26 @@ def test_it_hears_what_a_service_manager_would(child: Child, clock: Clock) -> No
     assert not child.hear()
 
 
+def test_a_reload_waits_for_the_end_of_the_one_before(child: Child) -> None:
+    theirs, manager = begin(child)
+    child.must_reload = True
+    assert not child.may_reload  # it starts, and SIGHUP would end it
+    manager.ready("here")
+    child.hear()
+    assert child.may_reload
+    child.must_reload, child.is_reloading = False, True  # it is told
+    child.must_reload = True
+    assert not child.may_reload
+    manager.reloading()
+    manager.ready("here")
+    child.hear()
+    assert child.may_reload
+    manager.stopping("draining")
+    child.hear()
+    assert (child.is_draining, child.must_reload, child.is_reloading) == (True, False, False)
+    theirs.close()
+
+
 def test_the_pauses_grow_up_to_a_bound_and_begin_anew_after_a_steady_life(
     child: Child, clock: Clock
 ) -> None:
