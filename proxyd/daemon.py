@@ -129,6 +129,7 @@ class Daemon:
                 _logger.info("leases that a dead daemon had left open, taken back: %d", recovered)
         self.helpers.own_addresses.open()
         self._spawn_tasks()
+        self.listeners.resume()
         self.gateway.start(self.listeners.proxy, self.listeners.passwordless)
         if self.services is not None and self.listeners.api is not None:
             self.services.serve(self.listeners.api, self.listeners.tls)
@@ -175,7 +176,7 @@ class Daemon:
         """Stop in order: no new work, live transfers to their end, the last counts, the store."""
         if self.services is not None:
             self.services.http.drain()
-            if self.listeners.are_held:
+            if self.listeners.api in self.listeners.held:
                 self.services.leave_socket()
         self.gateway.stop_accepting()
         seconds = self.settings.limits.drain_seconds
@@ -244,6 +245,7 @@ class Stop:
         self._is_cut_by_second = is_cut_by_second
         self.draining = asyncio.Event()
         self.cutting = asyncio.Event()
+        self.cut_by = "a second signal"
 
     def drain(self) -> None:
         """Begin to drain, or cut where that is meant."""
@@ -251,8 +253,9 @@ class Stop:
             self.cutting.set()
         self.draining.set()
 
-    def cut(self) -> None:
-        """Cut what is left as soon as the draining has begun."""
+    def cut(self, by: str = "a second signal") -> None:
+        """Cut what is left as soon as the draining has begun; `by` is why, for the log."""
+        self.cut_by = by
         self.draining.set()
         self.cutting.set()
 
@@ -277,8 +280,10 @@ async def serve(
 
     def reload_and_tell() -> None:
         manager.reloading()
-        reload()
-        manager.ready(daemon.describe())
+        try:
+            reload()
+        finally:  # whoever waits for it waits for nothing more
+            manager.ready(daemon.describe())
 
     stop = Stop(is_cut_by_second=daemon.role is None)
     loop = asyncio.get_running_loop()
@@ -312,12 +317,12 @@ def _watch_supervisor(channel: socket.socket, stop: Stop) -> None:
     def gone() -> None:
         loop.remove_reader(channel.fileno())
         _logger.error("the supervisor is gone; this process stops")
-        stop.cut()
+        stop.cut("the end of the supervisor")
 
     loop.add_reader(channel.fileno(), gone)  # it never sends anything
 
 
 async def _cut(stop: Stop, gateway: Gateway) -> None:
     await stop.cutting.wait()
-    _logger.warning("draining cut short by a second signal: %d connections", gateway.connections)
+    _logger.warning("draining cut short by %s: %d connections", stop.cut_by, gateway.connections)
     gateway.close()

@@ -3,7 +3,7 @@
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Self
@@ -14,6 +14,7 @@ from proxyd.ops import reachability
 from proxyd.ops.activation import InheritedSockets
 from proxyd.ops.listening import (
     BACKLOG,
+    CannotListenError,
     bound_address,
     bound_port,
     listen,
@@ -27,15 +28,15 @@ from proxyd.ops.listening import (
 class Listeners:
     """The sockets that clients reach, and what makes the API's speak TLS.
 
-    `passwordless` are those where a client's address stands for a password. `are_held` says that
-    the service manager keeps them for the next daemon. `api` is None in a process without the API.
+    `passwordless` are those where a client's address stands for a password. `held` are the ones
+    that the service manager keeps for the next daemon. `api` is None in a process without the API.
     """
 
     api: socket.socket | None
     proxy: socket.socket
     passwordless: tuple[socket.socket, ...]
     tls: ssl.SSLContext | None
-    are_held: bool
+    held: frozenset[socket.socket]
 
     @classmethod
     def open(cls, settings: Settings, held: InheritedSockets) -> Self:
@@ -61,24 +62,23 @@ class Listeners:
                 opened.enter_context(sock) for sock in _passwordless(settings)
             ]
             opened.pop_all()
-        return cls(api[0], proxy[0], tuple(passwordless), tls, are_held=bool(held))
+        kept = frozenset(sock for socks in held.values() for sock in socks)
+        return cls(api[0], proxy[0], tuple(passwordless), tls, kept)
 
     def beside(self) -> Self:
         """Return the sockets of another process, at the same ports of the proxy.
 
-        Those that the service manager holds are shared. Otherwise the kernel divides the clients of
-        a port among its sockets (SO_REUSEPORT, socket(7)). That is allowed from now on, to programs
-        of the same user: when these sockets were bound nobody else had their ports.
+        Those that the service manager holds are shared. The clients of any other port the kernel
+        divides among its sockets (SO_REUSEPORT, socket(7)). That is allowed from now on, to
+        programs of the same user: when these sockets were bound nobody else had their ports.
 
         Raises:
             CannotListenError: a further socket cannot be bound.
         """
-        if self.are_held:
-            return replace(self, api=None, tls=None)
         with ExitStack() as opened:
             proxy, *passwordless = (
-                opened.enter_context(listen_again(sock))
-                for sock in (self.proxy, *self.passwordless)
+                sock if sock in self.held else opened.enter_context(listen_again(sock))
+                for sock in self._of_proxy
             )
             opened.pop_all()
         return replace(self, api=None, proxy=proxy, passwordless=tuple(passwordless), tls=None)
@@ -86,17 +86,30 @@ class Listeners:
     def pause(self) -> None:
         """Listen at the proxy's ports no more until `resume`: clients go to the other processes.
 
-        Those that wait here are reset. The ports stay bound.
+        Those that wait here are reset. The ports stay bound. What the service manager holds is left
+        alone: the other processes accept from it. Pausing twice, or when closed, is harmless.
         """
-        for sock in (self.proxy, *self.passwordless):
-            sock.shutdown(
-                socket.SHUT_RD
-            )  # on Linux a socket that listens becomes one that is bound
+        for sock in self._of_proxy:
+            if sock not in self.held and _listens(sock):
+                address = sock.getsockname()
+                # On Linux a socket that listens becomes one that is bound, in every process.
+                sock.shutdown(socket.SHUT_RD)
+                with suppress(OSError):  # it keeps its port, unless the kernel had chosen that
+                    sock.bind(address)
 
     def resume(self) -> None:
-        """Listen again."""
-        for sock in (self.proxy, *self.passwordless):
-            sock.listen(BACKLOG)
+        """Listen at the proxy's ports again, if they were paused.
+
+        Raises:
+            CannotListenError: the kernel refuses.
+        """
+        for sock in self._of_proxy:
+            if not _listens(sock):
+                try:
+                    sock.listen(BACKLOG)
+                except OSError as error:
+                    message = f"cannot listen on {bound_address(sock)} again: {error.strerror}"
+                    raise CannotListenError(message) from error
 
     def describe(self) -> str:
         """Return where everything listens."""
@@ -125,7 +138,16 @@ class Listeners:
     def sockets(self) -> tuple[socket.socket, ...]:
         """All of them."""
         api = () if self.api is None else (self.api,)
-        return (*api, self.proxy, *self.passwordless)
+        return (*api, *self._of_proxy)
+
+    @property
+    def _of_proxy(self) -> tuple[socket.socket, ...]:
+        return (self.proxy, *self.passwordless)
+
+
+def _listens(sock: socket.socket) -> bool:
+    is_open = sock.fileno() >= 0
+    return is_open and bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
 
 
 def _passwordless(settings: Settings) -> Iterator[socket.socket]:

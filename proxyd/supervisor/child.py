@@ -12,7 +12,7 @@ STEADY_SECONDS = 10.0  # a process that was ready for so long begins with the sh
 DATAGRAM_MAX_BYTES = 65_536
 
 
-# 17 fields: which process it is and where it listens (three), the clock, its life (five), what it
+# 16 fields: which process it is and where it listens (two), the clock, its life (five), what it
 # has said (four), what it is yet to do (two), and when the next one is due (two).
 class Child:
     """A process number, and whichever process has it.
@@ -26,7 +26,6 @@ class Child:
     def __init__(self, index: int, listeners: Listeners, monotonic: Callable[[], float]) -> None:
         self.index = index
         self.listeners = listeners
-        self._is_paused = False
         self._monotonic = monotonic
         self.pid = 0  # 0 while there is none
         self.channel: socket.socket | None = None
@@ -49,6 +48,16 @@ class Child:
     def is_settled(self) -> bool:
         """Whether its first start has come to something."""
         return self.is_ready or self.was_ever_ready or self._has_failed
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether it was ready and has said that it ends."""
+        return self._ready_at > 0 and not self.is_ready
+
+    @property
+    def may_reload(self) -> bool:
+        """Whether it is to be told to reload, and would answer for that alone."""
+        return self.must_reload and self.is_ready and not self.is_reloading
 
     def started(self, pid: int, channel: socket.socket) -> None:
         """Take note of a process, and of this end of the channel to it."""
@@ -78,7 +87,8 @@ class Child:
             self.is_ready = self.was_ever_ready = True
             self.is_reloading = False
         elif name == "STOPPING":
-            self.is_ready = False
+            self.is_ready = self.is_reloading = self.must_reload = False
+            self.listeners.pause()
         elif name == "STATUS":
             self.status = value
         elif name == "WATCHDOG":
@@ -87,11 +97,10 @@ class Child:
     def ended(self) -> float:
         """Take note that the process is gone; return in how many seconds the next one is due.
 
-        Where nobody came to accept, clients go to the other processes until the next start.
+        New clients go to the other processes until it is ready: it listens only then.
         """
         now = self._monotonic()
-        was_ready = self._ready_at > 0
-        if was_ready and now - self._ready_at >= STEADY_SECONDS:
+        if self._ready_at and now - self._ready_at >= STEADY_SECONDS:
             self._pause = PAUSE_FIRST_SECONDS
         pause = self._pause
         self._pause = min(2 * pause, PAUSE_MOST_SECONDS)
@@ -101,16 +110,8 @@ class Child:
             self.channel.close()
         self.pid, self.channel = 0, None
         self._forget()
-        if not was_ready and not self._is_paused and not self.listeners.are_held:
-            self.listeners.pause()
-            self._is_paused = True
+        self.listeners.pause()
         return pause
-
-    def listen(self) -> None:
-        """Have clients wait here again, because a process is about to start."""
-        if self._is_paused:
-            self.listeners.resume()
-            self._is_paused = False
 
     def close(self, but: Collection[socket.socket] = ()) -> None:
         """Close what is open of it here, the channel and the sockets, except for some of these."""

@@ -12,8 +12,9 @@ how a process notices that the supervisor was killed.
 - Process 0 has the API and what only one should do. Before it was ever ready its failure is the
   daemon's: everything stops, with its exit status. From then on, and for the others always, a
   process that ends is started again, after a pause that grows.
-- The sockets stay open here, so that clients wait for the successor of a process. At those of one
-  that dies before it is ready nobody listens until the next try, so that clients go to the others.
+- The sockets stay open here. At those for the proxy's clients of a process that drains or has died
+  nobody listens until its successor is ready, so that new clients go to the others. At the API's
+  they wait for the next process 0, and at those that the service manager holds for any process.
 - A process that has fed its watchdog and then does not for the whole timeout is killed and started
   again. The service manager's watchdog is fed as long as the supervisor itself runs.
 - SIGTERM and SIGINT are passed on as SIGTERM, which a process may hear any number of times; the
@@ -21,6 +22,7 @@ how a process notices that the supervisor was killed.
   signals the whole group of the supervisor.
 """
 
+import errno
 import logging
 import os
 import selectors
@@ -151,18 +153,21 @@ class Supervisor:
         now = time.monotonic()
         for child in self._children:
             if not child.pid and child.due_at <= now:
-                child.listen()
                 self._fork(child, signals, selector)
 
     def _fork(self, child: Child, signals: Signals, selector: selectors.BaseSelector) -> None:
-        # A thread's locks would stay locked for ever in a process that was forked from it.
-        assert len([*TASKS.iterdir()]) == 1  # noqa: S101 - the invariant of forking
         with ExitStack() as opened:
             try:
+                # A thread's locks would stay locked for ever in a process that was forked from it.
+                if len([*TASKS.iterdir()]) > 1:
+                    raise OSError(errno.EAGAIN, "a thread runs in the supervisor")
                 ours, theirs = map(
                     opened.enter_context,
                     socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET),
                 )
+                ours.setblocking(False)
+                selector.register(ours, selectors.EVENT_READ, child)
+                opened.callback(selector.unregister, ours)
                 with blocked() as mask:
                     pid = os.fork()
                     if pid == 0:
@@ -177,8 +182,6 @@ class Supervisor:
                 )
                 return
             theirs.close()
-            ours.setblocking(False)
-            selector.register(ours, selectors.EVENT_READ, child)
             opened.pop_all()
         child.started(pid, ours)
         self._publish()
@@ -277,9 +280,8 @@ class Supervisor:
     def _stop(self) -> None:
         """End every process, and close what clients wait at unless the service manager holds it."""
         self._stops += 1
-        if not self._first.are_held:
-            for child in self._children:
-                child.close_listeners()
+        for child in self._children:
+            child.close_listeners(but=self._first.held)
         for child in self._living:
             os.kill(child.pid, signal.SIGTERM if self._stops == 1 else signal.SIGINT)
 
@@ -297,7 +299,7 @@ class Supervisor:
     def _reload(self) -> None:
         """Have every process read the settings again; those started later get them from here.
 
-        What is wrong with them each process says itself.
+        If they or the certificate are wrong, no process is told: all keep the old ones.
         """
         self._announcer.reloading()
         try:
@@ -306,17 +308,22 @@ class Supervisor:
                 certificate, key = settings.api.tls_cert, settings.api.tls_key
                 tls_context(certificate, key)
                 load_certificate(self._first.tls, certificate, key)
-        except (SettingsError, CannotListenError):
-            settings = self._settings
+        except (SettingsError, CannotListenError) as error:
+            problems = error.problems if isinstance(error, SettingsError) else [error]
+            _logger.error("not reloaded, the old settings stay: %s", "; ".join(map(str, problems)))
+            return
         self._settings = settings
         logs.set_up(settings.log.level, settings.log.format)
         for child in self._living:
-            child.must_reload = True
+            child.must_reload = not child.is_draining
 
     def _reload_due(self) -> None:
-        """Pass a reload on to each process as soon as it is ready: before that, SIGHUP ends it."""
+        """Pass a reload on to each process as soon as it is ready: before that, SIGHUP ends it.
+
+        The next one waits for the end of the one before: what a process says is told apart so.
+        """
         for child in self._living:
-            if child.must_reload and child.is_ready:
+            if child.may_reload:
                 child.must_reload, child.is_reloading = False, True
                 os.kill(child.pid, signal.SIGHUP)
 

@@ -212,7 +212,7 @@ def test_the_sockets_of_several_processes_share_the_clients_of_a_port(host: str)
     with ExitStack() as opened:
         proxy = opened.enter_context(listen(host, 0, "proxy"))
         open_to_all = opened.enter_context(listen("127.0.0.1", 0, "proxy"))
-        first = Listeners(None, proxy, (open_to_all,), None, are_held=False)
+        first = Listeners(None, proxy, (open_to_all,), None, frozenset())
         second, third = first.beside(), first.beside()
         for each in (second, third):
             opened.callback(each.close)
@@ -244,10 +244,14 @@ def accept_all(sock: socket.socket) -> int:
 
 def test_what_the_service_manager_holds_is_shared_by_the_processes() -> None:
     with ExitStack() as opened:
-        api, proxy = (opened.enter_context(listen("127.0.0.1", 0, "proxy")) for _ in range(2))
-        first = Listeners(api, proxy, (), None, are_held=True)
+        api, proxy, own = (opened.enter_context(listen("127.0.0.1", 0, "proxy")) for _ in range(3))
+        first = Listeners(api, proxy, (own,), None, frozenset([api, proxy]))
         second = first.beside()
+        opened.callback(second.close)
         assert (second.api, second.proxy) == (None, proxy)
+        [beside] = second.passwordless
+        assert beside is not own
+        assert bound_port(beside) == bound_port(own)
 
 
 def test_without_a_certificate_there_is_no_tls() -> None:

@@ -52,7 +52,8 @@ class Processes:
 
 @pytest.fixture
 def processes() -> Iterator[Processes]:
-    made = Processes(Listeners(None, listen("127.0.0.1", 0, "proxy"), (), None, are_held=True))
+    proxy = listen("127.0.0.1", 0, "proxy")
+    made = Processes(Listeners(None, proxy, (), None, frozenset([proxy])))
     made.begin(0)
     made.begin(1)
     yield made

@@ -32,7 +32,7 @@ def clock() -> Clock:
 @pytest.fixture
 def first() -> Iterator[Listeners]:
     made = Listeners(
-        listen("127.0.0.1", 0, "API"), listen("127.0.0.1", 0, "proxy"), (), None, are_held=False
+        listen("127.0.0.1", 0, "API"), listen("127.0.0.1", 0, "proxy"), (), None, frozenset()
     )
     yield made
     made.close()
@@ -69,6 +69,26 @@ def test_it_hears_what_a_service_manager_would(child: Child, clock: Clock) -> No
     assert not child.hear()
 
 
+def test_a_reload_waits_for_the_end_of_the_one_before(child: Child) -> None:
+    theirs, manager = begin(child)
+    child.must_reload = True
+    assert not child.may_reload  # it starts, and SIGHUP would end it
+    manager.ready("here")
+    child.hear()
+    assert child.may_reload
+    child.must_reload, child.is_reloading = False, True  # it is told
+    child.must_reload = True
+    assert not child.may_reload
+    manager.reloading()
+    manager.ready("here")
+    child.hear()
+    assert child.may_reload
+    manager.stopping("draining")
+    child.hear()
+    assert (child.is_draining, child.must_reload, child.is_reloading) == (True, False, False)
+    theirs.close()
+
+
 def test_the_pauses_grow_up_to_a_bound_and_begin_anew_after_a_steady_life(
     child: Child, clock: Clock
 ) -> None:
@@ -88,22 +108,35 @@ def test_the_pauses_grow_up_to_a_bound_and_begin_anew_after_a_steady_life(
     theirs.close()
 
 
-def test_clients_go_elsewhere_once_a_process_has_died_before_it_was_ready(
-    child: Child, first: Listeners
-) -> None:
+def test_clients_go_elsewhere_until_a_successor_is_ready(child: Child, first: Listeners) -> None:
     theirs, manager = begin(child)
     manager.ready("here")
     child.hear()
+    assert accepted(child, first) > 0
+    manager.stopping("draining")
+    child.hear()
+    assert accepted(child, first) == 0
     child.ended()
-    assert accepted(child, first) > 0  # they wait for the successor
     theirs.close()
-    for _ in range(2):
+    for _ in range(2):  # attempts, which fail
         theirs, _manager = begin(child)
+        assert accepted(child, first) == 0
         child.ended()
         assert accepted(child, first) == 0
         theirs.close()
-    child.listen()
+    theirs, _manager = begin(child)
+    child.listeners.resume()  # as a process does that starts to accept
     assert accepted(child, first) > 0
+    theirs.close()
+
+
+def test_those_of_one_that_was_killed_go_elsewhere_at_once(child: Child, first: Listeners) -> None:
+    theirs, manager = begin(child)
+    manager.ready("here")
+    child.hear()
+    theirs.close()
+    child.ended()
+    assert accepted(child, first) == 0
 
 
 def test_process_0_leaves_the_proxys_clients_and_never_the_apis(
@@ -116,8 +149,23 @@ def test_process_0_leaves_the_proxys_clients_and_never_the_apis(
     assert accepted(child, other.listeners) == 0
     assert first.api is not None
     socket.create_connection(first.api.getsockname()).close()
+    first.resume()  # at the same port, which the kernel had chosen
+    assert accepted(child, other.listeners) > 0
     theirs.close()
     other.close()
+
+
+def test_what_the_service_manager_holds_stays_open_to_all(clock: Clock) -> None:
+    proxy, own = (listen("127.0.0.1", 0, "proxy") for _ in range(2))
+    child = Child(1, Listeners(None, proxy, (own,), None, frozenset([proxy])), clock)
+    theirs, _ = begin(child)
+    child.ended()
+    socket.create_connection(proxy.getsockname()).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(own.getsockname())
+    child.close()
+    child.listeners.pause()  # which is harmless by now
+    theirs.close()
 
 
 def accepted(child: Child, others: Listeners) -> int:
