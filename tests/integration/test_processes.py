@@ -8,11 +8,13 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import socket
+import sqlite3
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -416,6 +418,42 @@ def test_a_process_that_cannot_start_again_is_retried_and_the_rest_serves(url: s
         for _ in range(CLIENTS):
             fetch(daemon, bought["proxy"], target.port)
         assert daemon.stop() == 0
+
+
+def test_a_successor_runs_what_the_others_run_whatever_lies_on_the_disk(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "installed"
+    packages = ("proxyd", "api", "market", "storage", "config")
+    for package in packages:
+        shutil.copytree(
+            process.ROOT / package,
+            installed / package,
+            ignore=shutil.ignore_patterns("__pycache__", "*.so"),
+        )
+    monkeypatch.setattr(process, "ROOT", installed)
+    with serving(
+        url,
+        PROXYD_INTERPRETED="1",
+        PYTHONPROFILEIMPORTTIME="1",
+        PROXYD_MAIL__HOST="127.0.0.1",
+        PROXYD_MAIL__SENDER="proxyd@example.com",
+        PROXYD_ASSISTANT__MODEL="tiny",
+        PROXYD_ASSISTANT__BASE_URL="http://127.0.0.1:9/v1",
+    ) as daemon:
+        assert str(installed) in psutil.Process(daemon.process.pid).cwd()
+        step = installed / "storage" / "migrations" / "9001_next.sql"
+        step.write_text("CREATE TABLE of_the_next_version (a TEXT NOT NULL);\n")
+        for number in (1, 0):
+            killed, before = daemon.pid_of(number), len(daemon.lines)
+            daemon.kill(number)
+            daemon.wait_renewed(number, killed or 0)
+            imported = re.findall(r"\|\s+(\S+)\n", "".join(daemon.lines[before:]))
+            assert [name for name in imported if name.partition(".")[0] in packages] == []
+        database = sqlite3.connect(url.removeprefix("sqlite:///"))
+        with closing(database):
+            (version,) = database.execute("SELECT MAX(version) FROM schema_versions").fetchone()
+        assert version < 9001
 
 
 def test_a_process_that_hangs_is_killed_and_started_again(tmp_path: Path) -> None:
