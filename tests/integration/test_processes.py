@@ -420,6 +420,28 @@ def test_a_process_that_cannot_start_again_is_retried_and_the_rest_serves(url: s
         assert daemon.stop() == 0
 
 
+def nodes_of(url: str) -> int:
+    """Return how many nodes the database has."""
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=20)) as database:
+        return int(database.execute("SELECT COUNT(*) FROM nodes").fetchone()[0])
+
+
+def test_dead_processes_are_reaped_while_process_0_cannot_come_back(url: str) -> None:
+    with serving(url) as daemon:
+        supervisor = daemon.process.pid
+        soft, hard = resource.prlimit(supervisor, resource.RLIMIT_AS)
+        little = psutil.Process(supervisor).memory_info().vms + 2 * MB
+        resource.prlimit(supervisor, resource.RLIMIT_AS, (little, hard))
+        for number in (0, 2):
+            daemon.kill(number)
+        until_true(lambda: nodes_of(url) == 1, "the two that were killed are reaped")
+        assert "processes that have ended, whose leases are taken back" in daemon.output
+        assert "were not seen" not in daemon.output
+        resource.prlimit(supervisor, resource.RLIMIT_AS, (soft, hard))
+        until_true(lambda: nodes_of(url) == 3, "all are back")
+        assert daemon.stop() == 0
+
+
 def test_a_successor_runs_what_the_others_run_whatever_lies_on_the_disk(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
