@@ -57,6 +57,11 @@ class NodeFolder:
         # As they were found last: a process that has no descriptor left cannot look.
         self._pipes: Sequence[Path] = ()
 
+    @property
+    def known(self) -> int:
+        """How many nodes there were at the last look."""
+        return len(self._pipes)
+
     def make(self) -> None:
         """Make the folder if it is missing.
 
