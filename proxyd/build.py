@@ -6,6 +6,7 @@ What a part needs of the settings is made in `slices`; when it runs is said in `
 import asyncio
 import logging
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,7 @@ from proxyd.outbound.mailer import LogTransport, Mailer, Transport
 from proxyd.services import TAKE_BACK_CHECK_SECONDS, Services
 from proxyd.tasks import REAP_CHECK_SECONDS
 from storage.errors import StoreError
-from storage.open import open_store
+from storage.open import load, open_store
 from storage.place import is_sqlite
 from storage.store import Store, probe
 
@@ -64,7 +65,31 @@ if TYPE_CHECKING:
 HOUR_SECONDS = 3_600
 MINUTE_SECONDS = 60
 
+# What is otherwise imported when it is used first, if ever.
+USED_LATER = (
+    "cryptography.fernet",
+    "cryptography.hazmat.primitives.kdf.hkdf",
+    "jwt",
+    "market.photos.picture",
+    "prometheus_client.exposition",
+)
+
 _logger = logging.getLogger("daemon")
+
+
+def import_the_rest(settings: Settings) -> None:
+    """Import what these settings call for and one process imports when it needs it.
+
+    So processes that are forked afterwards, at any time, run the same code.
+    """
+    load(settings.storage.url)
+    names = list(USED_LATER)
+    if settings.mail.host:
+        names.append("proxyd.outbound.smtp")
+    if settings.assistant.model or settings.assistant.vision_model:
+        names.append("proxyd.outbound.chat_model")
+    for name in names:
+        import_module(name)
 
 
 async def build(

@@ -145,11 +145,10 @@ class Daemon:
             tasks.spawn("shared metrics", metrics.shared.run())
         if self.node is not None:
             tasks.spawn("node", self.node.run())
+            tasks.spawn("dead nodes", reap(self.leases, self.node))
         if self.services is not None:
             self.services.spawn_tasks(tasks)
             tasks.spawn("ledger totals", metrics.watch_ledger())
-            if self.node is not None:
-                tasks.spawn("dead nodes", reap(self.leases, self.node))
 
     def reload(self, settings: Settings) -> None:
         """Take the certificate anew, and new limits.

@@ -106,8 +106,8 @@ class Tasks:
 async def reap(leases: Leases, node: Node) -> None:
     """Take back what dead nodes had leased, every `REAP_CHECK_SECONDS`, until cancelled.
 
-    The first time that this node sweeps, it also takes back what an only daemon had leased, from
-    before there were several.
+    Only while this node reaps. The first time that it sweeps, it also takes back what an only
+    daemon had leased, from before there were several.
     """
     is_first = True
     while True:
@@ -116,8 +116,12 @@ async def reap(leases: Leases, node: Node) -> None:
             if is_first and node.sweeps:
                 await leases.recover()
                 is_first = False
-            reaped = await node.reap() if node.sweeps else 0
-            if reaped:
-                _logger.warning("nodes that were not seen and are now dead: %d", reaped)
+            if not node.reaps:
+                continue
+            ended, silent = await node.reap()
+            if ended:
+                _logger.info("processes that have ended, whose leases are taken back: %d", ended)
+            if silent:
+                _logger.warning("nodes that were not seen and are now dead: %d", silent)
         except StoreError as error:
             _logger.warning("dead nodes wait for the store to return: %s", error)

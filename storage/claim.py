@@ -17,8 +17,8 @@ def take_claim(url: str) -> int | None:
     """Become the one service on the database of a URL, before it is opened.
 
     Returns:
-        A descriptor that child processes inherit; the claim is given up when all of them have
-        closed it. None on PostgreSQL, which serves any number of daemons.
+        A descriptor that processes inherit which are forked from this one; the claim is given up
+        when all of them have closed it. None on PostgreSQL, which serves any number of daemons.
 
     Raises:
         AlreadyClaimedError: another service has claimed it.
@@ -31,9 +31,7 @@ def take_claim(url: str) -> int | None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise CannotOpenError(f"{path.parent}: {error.strerror or error}") from error
-    descriptor = lock_beside(path)
-    os.set_inheritable(descriptor, True)
-    return descriptor
+    return lock_beside(path)
 
 
 def lock_beside(path: Path) -> int:

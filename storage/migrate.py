@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 
 from storage.errors import CannotOpenError
@@ -25,14 +26,14 @@ class Migration:
     """One step: the script that both engines share, then the one of a single engine.
 
     `sources` are scripts, or their files. A file is read when its step is applied, so that a start
-    on a database that is up to date reads none.
+    on a database that is up to date reads none; or by `read`, before.
     """
 
     version: int
     name: str
     sources: tuple[str | Path, ...]
 
-    @property
+    @cached_property
     def scripts(self) -> tuple[str, ...]:
         """The scripts of this step, in the order in which they are run."""
         return tuple(
@@ -41,8 +42,12 @@ class Migration:
         )
 
 
-def migrations(engine: str) -> list[Migration]:
-    """Return every step for `engine` ("sqlite" or "postgres"), in order."""
+@cache
+def migrations(engine: str) -> tuple[Migration, ...]:
+    """Return every step for `engine` ("sqlite" or "postgres"), in order.
+
+    The folder is read once: what is put there later is of another program than the one that runs.
+    """
     steps: dict[int, tuple[str, list[Path]]] = {}
     # Of one step's files the shortest name first: the shared script before an engine's own.
     for file in sorted(_FOLDER.iterdir(), key=lambda entry: (entry.name[:4], len(entry.name))):
@@ -53,9 +58,15 @@ def migrations(engine: str) -> list[Migration]:
         if name != match["name"]:
             raise ValueError(f"two migrations have one number: {name} and {match['name']}")
         files.append(file)
-    return [
+    return tuple(
         Migration(version, name, tuple(files)) for version, (name, files) in sorted(steps.items())
-    ]
+    )
+
+
+def read(engine: str) -> None:
+    """Read every step for `engine` from its files, for processes that are forked from this one."""
+    for step in migrations(engine):
+        assert step.scripts  # noqa: S101 - each has a file
 
 
 def pending(engine: str, version: int) -> Iterator[Migration]:

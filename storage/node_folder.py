@@ -57,6 +57,11 @@ class NodeFolder:
         # As they were found last: a process that has no descriptor left cannot look.
         self._pipes: Sequence[Path] = ()
 
+    @property
+    def known(self) -> int:
+        """How many nodes there were at the last look."""
+        return len(self._pipes)
+
     def make(self) -> None:
         """Make the folder if it is missing.
 
@@ -77,14 +82,19 @@ class NodeFolder:
             OSError: it cannot be made.
         """
         pipe, draft = self._pipe(node_id), self.path / f".{node_id}"
+        draft.unlink(missing_ok=True)  # of an attempt that failed; a node's name is its own
         os.mkfifo(draft, 0o600)
-        # It gets its name once it is read: under its name, one that nobody reads is of the dead.
-        # Opened for both, so that it never ends while no other process writes.
-        descriptor = os.open(draft, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            draft.rename(pipe)
+            # It gets its name once it is read: under its name, one that nobody reads is of the
+            # dead. Opened for both, so that it never ends while no other process writes.
+            descriptor = os.open(draft, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                draft.rename(pipe)
+            except OSError:
+                os.close(descriptor)
+                raise
         except OSError:
-            os.close(descriptor)
+            draft.unlink(missing_ok=True)
             raise
         try:
             fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, PIPE_BYTES)

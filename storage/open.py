@@ -1,6 +1,9 @@
 """Opens the store that a URL names, with its schema up to date."""
 
-from storage.place import SQLITE
+from importlib import import_module
+
+from storage import migrate
+from storage.place import SQLITE, is_sqlite
 from storage.store import Store
 
 
@@ -34,3 +37,14 @@ async def open_store(
     from storage.postgres import PostgresStore  # noqa: PLC0415 - see above
 
     return await PostgresStore.open(url, pool_size=pool_size, statement_seconds=statement_seconds)
+
+
+def load(url: str) -> None:
+    """Import and read all that opening the database at `url` needs, and touch nothing there.
+
+    Processes that are forked afterwards open it by the same code and have it at the same version,
+    whatever has become of the files since.
+    """
+    engine = "sqlite" if is_sqlite(url) else "postgres"
+    import_module(f"storage.{engine}")
+    migrate.read(engine)

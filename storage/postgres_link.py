@@ -20,6 +20,10 @@ ANSWERS_PER_TIMEOUT = 3
 # The server's clock, in whole seconds: daemons need not agree on the time.
 _NOW = "CAST(FLOOR(EXTRACT(EPOCH FROM clock_timestamp())) AS BIGINT)"
 _REGISTER = f"INSERT INTO nodes (id, started_at, seen_at) VALUES ($1, {_NOW}, {_NOW})"
+# CASE, because the operands of AND may be computed in any order.
+_IS_UNSWEPT = """
+    SELECT CASE WHEN pg_try_advisory_lock($1) THEN pg_advisory_unlock($1) ELSE false END
+"""
 _RENEW = f"""
     UPDATE nodes SET seen_at = {_NOW}, renewals = renewals + 1 WHERE id = $1 RETURNING seen_at
 """
@@ -89,6 +93,11 @@ class PostgresLink:
                     )
                 )
         return self._sweeps
+
+    async def is_unswept(self) -> bool:
+        """See `Link.is_unswept`."""
+        async with self._answering():
+            return bool(await self._connected().fetchval(_IS_UNSWEPT, SWEEPER_LOCK))
 
     async def close(self) -> None:
         """See `Link.close`."""

@@ -95,6 +95,11 @@ class SqliteLink:
         async with self._answering():
             return self._sweeper.take()
 
+    async def is_unswept(self) -> bool:
+        """See `Link.is_unswept`."""
+        async with self._answering():
+            return self._sweeper.is_free()
+
     async def close(self) -> None:
         """See `Link.close`."""
         self._sweeper.close()
@@ -183,6 +188,19 @@ class _SweeperLock:
         if self._descriptor is None:
             return False
         os.utime(self._descriptor)
+        return True
+
+    def is_free(self) -> bool:
+        """Say whether nobody has the lock; who tries to take it at that moment tries again later.
+
+        Raises:
+            OSError: the file cannot be used.
+        """
+        assert self._descriptor is None  # noqa: S101 - who has taken it knows that it is not free
+        descriptor = self._open()
+        if descriptor is None:
+            return False
+        os.close(descriptor)
         return True
 
     def close(self) -> None:

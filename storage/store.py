@@ -88,6 +88,12 @@ class Link(Protocol):
         To be called again and again: it is taken from a holder that does not, for the timeout.
         """
 
+    async def is_unswept(self) -> bool:
+        """Say whether nobody holds the sweepers' lock, without keeping it.
+
+        Like `try_to_sweep` it takes the lock from a holder that is silent for the timeout.
+        """
+
     async def close(self) -> None:
         """Disconnect, which frees the lock."""
 

@@ -14,17 +14,21 @@ dies are free.
 import fcntl
 import logging
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Self
 
-from storage.node_folder import NodeFolder, lock_within
+from storage.node_folder import NodeFolder
 
 # Shorter than a durable commit on most disks, so that turns follow closely; and the looks cost next
 # to nothing: two thousand a second take half a hundredth of a core.
 STEP_SECONDS = 0.0005
-# Some hundred times what a group of units takes, because several processes may be ahead; and
-# shorter than the timeout of a node, which must be able to say that it lives.
+# At `next` all wait but two, so of many processes each looks more rarely: all together as often as
+# these few. Whose turn is next need only be known before the present one is over.
+LOOKING_AT_FULL_PACE = 2
+# Some hundred times what a group of units takes; and shorter than the timeout of a node, which must
+# be able to say that it lives. It counts from when anybody had a turn last, however many are ahead.
 PATIENCE_SECONDS = 2.0
 
 _logger = logging.getLogger("storage")
@@ -42,9 +46,9 @@ class WriteGate:
     """
 
     def __init__(self, folder: NodeFolder, *, makes_files: bool) -> None:
-        self._next = _Lock(folder, "next", makes_files=makes_files)
+        self._next = _Lock(folder, "next", makes_files=makes_files, is_crowded=True)
         try:
-            self._turn = _Lock(folder, "turn", makes_files=makes_files)
+            self._turn = _Lock(folder, "turn", makes_files=makes_files, is_crowded=False)
         except OSError:
             self._next.close()
             raise
@@ -89,17 +93,27 @@ class WriteGate:
 
 
 class _Lock:
-    """A lock on a file that is replaced if another process has it for too long."""
+    """A lock on a file that is replaced if another process has it for too long.
 
-    def __init__(self, folder: NodeFolder, name: str, *, makes_files: bool) -> None:
+    Args:
+        folder: where the file is.
+        name: of the file.
+        makes_files: whether it makes the file if it is missing.
+        is_crowded: whether all processes may wait for it at once.
+    """
+
+    def __init__(
+        self, folder: NodeFolder, name: str, *, makes_files: bool, is_crowded: bool
+    ) -> None:
         self._folder = folder
         self._path = folder.path / name
         self._makes_files = makes_files
+        self._is_crowded = is_crowded
         self._descriptor = folder.open_lock(name, create=makes_files)
 
     def acquire(self) -> None:
         """Wait for the lock, on the file that the others have now."""
-        while lock_within(PATIENCE_SECONDS, self._descriptor, step_seconds=STEP_SECONDS):
+        while self._is_locked_in_time():
             if self._is_in_place() or not self._reopen():
                 return
         _logger.warning("a process hangs while it writes, or writes for long; it is passed")
@@ -107,7 +121,30 @@ class _Lock:
             with suppress(OSError):
                 self._path.unlink()
         self._reopen()
-        lock_within(0, self._descriptor, step_seconds=STEP_SECONDS)
+        self._is_locked()
+
+    def _is_locked_in_time(self) -> bool:
+        """Wait for the lock on this file; False once nobody has got it for too long."""
+        since, seen = time.monotonic(), 0
+        while not self._is_locked():
+            now, changed = time.monotonic(), os.fstat(self._descriptor).st_mtime_ns
+            if changed != seen:
+                seen, since = changed, now
+            elif now - since >= PATIENCE_SECONDS:
+                return False
+            crowd = self._folder.known / LOOKING_AT_FULL_PACE if self._is_crowded else 1.0
+            time.sleep(STEP_SECONDS * max(1.0, crowd))
+        return True
+
+    def _is_locked(self) -> bool:
+        """Lock this file if it is free, and change its time: the others see that it goes on."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        with suppress(OSError):  # of a full disk: then patience ends too soon, as it would without
+            os.utime(self._descriptor)
+        return True
 
     def release(self) -> None:
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)

@@ -10,7 +10,7 @@ from typing import Protocol
 from config.load import load
 from config.settings import Settings
 from market.tokens import Tokens
-from proxyd.build import build
+from proxyd.build import build, import_the_rest
 from proxyd.cli import demo
 from proxyd.daemon import serve
 from proxyd.listeners import Listeners
@@ -63,6 +63,7 @@ def run(settings: Settings, path: Path | None, reporting: Reporting, *, with_dem
     claim = None
     try:
         claim = take_claim(settings.storage.url)  # the processes inherit it: it is theirs, too
+        import_the_rest(settings)
         return Supervisor(settings, listeners, work, read, service_manager(os.environ)).run()
     finally:
         listeners.close()

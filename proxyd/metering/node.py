@@ -8,7 +8,7 @@ counted from before the renewal was sent, and the others wait for the whole of i
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, NamedTuple, final
 
 from market.ids import Identifiers
 from market.leases import Leases
@@ -29,6 +29,13 @@ RENEWALS_PER_TIMEOUT = 5
 RETRIES_PER_TIMEOUT = 20
 
 _logger = logging.getLogger("node")
+
+
+class Reaped(NamedTuple):
+    """How many nodes were found dead: seen to have ended, or silent for the timeout."""
+
+    ended: int
+    silent: int
 
 
 @final
@@ -55,7 +62,7 @@ class Reaper:
         # Since when, by `observed_time`, a node was not seen again.
         self._unseen_since: dict[SeenRow, float] = {}
 
-    async def reap(self) -> int:
+    async def reap(self) -> Reaped:
         """Look at every node; return how many were reaped. To be called again and again.
 
         Raises:
@@ -66,20 +73,21 @@ class Reaper:
         self._observed_time.tick()
         now = self._observed_time.seconds()
         self._unseen_since = {row: self._unseen_since.get(row, now) for row in rows}
-        return await self._leases.reap(
-            [
-                row
-                for row, since in self._unseen_since.items()
-                if row.id in exited or now - since >= self._timeout
-            ]
-        )
+        ended = [row for row in rows if row.id in exited]
+        silent = [
+            row
+            for row, since in self._unseen_since.items()
+            if row.id not in exited and now - since >= self._timeout
+        ]
+        return Reaped(await self._leases.reap(ended), await self._leases.reap(silent))
 
 
 @final
 class Node:
     """Keeps this daemon known to the others.
 
-    `sweeps` is whether this node does what only one of them should.
+    `sweeps` is whether this node does what only one of them should; `reaps` whether it reaps: the
+    one that sweeps does, and while there is none, every one.
 
     Args:
         link: the connection to the others.
@@ -118,6 +126,7 @@ class Node:
         self._is_linked = False
         self._lost = asyncio.Event()
         self.sweeps = False
+        self.reaps = False
 
     async def start(self) -> None:
         """Become known.
@@ -127,7 +136,7 @@ class Node:
         """
         await self._connect()
         await self._register()
-        self.sweeps = self._may_sweep and await self._link.try_to_sweep()
+        await self._take_duties()
 
     async def run(self) -> None:
         """Stay known until cancelled; once declared dead, cut everything and register anew."""
@@ -136,7 +145,7 @@ class Node:
             try:
                 await self._renew()
             except StoreError as error:
-                self.sweeps = False
+                self._drop_duties()
                 self._is_linked = False
                 if not is_failing:
                     _logger.error("this node is cut off from the others: %s", error)
@@ -148,7 +157,7 @@ class Node:
                 is_failing = False
                 await self._pause()
 
-    async def reap(self) -> int:
+    async def reap(self) -> Reaped:
         """See `Reaper.reap`."""
         return await self._reaper.reap()
 
@@ -158,12 +167,12 @@ class Node:
         Raises:
             StoreError: the others reap this node after the timeout.
         """
-        self.sweeps = False
+        self._drop_duties()
         await self._leases.leave()
 
     async def close(self) -> None:
         """Let go of the connection to the others."""
-        self.sweeps = False
+        self._drop_duties()
         await self._link.close()
 
     async def _pause(self) -> None:
@@ -182,7 +191,7 @@ class Node:
 
     def _on_lost(self) -> None:
         self._is_linked = False
-        self.sweeps = False
+        self._drop_duties()
         self._lost.set()
 
     async def _renew(self) -> None:
@@ -196,7 +205,16 @@ class Node:
             await self._register()
         else:
             self._seen(sent_at)
-        self.sweeps = self._may_sweep and await self._link.try_to_sweep()
+        await self._take_duties()
+
+    async def _take_duties(self) -> None:
+        if self._may_sweep:
+            self.sweeps = self.reaps = await self._link.try_to_sweep()
+        else:
+            self.reaps = await self._link.is_unswept()
+
+    def _drop_duties(self) -> None:
+        self.sweeps = self.reaps = False
 
     async def _register(self) -> None:
         node_id, sent_at = self._identifiers.new(), self._boottime()

@@ -2,7 +2,8 @@
 
 A thread of its own writes. Records that a slow disk cannot keep up with are dropped and counted;
 no connection waits for them. Several processes write to the same files: what one of them writes at
-once is whole lines, and goes behind what the others wrote (O_APPEND, open(2)).
+once is whole lines, and goes behind what the others wrote (O_APPEND, open(2)). A full disk
+takes a part only: the half line that is left is ended before the next one, which stays whole.
 """
 
 import json
@@ -36,8 +37,9 @@ class CannotRecordError(CannotServeError):
     """Records cannot be written; the message says why, for the operator."""
 
 
-# 15 fields: what it was given (seven), the queue, its thread, the open file, its day, the lines for
-# it, and what became of the records (three). Each belongs to the one thread or to the one queue.
+# 16 fields: what it was given (seven), the queue, its thread, the open file, its day, whether it
+# may end in half a line, the lines for it, and what became of the records (three). Each belongs to
+# the one thread or to the one queue.
 class AccessLog:
     """Writes records until `close`.
 
@@ -77,6 +79,7 @@ class AccessLog:
         self._waiting: queue.Queue[tuple[int, Access] | None] = queue.Queue(WAITING_MAX)
         self._file: int | None = None
         self._day: date | None = None
+        self._may_end_in_half_a_line = False
         self._lines: list[bytes] = []
         self._failing = False
         self.written = 0
@@ -151,14 +154,24 @@ class AccessLog:
         lines, self._lines = self._lines, []
         if self._file is None or not lines:
             return
-        rest = b"".join(lines)
+        end = b"\n" if self._may_end_in_half_a_line and self._ends_in_half_a_line() else b""
+        text, taken = end + b"".join(lines), 0
         try:
-            while rest:  # a part is taken only where the disk is full, and the next call says so
-                rest = rest[os.write(self._file, rest) :]
-        except OSError:
-            self.dropped += len(lines)
-            raise
-        self.written += len(lines)
+            while taken < len(text):  # a part is taken only where the disk is full, as is said next
+                taken += os.write(self._file, text[taken:])
+        finally:
+            whole = text.count(b"\n", len(end), max(taken, len(end)))
+            self.written += whole
+            self.dropped += len(lines) - whole
+            self._may_end_in_half_a_line = taken < len(text)
+
+    def _ends_in_half_a_line(self) -> bool:
+        """Say whether the file of the day does, by what this process wrote or by another."""
+        with (self._folder / NAME.format(day=self._day)).open("rb") as file:
+            if not file.seek(0, os.SEEK_END):
+                return False
+            file.seek(-1, os.SEEK_END)
+            return file.read() != b"\n"
 
     def _fields(self, when: datetime, access: Access) -> dict[str, str | int | float]:
         fields: dict[str, str | int | float] = {
@@ -199,6 +212,7 @@ class AccessLog:
         path = self._folder / NAME.format(day=day)
         self._file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         self._day = day
+        self._may_end_in_half_a_line = os.fstat(self._file).st_size > 0  # an earlier process's
         self._delete_old(day)
 
     def _delete_old(self, day: date) -> None:

@@ -8,11 +8,13 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import socket
+import sqlite3
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -496,6 +498,65 @@ def test_clients_go_to_the_others_while_one_process_drains(url: str, index: int)
         for _ in range(CLIENTS):
             fetch(daemon, bought["proxy"], target.port)
         assert daemon.stop() == 0
+
+
+def nodes_of(url: str) -> int:
+    """Return how many nodes the database has."""
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=20)) as database:
+        return int(database.execute("SELECT COUNT(*) FROM nodes").fetchone()[0])
+
+
+def test_dead_processes_are_reaped_while_process_0_cannot_come_back(url: str) -> None:
+    with serving(url) as daemon:
+        supervisor = daemon.process.pid
+        soft, hard = resource.prlimit(supervisor, resource.RLIMIT_AS)
+        little = psutil.Process(supervisor).memory_info().vms + 2 * MB
+        resource.prlimit(supervisor, resource.RLIMIT_AS, (little, hard))
+        for number in (0, 2):
+            daemon.kill(number)
+        until_true(lambda: nodes_of(url) == 1, "the two that were killed are reaped")
+        said = "processes that have ended, whose leases are taken back"
+        until_true(lambda: said in daemon.output, "it is said")
+        assert "were not seen" not in daemon.output
+        resource.prlimit(supervisor, resource.RLIMIT_AS, (soft, hard))
+        until_true(lambda: nodes_of(url) == 3, "all are back")
+        assert daemon.stop() == 0
+
+
+def test_a_successor_runs_what_the_others_run_whatever_lies_on_the_disk(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "installed"
+    packages = ("proxyd", "api", "market", "storage", "config")
+    for package in packages:
+        shutil.copytree(
+            process.ROOT / package,
+            installed / package,
+            ignore=shutil.ignore_patterns("__pycache__", "*.so"),
+        )
+    monkeypatch.setattr(process, "ROOT", installed)
+    with serving(
+        url,
+        PROXYD_INTERPRETED="1",
+        PYTHONPROFILEIMPORTTIME="1",
+        PROXYD_MAIL__HOST="127.0.0.1",
+        PROXYD_MAIL__SENDER="proxyd@example.com",
+        PROXYD_ASSISTANT__MODEL="tiny",
+        PROXYD_ASSISTANT__BASE_URL="http://127.0.0.1:9/v1",
+    ) as daemon:
+        assert str(installed) in psutil.Process(daemon.process.pid).cwd()
+        step = installed / "storage" / "migrations" / "9001_next.sql"
+        step.write_text("CREATE TABLE of_the_next_version (a TEXT NOT NULL);\n")
+        for number in (1, 0):
+            killed, before = daemon.pid_of(number), len(daemon.lines)
+            daemon.kill(number)
+            daemon.wait_renewed(number, killed or 0)
+            imported = re.findall(r"\|\s+(\S+)\n", "".join(daemon.lines[before:]))
+            assert [name for name in imported if name.partition(".")[0] in packages] == []
+        database = sqlite3.connect(url.removeprefix("sqlite:///"))
+        with closing(database):
+            (version,) = database.execute("SELECT MAX(version) FROM schema_versions").fetchone()
+        assert version < 9001
 
 
 def test_a_process_that_hangs_is_killed_and_started_again(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Notices through named pipes, and what the folder tells of nodes that have ended."""
 
 import os
+import resource
 import select
 import stat
 import subprocess
@@ -139,6 +140,20 @@ def test_notices_reach_nobody_without_descriptors_and_are_noted(
     assert read_all(pipe) == []
     assert folder.take_missed("here")
     os.close(pipe)
+
+
+def test_a_pipe_that_cannot_be_made_leaves_nothing_and_is_made_later(folder: NodeFolder) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))  # as if all were in use
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            folder.open_pipe("here")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert list(folder.path.iterdir()) == []
+    os.mkfifo(folder.path / ".here")  # as one leaves it that is killed in the middle
+    os.close(folder.open_pipe("here"))
+    assert [each.name for each in folder.path.iterdir()] == ["here.pipe"]
 
 
 def test_a_process_that_was_killed_is_seen_at_once_and_one_that_lives_is_not(

@@ -12,6 +12,7 @@ from storage import migrate
 from storage.errors import CannotOpenError, ConstraintError, UnavailableError
 from storage.nodes import seen
 from storage.open import open_store
+from storage.postgres_link import PostgresLink
 from storage.store import Transaction, probe
 
 
@@ -194,3 +195,19 @@ async def test_one_connection_is_shared_by_all(postgres_server: str) -> None:
         assert store.set_aside() is store
         assert await store.read(connections) == 1
         await store.close()
+
+
+async def test_whether_anybody_sweeps_is_asked_without_taking_the_lock(
+    postgres_server: str,
+) -> None:
+    async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
+        sweeper, other = PostgresLink(url, 15.0), PostgresLink(url, 15.0)
+        for link in (sweeper, other):
+            await link.connect(print, print)
+        for _ in range(2):
+            assert await other.is_unswept()
+        assert await sweeper.try_to_sweep()
+        assert not await other.is_unswept()
+        await sweeper.close()
+        await until(other.is_unswept, "the server has seen the end")
+        await other.close()

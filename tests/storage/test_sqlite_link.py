@@ -285,8 +285,10 @@ async def test_one_node_sweeps_and_another_does_when_it_closes(
     first, second = pair
     assert await first.link.try_to_sweep()
     assert not await second.link.try_to_sweep()
+    assert not await second.link.is_unswept()
     assert await first.link.try_to_sweep()
     await first.link.close()
+    assert await second.link.is_unswept()
     assert await second.link.try_to_sweep()
 
 
@@ -335,6 +337,8 @@ async def test_the_sweepers_lock_is_taken_from_a_node_that_hangs(path: Path) -> 
     await until(other.link.try_to_sweep, "it is taken away")
     assert not await hanging.link.try_to_sweep()
     assert await other.link.try_to_sweep()
+    await until(hanging.link.is_unswept, "it is taken away again, and not kept")
+    assert await hanging.link.try_to_sweep()
     for member in (hanging, other):
         await member.close()
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,32 @@ def test_a_process_that_hangs_is_passed_once_and_waited_for_no_more(
     for gate in gates:
         gate.close()
     os.close(hanging)
+
+
+def test_who_waits_behind_many_takes_none_of_them_for_one_that_hangs(
+    folder: NodeFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("storage.write_gate.PATIENCE_SECONDS", 0.5)
+    patient, ahead = WriteGate.of_members(folder), threading.Event()
+
+    def wait() -> None:
+        with patient.entered():
+            ahead.set()
+
+    # As if others were quicker each time: the lock is never free for who waits, and moves on.
+    first = folder.open_lock("next")
+    fcntl.flock(first, fcntl.LOCK_EX)
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    deadline = time.monotonic() + 1.5
+    while time.monotonic() < deadline:
+        os.utime(first)
+        assert not ahead.wait(0.02)
+    os.close(first)
+    waiting.join()
+    patient.close()
+    assert ahead.is_set()
+    assert caplog.messages == []
 
 
 def test_one_that_was_passed_takes_turns_with_the_others_again(

@@ -21,6 +21,7 @@ class FakeLink:
     def __init__(self) -> None:
         self.ended: list[str] = []
         self.asked_to_sweep = 0
+        self.is_free = False
 
     async def connect(self, on_notice: Callable[[str], None], on_lost: Callable[[], None]) -> None:
         """Nobody says anything."""
@@ -37,6 +38,9 @@ class FakeLink:
     async def try_to_sweep(self) -> bool:
         self.asked_to_sweep += 1
         return True
+
+    async def is_unswept(self) -> bool:
+        return self.is_free
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -59,23 +63,27 @@ async def test_a_node_that_has_ended_is_reaped_at_once_and_a_silent_one_after_th
         await market.store.write(nodes.register, name, market.clock.seconds())
     link, time = FakeLink(), Time()
     reaper = Reaper(market.leases, link, ObservedTime(time, 2.0), TIMEOUT_SECONDS)
-    assert await reaper.reap() == 0
+    assert await reaper.reap() == (0, 0)
     link.ended.append("ended")
-    assert await reaper.reap() == 1
+    assert await reaper.reap() == (1, 0)
     assert [row.id for row in await market.leases.nodes()] == ["silent"]
     for _ in range(int(TIMEOUT_SECONDS) - 1):
         time.now += 1.0
-        assert await reaper.reap() == 0
+        assert await reaper.reap() == (0, 0)
     time.now += 1.0
-    assert await reaper.reap() == 1
+    assert await reaper.reap() == (0, 1)
     assert await market.leases.nodes() == []
 
 
-@pytest.mark.parametrize("may_sweep", [True, False])
-async def test_a_node_that_must_not_sweep_leaves_the_lock_to_others(
-    market: Market, may_sweep: bool
+@pytest.mark.parametrize(
+    ("may_sweep", "is_free", "reaps"),
+    [(True, True, True), (False, False, False), (False, True, True)],
+)
+async def test_a_node_that_must_not_sweep_leaves_the_lock_to_others_and_reaps_without_them(
+    market: Market, may_sweep: bool, is_free: bool, reaps: bool
 ) -> None:
     link, time = FakeLink(), Time()
+    link.is_free = is_free
     fence = Fence(time)
     _, writer = cluster_meter(
         market.leases, market.clock.seconds, fence, connections_per_session=10
@@ -92,5 +100,5 @@ async def test_a_node_that_must_not_sweep_leaves_the_lock_to_others(
         may_sweep=may_sweep,
     )
     await node.start()
-    assert node.sweeps is may_sweep
+    assert (node.sweeps, node.reaps) == (may_sweep, reaps)
     assert link.asked_to_sweep == int(may_sweep)

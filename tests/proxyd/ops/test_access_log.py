@@ -2,7 +2,11 @@
 
 import json
 import os
+import resource
+import signal
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -210,3 +214,39 @@ def test_lines_that_a_full_disk_does_not_take_are_counted_as_dropped(tmp_path: P
     until_true(lambda: log.dropped == 3, "they are dropped")
     log.close()
     assert log.written == 0
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """Have the kernel take a part of what would make a file longer, and then nothing."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.parametrize("meanwhile", ["goes on", "is restarted"])
+def test_half_a_line_is_all_that_a_full_disk_spoils(tmp_path: Path, meanwhile: str) -> None:
+    log = opened(tmp_path, [NOON])
+    log.put(ONE)
+    until_true(lambda: log.written == 1, "it is written")
+    (path,) = tmp_path.iterdir()
+    with files_of_at_most(2 * path.stat().st_size + 10):
+        for number in range(1, 4):
+            log.put(ONE._replace(connection=number))
+        until_true(lambda: log.written + log.dropped == 4, "the disk is full")
+        if meanwhile == "is restarted":
+            log.close()
+    assert (log.written, log.dropped) == (2, 2)
+    if meanwhile == "is restarted":
+        log = opened(tmp_path, [NOON])
+    log.put(ONE._replace(connection=8))
+    log.put(ONE._replace(connection=9))
+    log.close()
+    lines = path.read_bytes().splitlines()
+    assert [json.loads(line)["connection"] for line in (*lines[:2], *lines[3:])] == [7, 1, 8, 9]
+    assert len(lines[2]) == 10
