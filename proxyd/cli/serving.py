@@ -49,10 +49,10 @@ def run(settings: Settings, path: Path | None, reporting: Reporting, *, with_dem
         return runner.run(_serve(settings, listeners, None, read, with_demo=with_demo))
 
     def work(settings: Settings, listeners: Listeners, role: Role) -> int:
+        # A successor leaves the demonstration as it is: its sessions are in use.
+        prepares = with_demo and role.has_services and not role.is_successor
         return reporting(
-            lambda: runner.run(
-                _serve(settings, listeners, role, read, with_demo=with_demo and role.has_services)
-            ),
+            lambda: runner.run(_serve(settings, listeners, role, read, with_demo=prepares)),
             f"process {role.index}: " if role.index else "",
         )
 

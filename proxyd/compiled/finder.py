@@ -18,7 +18,7 @@ from proxyd.compiled.manifest import UnusableError
 
 # Any value but the empty one and 0 has everything interpreted.
 SWITCH = "PROXYD_INTERPRETED"
-REMEDY = "`make setup` compiles anew"
+REMEDY = "`make setup` compiles it"
 
 
 class CompiledFinder:

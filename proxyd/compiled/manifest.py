@@ -184,4 +184,4 @@ def _nothing(root: str) -> str:
     ]
     if others:
         return f"compiled files are for {', '.join(others)}, and this Python is {PYTHON}"
-    return "nothing was compiled"
+    return "not compiled yet"

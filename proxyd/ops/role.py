@@ -40,6 +40,7 @@ class Role:
 
     Attributes:
         index: its number, from 0; its log lines have it.
+        is_successor: whether a process of this number has served before.
         channel: to the supervisor, which reads what a service manager would be told; at its end the
             supervisor is gone.
         watchdog_seconds: a process that is silent for so long is killed.
@@ -48,6 +49,7 @@ class Role:
     """
 
     index: int
+    is_successor: bool
     channel: socket.socket
     watchdog_seconds: float
     metrics: Sequence[SharedRecord]

@@ -212,7 +212,10 @@ class Supervisor:
             log = self._settings.log
             logs.set_up(log.level, log.format, child.index)
             metrics, overview = self._shared
-            role = Role(child.index, theirs, self._watchdog_seconds, metrics, overview)
+            is_successor = child.was_ever_ready
+            role = Role(
+                child.index, is_successor, theirs, self._watchdog_seconds, metrics, overview
+            )
             status = self._work(self._settings, child.listeners, role)
         except BaseException:
             logging.getLogger("daemon").critical("the process failed", exc_info=True)
@@ -250,11 +253,12 @@ class Supervisor:
             self._stop()
         else:
             self._restarts += 1
-            _logger.error(
+            _logger.log(
+                logging.ERROR if status else logging.INFO,
                 "process %d (pid %d) %s; it is started again in %.1f s",
                 child.index,
                 pid,
-                in_words(status),
+                in_words(status) if status else "has stopped",
                 pause,
             )
 

@@ -32,7 +32,7 @@ from market.audit import audit_ledger
 from storage.open import open_store
 from storage.store import Store, Transaction
 
-KILLS = {"sqlite": 5, "postgresql": 3, "processes": 4, "supervised": 4}
+KILLS = {"sqlite": 5, "postgresql": 3, "processes": 2, "supervised": 4}
 PROCESSES = 3
 # What is dead is seen by other means than its silence; and clients leave many sessions behind.
 ENDURING = {

@@ -389,7 +389,7 @@ def test_one_process_that_is_told_to_stop_drains_and_has_a_successor(url: str) -
         assert pid is not None
         os.kill(pid, signal.SIGTERM)
         daemon.wait_renewed(1, pid)
-        assert f"process 1 (pid {pid}) ended with status 0; it is started again" in daemon.output
+        assert f"process 1 (pid {pid}) has stopped; it is started again" in daemon.output
         assert daemon.output.count("[1] daemon: stopped") == 1
         assert daemon.stop() == 0
 

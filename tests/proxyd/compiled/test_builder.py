@@ -54,7 +54,7 @@ def test_a_compiler_that_fails_is_named(bare: Checkout) -> None:
     told = bare.build(CC="/bin/false")
     why = f"the C compiler failed; {bare.log_path} has its words"
     assert told == f"proxyd runs interpreted: {why}; {COST}"
-    assert bare.look() == f"21 interpreted: {why}; `make setup` compiles anew"
+    assert bare.look() == f"21 interpreted: {why}; `make setup` compiles it"
     assert "$ /bin/false " in bare.log
 
 
@@ -120,7 +120,7 @@ def test_without_headers_it_says_what_to_install(bare: Checkout) -> None:
     told = Builder(bare.root, bare.root, variables, bare.root / "none").build()
     missing = f"Python's headers are missing ({bare.root / 'none'}); apt-get install python3-dev"
     assert told == f"proxyd runs interpreted: {missing}; {COST}"
-    assert bare.look() == f"21 interpreted: {missing}; `make setup` compiles anew"
+    assert bare.look() == f"21 interpreted: {missing}; `make setup` compiles it"
 
 
 def test_a_source_that_cannot_be_compiled_is_left_to_python(bare: Checkout) -> None:
@@ -152,7 +152,7 @@ def test_variables_that_no_shell_understands_are_named(bare: Checkout, variable:
     needs_compiler()
     why = f"{variable} cannot be understood: No closing quotation"
     assert bare.build(**{variable: 'cc "'}) == f"proxyd runs interpreted: {why}; {COST}"
-    assert bare.look() == f"21 interpreted: {why}; `make setup` compiles anew"
+    assert bare.look() == f"21 interpreted: {why}; `make setup` compiles it"
 
 
 def test_a_blank_compiler_is_none_that_was_named(checkout: Checkout) -> None:
@@ -233,7 +233,7 @@ def test_what_was_installed_and_edited_is_not_taken_for_what_was_compiled(
     told = checkout.build(installed.root)
     why = f"{installed.constants} is not what {checkout.root} has"
     assert told == f"proxyd runs interpreted: {why}; {COST}"
-    assert installed.look() == f"25 interpreted: {why}; `make setup` compiles anew"
+    assert installed.look() == f"25 interpreted: {why}; `make setup` compiles it"
 
 
 def test_an_edit_meanwhile_is_found_out(bare: Checkout) -> None:
@@ -245,7 +245,7 @@ def test_an_edit_meanwhile_is_found_out(bare: Checkout) -> None:
     compiler.chmod(0o755)
     why = "proxyd/constants.py was edited meanwhile"
     assert bare.build(CC=str(compiler)) == f"proxyd runs interpreted: {why}; {COST}"
-    assert bare.look() == f"25 interpreted: {why}; `make setup` compiles anew"
+    assert bare.look() == f"25 interpreted: {why}; `make setup` compiles it"
 
 
 def make_test(checkout: Checkout, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -19,7 +19,7 @@ try:
 except ZeroDivisionError:
     traceback.print_exc(file=sys.stdout)
 """
-REMEDY = "; `make setup` compiles anew"
+REMEDY = "; `make setup` compiles it"
 
 
 def test_they_are_used(checkout: Checkout) -> None:
@@ -120,7 +120,7 @@ def test_another_python_of_the_same_name_has_files_of_its_own(checkout: Checkout
 
 def test_where_nothing_was_compiled_it_says_so(checkout: Checkout) -> None:
     shutil.rmtree(checkout.folder)
-    assert checkout.look() == f"21 interpreted: nothing was compiled{REMEDY}"
+    assert checkout.look() == f"21 interpreted: not compiled yet{REMEDY}"
 
 
 def test_a_traceback_shows_the_lines_of_the_source(checkout: Checkout) -> None:

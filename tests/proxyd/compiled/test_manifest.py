@@ -22,7 +22,7 @@ DAMAGED = "the compiled files' manifest is damaged"
 )
 def test_garbage_is_named(checkout: Checkout, content: bytes) -> None:
     checkout.manifest.write_bytes(content)
-    assert checkout.look() == f"21 interpreted: {DAMAGED}; `make setup` compiles anew"
+    assert checkout.look() == f"21 interpreted: {DAMAGED}; `make setup` compiles it"
 
 
 def test_what_is_no_text_is_named(checkout: Checkout) -> None:

@@ -19,7 +19,7 @@ def role() -> Iterator[Role]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         records = [SharedRecord(METRICS_MAX_BYTES) for _ in range(3)]
-        yield Role(0, ours, 30.0, records, SharedRecord(OVERVIEW_MAX_BYTES))
+        yield Role(0, False, ours, 30.0, records, SharedRecord(OVERVIEW_MAX_BYTES))
 
 
 class Counts:
