@@ -630,5 +630,11 @@ def test_the_demonstration_works_with_several(tmp_path: Path) -> None:
         with threads.web() as target:
             for _ in range(CLIENTS):
                 fetch(daemon, {"username": username, "password": password}, target.port)
+            pid = daemon.pid_of(0)
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            daemon.wait_renewed(0, pid)
+            for _ in range(CLIENTS):  # the session that somebody has pasted is still good
+                fetch(daemon, {"username": username, "password": password}, target.port)
         assert daemon.output.count("Each start fills") == 1
         assert daemon.stop() == 0
