@@ -9,7 +9,6 @@ import select
 import signal
 import socket
 import sqlite3
-import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
@@ -22,7 +21,7 @@ import asyncpg
 import pytest
 from support import postgres, process, threads
 from support.forwarder import Forwarder
-from support.process import Member, Process, serving
+from support.process import Download, Member, Process, serving
 from support.story import INSTANT_BYTES
 from support.waiting import until_true
 
@@ -92,31 +91,6 @@ def rows(url: str, sql: str, *arguments: object) -> list[Any]:
 
 def stored(url: str, session_id: str) -> Any:
     return rows(url, "SELECT * FROM bandwidth_sessions WHERE id = $1", session_id)[0]
-
-
-class Download(threading.Thread):
-    """A client that reads as fast as it can, until it is cut."""
-
-    def __init__(self, daemon: Process, proxy: dict[str, Any], port: int) -> None:
-        super().__init__()
-        self.daemon_process = daemon
-        self.received = 0
-        self.is_over = False
-        self._socket = process.proxied(daemon, proxy, port)
-        self._socket.settimeout(60)
-
-    def run(self) -> None:
-        with self._socket:
-            try:
-                while data := self._socket.recv(262_144):
-                    self.received += len(data)
-            except OSError:
-                pass
-        self.is_over = True
-
-    def close(self) -> None:
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
 
 
 def received(downloads: list[Download]) -> int:

@@ -77,6 +77,20 @@ def test_what_works_on_the_books_loads_the_driver_of_its_database_alone(tmp_path
     assert loaded(database, "backup", str(tmp_path / "copy.db")) & HEAVY == {"sqlite3"}
 
 
+def _printed(script: str) -> str:
+    """Run a script in a process of its own, which must complain of nothing; return its output."""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=process.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == ""
+    return done.stdout
+
+
 def test_what_serves_without_a_model_and_a_mail_server_loads_no_client() -> None:
     script = """
 import sys
@@ -94,15 +108,7 @@ unneeded = {"aiohttp.client", "aiohttp.connector", "aiosmtplib", "jwt", "PIL", "
 unneeded |= {"prometheus_client.exposition", "http.server"}
 print(*sorted(unneeded & set(sys.modules)))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=process.ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.stdout, done.stderr) == ("True\n\n", "")
+    assert _printed(script) == "True\n\n"
 
 
 def test_what_tokens_need_is_imported_once_all_is_ready_and_not_in_the_loop(
@@ -158,12 +164,4 @@ with patch("gc.freeze", freeze_and_tell), patch("asyncio.Runner.run", lambda _, 
     commands.COMMANDS["serve"](settings, Namespace(config=None, demo=False))
 print(collections, gc.isenabled(), gc.get_freeze_count() > 30_000)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=process.ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.stdout, done.stderr) == ("[] True True\n", "")
+    assert _printed(script) == "[] True True\n"

@@ -271,6 +271,7 @@ class Download(threading.Thread):
 
     def __init__(self, daemon: Api, proxy: dict[str, Any], port: int) -> None:
         super().__init__()
+        self.daemon_process = daemon
         self.received = 0
         self.is_over = False
         self._socket = proxied(daemon, proxy, port)
