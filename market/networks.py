@@ -7,7 +7,16 @@ address has one spelling here: an IPv4 address that an IPv6 socket reports as ma
 from functools import lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv6Address, IPv6Network
 
-Address = IPv4Address | IPv6Address
+from proxyctl.protocol.addresses import Address, plain
+
+__all__ = [
+    "Address",
+    "NetworkCounts",
+    "counted_network",
+    "crowded",
+    "enclosing",
+    "plain",
+]
 
 SUBSCRIBER_BITS = 64
 
@@ -15,13 +24,6 @@ SUBSCRIBER_BITS = 64
 # Each is bounded, too, by so many times the bound of one: more than a household or an office needs,
 # and far less than 256 or 65,536 times.
 WIDER = ((56, 4), (48, 16))
-
-
-def plain(address: Address) -> Address:
-    """Return the IPv4 address that an IPv6 one carries (RFC 4291, section 2.5.5.2), or itself."""
-    if isinstance(address, IPv6Address):
-        return address.ipv4_mapped or address
-    return address
 
 
 @lru_cache(maxsize=4096)

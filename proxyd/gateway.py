@@ -10,12 +10,12 @@ from typing import Final, final
 
 from api.rate import RateLimit
 from market.networks import NetworkCounts, counted_network, crowded
+from proxyctl.protocol.policy import Policy
 from proxyd.acceptor import Acceptor
 from proxyd.access import Access
 from proxyd.connection import ClientConnection, ConnectionServices
 from proxyd.counters import Counters
 from proxyd.egress.exit import Exit
-from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import Resolver
 from proxyd.handshake import PASSWORD_PORT, Client, Handshake, HandshakeServices
 from proxyd.limits import Limits

@@ -19,8 +19,8 @@ from market.market import Rules
 from market.money import micro
 from market.photos.decoding import PhotoLimits
 from market.referrals import Rewards
+from proxyctl.protocol.policy import Policy
 from proxyd.egress.own import OwnAddresses
-from proxyd.egress.policy import Policy
 from proxyd.limits import (
     Limits,
     api_connections_total,

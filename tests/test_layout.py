@@ -7,7 +7,7 @@ import pytest
 import support
 
 ROOT = Path(__file__).parent.parent
-ROOMS = ("proxyd", "api", "market", "storage", "config")
+ROOMS = ("proxyd", "api", "market", "storage", "config", "client")
 
 # Modules without `tests/<folders>/test_<module>.py`, and the file to open for each: where most of
 # what the module promises is held. One line a module.

@@ -43,7 +43,6 @@ HOT = (
     "proxyd.egress.exit",
     "proxyd.egress.names",
     "proxyd.egress.own",
-    "proxyd.egress.policy",
     "proxyd.egress.resolve",
     # who may, and how many bytes
     "proxyd.metering.address_proofs",

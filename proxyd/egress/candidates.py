@@ -5,7 +5,7 @@ from itertools import chain, zip_longest
 from typing import Final
 
 from market.networks import Address
-from proxyd.egress.policy import Policy
+from proxyctl.protocol.policy import Policy
 
 # Each may hold a descriptor until the dial is over.
 CANDIDATES_MAX: Final = 6

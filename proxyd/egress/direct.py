@@ -13,9 +13,9 @@ from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Final, final
 
 from market.networks import Address
+from proxyctl.protocol.policy import Policy
 from proxyd.egress.candidates import candidates
 from proxyd.egress.exit import Cancellable, Done, Exit
-from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import (
     LookupFailedError,
     LookupTimedOutError,

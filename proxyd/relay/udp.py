@@ -16,7 +16,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import final
 
 from market.networks import counted_network, plain
-from proxyd.egress.policy import Policy
+from proxyctl.protocol.policy import Policy
 from proxyd.egress.resolve import LookupFailedError, NameNotFoundError, Resolver
 from proxyd.loop.poller import READS, Watcher
 from proxyd.loop.reactor import Reactor

@@ -440,7 +440,7 @@ async def test_this_machine_is_not_allowed_at_a_globally_routable_address_either
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Machines for tests have none: let the addresses that they have pass for such.
-    monkeypatch.setattr("proxyd.egress.policy.is_global", lambda _: True)
+    monkeypatch.setattr("proxyctl.protocol.policy.is_global", lambda _: True)
     async with running_in(tmp_path, egress={"allow": []}) as service:
         _, bought = await buy(service)
         async with targets.echo() as target:

@@ -428,7 +428,7 @@ async def test_this_machine_is_forbidden_unless_it_is_configured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes_for_global: bool
 ) -> None:
     if passes_for_global:
-        monkeypatch.setattr("proxyd.egress.policy.is_global", lambda _: True)
+        monkeypatch.setattr("proxyctl.protocol.policy.is_global", lambda _: True)
     async with running_in(tmp_path, egress={"allow": []}) as service:
         person, bought = await buy(service)
         before = await at_rest(service)

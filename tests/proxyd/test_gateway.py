@@ -8,8 +8,8 @@ import pytest
 from support.market import Market
 from support.waiting import until
 
+from proxyctl.protocol.policy import Policy
 from proxyd.egress.direct import DirectExit
-from proxyd.egress.policy import Policy
 from proxyd.gateway import Gateway
 from proxyd.limits import Limits
 from proxyd.loop.reactor import Reactor

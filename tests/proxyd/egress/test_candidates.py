@@ -4,8 +4,8 @@ from ipaddress import ip_address
 
 import pytest
 
+from proxyctl.protocol.policy import Policy
 from proxyd.egress.candidates import CANDIDATES_MAX, candidates
-from proxyd.egress.policy import Policy
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from support.epoll import Full
 from support.targets import echo
 from support.waiting import until
 
+from proxyctl.protocol.policy import Policy
 from proxyd.egress import direct
 from proxyd.egress.candidates import CANDIDATES_MAX
 from proxyd.egress.direct import MOST_TELLING, RACERS_MAX, DirectExit
-from proxyd.egress.policy import Policy
 from proxyd.egress.resolve import (
     LookupFailedError,
     LookupTimedOutError,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxyd.egress.policy import Policy, embedded_ipv4, is_global
+from proxyctl.protocol.policy import Policy, embedded_ipv4, is_global
 
 Address = IPv4Address | IPv6Address
 DEFAULT = Policy()

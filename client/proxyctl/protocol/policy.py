@@ -1,14 +1,18 @@
 """Which addresses and ports a session may reach. Pure: it looks nothing up."""
 
-from collections.abc import Callable, Iterable
+from __future__ import annotations
+
 from enum import Enum, auto
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_network
-from typing import Final
+from typing import TYPE_CHECKING, Final, Union
 
-from market.networks import Address, plain
+from proxyctl.protocol.addresses import Address, plain
 
-Network = IPv4Network | IPv6Network
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+Network = Union[IPv4Network, IPv6Network]
 
 VERDICTS_KEPT: Final = 4096
 

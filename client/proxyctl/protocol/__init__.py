@@ -1,0 +1,1 @@
+"""What devices and the daemon must say and judge exactly alike. Pure: no I/O, no clock."""

@@ -1,0 +1,445 @@
+"""The frames of an exit's control connection, and the preface of its work connections.
+
+Theory of operation
+-------------------
+An exit is a device that carries other people's connections. It dials the daemon twice over:
+
+* one **control connection**, over TLS 1.3, on which both sides send frames as long as the exit is
+  attached. A frame is a length of two bytes (of what follows), a type of one byte and a body.
+* **work connections**, opened ahead of need, each for one connection to a target. The exit begins
+  with a preface: `W`, its attachment, the number of the ticket and the ticket, 33 bytes. From then
+  on the bytes are those of the buyer and the target, and nothing of ours is among them.
+
+    exit                                        daemon
+    Hello ---------------------------------------->
+         <------------------ Welcome, Tickets, Park    (or Sorry, and the end)
+    W.. W.. W.. (work connections, parked) ------->
+         <-------------- Dial: a ticket's number, a target
+    Dialled: how that went ----------------------->    then bytes, on that work connection
+
+A ticket lets one work connection in, once. The daemon says with `Park` how many it wants parked,
+and the exit opens a new one for each that was taken. Each side answers `Ping` with `Pong`.
+
+Both sides ignore frames of a type that they do not know, and fields of a JSON body that they do not
+know, so either may be older than the other. Numbers are unsigned and big-endian.
+"""
+
+from __future__ import annotations
+
+import json
+from enum import IntEnum
+from ipaddress import IPv4Address, IPv6Address
+from struct import Struct, error
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Union
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from proxyctl.protocol.addresses import Address
+
+VERSION: Final = 1
+FRAME_MAX_BYTES: Final = (
+    4096  # type and body; the largest are 128 tickets and a Limits with many ports
+)
+TICKET_BYTES: Final = 16
+TICKETS_MAX: Final = 128  # in one frame
+CANDIDATES_MAX: Final = 4
+NAME_MAX_BYTES: Final = 255  # RFC 1035, section 2.3.4
+PING_BYTES: Final = 8
+# What a device says of itself, and why it refuses, are lines, not pages.
+TEXT_MAX_CHARACTERS: Final = 500
+
+PREFACE: Final = Struct("!cQQ16s")
+WORK: Final = b"W"  # the first byte of a work connection; of a control connection it is TLS's 0x16
+
+_HEAD: Final = Struct("!HB")
+_NUMBER: Final = Struct("!Q")
+_COUNT: Final = Struct("!H")
+_DIAL: Final = Struct("!QHB")
+_DIALLED: Final = Struct("!QBIHB")
+
+
+class Kind(IntEnum):
+    """The type of a frame."""
+
+    HELLO = 1
+    WELCOME = 2
+    SORRY = 3
+    TICKETS = 4
+    PARK = 5
+    DIAL = 6
+    DIALLED = 7
+    STATE = 8
+    LIMITS = 9
+    DRAIN = 10
+    PING = 11
+    PONG = 12
+
+
+class Outcome(IntEnum):
+    """How a dial of an exit went."""
+
+    CONNECTED = 0
+    REFUSED = 1
+    HOST_UNREACHABLE = 2
+    NETWORK_UNREACHABLE = 3
+    TIMED_OUT = 4
+    NOT_ALLOWED = 5  # the device does not go there, whoever asks
+    NAME_UNKNOWN = 6
+    PAUSED = 7  # not now: the battery, the network, the hour, or its owner
+    AT_LIMIT = 8
+    FAILED = 9
+
+
+class Hello(NamedTuple):
+    """Who attaches: its worker token, what it is, and the terms that its owner has agreed to.
+
+    `terms` is the SHA-256 of their text, in hexadecimal. `paused` says why the exit takes no
+    connections now; empty when it does.
+    """
+
+    protocol: int
+    token: str
+    version: str
+    system: str
+    features: tuple[str, ...]
+    terms: str
+    paused: str
+
+
+class Limits(NamedTuple):
+    """What the exit is used for at most; 0 is no limit. The device may hold itself to less.
+
+    `bytes_per_second` and `bytes_per_day` count both ways together. `ports` are those of targets.
+    """
+
+    connections: int
+    bytes_per_second: int
+    bytes_per_day: int
+    ports: tuple[int, ...]
+
+
+class Welcome(NamedTuple):
+    """The exit is attached: under which number, and how the daemon sees it.
+
+    `address` is where its connections come from; `country` is ISO 3166's code of two letters, in
+    lower case, and like `city` empty where it is not known; `asn` is 0 then.
+    """
+
+    attachment: int
+    address: str
+    country: str
+    city: str
+    asn: int
+    limits: Limits
+    heartbeat_seconds: int
+
+
+class Sorry(NamedTuple):
+    """The exit is not attached: a code, and words for its owner; come again after some seconds.
+
+    With `retry_seconds` of 0 it is in vain until something was changed.
+    """
+
+    code: str
+    words: str
+    retry_seconds: int
+
+
+class Tickets(NamedTuple):
+    """Leave for so many work connections; their numbers count up from the first."""
+
+    first: int
+    tickets: tuple[bytes, ...]
+
+
+class Park(NamedTuple):
+    """How many work connections shall wait."""
+
+    connections: int
+
+
+class Dial(NamedTuple):
+    """Connect a parked work connection to a target: an address out of some, or a name."""
+
+    number: int
+    host: tuple[Address, ...] | str
+    port: int
+
+
+class Dialled(NamedTuple):
+    """How a dial went; the address and port that the target sees, if they are known."""
+
+    number: int
+    outcome: Outcome
+    micros: int
+    address: Address | None
+    port: int
+
+
+class State(NamedTuple):
+    """Why the exit takes no connections from now on; empty: it takes some again."""
+
+    paused: str
+
+
+class Drain(NamedTuple):
+    """The daemon stops within so many seconds: attach anew after that."""
+
+    seconds: int
+
+
+class Ping(NamedTuple):
+    """Is anybody there?"""
+
+    payload: bytes
+
+
+class Pong(NamedTuple):
+    """Somebody is; with the payload that came."""
+
+    payload: bytes
+
+
+Frame = Union[Hello, Welcome, Sorry, Tickets, Park, Dial, Dialled, State, Limits, Drain, Ping, Pong]
+
+
+class FrameError(Exception):
+    """The other side does not speak the protocol; the message says what it did."""
+
+
+class Preface(NamedTuple):
+    """What a work connection begins with."""
+
+    attachment: int
+    number: int
+    ticket: bytes
+
+    def encode(self) -> bytes:
+        """Return its 33 bytes."""
+        return PREFACE.pack(WORK, self.attachment, self.number, self.ticket)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Preface:
+        """Return what 33 bytes say.
+
+        Raises:
+            FrameError: they are no preface.
+        """
+        try:
+            first, attachment, number, ticket = PREFACE.unpack(data)
+        except error:
+            raise FrameError("a preface has 33 bytes") from None
+        if first != WORK:
+            raise FrameError("a preface begins with W")
+        return cls(attachment, number, ticket)
+
+
+class FrameReader:
+    """Takes bytes as they come, and gives frames."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def receive_data(self, data: bytes) -> Iterator[Frame]:
+        """Take bytes; yield every frame that is complete and of a known type.
+
+        Raises:
+            FrameError: the other side does not speak the protocol.
+        """
+        buffer = self._buffer
+        buffer += data
+        while len(buffer) >= _HEAD.size:
+            size, kind = _HEAD.unpack_from(buffer)
+            if not 1 <= size <= FRAME_MAX_BYTES:
+                raise FrameError(f"a frame of {size} bytes")
+            if len(buffer) < _COUNT.size + size:
+                return
+            body = bytes(buffer[_HEAD.size : _COUNT.size + size])
+            del buffer[: _COUNT.size + size]
+            frame = decode(kind, body)
+            if frame is not None:
+                yield frame
+
+
+def encode(frame: Frame) -> bytes:
+    """Return the bytes of a frame."""
+    kind, body = _encode_body(frame)
+    assert len(body) < FRAME_MAX_BYTES  # noqa: S101 - the other side would hang up
+    return _HEAD.pack(1 + len(body), kind) + body
+
+
+def decode(kind: int, body: bytes) -> Frame | None:
+    """Return the frame of a type with a body; None for a type that is not known.
+
+    Raises:
+        FrameError: the body is none of that type.
+    """
+    try:
+        return _decode_body(kind, body)
+    except (error, ValueError, KeyError, TypeError, IndexError, RecursionError):
+        name = Kind(kind).name.title() if kind in _KINDS else str(kind)
+        raise FrameError(f"a frame of the type {name} that cannot be understood") from None
+
+
+def _encode_body(frame: Frame) -> tuple[Kind, bytes]:
+    if isinstance(frame, Dial):
+        return Kind.DIAL, _encode_dial(frame)
+    if isinstance(frame, Dialled):
+        return Kind.DIALLED, _encode_dialled(frame)
+    if isinstance(frame, Tickets):
+        return Kind.TICKETS, _NUMBER.pack(frame.first) + b"".join(frame.tickets)
+    if isinstance(frame, (Park, Drain)):
+        return Kind.PARK if isinstance(frame, Park) else Kind.DRAIN, _COUNT.pack(frame[0])
+    if isinstance(frame, (Ping, Pong)):
+        return Kind.PING if isinstance(frame, Ping) else Kind.PONG, frame.payload
+    fields: dict[str, Any] = frame._asdict()
+    if isinstance(frame, Welcome):
+        fields["limits"] = frame.limits._asdict()
+    return _KIND_OF[type(frame)], json.dumps(fields, separators=(",", ":")).encode()
+
+
+def _decode_body(kind: int, body: bytes) -> Frame | None:
+    decoding = _DECODING.get(kind)
+    if decoding is not None:
+        return decoding(body)
+    return _decode_json(Kind(kind), body) if kind in _KINDS else None
+
+
+def _decode_tickets(body: bytes) -> Tickets:
+    (first,), rest = _NUMBER.unpack_from(body), body[_NUMBER.size :]
+    if len(rest) % TICKET_BYTES or len(rest) > TICKETS_MAX * TICKET_BYTES:
+        raise ValueError
+    ends = range(TICKET_BYTES, len(rest) + 1, TICKET_BYTES)
+    return Tickets(first, tuple(rest[end - TICKET_BYTES : end] for end in ends))
+
+
+def _decode_ping(body: bytes) -> Ping:
+    if len(body) != PING_BYTES:
+        raise ValueError
+    return Ping(body)
+
+
+def _encode_dialled(frame: Dialled) -> bytes:
+    packed = frame.address.packed if frame.address is not None else b""
+    head = _DIALLED.pack(frame.number, frame.outcome, frame.micros, frame.port, len(packed))
+    return head + packed
+
+
+def _decode_dialled(body: bytes) -> Dialled:
+    number, outcome, micros, port, size = _DIALLED.unpack_from(body)
+    packed = body[_DIALLED.size :]
+    if len(packed) != size:
+        raise ValueError
+    address = _address(packed) if packed else None
+    return Dialled(number, Outcome(outcome), micros, address, port)
+
+
+def _encode_dial(frame: Dial) -> bytes:
+    """A count of addresses, each behind its length; or a count of 0, and a name."""
+    if isinstance(frame.host, str):
+        return _DIAL.pack(frame.number, frame.port, 0) + frame.host.encode("ascii")
+    body = _DIAL.pack(frame.number, frame.port, len(frame.host))
+    return body + b"".join(
+        bytes([len(each.packed)]) + each.packed for each in frame.host[:CANDIDATES_MAX]
+    )
+
+
+def _decode_dial(body: bytes) -> Dial:
+    number, port, count = _DIAL.unpack_from(body)
+    rest = body[_DIAL.size :]
+    if not port or count > CANDIDATES_MAX:
+        raise ValueError
+    if not count:
+        if not 1 <= len(rest) <= NAME_MAX_BYTES:
+            raise ValueError
+        return Dial(number, rest.decode("ascii"), port)
+    addresses = []
+    for _ in range(count):
+        size = rest[0]
+        addresses.append(_address(rest[1 : 1 + size]))
+        rest = rest[1 + size :]
+    if rest:
+        raise ValueError
+    return Dial(number, tuple(addresses), port)
+
+
+def _address(packed: bytes) -> Address:
+    return IPv4Address(packed) if len(packed) == 4 else IPv6Address(packed)
+
+
+def _decode_json(kind: Kind, body: bytes) -> Frame:
+    fields = json.loads(body)
+    if kind is Kind.HELLO:
+        return Hello(
+            _integer(fields["protocol"]),
+            _text(fields["token"]),
+            _text(fields["version"]),
+            _text(fields["system"]),
+            tuple(_text(each) for each in _list(fields["features"])),
+            _text(fields["terms"]),
+            _text(fields["paused"]),
+        )
+    if kind is Kind.WELCOME:
+        return Welcome(
+            _integer(fields["attachment"]),
+            _text(fields["address"]),
+            _text(fields["country"]),
+            _text(fields["city"]),
+            _integer(fields["asn"]),
+            _limits(fields["limits"]),
+            _integer(fields["heartbeat_seconds"]),
+        )
+    if kind is Kind.SORRY:
+        return Sorry(
+            _text(fields["code"]), _text(fields["words"]), _integer(fields["retry_seconds"])
+        )
+    if kind is Kind.STATE:
+        return State(_text(fields["paused"]))
+    return _limits(fields)
+
+
+def _limits(fields: dict[str, Any]) -> Limits:
+    return Limits(
+        _integer(fields["connections"]),
+        _integer(fields["bytes_per_second"]),
+        _integer(fields["bytes_per_day"]),
+        tuple(_integer(each) for each in _list(fields["ports"])),
+    )
+
+
+def _integer(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 64:
+        raise ValueError
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or len(value) > TEXT_MAX_CHARACTERS:
+        raise ValueError
+    return value
+
+
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError
+    return value
+
+
+_DECODING: Final[dict[int, Callable[[bytes], Frame]]] = {
+    Kind.DIAL: _decode_dial,
+    Kind.DIALLED: _decode_dialled,
+    Kind.TICKETS: _decode_tickets,
+    Kind.PARK: lambda body: Park(*_COUNT.unpack(body)),
+    Kind.DRAIN: lambda body: Drain(*_COUNT.unpack(body)),
+    Kind.PING: _decode_ping,
+    Kind.PONG: lambda body: Pong(_decode_ping(body).payload),
+}
+_KINDS: Final = frozenset(Kind)
+_KIND_OF: Final = {
+    Hello: Kind.HELLO,
+    Welcome: Kind.WELCOME,
+    Sorry: Kind.SORRY,
+    State: Kind.STATE,
+    Limits: Kind.LIMITS,
+}
