@@ -15,7 +15,9 @@ JobType = Literal["docker", "training", "inference", "script"]
 DeployStatus = Literal["queued", "running", "completed", "failed", "cancelled"]
 DeployType = Literal["Docker", "Jupyter", "Inference", "Training", "Script"]
 DeviceType = Literal["desktop", "mini_pc", "server", "phone"]
-TransactionKind = Literal["deposit", "hold", "release", "earning", "referral", "reward", "other"]
+TransactionKind = Literal[
+    "deposit", "hold", "release", "earning", "referral", "reward", "refund", "other"
+]
 
 CURRENCIES: Mapping[str, Currency] = {each: each for each in get_args(Currency)}
 SESSION_STATUSES: Mapping[str, SessionStatus] = {each: each for each in get_args(SessionStatus)}
