@@ -19,6 +19,8 @@ TransactionKind = Literal[
     "deposit", "hold", "release", "earning", "referral", "reward", "refund", "other"
 ]
 
+ExitState = Literal["online", "resting", "offline", "paused", "terms_changed", "revoked", "barred"]
+
 CURRENCIES: Mapping[str, Currency] = {each: each for each in get_args(Currency)}
 SESSION_STATUSES: Mapping[str, SessionStatus] = {each: each for each in get_args(SessionStatus)}
 JOB_STATUSES: Mapping[str, JobStatus] = {each: each for each in get_args(JobStatus)}
@@ -26,6 +28,7 @@ JOB_TYPES: Mapping[str, JobType] = {each: each for each in get_args(JobType)}
 DEPLOY_STATUSES: Mapping[str, DeployStatus] = {each: each for each in get_args(DeployStatus)}
 DEPLOY_TYPES: Mapping[str, DeployType] = {each: each for each in get_args(DeployType)}
 DEVICE_TYPES: Mapping[str, DeviceType] = {each: each for each in get_args(DeviceType)}
+EXIT_STATES: Mapping[str, ExitState] = {each: each for each in get_args(ExitState)}
 TRANSACTION_KINDS: Mapping[str, TransactionKind] = {
     each: each for each in get_args(TransactionKind)
 }

@@ -26,6 +26,7 @@ from market.money import GB
 from storage import bandwidth as bandwidth_queries
 from storage import devices as device_queries
 from storage import exits as queries
+from storage import ledger as ledger_queries
 from storage.exits import ConsentRow, CountryRow, DayRow, ExitRow, LimitsRow, SumRow
 from storage.store import Transaction
 
@@ -34,7 +35,8 @@ DAY_SECONDS = 86_400
 CONNECTIONS_MAX = 1_000
 RATE_MAX_BYTES = 125_000_000_000  # a terabit a second: a mistyped number, rather than a limit
 PRICE_MAX_PER_GB = 1_000_000_000_000
-LISTED_MAX_EXITS = 1_000  # a user has no more devices than that (`limits.devices_per_user`)
+# By default a user has no more devices than that (`limits.devices_per_user`).
+EARNING_MAX_EXITS = 1_000
 EARNINGS_MAX_DAYS = 366
 ANY_COUNTRY = "any"
 
@@ -140,6 +142,7 @@ class NoneAttached:
 class MyExit(Struct, frozen=True):
     """A device as its owner sees it: what it may, what it does, what it has earned."""
 
+    id: str
     row: ExitRow
     state: str
     sums: SumRow
@@ -280,15 +283,26 @@ class Exits:
         """Record where a device comes from that has attached; "" and 0 for what is not known."""
         await self._store.write(queries.move, device_id, country=country, city=city, asn=asn)
 
-    async def mine(self, user_id: str) -> list[MyExit]:
-        """Return a user's devices that are or were exits, newest first."""
-        rows, sums = await self._store.read(_mine, user_id, self._today())
-        return [MyExit(row, self._state(row), sums[row.device_id]) for row in rows]
+    async def page(self, user_id: str, *, before: str, limit: int) -> list[MyExit]:
+        """Return a user's devices that are or were exits, newest first.
 
-    async def today(self, user_id: str) -> dict[str, SumRow]:
-        """Return what each exit of a user has carried and earned, in all and since 00:00 UTC."""
-        _, sums = await self._store.read(_mine, user_id, self._today())
-        return sums
+        Args:
+            user_id: whose.
+            before: only devices older than this identifier; "" for the newest.
+            limit: how many at most.
+        """
+        rows, sums = await self._store.read(
+            _page, user_id, before=before, limit=limit, today=self._today()
+        )
+        return [MyExit(row.device_id, row, self._state(row), sums[row.device_id]) for row in rows]
+
+    async def sums(self, device_ids: Sequence[str]) -> dict[str, SumRow]:
+        """Return what some devices carried and earned, in all and since 00:00 UTC.
+
+        Devices that have never been exits are left out.
+        """
+        rows = await self._store.read(queries.sums, device_ids, day=self._today())
+        return {row.device_id: row for row in rows}
 
     async def earnings(self, user_id: str) -> list[DayRow]:
         """Return what a user's exits carried and earned by day, the latest day first.
@@ -305,6 +319,10 @@ class Exits:
                 used_bytes=day.used_bytes + row.used_bytes, earned=day.earned + row.earned
             )
         return list(by_day.values())
+
+    async def pending(self, user_id: str) -> int:
+        """Return what a user's exits have earned and is not paid out yet, in micro-USD."""
+        return await self._store.read(ledger_queries.balance, ledger.pending(user_id)) or 0
 
     async def by_country(self, user_id: str, session_id: str) -> list[CountryRow]:
         """Return how much of a session left in which country, as far as it was reported.
@@ -453,16 +471,16 @@ async def _standing(tx: Transaction, device_id: str, today: int) -> tuple[ExitRo
     return await queries.find(tx, device_id), sum(day.used_bytes for day in days)
 
 
-async def _mine(
-    tx: Transaction, user_id: str, today: int
+async def _page(
+    tx: Transaction, user_id: str, *, before: str, limit: int, today: int
 ) -> tuple[list[ExitRow], dict[str, SumRow]]:
-    rows = await queries.of_user(tx, user_id, LISTED_MAX_EXITS)
-    sums = await queries.sums(tx, user_id, day=today, limit=LISTED_MAX_EXITS)
+    rows = await queries.of_user(tx, user_id, before=before, limit=limit)
+    sums = await queries.sums(tx, [row.device_id for row in rows], day=today)
     return rows, {each.device_id: each for each in sums}
 
 
 async def _days(tx: Transaction, user_id: str, since: int) -> list[DayRow]:
-    rows = await queries.of_user(tx, user_id, LISTED_MAX_EXITS)
+    rows = await queries.of_user(tx, user_id, before="", limit=EARNING_MAX_EXITS)
     return await queries.days(tx, [row.device_id for row in rows], since=since)
 
 

@@ -49,10 +49,6 @@ class Wallet:
         )
         return [_change(row) for row in rows]
 
-    async def pending(self, user_id: str) -> int:
-        """Return what a user's exits have earned and is not paid out yet, in micro-USD."""
-        return await self._store.read(queries.balance, ledger.pending(user_id)) or 0
-
 
 def _change(row: MovedRow) -> Change:
     kind = WORDS.get(row.kind, row.kind)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage.ledger import DifferenceRow, differences
+from storage.paging import behind
 from storage.store import Transaction
 
 # An owner is paid for this many sessions at once: it bounds a transaction, and the next goes on.
@@ -146,12 +147,25 @@ async def find(tx: Transaction, device_id: str) -> ExitRow | None:
     return await tx.one(ExitRow, f"{_EXIT} WHERE e.device_id = :device_id", device_id=device_id)
 
 
-async def of_user(tx: Transaction, user_id: str, limit: int) -> list[ExitRow]:
-    """Return the devices of a user that are or were exits, the newest first."""
+async def of_user(tx: Transaction, user_id: str, *, before: str, limit: int) -> list[ExitRow]:
+    """Return the devices of a user that are or were exits, newest first.
+
+    Args:
+        tx: the transaction.
+        user_id: whose.
+        before: only devices older than this identifier; "" for the newest.
+        limit: how many at most.
+    """
     return await tx.all(
         ExitRow,
-        f"{_EXIT} WHERE e.user_id = :user_id ORDER BY e.device_id DESC LIMIT :limit",
+        f"""
+        {_EXIT}
+        WHERE e.user_id = :user_id AND e.device_id < :before
+        ORDER BY e.device_id DESC
+        LIMIT :limit
+        """,
         user_id=user_id,
+        before=behind(before),
         limit=limit,
     )
 
@@ -491,11 +505,11 @@ async def days(tx: Transaction, device_ids: Sequence[str], *, since: int) -> lis
     )
 
 
-async def sums(tx: Transaction, user_id: str, *, day: int, limit: int) -> list[SumRow]:
-    """Return the sums of each of a user's exits, in all and on a day."""
+async def sums(tx: Transaction, device_ids: Sequence[str], *, day: int) -> list[SumRow]:
+    """Return the sums of those of some devices that are or were exits, in all and on a day."""
     return await tx.all(
         SumRow,
-        """
+        f"""
         SELECT e.device_id,
             CAST(COALESCE(SUM(x.used_bytes), 0) AS BIGINT),
             CAST(COALESCE(SUM(x.earned), 0) AS BIGINT),
@@ -505,16 +519,13 @@ async def sums(tx: Transaction, user_id: str, *, day: int, limit: int) -> list[S
                 SELECT CAST(COALESCE(SUM(p.amount), 0) AS BIGINT) FROM exit_earnings AS p
                 WHERE p.device_id = e.device_id AND p.paid_at IS NULL AND p.reversed_at IS NULL
             )
-        FROM (
-            SELECT device_id FROM exits
-            WHERE user_id = :user_id ORDER BY device_id DESC LIMIT :limit
-        ) AS e
+        FROM {tx.table("asked", id="TEXT")}
+        JOIN exits AS e ON e.device_id = asked.id
         LEFT JOIN exit_days AS x ON x.device_id = e.device_id
         GROUP BY e.device_id
         """,
-        user_id=user_id,
         day=day,
-        limit=limit,
+        asked=json.dumps([{"id": each} for each in device_ids]),
     )
 
 

@@ -218,10 +218,10 @@ async def test_what_exits_carried_is_written_with_the_lease(market: Market) -> N
     assert await session.report(1_000_000, (first, 400_000), (second, 500_000)) == state
     for _ in range(2):  # absolute, so repeating it changes nothing
         assert await session.report(2_000_000, (first, 700_000)) == state
-    sums = await market.exits.today(first.owner)
+    sums = await market.exits.sums([first.id])
     assert sums[first.id].used_bytes == sums[first.id].day_bytes == 700_000
     assert sums[first.id].earned == 700_000 * MICRO * 60 // (GB * 100) == 420
-    assert (await market.exits.today(second.owner))[second.id].used_bytes == 500_000
+    assert (await market.exits.sums([second.id]))[second.id].used_bytes == 500_000
     grant = await market.exits.current(first.id)
     assert grant.bytes_today == 700_000
     market.clock.now += 86_400
@@ -254,7 +254,7 @@ async def test_a_refused_report_does_not_hold_up_the_others_of_its_batch(market:
     )
     state = LeaseState(GB, is_used_up=False)
     assert replies == [Rejection(), state, state]
-    assert (await market.exits.today(made.owner))[made.id].used_bytes == 15
+    assert (await market.exits.sums([made.id]))[made.id].used_bytes == 15
 
 
 async def test_the_database_itself_refuses_counts_that_cannot_be(market: Market) -> None:
@@ -291,7 +291,7 @@ async def test_ones_own_exit_earns_nothing_of_ones_own_sessions(market: Market) 
     made = await exit_device(market, buyer)
     session = await through(market, buyer=buyer)
     await session.report(GB // 2, (made, GB // 2))
-    sums = await market.exits.today(buyer)
+    sums = await market.exits.sums([made.id])
     assert (sums[made.id].used_bytes, sums[made.id].earned) == (GB // 2, 0)
 
 
@@ -306,14 +306,17 @@ async def test_an_owner_sees_what_each_device_does(market: Market) -> None:
     attached.states = {made["busy"].id: "", made["resting"].id: "the battery is low"}
     await market.exits.pause(owner, made["paused"].id)
     await market.exits.revoke(owner, made["revoked"].id)
-    assert [(each.row.device_id, each.state) for each in await market.exits.mine(owner)] == [
+    shown = await market.exits.page(owner, before="", limit=10)
+    assert [(each.id, each.state) for each in shown] == [
         (made["revoked"].id, "revoked"),
         (made["paused"].id, "paused"),
         (made["resting"].id, "resting"),
         (made["busy"].id, "online"),
         (made["away"].id, "offline"),
     ]
-    assert await market.exits.mine(await market.person()) == []
+    older = await market.exits.page(owner, before=shown[1].id, limit=2)
+    assert older == shown[2:4]
+    assert await market.exits.page(await market.person(), before="", limit=10) == []
 
 
 async def test_earnings_are_told_by_day(market: Market) -> None:
