@@ -71,7 +71,7 @@ class ExitPayouts:
         return await self._paying.run(find, pay, most=PAID_MAX_OWNERS, now=now)
 
 
-async def claw_back(context: Context, device_id: str, reason: str, *, now: int) -> ClawedBack:
+async def claw_back(context: Context, device_id: str, reason: str) -> ClawedBack:
     """Bar an exit that has cheated, and reverse what it has earned and was not paid.
 
     The buyers of settled sessions get the whole price of the bytes back: the owner's share from the
@@ -79,8 +79,13 @@ async def claw_back(context: Context, device_id: str, reason: str, *, now: int) 
     is forfeited when they are. What was paid out before stays paid.
 
     Raises:
-        MarketError: `token_not_found`, when it has never been an exit.
+        MarketError: `token_not_found`, when it has never been an exit; `invalid_field`, when the
+            reason is too long.
     """
+    if not 0 < len(reason) <= REASON_MAX_CHARACTERS:
+        message = f"A reason has 1 to {REASON_MAX_CHARACTERS} characters."
+        raise MarketError(Code.INVALID_FIELD, message, field="reason")
+    now = context.now()
     event = ConsentRow(context.identifiers.new(), device_id, "barred", "", reason, now)
     await context.store.write(_bar, event)
     total = ClawedBack(0, 0, 0)

@@ -182,6 +182,19 @@ class Exits:
         for changed in self._watchers:
             changed(device_id)
 
+    async def tell_ended(self, device_ids: Sequence[str]) -> None:
+        """Tell those who watch of those devices that may carry nothing, whoever has decided it.
+
+        Another process may have: a command of the operator's, another daemon. To be called again
+        and again with the devices that are attached.
+
+        Raises:
+            UnavailableError: the store did not answer.
+        """
+        if device_ids:
+            for device_id in await self._store.read(queries.ended, device_ids):
+                self.tell(device_id)
+
     async def consent(
         self, user_id: str, device_id: str, terms_hash: str, limits: Limits | None = None
     ) -> Limits:

@@ -275,6 +275,21 @@ async def move(tx: Transaction, device_id: str, *, country: str, city: str, asn:
     )
 
 
+async def ended(tx: Transaction, device_ids: Sequence[str]) -> list[str]:
+    """Return those of some exits that may carry nothing now, for whatever reason."""
+    return await tx.all(
+        str,
+        f"""
+        SELECT e.device_id FROM {tx.table("asked", id="TEXT")}
+        JOIN exits AS e ON e.device_id = asked.id
+        JOIN devices AS d ON d.id = e.device_id
+        WHERE e.revoked_at IS NOT NULL OR e.paused_at IS NOT NULL OR e.barred_at IS NOT NULL
+            OR d.revoked_at IS NOT NULL
+        """,
+        asked=json.dumps([{"id": each} for each in device_ids]),
+    )
+
+
 async def open_pending_account(tx: Transaction, account: str, user_id: str) -> None:
     """Open the account of what an owner's exits have earned and is not paid out, if need be."""
     await tx.run(

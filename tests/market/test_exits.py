@@ -8,6 +8,7 @@ from support.market import RULES, Market
 from support.statements import counted
 
 from market.errors import Code, MarketError
+from market.exit_payouts import claw_back
 from market.exit_wishes import ExitWishes
 from market.exits import Exits, ExitTerms, Limits, text_of
 from market.leases import LeaseState, Rejection
@@ -92,6 +93,22 @@ async def test_whoever_watches_hears_of_every_change(market: Market) -> None:
     await exits.revoke(made.owner, made.id)
     assert heard == [made.id] * 4
     assert await refusal(exits.current(made.id)) is Code.CONSENT_NEEDED
+
+
+async def test_what_another_process_has_ended_is_told(market: Market) -> None:
+    names = ("honest", "paused", "revoked", "barred", "without a token")
+    made = {name: await exit_device(market) for name in names}
+    elsewhere = Exits(market.context, market.devices, market.exits.terms)
+    await elsewhere.pause(made["paused"].owner, made["paused"].id)
+    await elsewhere.revoke(made["revoked"].owner, made["revoked"].id)
+    await claw_back(market.context, made["barred"].id, "injects")
+    await market.devices.revoke(made["without a token"].owner, made["without a token"].id)
+    heard: list[str] = []
+    market.exits.watch(heard.append)
+    await market.exits.tell_ended([])
+    assert heard == []
+    await market.exits.tell_ended([each.id for each in made.values()])
+    assert sorted(heard) == sorted(each.id for name, each in made.items() if name != "honest")
 
 
 async def test_a_device_whose_token_is_revoked_is_no_exit(market: Market) -> None:
