@@ -23,6 +23,7 @@ from market.leases import Leases, LeaseState, Rejection, Usage
 from market.money import GB, MICRO, Currency
 from market.states import SessionStatus
 from storage import bandwidth as bandwidth_queries
+from storage import exits as exit_queries
 
 STEPS = 90
 HOLD_SECONDS = 7 * 86_400
@@ -284,7 +285,7 @@ class Life:
             begun = 1_000 * MICRO if user in self.buyers else 0
             assert owned == begun - self.spent[user] + self.refunded[user] + self.paid[user]
         for device in self.devices:
-            sums = (await market.exits.sums([device.id]))[device.id]
+            [sums] = await market.store.read(exit_queries.sums, [device.id], day=0)
             assert sums.used_bytes == sum(each.carried(device) for each in self.sessions)
             assert sums.earned == sum(each.earned(device) for each in self.sessions)
 
