@@ -15,7 +15,7 @@ from market.credentials import Credentials, new_credentials
 from market.errors import Code, MarketError
 from market.exit_wishes import ExitWishes
 from market.exit_wishes import canonical as exit_text
-from market.exits import ExitTerms
+from market.exits import NO_EXITS, ExitTerms
 from market.idempotency import Receipt
 from market.leases import Leases, Usage
 from market.money import GB, MICRO, Currency, as_decimal, cost
@@ -148,7 +148,7 @@ class Bandwidth:
         terms: Terms,
         bounds: Bounds,
         *,
-        exit_terms: ExitTerms,
+        exit_terms: ExitTerms = NO_EXITS,
     ) -> None:
         self.bounds = bounds
         self._store = context.store

@@ -78,6 +78,9 @@ class ExitTerms(Struct, frozen=True):
         return max((floors.get(each, rest) for each in countries_in(wishes)), default=rest)
 
 
+NO_EXITS = ExitTerms()
+
+
 class ExitGrant(Struct, frozen=True):
     """A device may carry connections: whose it is, for which price at least, and how much.
 
