@@ -11,7 +11,12 @@ from msgspec import Struct
 
 from market.errors import Code, MarketError
 
-COUNTRIES_MAX = 16
+COUNTRIES_MAX = 32
+# What "eu" stands for: the countries of the European Union.
+EU = (
+    *("at", "be", "bg", "cy", "cz", "de", "dk", "ee", "es", "fi", "fr", "gr", "hr", "hu"),
+    *("ie", "it", "lt", "lu", "lv", "mt", "nl", "pl", "pt", "ro", "se", "si", "sk"),
+)
 COUNTRY = re.compile(r"[a-z]{2}")
 # As the lists of places spell them, and as they fit behind a user name.
 PLACE = re.compile(r"[a-z0-9_.]{1,64}")
@@ -26,10 +31,11 @@ TEXT_MAX_CHARACTERS = 200
 class ExitWishes(Struct, frozen=True):
     """What a buyer wants of an exit; what is left at its default may be anything.
 
-    `countries` are codes of two letters (ISO 3166); `session` is a label whose connections keep
-    their exit, for `lifetime_seconds` from its first use. With `strict` a connection rather fails
-    than has another exit than its label, and with `rotate` no two in a row have the same one.
-    `dns_at_exit` has names looked up at the exit, `tls_only` allows no port but 443.
+    `countries` are codes of two letters (ISO 3166), or "eu" for all of its. `session` is a label
+    whose connections keep their exit, for `lifetime_seconds` from its first use. With `strict` a
+    connection rather fails than has another exit than its label, and with `rotate` no two in a row
+    have the same one. `dns_at_exit` has names looked up at the exit, `tls_only` allows no port but
+    443.
     """
 
     countries: Sequence[str] = ()
@@ -81,8 +87,11 @@ def countries_in(text: str) -> tuple[str, ...]:
 
 def _folded(wishes: ExitWishes) -> ExitWishes:
     """Return the same wishes as they are written in a text: lower case, countries in order."""
+    countries = {each.lower() for each in wishes.countries}
+    if "eu" in countries:
+        countries = countries - {"eu"} | {*EU}
     return ExitWishes(
-        countries=sorted({each.lower() for each in wishes.countries}),
+        countries=sorted(countries),
         state=wishes.state.lower(),
         city=wishes.city.lower(),
         asn=wishes.asn,

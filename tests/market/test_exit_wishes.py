@@ -3,7 +3,7 @@
 import pytest
 
 from market.errors import Code, MarketError
-from market.exit_wishes import COUNTRIES_MAX, ExitWishes, canonical, countries_in
+from market.exit_wishes import COUNTRIES_MAX, EU, ExitWishes, canonical, countries_in
 
 
 @pytest.mark.parametrize(
@@ -12,6 +12,7 @@ from market.exit_wishes import COUNTRIES_MAX, ExitWishes, canonical, countries_i
         (ExitWishes(), "kind-any"),
         (ExitWishes(kind="any"), "kind-any"),
         (ExitWishes(countries=("US", "ca", "us")), "country-ca_us"),
+        (ExitWishes(countries=("eu", "de", "us")), f"country-{'_'.join(sorted({*EU, 'us'}))}"),
         (ExitWishes(state="New_York", city="albany"), "state-new_york-city-albany"),
         (ExitWishes(asn=3320, kind="Mobile"), "asn-3320-kind-mobile"),
         (ExitWishes(session="a1", lifetime_seconds=600), "session-a1-lifetime-10"),
@@ -30,7 +31,11 @@ def test_wishes_become_one_text(wishes: ExitWishes, text: str) -> None:
         (ExitWishes(countries=("deu",)), "exit.country"),
         (ExitWishes(countries=("d-",)), "exit.country"),
         (
-            ExitWishes(countries=[f"a{chr(97 + each)}" for each in range(COUNTRIES_MAX + 1)]),
+            ExitWishes(
+                countries=[
+                    f"{'abc'[each // 16]}{'abcdefghijklmnop'[each % 16]}" for each in range(33)
+                ]
+            ),
             "exit.country",
         ),
         (ExitWishes(state="new york"), "exit.state"),
@@ -55,12 +60,16 @@ def test_a_text_that_would_not_fit_behind_a_user_name_is_refused() -> None:
     wishes = ExitWishes(
         city="c" * 64,
         state="s" * 64,
-        countries=[f"a{chr(97 + each)}" for each in range(COUNTRIES_MAX)],
+        countries=("eu",),
         session="x" * 32,
     )
     with pytest.raises(MarketError) as caught:
         canonical(wishes)
     assert caught.value.field == "exit"
+
+
+def test_the_european_union_is_all_of_its_countries() -> None:
+    assert len(set(EU)) == 27 < COUNTRIES_MAX
 
 
 @pytest.mark.parametrize(
