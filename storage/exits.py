@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage.ledger import DifferenceRow, differences
-from storage.paging import behind
+from storage.paging import NEWEST_FIRST, behind
 from storage.store import Transaction
 
 # An owner is paid for this many sessions at once: it bounds a transaction, and the next goes on.
@@ -169,7 +169,7 @@ async def of_user(tx: Transaction, user_id: str, *, before: str, limit: int) -> 
         f"""
         {_EXIT}
         WHERE e.user_id = :user_id AND e.device_id < :before
-        ORDER BY e.device_id DESC
+        ORDER BY e.device_id {NEWEST_FIRST}
         LIMIT :limit
         """,
         user_id=user_id,
