@@ -150,7 +150,7 @@ class MyExit(Struct, frozen=True):
 
 
 class Exits:
-    """Knows which devices are exits, and pays their owners.
+    """Knows which devices are exits, what they may carry, and what they have carried and earned.
 
     `attached` is replaced by the daemon once exits can attach.
 

@@ -410,7 +410,7 @@ async def earned_of(tx: Transaction, session_id: str) -> list[EarnedRow]:
 async def insert_earnings(
     tx: Transaction, session_id: str, earnings: Sequence[EarnedRow], now: int
 ) -> None:
-    """Record what was posted to pending accounts, and what barred exits forfeit."""
+    """Record what was posted to pending accounts, and what barred exits do not get."""
     columns = {
         "device_id": "TEXT",
         "user_id": "TEXT",

@@ -260,6 +260,9 @@ class Life:
             session.is_active = False
             session.is_open.clear()
             captured = max(session.used * session.price // GB, 1) if session.used else 0
+            for device in self.devices:
+                if device.id in self.barred and session.earned(device):
+                    captured -= session.carried(device) * session.price // GB
             self.spent[session.buyer] += captured
             self.revenue += captured
             for device in self.devices:
