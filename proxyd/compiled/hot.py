@@ -36,6 +36,7 @@ HOT = (
     "proxyd.wire.http_refusals",
     "proxyd.wire.http_request",
     "proxyd.wire.socks5",
+    "proxyd.wire.wants",
     # the way to a target
     "proxyd.egress.candidates",
     "proxyd.egress.direct",
