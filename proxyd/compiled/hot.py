@@ -49,6 +49,7 @@ HOT = (
     "proxyd.metering.address_proofs",
     "proxyd.metering.admission",
     "proxyd.metering.allowlist",
+    "proxyd.metering.exit_share",
     "proxyd.metering.in_transit",
     "proxyd.metering.lease_slices",
     "proxyd.metering.meter",
