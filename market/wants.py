@@ -39,7 +39,7 @@ PARAMETERS_MAX_CHARACTERS: Final = 512
 # Each connection reads its own again, and most of a session's are alike: at most some megabytes.
 PARSED_MAX: Final = 4096
 SHOWN_MAX_CHARACTERS: Final = 32
-ASN_MOST: Final = 4_294_967_294  # RFC 7300
+ASN_MOST: Final = 4_294_967_295  # RFC 6793
 
 KINDS: Final = ("residential", "mobile", "datacenter")
 ANY: Final = "any"
