@@ -22,10 +22,13 @@ from market.referrals import Rewards
 from proxyctl.protocol.policy import Policy
 from proxyd.egress.own import OwnAddresses
 from proxyd.limits import (
+    ExitLimits,
     Limits,
     api_connections_total,
     associations_total,
     connections_total,
+    exits_total,
+    parked_total,
     pipes_total,
     racers_total,
 )
@@ -175,7 +178,8 @@ def policy(settings: Settings, own_addresses: OwnAddresses) -> Policy:
 def limits(settings: Settings, descriptors: int) -> Limits:
     """Return the bounds on clients of the proxy; `descriptors` is how many may be open."""
     limits = settings.limits
-    total = connections_total(limits.connections_total, descriptors)
+    with_exits = bool(settings.exits.host)
+    total = connections_total(limits.connections_total, descriptors, with_exits=with_exits)
     return Limits(
         handshake_seconds=limits.handshake_seconds,
         dial_seconds=limits.dial_seconds,
@@ -189,6 +193,28 @@ def limits(settings: Settings, descriptors: int) -> Limits:
         associations=max(1, associations_total(total) // settings.proxy.processes),
         datagrams_per_second=limits.session_datagrams_per_second,
     )
+
+
+def exit_limits(settings: Settings, descriptors: int) -> ExitLimits:
+    """Return the bounds on exits; `descriptors` is how many may be open."""
+    exits, parked = settings.exits, parked_total(descriptors)
+    return ExitLimits(
+        exits_total=exits_total(exits.exits_total, descriptors),
+        exits_per_network=exits.exits_per_network,
+        parked=parked,
+        arrivals=max(1, parked // 2),
+        heartbeat_seconds=exits.heartbeat_seconds,
+    )
+
+
+def exits_port(settings: Settings, bound: int) -> int:
+    """Return the port that devices dial; `bound` is the one that is listened on."""
+    return settings.exits.public_port or bound
+
+
+def exits_host(settings: Settings) -> str:
+    """Return the host that devices dial."""
+    return settings.exits.public_host or settings.exits.host
 
 
 def api_limits(settings: Settings, descriptors: int) -> ApiLimits:
