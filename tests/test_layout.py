@@ -69,6 +69,7 @@ TESTED_IN = {
     "storage/deploys.py": "tests/market/test_deploys.py",
     "storage/devices.py": "tests/market/test_devices.py",
     "storage/errors.py": "tests/storage/test_store.py",
+    "storage/exits.py": "tests/market/test_exits.py",
     "storage/jobs.py": "tests/market/test_jobs.py",
     "storage/ledger.py": "tests/market/test_ledger.py",
     "storage/nodes.py": "tests/market/test_leases_among_nodes.py",
