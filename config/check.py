@@ -15,6 +15,7 @@ PORT_MAX = 65_535
 HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 CATEGORY = re.compile("[a-z]+(_[a-z]+)*")
 COUNTRY = re.compile("[a-z]{2}")  # ISO 3166-1, alpha-2
+ANY_COUNTRY = "any"
 RESERVED_CATEGORIES = frozenset(("none", "unverified"))
 PASSWORDLESS_MAX_PORTS = 16  # a client's address can have so many sessions at once, one on each
 
@@ -137,11 +138,12 @@ def _exits(settings: Settings) -> Iterator[str]:
     if bool(exits.tls_cert) != bool(exits.tls_key):
         missing = "exits.tls_key" if exits.tls_cert else "exits.tls_cert"
         yield f"{missing}: must be set too, a certificate and its key go together"
-    share = exits.share_percent
-    if not share.is_finite() or not 0 <= share <= 100:
-        yield f"exits.share_percent: expected 0 to 100, got {share}"
-    elif share != round(share, PERCENT_DIGITS):
-        yield f"exits.share_percent: has more than {PERCENT_DIGITS} decimals: {share}"
+    for country in exits.price_per_gb_floor_usd:
+        if country != ANY_COUNTRY and not COUNTRY.fullmatch(country):
+            yield (
+                "exits.price_per_gb_floor_usd: expected a country's code of two small letters, or "
+                f"any, got {country!r}"
+            )
     if exits.host:
         yield from _exits_listening(settings)
 
@@ -238,7 +240,10 @@ def _prices(settings: Settings) -> Iterator[str]:
         ("market.session_cost_floor_usd", market.session_cost_floor_usd),
         ("market.free_job_below_credits", market.free_job_below_credits),
         ("market.credit_usd", market.credit_usd),
-        ("exits.price_per_gb_floor_usd", settings.exits.price_per_gb_floor_usd),
+        *(
+            ("exits.price_per_gb_floor_usd", price)
+            for price in settings.exits.price_per_gb_floor_usd.values()
+        ),
         ("market.gpu_rate_default_usd", market.gpu_rate_default_usd),
         *(("market.gpu_rates_usd", rate) for rate in market.gpu_rates_usd.values()),
     ):

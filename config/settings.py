@@ -82,9 +82,9 @@ class ExitSettings(Struct, frozen=True):  # as wide as its section
     public_port: Port = 0
     tls_cert: str = ""
     tls_key: str = ""
-    share_percent: Decimal = Decimal(60)
+    share_percent: Annotated[int, Meta(ge=0, le=100)] = 60
     payout_hold_days: Annotated[int, Meta(ge=0, le=365)] = 7
-    price_per_gb_floor_usd: Decimal = Decimal("0.10")
+    price_per_gb_floor_usd: dict[str, Decimal] = {}
     ports: tuple[Annotated[int, Meta(ge=1, le=65535)], ...] = (80, 443, 8080, 8443)
     connections: Annotated[int, Meta(ge=1, le=1000)] = 16
     bytes_per_second: NonNegativeInt = 0

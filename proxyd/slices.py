@@ -14,6 +14,8 @@ from market.assistant.goodness import RewardTerms
 from market.bandwidth import Terms
 from market.bounds import Bounds
 from market.deploys import Rates
+from market.exits import ExitTerms
+from market.exits import Limits as ExitDeviceLimits
 from market.jobs import JobTerms
 from market.market import Rules
 from market.money import micro
@@ -54,6 +56,7 @@ def rules(settings: Settings, session_terms: Terms, app_url: str) -> Rules:
         bounds=bounds(settings),
         login_limits=login_limits(settings),
         app_url=app_url,
+        exits=exit_terms(settings),
     )
 
 
@@ -192,6 +195,20 @@ def limits(settings: Settings, descriptors: int) -> Limits:
         # The ports that they take are the machine's, however many processes there are.
         associations=max(1, associations_total(total) // settings.proxy.processes),
         datagrams_per_second=limits.session_datagrams_per_second,
+    )
+
+
+def exit_terms(settings: Settings) -> ExitTerms:
+    """Return what the operator offers the owners of exits, and asks of buyers."""
+    exits, floors = settings.exits, settings.exits.price_per_gb_floor_usd
+    return ExitTerms(
+        is_offered=bool(exits.host),
+        share_percent=exits.share_percent,
+        hold_seconds=exits.payout_hold_days * DAY_SECONDS,
+        price_floors={country: micro(price) for country, price in floors.items()},
+        limits=ExitDeviceLimits(
+            exits.connections, exits.bytes_per_second, exits.bytes_per_day, exits.ports
+        ),
     )
 
 

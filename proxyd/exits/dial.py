@@ -83,15 +83,15 @@ _logger = logging.getLogger("exits")
 class Via:
     """The exit that a connection goes through.
 
-    `attached` counts the connection while it is open. `address` is what the target sees, as far as
-    that is known; `text` describes the exit to the buyer; `has_changed` says that another exit was
-    promised to the label before.
+    `attached` counts the connection while it is open. `address` and `port` are what the target
+    sees, as far as that is known (the port is 0 otherwise). `headers` describe the exit to the
+    buyer, and say whether another one was promised to the label before.
     """
 
     attached: Attached
     address: Address
-    text: str
-    has_changed: bool
+    port: int
+    headers: tuple[str, ...]
 
 
 class Buyer(Protocol):
@@ -421,8 +421,8 @@ class ExitDial(Cancellable, Expiring):
             attached,
             # A device behind a translator knows its private address alone.
             address if address is not None and address.is_global else attached.address,
-            attached.text,
-            False,
+            dialled.port,
+            (f"X-Exit: {attached.text}; ip={attached.address}",),
         )
         self._finish(sock, via)
 

@@ -27,7 +27,14 @@ from proxyctl.protocol.frames import (
 )
 from proxyd.counters import ExitCounters
 from proxyd.exits.attached import SILENT_BEATS, Attached, ParkedBudget, Pool
-from proxyd.exits.control import AGAIN_SECONDS, Authority, Control, ControlServices, ExitGrant
+from proxyd.exits.control import (
+    AGAIN_SECONDS,
+    SOON_SECONDS,
+    Authority,
+    Control,
+    ControlServices,
+    ExitGrant,
+)
 from proxyd.exits.directory import Place
 from proxyd.limits import ExitLimits
 from proxyd.loop.deadlines import Deadlines, Expiring
@@ -107,6 +114,7 @@ class ExitListener:
         self._per_network = NetworkCounts()
         self._beats: Deadlines[Attached] = Deadlines(reactor.loop, limits.heartbeat_seconds)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_draining = False
         self._is_closed = False
         self._for_controls = ControlServices(
             loop=reactor.loop,
@@ -128,8 +136,19 @@ class ExitListener:
         return len(self._arrivals) + self._handshakes
 
     def by_country(self) -> Counter[str]:
-        """Return how many exits are attached, by the country's code; "" where it is not known."""
-        return Counter(attached.place.country for attached, _ in self._attached.values())
+        """Return how many exits take connections, by the country's code; "": it is not known."""
+        return Counter(
+            attached.place.country for attached, _ in self._attached.values() if attached.is_open
+        )
+
+    def state(self, device_id: str) -> str | None:
+        """Return why an attached device carries nothing now, "" if it does, None if it is away."""
+        attached = self._by_device.get(device_id)
+        if attached is None:
+            return None
+        if attached.is_spent:
+            return "the bytes of the day are used up"
+        return attached.paused or ("paused in the account" if attached.is_held else "")
 
     # --- arrivals ------------------------------------------------------------------------------
 
@@ -230,7 +249,8 @@ class ExitListener:
         self._beats.seconds = limits.heartbeat_seconds
 
     def drain(self, seconds: float) -> None:
-        """Tell every exit that the daemon stops; dials and relays go on meanwhile."""
+        """Tell every exit that the daemon stops, and take no more; dials and relays go on."""
+        self._is_draining = True
         for _, control in tuple(self._attached.values()):
             control.drain(max(1, round(seconds)))
 
@@ -253,6 +273,9 @@ class ExitListener:
 
     def _attach(self, control: Control, grant: ExitGrant, hello: Hello) -> None:
         network, limits = counted_network(control.address), self.limits
+        if self._is_draining:
+            control.refuse("stopping", "The service stops here; come again.", SOON_SECONDS)
+            return
         older = self._by_device.get(grant.device_id)
         if older is not None:
             words = "The same device has attached again; if it was not you, revoke its token."

@@ -379,10 +379,9 @@ def test_bonuses_that_could_never_be_paid_are_named() -> None:
         ({"public_host": "https://example.com"}, ["exits.public_host"]),
         ({"tls_cert": "cert.pem"}, ["exits.tls_key"]),
         ({"tls_key": "key.pem"}, ["exits.tls_cert"]),
-        ({"share_percent": Decimal(101)}, ["exits.share_percent"]),
-        ({"share_percent": Decimal("0.001")}, ["exits.share_percent"]),
-        ({"share_percent": Decimal("NaN")}, ["exits.share_percent"]),
-        ({"price_per_gb_floor_usd": Decimal(-1)}, ["exits.price_per_gb_floor_usd"]),
+        ({"price_per_gb_floor_usd": {"de": Decimal(1), "any": Decimal("0.5")}}, []),
+        ({"price_per_gb_floor_usd": {"de": Decimal(-1)}}, ["exits.price_per_gb_floor_usd"]),
+        ({"price_per_gb_floor_usd": {"all": Decimal(1)}}, ["exits.price_per_gb_floor_usd"]),
     ],
 )
 def test_exits_are_reached_and_paid_as_can_be(exits: dict[str, object], blames: list[str]) -> None:

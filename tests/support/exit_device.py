@@ -1,4 +1,4 @@
-"""A device that carries connections, step by step as a test wants it, and what may attach it.
+"""A device that carries connections as a test wants it, and the places where it attaches.
 
 It speaks the frames over TLS as the real agent does, in the test's own event loop.
 """
@@ -8,8 +8,8 @@ import logging
 import socket
 import ssl
 import struct
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +43,10 @@ from proxyd.exits.directory import Directory, Place
 from proxyd.exits.listener import ExitListener
 from proxyd.limits import ExitLimits
 from proxyd.loop.reactor import Reactor
+from proxyd.ops.listening import bound_port
+from proxyd.relay.closing import is_dead
 from support.names import Localhost
+from support.service import Person, Service, running_in
 from support.waiting import until
 
 if TYPE_CHECKING:
@@ -162,6 +165,8 @@ class Device:
             self.opening += 1
             try:
                 self.parked[number] = await self.work(number)
+            except ConnectionError:  # the daemon is gone
+                return
             finally:
                 self.opening -= 1
             fd = self.parked[number].fileno()
@@ -248,6 +253,8 @@ async def carry(device: Device, dial: Dial) -> None:
     loop = asyncio.get_running_loop()
     with device.take(dial.number) as work, socket.socket() as target:
         target.setblocking(False)
+        for sock in (work, target):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
         host = dial.host if isinstance(dial.host, str) else str(dial.host[0])
         try:
             await loop.sock_connect(target, (host, dial.port))
@@ -257,7 +264,11 @@ async def carry(device: Device, dial: Dial) -> None:
             device.send(Dialled(dial.number, outcome, 0, None, 0))
             return
         device.send(Dialled(dial.number, Outcome.CONNECTED, 0, None, 0))
-        ways = [loop.create_task(each) for each in (_copy(work, target), _copy(target, work))]
+        ended: set[socket.socket] = set()
+        ways = [
+            loop.create_task(_copy(source, sink, ended))
+            for source, sink in ((work, target), (target, work))
+        ]
         try:
             await asyncio.gather(*ways)
         except OSError:
@@ -270,10 +281,13 @@ async def carry(device: Device, dial: Dial) -> None:
             await asyncio.gather(*ways, return_exceptions=True)
 
 
-async def _copy(source: socket.socket, sink: socket.socket) -> None:
+async def _copy(source: socket.socket, sink: socket.socket, ended: set[socket.socket]) -> None:
     loop = asyncio.get_running_loop()
     while data := await loop.sock_recv(source, 65_536):
         await loop.sock_sendall(sink, data)
+    if source not in ended and is_dead(source):  # a reset, which the other way has been told of
+        raise ConnectionResetError
+    ended.add(sink)
     sink.shutdown(socket.SHUT_WR)
 
 
@@ -378,3 +392,62 @@ def context_of(certificate: Path) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_cert_chain(certificate)
     return context
+
+
+EXITS = {
+    "exits": {"host": "127.0.0.1", "port": 0, "exits_per_network": 100},
+    "geo": {"known": {"127.0.0.0/8": "xx"}},
+}
+
+
+@dataclass(frozen=True)
+class Consented:
+    """A device whose owner has agreed that it is an exit, in the account and at the device."""
+
+    owner: Person
+    device_id: str
+    first: Hello
+
+    async def attach(self, service: Service) -> Device:
+        """Attach it to a daemon; it carries whatever it is asked to."""
+        listener = listener_of(service)
+        port = bound_port(service.daemon.listeners.exits)
+        device = await Device(port).attach(self.first)
+        assert device.welcome is not None, device.sorry
+        # Targets of tests are at any port, and more than a household would allow.
+        listener._by_device[self.device_id].limits = NO_LIMITS
+        return device
+
+
+async def consented(service: Service, owner: Person | None = None) -> Consented:
+    """Return a device of somebody, new if nobody is named, that may attach."""
+    owner = owner or await service.person()
+    body = {"name": "box", "device_type": "mini_pc"}
+    made = await service.call("POST", "/api/worker/token/create", body, token=owner.token)
+    terms = await service.call("GET", "/api/exits/terms")
+    listed = await service.call("GET", "/api/worker/tokens", token=owner.token)
+    token_id = listed.body["tokens"][0]["token_id"]
+    agreed = {"token_id": token_id, "terms_hash": terms.body["terms_hash"]}
+    answer = await service.call("POST", "/api/worker/exit/consent", agreed, token=owner.token)
+    assert answer.status == 200, answer.body
+    first = hello(made.body["token"], terms=terms.body["terms_hash"])
+    return Consented(owner, token_id, first)
+
+
+def listener_of(service: Service) -> ExitListener:
+    """Return the exits' port of a daemon."""
+    assert service.daemon.exit_port is not None
+    return service.daemon.exit_port.listener
+
+
+@asynccontextmanager
+async def running_with_exit(folder: Path, **sections: dict[str, Any]) -> AsyncIterator[Service]:
+    """Run a daemon with an exit; every session that is bought leaves through it."""
+    async with running_in(folder, **EXITS, **sections) as service:
+        device = await (await consented(service)).attach(service)
+        service.wishes = "-country-xx"
+        try:
+            await until(lambda: listener_of(service).counters.parked > 0, "a connection waits")
+            yield service
+        finally:
+            await device.kill()

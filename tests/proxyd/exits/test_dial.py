@@ -123,7 +123,8 @@ async def test_a_target_is_reached_through_an_exit(port: Port) -> None:
         assert answer.via is not None
         assert answer.via.attached.device_id == "device"
         assert answer.via.address == LOOPBACK
-        assert answer.via.text.startswith("country=xx; id=")
+        assert answer.via.headers[0].startswith("X-Exit: country=xx; id=")
+        assert answer.via.headers[0].endswith("; ip=127.0.0.1")
         await answer.close(port, target)
     assert port.counters.dials == {"connected": 1}
 
