@@ -18,6 +18,8 @@ TESTED_IN = {
     "api/responses.py": "tests/api/test_server.py",
     "api/routes.py": "tests/api/test_router.py",
     "api/sse.py": "tests/api/test_assistant.py",
+    "client/proxyctl/__main__.py": "tests/client/test_build.py",
+    "client/proxyctl/protocol/addresses.py": "tests/client/proxyctl/protocol/test_policy.py",
     "config/changes.py": "tests/proxyd/test_reload.py",
     "config/settings.py": "tests/config/test_load.py",
     "market/assistant/builtin.py": "tests/market/assistant/test_chat.py",

@@ -59,12 +59,14 @@ class ExitShare(Payer):
         self.reported = 0
         self._session = session
         self._moved = moved
-        self._sinks: set[InTransit] = set()
+        # None while nothing is on its way: most shares of a session that rotates are at rest, and
+        # an empty set takes as much as all the rest of them.
+        self._sinks: set[InTransit] | None = None
 
     def deliver(self, size: int, sink: InTransit | None = None) -> None:
         """Count bytes that were delivered, here and at the session: see `LiveSession.deliver`."""
         if sink is not None:
-            self._sinks.add(sink)
+            self._note(sink)
         self._moved.add(self)
         self.used += size
         self._session.deliver(size, sink)  # last: it may end every connection
@@ -78,12 +80,13 @@ class ExitShare(Payer):
 
     def may_wait(self, sink: InTransit, size: int) -> None:
         """See `Payer.may_wait`."""
-        self._sinks.add(sink)
+        self._note(sink)
         self._session.may_wait(sink, size)
 
     def forget(self, sink: InTransit) -> None:
         """See `Payer.forget`."""
-        self._sinks.discard(sink)
+        if self._sinks is not None:
+            self._sinks.discard(sink)
         self._session.forget(sink)
 
     @property
@@ -101,16 +104,23 @@ class ExitShare(Payer):
 
         By what the session has asked the kernel last: call its `certain` before.
         """
-        most, waiting = self._session.sinks.most, 0
-        for sink in tuple(self._sinks):
-            if size := most(sink):
-                waiting += size
-            else:
-                self._sinks.discard(sink)
-        certain = self.used - waiting
+        certain = self.used - self._waiting()
         # Better no daemon than one that pays for what was not delivered.
         assert self.reported <= certain <= self.used  # noqa: S101
         return certain
+
+    def _note(self, sink: InTransit) -> None:
+        if self._sinks is None:
+            self._sinks = set()
+        self._sinks.add(sink)
+
+    def _waiting(self) -> int:
+        """Return at most how many bytes wait in its sinks, and forget those that hold none."""
+        if self._sinks is None:
+            return 0
+        figures = [(sink, self._session.sinks.most(sink)) for sink in self._sinks]
+        self._sinks = {sink for sink, size in figures if size} or None
+        return sum(size for _, size in figures)
 
 
 @final

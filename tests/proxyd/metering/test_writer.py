@@ -22,13 +22,13 @@ async def test_a_flush_looks_at_the_sessions_that_moved_and_at_no_other(
     for _ in range(2):  # to write them down, and to see that they are
         await meter.flush()
     asked: list[str] = []
-    certain = LiveSession.certain
+    certain_usage = LiveSession.certain_usage
 
-    def asking(session: LiveSession) -> int:
+    def asking(session: LiveSession) -> Usage:
         asked.append(session.id)
-        return certain(session)
+        return certain_usage(session)
 
-    monkeypatch.setattr(LiveSession, "certain", asking)
+    monkeypatch.setattr(LiveSession, "certain_usage", asking)
     for session in sessions[:2]:
         use(session, 5)
     assert len(meter._writer._changed) == 2, "a flush goes through no more than these"
