@@ -12,7 +12,7 @@ from api.literals import EXIT_STATES, ExitState
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.errors import Code, MarketError
 from market.exits import CONNECTIONS_MAX, DAY_SECONDS, Coverage, Exits, Limits, MyExit, limits_of
-from storage.exits import CountryRow, DayRow
+from storage.exits import CountryRow, EarnedDayRow
 
 PORTS_MAX = 100
 
@@ -421,7 +421,7 @@ def _item(mine: MyExit) -> ExitItem:
     )
 
 
-def _earnings_item(day: DayRow) -> EarningsItem:
+def _earnings_item(day: EarnedDayRow) -> EarningsItem:
     start = timestamp(day.day * DAY_SECONDS)
     return EarningsItem(start.partition("T")[0], day.used_bytes, money(day.earned))
 

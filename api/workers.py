@@ -15,7 +15,7 @@ from market.errors import Code
 from market.exits import Exits
 from market.jobs import Jobs
 from storage.devices import DeviceRow
-from storage.exits import SumRow
+from storage.exits import DayRow
 
 Celsius = Annotated[float, Meta(ge=-50, le=150)]
 Percentage = Annotated[float, Meta(ge=0, le=100)]
@@ -213,14 +213,14 @@ class WorkerRoutes:
         """List the caller's devices, as of now."""
         devices, cursor = await self._page(call)
         earned = await self._jobs.earned_today(call.user_id)
-        shared = await self._exits.sums([device.id for device in devices])
+        shared = await self._exits.today([device.id for device in devices])
         items = [
             self._device_item(device, earned.get(device.id, 0), shared.get(device.id))
             for device in devices
         ]
         return DevicesReply(devices=items, next_cursor=cursor)
 
-    def _device_item(self, device: DeviceRow, earned: int, shared: SumRow | None) -> DeviceItem:
+    def _device_item(self, device: DeviceRow, earned: int, shared: DayRow | None) -> DeviceItem:
         return DeviceItem(
             id=device.id,
             hostname=device.hostname,
@@ -230,8 +230,8 @@ class WorkerRoutes:
             ram_gb=device.ram_gb,
             is_online=self._devices.is_online(device),
             earn_today=money(earned),
-            earn_today_usd=money(0 if shared is None else shared.day_earned),
-            shared_bytes_today=0 if shared is None else shared.day_bytes,
+            earn_today_usd=money(0 if shared is None else shared.earned),
+            shared_bytes_today=0 if shared is None else shared.used_bytes,
         )
 
     async def _page(self, call: Call[Any, Page]) -> tuple[list[DeviceRow], str | UnsetType]:

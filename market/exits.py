@@ -27,7 +27,7 @@ from storage import bandwidth as bandwidth_queries
 from storage import devices as device_queries
 from storage import exits as queries
 from storage import ledger as ledger_queries
-from storage.exits import ConsentRow, CountryRow, DayRow, ExitRow, LimitsRow, SumRow
+from storage.exits import ConsentRow, CountryRow, DayRow, EarnedDayRow, ExitRow, LimitsRow, SumRow
 from storage.store import Transaction
 
 DAY_SECONDS = 86_400
@@ -35,8 +35,6 @@ DAY_SECONDS = 86_400
 CONNECTIONS_MAX = 1_000
 RATE_MAX_BYTES = 125_000_000_000  # a terabit a second: a mistyped number, rather than a limit
 PRICE_MAX_PER_GB = 1_000_000_000_000
-# By default a user has no more devices than that (`limits.devices_per_user`).
-EARNING_MAX_EXITS = 1_000
 EARNINGS_MAX_DAYS = 366
 ANY_COUNTRY = "any"
 
@@ -309,29 +307,19 @@ class Exits:
         )
         return [MyExit(row.device_id, row, self._state(row), sums[row.device_id]) for row in rows]
 
-    async def sums(self, device_ids: Sequence[str]) -> dict[str, SumRow]:
-        """Return what some devices carried and earned, in all and since 00:00 UTC.
-
-        Devices that have never been exits are left out.
-        """
-        rows = await self._store.read(queries.sums, device_ids, day=self._today())
+    async def today(self, device_ids: Sequence[str]) -> dict[str, DayRow]:
+        """Return what those of some devices that were exits today carried since 00:00 UTC."""
+        rows = await self._store.read(queries.days, device_ids, since=self._today())
         return {row.device_id: row for row in rows}
 
-    async def earnings(self, user_id: str) -> list[DayRow]:
+    async def earnings(self, user_id: str) -> list[EarnedDayRow]:
         """Return what a user's exits carried and earned by day, the latest day first.
 
         A day's bytes have earned their share when they are reported; it is posted once the session
         is settled.
         """
         since = self._today() - EARNINGS_MAX_DAYS + 1
-        rows = await self._store.read(_days, user_id, since)
-        by_day: dict[int, DayRow] = {}
-        for row in rows:
-            day = by_day.get(row.day, DayRow("", row.day, 0, 0))
-            by_day[row.day] = day._replace(
-                used_bytes=day.used_bytes + row.used_bytes, earned=day.earned + row.earned
-            )
-        return list(by_day.values())
+        return await self._store.read(queries.days_of_user, user_id, since=since)
 
     async def pending(self, user_id: str) -> int:
         """Return what a user's exits have earned and is not paid out yet, in micro-USD."""
@@ -490,11 +478,6 @@ async def _page(
     rows = await queries.of_user(tx, user_id, before=before, limit=limit)
     sums = await queries.sums(tx, [row.device_id for row in rows], day=today)
     return rows, {each.device_id: each for each in sums}
-
-
-async def _days(tx: Transaction, user_id: str, since: int) -> list[DayRow]:
-    rows = await queries.of_user(tx, user_id, before="", limit=EARNING_MAX_EXITS)
-    return await queries.days(tx, [row.device_id for row in rows], since=since)
 
 
 async def _by_country(tx: Transaction, user_id: str, session_id: str) -> list[CountryRow]:

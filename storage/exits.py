@@ -84,6 +84,14 @@ class DayRow(NamedTuple):
     earned: int
 
 
+class EarnedDayRow(NamedTuple):
+    """What several exits carried and earned on a day, as in `DayRow`."""
+
+    day: int
+    used_bytes: int
+    earned: int
+
+
 class EarnedRow(NamedTuple):
     """What a device carried of a session, and what its owner has earned by it, in micro-USD.
 
@@ -520,6 +528,28 @@ async def days(tx: Transaction, device_ids: Sequence[str], *, since: int) -> lis
     )
 
 
+async def days_of_user(tx: Transaction, user_id: str, *, since: int) -> list[EarnedDayRow]:
+    """Return what a user's exits carried and earned by day, the latest first.
+
+    Args:
+        tx: the transaction.
+        user_id: whose.
+        since: the first day, counted from 1970.
+    """
+    return await tx.all(
+        EarnedDayRow,
+        """
+        SELECT x.day, CAST(SUM(x.used_bytes) AS BIGINT), CAST(SUM(x.earned) AS BIGINT)
+        FROM exits AS e JOIN exit_days AS x ON x.device_id = e.device_id AND x.day >= :since
+        WHERE e.user_id = :user_id
+        GROUP BY x.day
+        ORDER BY x.day DESC
+        """,
+        user_id=user_id,
+        since=since,
+    )
+
+
 async def sums(tx: Transaction, device_ids: Sequence[str], *, day: int) -> list[SumRow]:
     """Return the sums of those of some devices that are or were exits, in all and on a day."""
     return await tx.all(
@@ -565,7 +595,8 @@ async def leases_against_use(tx: Transaction) -> list[DifferenceRow]:
         DifferenceRow,
         differences(
             "SELECT lease_id AS reference, used_bytes AS amount FROM exit_usage",
-            "SELECT id AS reference, exit_bytes AS amount FROM bandwidth_leases",
+            "SELECT id AS reference, exit_bytes AS amount FROM bandwidth_leases"
+            " WHERE exit_bytes <> 0",
         ),
     )
 

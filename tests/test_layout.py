@@ -91,6 +91,7 @@ ABOUT_SEVERAL = {
     "tests/api/test_idempotency.py": "market/idempotency.py, for every route that takes a key",
     "tests/api/test_recovery.py": "market/recovery.py by the routes of api/accounts.py",
     "tests/config/test_example.py": "config/proxyd.example.toml",
+    "tests/market/test_exit_invariants.py": "the money of exits, by any sequence of operations",
     "tests/market/test_leases_among_nodes.py": "market/leases.py, any sequence on several nodes",
     "tests/market/test_ledger_invariants.py": "money, by any sequence of operations",
     "tests/proxyd/test_imports.py": "what each command imports",

@@ -235,10 +235,10 @@ async def test_what_exits_carried_is_written_with_the_lease(market: Market) -> N
     assert await session.report(1_000_000, (first, 400_000), (second, 500_000)) == state
     for _ in range(2):  # absolute, so repeating it changes nothing
         assert await session.report(2_000_000, (first, 700_000)) == state
-    sums = await market.exits.sums([first.id])
-    assert sums[first.id].used_bytes == sums[first.id].day_bytes == 700_000
-    assert sums[first.id].earned == 700_000 * MICRO * 60 // (GB * 100) == 420
-    assert (await market.exits.sums([second.id]))[second.id].used_bytes == 500_000
+    today = await market.exits.today([first.id, second.id])
+    assert today[first.id].used_bytes == 700_000
+    assert today[first.id].earned == 700_000 * MICRO * 60 // (GB * 100) == 420
+    assert today[second.id].used_bytes == 500_000
     grant = await market.exits.current(first.id)
     assert grant.bytes_today == 700_000
     market.clock.now += 86_400
@@ -271,7 +271,7 @@ async def test_a_refused_report_does_not_hold_up_the_others_of_its_batch(market:
     )
     state = LeaseState(GB, is_used_up=False)
     assert replies == [Rejection(), state, state]
-    assert (await market.exits.sums([made.id]))[made.id].used_bytes == 15
+    assert (await market.exits.today([made.id]))[made.id].used_bytes == 15
 
 
 async def test_the_database_itself_refuses_counts_that_cannot_be(market: Market) -> None:
@@ -308,8 +308,8 @@ async def test_ones_own_exit_earns_nothing_of_ones_own_sessions(market: Market) 
     made = await exit_device(market, buyer)
     session = await through(market, buyer=buyer)
     await session.report(GB // 2, (made, GB // 2))
-    sums = await market.exits.sums([made.id])
-    assert (sums[made.id].used_bytes, sums[made.id].earned) == (GB // 2, 0)
+    today = await market.exits.today([made.id])
+    assert (today[made.id].used_bytes, today[made.id].earned) == (GB // 2, 0)
 
 
 # What people see
