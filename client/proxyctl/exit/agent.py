@@ -122,7 +122,8 @@ class Agent:
             describe=self.describe,
         )
         self._control: ControlConnection | None = None
-        self._reply: asyncio.Future[Welcome | Sorry] | None = None
+        self._welcomed: asyncio.Future[Welcome] | None = None
+        self._sorry: Sorry | None = None
         self._words = "starting"
         self._stopped: asyncio.Future[Stop] = self._loop.create_future()
 
@@ -193,9 +194,9 @@ class Agent:
             for how many seconds not to come again.
 
         Raises:
-            AttachError: there was no connection.
+            AttachError: there was no connection, or it was lost.
         """
-        self._reply = self._loop.create_future()
+        welcomed = self._welcomed = self._loop.create_future()
         control = await open_control(
             self._consent.host,
             self._consent.port,
@@ -204,23 +205,18 @@ class Agent:
             receive=self._receive,
         )
         try:
-            waiting: list[asyncio.Future[Any]] = [self._reply, control.closed]
-            await asyncio.wait(
-                waiting,
-                timeout=ATTACH_SECONDS,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            if not self._reply.done():
+            waiting: list[asyncio.Future[Any]] = [welcomed, control.closed]
+            await asyncio.wait(waiting, timeout=ATTACH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if welcomed.done():
+                await self._heartbeats(control, welcomed.result())
+            else:
                 control.close("the daemon did not answer")
-                raise AttachError(plain_line(await control.closed))
-            reply = self._reply.result()
-            if isinstance(reply, Sorry):
-                return self._refused(reply)
-            await self._heartbeats(control, reply)
-            self._say(f"not attached: {plain_line(await control.closed)}")
-            return 0
+            words = plain_line(await control.closed)
+            if self._sorry is not None:
+                return self._refused(self._sorry)
+            raise AttachError(words)
         finally:
-            self._control = None
+            self._control = self._sorry = None
             self._carrier.detach()
             control.close("the exit has ended")
 
@@ -237,13 +233,15 @@ class Agent:
                 control.send(Ping(secrets.token_bytes(PING_BYTES)))
 
     def _receive(self, control: ControlConnection, frame: Frame) -> None:
-        if isinstance(frame, (Welcome, Sorry)):
-            if self._reply is None or self._reply.done():
-                control.close("the daemon answered twice")
+        if isinstance(frame, Sorry):  # at first, or whenever something was withdrawn
+            self._sorry = frame
+            control.close("the daemon refuses this exit")
+        elif isinstance(frame, Welcome):
+            if self._welcomed is None or self._welcomed.done():
+                control.close("the daemon does not speak the protocol: it welcomes twice")
                 return
-            self._reply.set_result(frame)
-            if isinstance(frame, Welcome):
-                self._welcome(control, frame)
+            self._welcomed.set_result(frame)
+            self._welcome(control, frame)
         elif isinstance(frame, Drain):
             _logger.info("the daemon stops within %d s; attaching anew after that", frame.seconds)
             self._loop.call_later(

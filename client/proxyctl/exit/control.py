@@ -107,8 +107,8 @@ class ControlConnection(asyncio.Protocol):
 
     def close(self, reason: str) -> None:
         """Close the connection without waiting for anything."""
-        self._reason = reason
-        if self._transport is not None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._reason = reason
             self._transport.abort()
 
     def _is_pinned(self) -> bool:
@@ -165,9 +165,11 @@ async def open_control(
 def _context(pin: str) -> ssl.SSLContext:
     if not ssl.HAS_TLSv1_3:
         raise AttachError("this Python has no TLS 1.3: install one from python.org")
-    context = ssl.create_default_context()
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    if pin:  # the certificate itself is compared instead
+    if pin:  # the certificate itself is compared, so none has to be read
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
+    else:
+        context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
     return context

@@ -15,13 +15,14 @@ from support.waiting import until
 
 from proxyctl.exit import agent as agent_module
 from proxyctl.exit import files
+from proxyctl.exit import pool as pool_module
 from proxyctl.exit.agent import Agent, Stop
 from proxyctl.exit.lan import NEVER_PORTS, Guard
 from proxyctl.exit.limits import DeviceLimits
 from proxyctl.exit.record import Consent
 from proxyctl.exit.relay import reset
 from proxyctl.exit.surroundings import Surroundings
-from proxyctl.protocol.frames import Limits, Outcome, Park, Sorry
+from proxyctl.protocol.frames import Dial, Limits, Outcome, Park, Ping, Sorry
 from proxyctl.protocol.policy import Policy
 
 LOOPBACK = (ip_address("127.0.0.1"),)
@@ -312,6 +313,82 @@ async def test_a_refusal_is_told_to_the_owner(daemon: ExitDaemon, folder: Path) 
     assert stop.in_vain
     assert "The [31mterms are new." in stop.words
     assert "proxyctl exit consent" in stop.words
+
+
+async def test_what_is_withdrawn_in_the_account_ends_it(daemon: ExitDaemon, folder: Path) -> None:
+    async with running(daemon, folder) as (_, task), targets.echo() as target:
+        await daemon.attached()
+        await daemon.park(1)
+        _, (reader, _) = await daemon.dial(LOOPBACK, target.port)
+        daemon.control.send(Sorry("consent_needed", "Your consent was withdrawn.", 0))
+        stop = await task
+        with pytest.raises(ConnectionResetError):
+            await reader.read(1)
+    assert stop.in_vain
+    assert "Your consent was withdrawn." in stop.words
+
+
+async def test_a_daemon_that_welcomes_twice_is_left(daemon: ExitDaemon, folder: Path) -> None:
+    async with running(daemon, folder):
+        await daemon.attached()
+        daemon.control.send(daemon.reply)
+        await until(lambda: daemon.controls[0].is_lost)
+        await daemon.attached(2)
+
+
+JUNK = (
+    b"\xff\xff\x01",
+    b"\x00\x00\x01",
+    b"\x00\x03\x02{}",
+    b"\x00\x02\x06a",
+    b"GET / HTTP/1.1\r\n\r\n",
+)
+
+
+@pytest.mark.parametrize("junk", JUNK)
+async def test_a_daemon_that_sends_junk_is_left(
+    daemon: ExitDaemon, folder: Path, junk: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "exit")
+    async with running(daemon, folder):
+        await daemon.attached()
+        assert daemon.control.transport is not None
+        daemon.control.transport.write(junk)
+        await until(lambda: daemon.controls[0].is_lost)
+        await daemon.attached(2)
+    assert "does not speak the protocol" in caplog.text
+
+
+async def test_a_daemon_that_asks_for_much_gets_what_is_bounded(
+    daemon: ExitDaemon, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "PARKED_MAX", 6)
+    limits = DeviceLimits(dials_per_second=1_000)
+    async with running(daemon, folder, limits=limits) as (agent, _):
+        await daemon.attached()
+        for number in range(50):
+            daemon.control.send(Dial(number, LOOPBACK, 80))
+            daemon.control.send(Ping(number.to_bytes(8, "big")))
+        await daemon.park(6, tickets=128)
+        daemon.give_tickets(128)
+        daemon.control.send(Park(65_535))
+        daemon.control.send(Ping(b"all done"))
+        await until(lambda: b"all done" in daemon.pongs)
+        assert {each.outcome for each in daemon.dialled.values()} == {Outcome.FAILED}
+        assert len(daemon.dialled) == 50
+        assert agent.describe()["parked"] <= 6
+        assert len(daemon.parked) <= 6
+
+
+async def test_new_connections_are_opened_no_faster_than_the_limit(
+    daemon: ExitDaemon, folder: Path
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with running(daemon, folder, limits=DeviceLimits(dials_per_second=4)):
+        await daemon.attached()
+        began = loop.time()
+        await daemon.park(8)  # four at once, and four within the next second
+        assert loop.time() - began > 0.7
 
 
 async def test_an_exit_comes_again_after_a_refusal(daemon: ExitDaemon, folder: Path) -> None:
