@@ -23,11 +23,16 @@ _logger = logging.getLogger("leases")
 
 
 class Usage(Struct, frozen=True):
-    """How many bytes of a session's lease are used, in all."""
+    """How many bytes of a session's lease are used, in all.
+
+    `exits` says how many of them have left through which device, in all under this lease too. Only
+    those are there whose counts have changed.
+    """
 
     session_id: str
     lease_id: str
     used_bytes: int
+    exits: tuple[tuple[str, int], ...] = ()
 
 
 class Grant(Struct, frozen=True):
@@ -35,7 +40,8 @@ class Grant(Struct, frozen=True):
 
     Sizes in bytes, `expires_at` in UTC seconds. `entries` are the client addresses that open it
     without a password while it is active, each behind the index of its port; `pending` are those
-    that will once a client comes from them with the password.
+    that will once a client comes from them with the password. `exit` is by which exits it leaves,
+    as it was sold (`market.wants`); empty for directly.
     """
 
     session_id: str
@@ -47,6 +53,7 @@ class Grant(Struct, frozen=True):
     granted_bytes: int
     entries: tuple[tuple[int, str], ...]
     pending: tuple[str, ...] = ()
+    exit: str = ""
 
 
 class Ask(Struct, frozen=True):

@@ -30,6 +30,7 @@ class Ending(StrEnum):
     OVER = "over"
     TOO_MANY_CONNECTIONS = "too_many_connections"
     UNAVAILABLE = "unavailable"
+    PARAMETERS = "parameters"
 
     # The other failures to reach a target.
     GENERAL = "general"
@@ -38,6 +39,8 @@ class Ending(StrEnum):
     HOST_UNREACHABLE = "host_unreachable"
     REFUSED = "refused"
     COMMAND_NOT_SUPPORTED = "command_not_supported"
+    NO_EXIT = "no_exit"
+    EXIT_LOST = "exit_lost"
 
 
 # By name: one that has no ending does not get past the import.

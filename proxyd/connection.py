@@ -47,6 +47,7 @@ from proxyd.relay.tcp import Relay
 from proxyd.relay.udp import Association, DatagramEgress, datagram_socket
 from proxyd.wire.events import Address, Associate, Connect, Failure, Request, ServerProtocol
 from proxyd.wire.hosts import address_of
+from proxyd.wire.wants import Wants
 
 _logger = logging.getLogger("gateway")
 
@@ -142,6 +143,7 @@ class ClientConnection(Watcher, MeteredConnection):
         client: whose socket is owned from here on.
         protocol: waits for the answer to the request.
         session: whose bytes are spent.
+        wants: by which exits it is to leave; None for directly.
         request: what the client wants.
         unread: whether its socket may have more to read.
     """
@@ -158,6 +160,7 @@ class ClientConnection(Watcher, MeteredConnection):
         "_state",
         "_transfer",
         "_unread",
+        "_wants",
         "client",
     )
 
@@ -167,12 +170,14 @@ class ClientConnection(Watcher, MeteredConnection):
         client: Client,
         protocol: ServerProtocol,
         session: LiveSession,
+        wants: Wants | None,
         request: Request,
         unread: bool,
     ) -> None:
         self._services = services
         self._protocol = protocol
         self._session = session
+        self._wants = wants
         self._request = request
         self._state = _DIALING
         self._unread = unread
@@ -193,8 +198,10 @@ class ClientConnection(Watcher, MeteredConnection):
         """Do what the client has asked for."""
         self._session.connections.add(self)
         self._services.reactor.poller.watch(self.client.sock.fileno(), self)
-        request = self._request
-        if isinstance(request, Connect):
+        request, wants = self._request, self._wants
+        if wants is not None and not wants.direct:
+            self.refuse(Failure.NO_EXIT)  # rather than from where it did not ask to be
+        elif isinstance(request, Connect):
             self._start_dial(request)
         else:
             self._associate(request)

@@ -27,6 +27,7 @@ from proxyd.metering.session import LiveSession
 from proxyd.relay.closing import Closer
 from proxyd.relay.udp import DatagramEgress
 from proxyd.wire.events import Address, Request, ServerProtocol
+from proxyd.wire.wants import Wants
 
 IDLE_CHECKS_PER_LIMIT: Final = 10  # a connection is cut at most a tenth of the limit late
 # From here on a handshake may be cut to make room. A fixed time, and short: were it a share of what
@@ -208,12 +209,13 @@ class Gateway:
         client: Client,
         protocol: ServerProtocol,
         session: LiveSession,
+        wants: Wants | None,
         request: Request,
         unread: bool,
     ) -> None:
         """A handshake has come to its request: a connection takes over."""
         connection = ClientConnection(
-            self._for_connections, client, protocol, session, request, unread
+            self._for_connections, client, protocol, session, wants, request, unread
         )
         self._connections.add(connection)
         try:
