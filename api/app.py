@@ -6,6 +6,7 @@ from api.accounts import AccountRoutes
 from api.assistant import AssistantRoutes
 from api.bandwidth import BandwidthRoutes
 from api.deploys import DeployRoutes
+from api.exits import ExitRoutes
 from api.health import HealthRoutes
 from api.jobs import JobRoutes
 from api.referrals import ReferralRoutes
@@ -36,10 +37,11 @@ def routes(
         *HealthRoutes(ready).table(),
         *AccountRoutes(market.accounts, market.recovery).table(),
         *BandwidthRoutes(market.bandwidth).table(),
-        *WorkerRoutes(market.devices, market.jobs).table(),
+        *WorkerRoutes(market.devices, market.jobs, market.exits).table(),
+        *ExitRoutes(market.exits).table(),
         *JobRoutes(market.jobs, responses).table(),
         *ReferralRoutes(market.referrals, app_url).table(),
         *DeployRoutes(market.deploys).table(),
         *assistant.table(),
-        *WalletRoutes(market.wallet).table(),
+        *WalletRoutes(market.wallet, market.exits).table(),
     ]

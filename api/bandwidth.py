@@ -14,10 +14,34 @@ from api.routes import Auth, Call, Nothing, Reply, Route
 from market.allowlist import ADDRESSES_MAX
 from market.bandwidth import QUOTA_MAX_BYTES, Bandwidth, Purchase, Session
 from market.errors import Code
+from market.exit_wishes import ASN_MAX, LIFETIME_MAX_SECONDS, ExitWishes
 from market.money import GB
 from market.states import SessionStatus
 
+ExitText = Annotated[str, Meta(min_length=1, max_length=100)]
 AllowIps = Annotated[list[str], Meta(min_length=1, max_length=ADDRESSES_MAX)]
+
+
+class ExitRequest(Struct):
+    """Through which exits a session leaves, unless a client says otherwise behind its user name.
+
+    `country` is a code of two letters (ISO 3166), or several joined by "_". Connections of one
+    `session`, a label, keep their exit for `lifetime_seconds` from its first use; with `strict`
+    they rather fail than have another. With `rotate` no two in a row have the same. `dns` says
+    where names are looked up, and with `tls` "only" no port but 443 is dialled.
+    """
+
+    country: ExitText | None = None
+    state: ExitText | None = None
+    city: ExitText | None = None
+    asn: Annotated[int, Meta(ge=1, le=ASN_MAX)] | None = None
+    kind: Literal["residential", "mobile", "datacenter", "any"] | None = None
+    session: ExitText | None = None
+    lifetime_seconds: Annotated[int, Meta(ge=1, le=LIFETIME_MAX_SECONDS)] | None = None
+    strict: bool | None = None
+    rotate: bool | None = None
+    dns: Literal["node", "exit"] | None = None
+    tls: Literal["any", "only"] | None = None
 
 
 class BuyRequest(Struct):
@@ -26,11 +50,14 @@ class BuyRequest(Struct):
     Clients that come from one of `allow_ips` need no password, on a port of their own: at once if
     the request comes from there, else once a client has come from there to `port` with the
     password, or the buyer to `/api/bandwidth/allow`.
+
+    With `exit`, connections leave through devices of others; without it, from this service.
     """
 
     gb: Annotated[Size, Meta(extra_json_schema={"maximum": QUOTA_MAX_BYTES // GB})]
     price_per_gb: Money | None = None
     allow_ips: AllowIps | None = None
+    exit: ExitRequest | None = None
 
 
 class Proxy(Struct):
@@ -67,7 +94,8 @@ class SessionItem(Struct):
     """A session in the list; sizes in bytes and GB, price in USD per GB, `paid` in USD.
 
     While it is active, clients from `allow_ips` need no password on `passwordless_port`, but for
-    those that are `pending_ips`.
+    those that are `pending_ips`. `exit` is what it wants of exits, as it would be written behind
+    the user name; it is not there if the session leaves directly.
     """
 
     # One field for each of the documented reply.
@@ -86,6 +114,7 @@ class SessionItem(Struct):
     allow_ips: list[str] | UnsetType = UNSET
     pending_ips: list[str] | UnsetType = UNSET
     passwordless_port: int | UnsetType = UNSET
+    exit: str | UnsetType = UNSET
 
 
 class ListReply(Reply, kw_only=True):
@@ -141,6 +170,7 @@ class BandwidthRoutes:
                     Code.TOO_MANY_ADDRESSES,
                     Code.PASSWORDLESS_NOT_OFFERED,
                     Code.ADDRESSES_TAKEN,
+                    Code.EXITS_NOT_OFFERED,
                 ),
             ),
             Route(
@@ -186,6 +216,7 @@ class BandwidthRoutes:
             price_per_gb=call.body.price_per_gb,
             allow_ips=call.body.allow_ips or (),
             client=call.address,
+            exit_wishes=None if call.body.exit is None else _wishes(call.body.exit),
             receipt=call.receipt(_bought),
         )
         return _bought(bought)
@@ -248,6 +279,23 @@ def _item(session: Session) -> SessionItem:
         allow_ips=list(session.allow_ips) if session.allow_ips else UNSET,
         pending_ips=list(session.pending_ips) if session.pending_ips else UNSET,
         passwordless_port=_or_unset(session.passwordless_port),
+        exit=session.exit or UNSET,
+    )
+
+
+def _wishes(wanted: ExitRequest) -> ExitWishes:
+    return ExitWishes(
+        countries=wanted.country.split("_") if wanted.country else (),
+        state=wanted.state or "",
+        city=wanted.city or "",
+        asn=wanted.asn or 0,
+        kind=wanted.kind or "",
+        session=wanted.session or "",
+        lifetime_seconds=wanted.lifetime_seconds or 0,
+        strict=bool(wanted.strict),
+        rotate=bool(wanted.rotate),
+        dns_at_exit=wanted.dns == "exit",
+        tls_only=wanted.tls == "only",
     )
 
 

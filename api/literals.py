@@ -15,7 +15,11 @@ JobType = Literal["docker", "training", "inference", "script"]
 DeployStatus = Literal["queued", "running", "completed", "failed", "cancelled"]
 DeployType = Literal["Docker", "Jupyter", "Inference", "Training", "Script"]
 DeviceType = Literal["desktop", "mini_pc", "server", "phone"]
-TransactionKind = Literal["deposit", "hold", "release", "earning", "referral", "reward", "other"]
+TransactionKind = Literal[
+    "deposit", "hold", "release", "earning", "referral", "reward", "refund", "other"
+]
+
+ExitState = Literal["online", "resting", "offline", "paused", "terms_changed", "revoked", "barred"]
 
 CURRENCIES: Mapping[str, Currency] = {each: each for each in get_args(Currency)}
 SESSION_STATUSES: Mapping[str, SessionStatus] = {each: each for each in get_args(SessionStatus)}
@@ -24,6 +28,7 @@ JOB_TYPES: Mapping[str, JobType] = {each: each for each in get_args(JobType)}
 DEPLOY_STATUSES: Mapping[str, DeployStatus] = {each: each for each in get_args(DeployStatus)}
 DEPLOY_TYPES: Mapping[str, DeployType] = {each: each for each in get_args(DeployType)}
 DEVICE_TYPES: Mapping[str, DeviceType] = {each: each for each in get_args(DeviceType)}
+EXIT_STATES: Mapping[str, ExitState] = {each: each for each in get_args(ExitState)}
 TRANSACTION_KINDS: Mapping[str, TransactionKind] = {
     each: each for each in get_args(TransactionKind)
 }

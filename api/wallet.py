@@ -8,23 +8,30 @@ from api.codec import money
 from api.listing import Page, Timestamp, timestamp
 from api.literals import CURRENCIES, TRANSACTION_KINDS, Currency, TransactionKind
 from api.routes import Auth, Call, Nothing, Reply, Route
+from market.exits import Exits
 from market.wallet import Change, Wallet
 
 
 class WalletReply(Reply, kw_only=True):
-    """What the caller can spend, in credits and in USD, and what is held of each for open work."""
+    """What the caller can spend, in credits and in USD, and what is held of each for open work.
+
+    `usd_pending` is what the caller's exits have earned of sessions that have ended, and will be
+    paid out.
+    """
 
     credit_balance: float
     usd_balance: float
     credit_held: float
     usd_held: float
+    usd_pending: float
 
 
 class TransactionItem(Struct):
     """One change of what the caller can spend; an `amount` below zero left the wallet.
 
     A price is held when something is bought (`hold`); the part that was not used comes back
-    (`release`). A `reward` is for a photo of a good deed. `reference` names what it was for.
+    (`release`). A `reward` is for a photo of a good deed, a `refund` for what an exit falsified.
+    `reference` names what it was for.
     """
 
     id: str
@@ -45,8 +52,9 @@ class TransactionsReply(Reply, kw_only=True):
 class WalletRoutes:
     """The routes of wallets."""
 
-    def __init__(self, wallet: Wallet) -> None:
+    def __init__(self, wallet: Wallet, exits: Exits) -> None:
         self._wallet = wallet
+        self._exits = exits
 
     def table(self) -> list[Route]:
         """Return the declarations."""
@@ -78,6 +86,7 @@ class WalletRoutes:
             usd_balance=money(user.usd_available),
             credit_held=money(user.credit_held),
             usd_held=money(user.usd_held),
+            usd_pending=money(await self._exits.pending(call.user_id)),
         )
 
     async def transactions(self, call: Call[Nothing, Page]) -> TransactionsReply:

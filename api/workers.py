@@ -12,8 +12,10 @@ from api.literals import DEVICE_TYPES, DeviceType
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.devices import NAME_MAX_CHARACTERS, Devices, Report, WorkerToken
 from market.errors import Code
+from market.exits import Exits
 from market.jobs import Jobs
 from storage.devices import DeviceRow
+from storage.exits import DayRow
 
 Celsius = Annotated[float, Meta(ge=-50, le=150)]
 Percentage = Annotated[float, Meta(ge=0, le=100)]
@@ -52,7 +54,10 @@ class HeartbeatRequest(Struct):
 
 
 class DeviceItem(Struct):
-    """A device in the list; memory in GB, earnings in credits since 00:00 UTC."""
+    """A device in the list; memory in GB, earnings in credits since 00:00 UTC.
+
+    `earn_today_usd` and `shared_bytes_today` are what it has earned and carried as an exit since.
+    """
 
     id: str
     hostname: str
@@ -62,6 +67,8 @@ class DeviceItem(Struct):
     ram_gb: float
     is_online: bool
     earn_today: float
+    earn_today_usd: float
+    shared_bytes_today: int
 
 
 class DevicesReply(Reply, kw_only=True):
@@ -98,9 +105,10 @@ class RevokeRequest(Struct):
 class WorkerRoutes:
     """The routes of worker devices."""
 
-    def __init__(self, devices: Devices, jobs: Jobs) -> None:
+    def __init__(self, devices: Devices, jobs: Jobs, exits: Exits) -> None:
         self._devices = devices
         self._jobs = jobs
+        self._exits = exits
 
     def table(self) -> list[Route]:
         """Return the declarations."""
@@ -187,6 +195,7 @@ class WorkerRoutes:
         """End a token at once; the jobs that its device runs wait for another."""
         device_id = in_body(call.body.token_id, "token_id")
         await self._devices.revoke(call.user_id, device_id)
+        self._exits.tell(device_id)
         await self._jobs.take_back_from(device_id)
         return Reply()
 
@@ -204,20 +213,26 @@ class WorkerRoutes:
         """List the caller's devices, as of now."""
         devices, cursor = await self._page(call)
         earned = await self._jobs.earned_today(call.user_id)
+        shared = await self._exits.today([device.id for device in devices])
         items = [
-            DeviceItem(
-                id=device.id,
-                hostname=device.hostname,
-                device_type=DEVICE_TYPES[device.device_type],
-                gpu_name=device.gpu_name,
-                cpu_cores=device.cpu_cores,
-                ram_gb=device.ram_gb,
-                is_online=self._devices.is_online(device),
-                earn_today=money(earned.get(device.id, 0)),
-            )
+            self._device_item(device, earned.get(device.id, 0), shared.get(device.id))
             for device in devices
         ]
         return DevicesReply(devices=items, next_cursor=cursor)
+
+    def _device_item(self, device: DeviceRow, earned: int, shared: DayRow | None) -> DeviceItem:
+        return DeviceItem(
+            id=device.id,
+            hostname=device.hostname,
+            device_type=DEVICE_TYPES[device.device_type],
+            gpu_name=device.gpu_name,
+            cpu_cores=device.cpu_cores,
+            ram_gb=device.ram_gb,
+            is_online=self._devices.is_online(device),
+            earn_today=money(earned),
+            earn_today_usd=money(0 if shared is None else shared.earned),
+            shared_bytes_today=0 if shared is None else shared.used_bytes,
+        )
 
     async def _page(self, call: Call[Any, Page]) -> tuple[list[DeviceRow], str | UnsetType]:
         rows = await self._devices.page(

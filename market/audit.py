@@ -5,6 +5,7 @@ from msgspec import Struct
 from market.money import Currency, as_decimal
 from storage import assistant as assistant_queries
 from storage import bandwidth as bandwidth_queries
+from storage import exits as exit_queries
 from storage import ledger as queries
 from storage.ledger import DifferenceRow, TotalRow
 from storage.store import Store, Transaction
@@ -80,9 +81,34 @@ async def _audit(tx: Transaction) -> Report:
             "every reward for a photo was paid once, and nothing else was",
             _lines(await assistant_queries.rewards_against_postings(tx)),
         ),
+        *await _exit_checks(tx),
     )
     accounts = await queries.count_accounts(tx)
     return Report(accounts, await queries.count_transfers(tx), checks)
+
+
+async def _exit_checks(tx: Transaction) -> tuple[Check, ...]:
+    return (
+        Check(
+            "exits carried no more of a lease than it has used, and their counts add up",
+            (
+                *_counts(await exit_queries.leases_against_use(tx)),
+                *_counts(await exit_queries.leases_overused(tx)),
+                *_counts(await exit_queries.days_against_use(tx)),
+            ),
+        ),
+        Check(
+            "every settled session paid its exits what they have earned of it",
+            (
+                *_lines(await exit_queries.earnings_against_use(tx)),
+                *_lines(await exit_queries.earnings_against_postings(tx)),
+            ),
+        ),
+        Check(
+            "pending money is the sum of earnings that are neither paid out nor reversed",
+            _lines(await exit_queries.pending_against_earnings(tx)),
+        ),
+    )
 
 
 def _unbalanced(totals: list[TotalRow]) -> list[str]:
@@ -98,3 +124,7 @@ def _lines(rows: list[DifferenceRow]) -> tuple[str, ...]:
         f"{row.reference}: expected {as_decimal(row.expected)}, found {as_decimal(row.actual)}"
         for row in rows
     )
+
+
+def _counts(rows: list[DifferenceRow]) -> tuple[str, ...]:
+    return tuple(f"{row.reference}: expected {row.expected}, found {row.actual}" for row in rows)

@@ -13,6 +13,9 @@ from market.bounds import Bounds, lock_user, require
 from market.context import Context
 from market.credentials import Credentials, new_credentials
 from market.errors import Code, MarketError
+from market.exit_wishes import ExitWishes
+from market.exit_wishes import canonical as exit_text
+from market.exits import ExitTerms
 from market.idempotency import Receipt
 from market.leases import Leases, Usage
 from market.money import GB, MICRO, Currency, as_decimal, cost
@@ -98,7 +101,8 @@ class Session(NamedTuple):
     While it is active, `allow_ips` need no password on the `passwordless_port`, if there still is
     such a port; those of them that are `pending_ips` need it until they are proved. The API's list
     has these fields one by one, hence their number.
-    `paid` is what it has cost, in micro-USD, once it is over.
+    `paid` is what it has cost, in micro-USD, once it is over. `exit` is what it wants of an exit;
+    "" if it leaves directly.
     """
 
     id: str
@@ -114,6 +118,7 @@ class Session(NamedTuple):
     allow_ips: tuple[str, ...] = ()
     pending_ips: tuple[str, ...] = ()
     passwordless_port: int | None = None
+    exit: str = ""
 
 
 class Door(Struct, frozen=True):
@@ -132,6 +137,7 @@ class Bandwidth:
         traffic: the live counters.
         terms: prices and addresses.
         bounds: how much one user may have at once; may be replaced.
+        exit_terms: what sessions through exits cost at least, and their owners' share.
     """
 
     def __init__(
@@ -141,12 +147,15 @@ class Bandwidth:
         traffic: Traffic,
         terms: Terms,
         bounds: Bounds,
+        *,
+        exit_terms: ExitTerms,
     ) -> None:
         self.bounds = bounds
         self._store = context.store
         self._leases = leases
         self._traffic = traffic
         self._terms = terms
+        self._exit_terms = exit_terms
         self._identifiers = context.identifiers
         self._now = context.now
         # Sessions that could not be ended, and when each is tried again.
@@ -160,6 +169,7 @@ class Bandwidth:
         price_per_gb: int | None,
         allow_ips: Sequence[str] = (),
         client: str = "",
+        exit_wishes: ExitWishes | None = None,
         receipt: Receipt[Purchase] | None = None,
     ) -> Purchase:
         """Sell a session and hold its price.
@@ -170,19 +180,24 @@ class Bandwidth:
             price_per_gb: micro-USD per GB; None for the operator's price.
             allow_ips: client addresses that are to need no password, on a port of their own.
             client: the address that the buyer comes from, which needs no other proof.
+            exit_wishes: which exits its connections leave through, unless a client says otherwise;
+                None to leave directly.
             receipt: keeps the reply, if this is to be done once.
 
         Raises:
             MarketError: `invalid_field`, `price_below_floor`, `session_too_small`,
                 `insufficient_funds`, `too_many_sessions`, `too_many_addresses`,
-                `passwordless_not_offered`, `addresses_taken`, `idempotency_key_reused`.
+                `passwordless_not_offered`, `addresses_taken`, `exits_not_offered`,
+                `idempotency_key_reused`.
             Replayed: this was answered before.
         """
         if allow_ips and not self._terms.passwordless_ports:
             raise MarketError(Code.PASSWORDLESS_NOT_OFFERED, field="allow_ips")
         addresses = canonical(allow_ips)
-        price = self._terms.price_default if price_per_gb is None else price_per_gb
-        self._check(quota_bytes, price)
+        wanted = "" if exit_wishes is None else self._exit_text(exit_wishes)
+        floor = max(self._terms.price_floor, self._exit_terms.price_floor(wanted) if wanted else 0)
+        price = max(self._terms.price_default, floor) if price_per_gb is None else price_per_gb
+        self._check(quota_bytes, price, floor)
         self._check_cost(cost(quota_bytes, price))
         credentials = new_credentials()
         now = self._now()
@@ -199,6 +214,8 @@ class Bandwidth:
             created_at=now,
             expires_at=now + self._terms.lifetime_seconds,
             ended_at=None,
+            exit=wanted,
+            exit_share_percent=self._exit_terms.share_percent,
         )
         purchase = self._purchase(session, credentials, cost(quota_bytes, price))
         if not addresses:
@@ -312,17 +329,22 @@ class Bandwidth:
             self._traffic.restore(session_id)
             raise
 
-    def _check(self, quota_bytes: int, price: int) -> None:
+    def _exit_text(self, wishes: ExitWishes) -> str:
+        if not self._exit_terms.is_offered:
+            raise MarketError(Code.EXITS_NOT_OFFERED, field="exit")
+        return exit_text(wishes)
+
+    def _check(self, quota_bytes: int, price: int, floor: int) -> None:
         if not 0 < quota_bytes <= QUOTA_MAX_BYTES:
             raise MarketError(
                 Code.INVALID_FIELD,
                 f"A session has more than 0 and at most {QUOTA_MAX_BYTES // GB} GB.",
                 field="gb",
             )
-        if price < self._terms.price_floor:
+        if price < floor:
             raise MarketError(
                 Code.PRICE_BELOW_FLOOR,
-                f"The lowest price per GB is {as_decimal(self._terms.price_floor)} USD.",
+                f"The lowest price per GB is {as_decimal(floor)} USD.",
                 field="price_per_gb",
             )
         if price > PRICE_MAX_PER_GB:
@@ -373,6 +395,7 @@ class Bandwidth:
             allow_ips,
             pending_ips,
             passwordless_port,
+            row.exit,
         )
 
     def _port(self, port_index: int) -> int | None:

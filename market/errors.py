@@ -101,6 +101,27 @@ class Code(Enum):
         "The worker token is missing, invalid or revoked; send it in the header X-Worker-Token.",
     )
     TOKEN_NOT_FOUND = "token_not_found", Kind.NOT_FOUND, "The caller has no such worker token."
+    EXITS_NOT_OFFERED = (
+        "exits_not_offered",
+        Kind.INVALID,
+        "This service has no exits: sessions leave from the service itself.",
+    )
+    CONSENT_NEEDED = (
+        "consent_needed",
+        Kind.INVALID,
+        "The owner of the device has not agreed that it is an exit, or has taken that back.",
+    )
+    TERMS_CHANGED = (
+        "terms_changed",
+        Kind.INVALID,
+        "The terms for exits are others now; read them, and agree again.",
+    )
+    EXIT_PAUSED = "exit_paused", Kind.INVALID, "The owner of the device has paused it as an exit."
+    EXIT_BARRED = (
+        "exit_barred",
+        Kind.INVALID,
+        "The operator has barred the device: it cannot be an exit any more.",
+    )
     JOB_NOT_FOUND = "job_not_found", Kind.NOT_FOUND, "There is no such job for the caller."
     JOB_NOT_WAITING = "job_not_waiting", Kind.INVALID, "The job is not waiting for a worker."
     JOB_FAILED_HERE = (

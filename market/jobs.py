@@ -364,7 +364,8 @@ class Jobs:
             return
         if job.status not in (JobStatus.WAITING, JobStatus.RUNNING):
             raise MarketError(Code.JOB_OVER)
-        worker = await queries.owner_of(tx, job.device_id) if job.device_id is not None else None
+        device_id = job.device_id
+        worker = None if device_id is None else await device_queries.owner_of(tx, device_id)
         gross = _share(job, moment.now) if worker is not None else 0
         await self._leave(tx, moment, job, Outcome(JobStatus.CANCELLED, gross), worker)
 

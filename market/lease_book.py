@@ -1,7 +1,8 @@
 """What a report on a lease changes: arithmetic on the rows of leases and their sessions.
 
 A report says how much of a lease is used in all, so that repeating it is harmless. It is taken
-whole or rejected whole, and never lets `bytes_used + bytes_leased` pass the quota.
+whole or rejected whole, and never lets `bytes_used + bytes_leased` pass the quota. What it says of
+exits is taken with it: their counts never fall, and never add up to more than the lease has used.
 """
 
 import logging
@@ -9,8 +10,10 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from market.money import GB
 from market.states import SessionStatus
 from storage.bandwidth import CountsRow, LeaseRow
+from storage.exits import DayRow, UseRow
 
 # The first slice of a node: small files need no second one, and it is soon doubled for a large one.
 SLICE_FIRST_BYTES = 1024 * 1024
@@ -25,8 +28,8 @@ _logger = logging.getLogger("leases")
 class Usage(Struct, frozen=True):
     """How many bytes of a session's lease are used, in all.
 
-    `exits` says how many of them have left through which device, in all under this lease too. Only
-    those are there whose counts have changed.
+    `exits` are devices and how many of these bytes went through each, in all; those of which
+    nothing has changed may be left out.
     """
 
     session_id: str
@@ -40,8 +43,10 @@ class Grant(Struct, frozen=True):
 
     Sizes in bytes, `expires_at` in UTC seconds. `entries` are the client addresses that open it
     without a password while it is active, each behind the index of its port; `pending` are those
-    that will once a client comes from them with the password. `exit` is by which exits it leaves,
-    as it was sold (`market.wants`); empty for directly.
+    that will once a client comes from them with the password.
+
+    It was bought by `user_id` for `price_per_gb` micro-USD. `exit` is what the buyer wants of an
+    exit unless a client says otherwise, as `exit_wishes.canonical` writes it; "" to leave directly.
     """
 
     session_id: str
@@ -53,6 +58,8 @@ class Grant(Struct, frozen=True):
     granted_bytes: int
     entries: tuple[tuple[int, str], ...]
     pending: tuple[str, ...] = ()
+    user_id: str = ""
+    price_per_gb: int = 0
     exit: str = ""
 
 
@@ -76,7 +83,11 @@ class LeaseState(Struct, frozen=True):
 
 
 class Rejection(Struct, frozen=True):
-    """A report that was not written: more than the lease grants, or less than nothing."""
+    """A report that was not written, because its counts are impossible.
+
+    More than the lease grants, or less than nothing; of exits more than the lease has used, less
+    than before, or of a device that is none.
+    """
 
 
 LeaseReply = LeaseState | Rejection | None
@@ -93,19 +104,33 @@ def slice_of(remainder: int, want_bytes: int) -> int:
     return min(remainder, want_bytes, fair)
 
 
+def earned_by_exit(size_bytes: int, price_per_gb: int, share_percent: int) -> int:
+    """Return an owner's share of the price of bytes, in micro-USD, rounded down.
+
+    The shares of any number of exits add up to less than `money.earned` of all of their bytes.
+    """
+    return size_bytes * price_per_gb * share_percent // (GB * 100)
+
+
 class Book:
     """Leases and their sessions while they are locked: replies change it, and it is written then.
 
     `wanted` are the sessions of which nothing is left to lease, while other leases hold some.
+    `uses` are the counts of exits that have changed.
 
     Args:
         rows: the leases and the counters of their sessions, as they are in the store.
+        uses: what the exits that are reported on carried under these leases so far.
     """
 
-    def __init__(self, rows: Sequence[tuple[LeaseRow, CountsRow]]) -> None:
+    def __init__(
+        self, rows: Sequence[tuple[LeaseRow, CountsRow]], uses: Sequence[UseRow] = ()
+    ) -> None:
         self.leases = {lease.id: lease for lease, _ in rows}
         self.sessions = {lease.session_id: counts for lease, counts in rows}
         self.wanted: list[str] = []
+        self.uses: dict[tuple[str, str], UseRow] = {}
+        self._before = {(use.lease_id, use.device_id): use for use in uses}
 
     def reply(self, ask: Ask) -> LeaseReply:
         """Take a report, and change what its lease grants."""
@@ -116,23 +141,59 @@ class Book:
         more = used - lease.used_bytes
         is_within = 0 <= used <= lease.granted_bytes
         is_leased = counts.bytes_leased >= lease.granted_bytes - lease.used_bytes
-        if not (is_within and is_leased) or counts.bytes_used + more < 0:
+        uses = self._uses(ask.usage, lease)
+        if not (is_within and is_leased) or counts.bytes_used + more < 0 or uses is None:
             _logger.error(
-                "session %s: report rejected: %d bytes used, %d granted",
+                "session %s: report rejected: %d bytes used, %d through exits, %d granted",
                 lease.session_id,
                 used,
+                sum(size for _, size in ask.usage.exits),
                 lease.granted_bytes,
             )
             return Rejection()
+        exit_bytes = lease.exit_bytes + sum(self._more_bytes(use) for use in uses)
+        self.uses.update({(use.lease_id, use.device_id): use for use in uses})
         counts = counts._replace(
             bytes_used=counts.bytes_used + more, bytes_leased=counts.bytes_leased - more
         )
-        lease = lease._replace(used_bytes=used)
+        lease = lease._replace(used_bytes=used, exit_bytes=exit_bytes)
         granted = self._granted(ask, lease, counts)
         counts = counts._replace(bytes_leased=counts.bytes_leased + granted - lease.granted_bytes)
         self.leases[lease.id] = lease._replace(granted_bytes=granted)
         self.sessions[lease.session_id] = counts
         return LeaseState(granted, counts.bytes_used == counts.quota_bytes)
+
+    def days(self, day: int) -> list[DayRow]:
+        """Return what each exit carried and earned more than before, as of a day."""
+        added: dict[str, DayRow] = {}
+        for key, use in self.uses.items():
+            before = self._before[key]
+            row = added.get(use.device_id, DayRow(use.device_id, day, 0, 0))
+            added[use.device_id] = row._replace(
+                used_bytes=row.used_bytes + use.used_bytes - before.used_bytes,
+                earned=row.earned + use.earned - before.earned,
+            )
+        return list(added.values())
+
+    def _uses(self, usage: Usage, lease: LeaseRow) -> list[UseRow] | None:
+        """Return the counts of exits that a report changes; None when they are impossible."""
+        uses: dict[str, UseRow] = {}
+        for device_id, size in usage.exits:
+            key = lease.id, device_id
+            last = uses.get(device_id) or self.uses.get(key) or self._before.get(key)
+            if last is None or size < last.used_bytes:
+                return None
+            if size > last.used_bytes:
+                earned = earned_by_exit(size, last.price_per_gb, last.share_percent)
+                uses[device_id] = last._replace(used_bytes=size, earned=earned)
+        changed = list(uses.values())
+        exit_bytes = lease.exit_bytes + sum(self._more_bytes(use) for use in changed)
+        return changed if exit_bytes <= usage.used_bytes else None
+
+    def _more_bytes(self, use: UseRow) -> int:
+        """Return how many bytes a count adds to what is known of its exit."""
+        key = use.lease_id, use.device_id
+        return use.used_bytes - (self.uses.get(key) or self._before[key]).used_bytes
 
     def _granted(self, ask: Ask, lease: LeaseRow, counts: CountsRow) -> int:
         """Return how much a lease grants from now on, in all."""

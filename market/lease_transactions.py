@@ -1,5 +1,6 @@
 """The units of work on leases: each is one transaction, which locks its sessions first."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from market import ledger
@@ -12,11 +13,14 @@ from market.notices import Notice, Topic
 from market.states import SessionStatus
 from storage import allowlist, nodes
 from storage import bandwidth as queries
+from storage import exits as exit_queries
 from storage import ledger as ledger_queries
 from storage.bandwidth import LeaseRow, SessionRow
 from storage.errors import UnavailableError
 from storage.nodes import SeenRow
 from storage.store import Transaction
+
+DAY_SECONDS = 86_400
 
 
 def hold_of(session_id: str) -> str:
@@ -76,15 +80,25 @@ async def open_lease(
         granted_bytes=size if leased else 0,
         entries=tuple((row.port_index, row.address) for row in opened),
         pending=tuple(row.address for row in pending),
+        user_id=session.user_id,
+        price_per_gb=session.price_per_gb,
+        exit=session.exit,
     )
 
 
-async def exchange(tx: Transaction, asks: Sequence[Ask], *, node_id: str) -> list[LeaseReply]:
+async def exchange(
+    tx: Transaction, asks: Sequence[Ask], *, node_id: str, now: int
+) -> list[LeaseReply]:
     """Take reports, and change what leases grant; see `Leases.exchange`."""
     await queries.lock(tx, [ask.usage.session_id for ask in asks])
-    book = Book(await queries.leases_with_counts(tx, [ask.usage.lease_id for ask in asks]))
+    rows = await queries.leases_with_counts(tx, [ask.usage.lease_id for ask in asks])
+    pairs = [(ask.usage.lease_id, device_id) for ask in asks for device_id, _ in ask.usage.exits]
+    book = Book(rows, await exit_queries.use_of(tx, pairs) if pairs else ())
     replies = [book.reply(ask) for ask in asks]
     await queries.change(tx, list(book.leases.values()), book.sessions)
+    if book.uses:  # after the leases' own counts, which bound those of exits
+        days = book.days(now // DAY_SECONDS)
+        await exit_queries.write_use(tx, list(book.uses.values()), days)
     if book.wanted:
         await tx.notify(
             *(
@@ -105,7 +119,7 @@ async def recall(tx: Transaction, notice: Notice) -> bool:
 
 async def release(tx: Transaction, usages: Sequence[Usage], *, now: int) -> None:
     """Take last reports, and close their leases."""
-    await exchange(tx, [Ask(usage) for usage in usages], node_id="")
+    await exchange(tx, [Ask(usage) for usage in usages], node_id="", now=now)
     rows = await queries.leases_with_counts(tx, [usage.lease_id for usage in usages])
     await _close(tx, [lease for lease, _ in rows], now)
 
@@ -124,7 +138,7 @@ async def settle(
     SessionStatus.ACTIVE.require_before(status)
     await queries.lock(tx, [session_id])
     if usage is not None:
-        await exchange(tx, [Ask(usage)], node_id="")
+        await exchange(tx, [Ask(usage)], node_id="", now=now)
     await _close(tx, await queries.open_leases(tx, session_id), now)
     if await queries.is_used_up(tx, session_id):
         status = SessionStatus.EXHAUSTED
@@ -145,6 +159,9 @@ async def _capture(
 ) -> None:
     """Capture what a session owes out of its hold; the rest is released.
 
+    The owners of the exits that it went through get their share, which is pending from then on, and
+    the house gets the rest.
+
     Raises:
         LookupError: it has no hold; another program has removed it.
     """
@@ -156,8 +173,18 @@ async def _capture(
     if session.bytes_used:
         owed = max(owed, 1)  # what is worth less than a millionth would be free, as often as wanted
     owed = min(owed, hold.amount)
-    payment = (ledger.revenue(Currency.USD), owed)
-    await ledger.capture(tx, hold_id, [payment], transfer_ids=transfer_ids, now=now)
+    exits = await exit_queries.earned_of(tx, session.id)
+    shares: Counter[str] = Counter()
+    for each in exits:
+        if not each.is_barred:
+            shares[ledger.pending(each.user_id)] += each.amount
+    rest = owed - shares.total()
+    # A share is a part of the price of bytes that are among those used, rounded down like it.
+    assert rest >= 0  # noqa: S101 - or the exits would be paid more than the buyer pays
+    payments = [*sorted(shares.items()), (ledger.revenue(Currency.USD), rest)]
+    await ledger.capture(tx, hold_id, payments, transfer_ids=transfer_ids, now=now)
+    if exits:
+        await exit_queries.insert_earnings(tx, session.id, exits, now)
 
 
 async def recover(tx: Transaction, *, is_alone: bool, now: int) -> int:

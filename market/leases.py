@@ -178,7 +178,7 @@ class Leases:
             UnavailableError: perhaps written, perhaps not; the next reply says so.
         """
         return await self._store.write(
-            lease_transactions.exchange, asks, node_id=self.node_id or ""
+            lease_transactions.exchange, asks, node_id=self.node_id or "", now=self._now()
         )
 
     async def recall(self, session_id: str, status: SessionStatus) -> None:

@@ -30,6 +30,11 @@ def held(user_id: str, currency: Currency) -> str:
     return f"user:{user_id}:held:{currency}"
 
 
+def pending(user_id: str) -> str:
+    """Return the account of what a user's exits have earned and is not paid out yet, in USD."""
+    return f"user:{user_id}:pending:{Currency.USD}"
+
+
 def deposits(currency: Currency) -> str:
     """Return the house's account that deposits come from: its balance is minus all deposits."""
     return f"house:deposits:{currency}"
@@ -55,6 +60,7 @@ class TransferKind(StrEnum):
     PAYOUT = "payout"
     REFERRAL = "referral"
     REWARD = "reward"
+    REFUND = "refund"
 
 
 class TransferIds(NamedTuple):

@@ -13,6 +13,8 @@ from market.bounds import Bounds
 from market.context import Context
 from market.deploys import Deploys, Rates
 from market.devices import Devices
+from market.exit_payouts import ExitPayouts
+from market.exits import Exits, ExitTerms
 from market.jobs import Jobs, JobTerms
 from market.leases import Leases
 from market.outbox import Outbox
@@ -38,6 +40,7 @@ class Rules(Struct, frozen=True):
     bounds: Bounds
     login_limits: LoginLimits
     app_url: str
+    exits: ExitTerms = ExitTerms()
 
 
 class Keys(Struct, frozen=True):
@@ -87,8 +90,12 @@ class Market:
         self.wallet = Wallet(context)
         self.referrals = Referrals(context, rules.rewards)
         self.leases = leases
-        self.bandwidth = Bandwidth(context, leases, traffic, rules.terms, bounds)
+        self.bandwidth = Bandwidth(
+            context, leases, traffic, rules.terms, bounds, exit_terms=rules.exits
+        )
         self.devices = Devices(context, bounds, is_shared=is_shared)
+        self.exits = Exits(context, self.devices, rules.exits)
+        self.exit_payouts = ExitPayouts(context, rules.exits.hold_seconds)
         self.jobs = Jobs(context, self.devices, observed_seconds, rules.jobs, bounds)
         self.deploys = Deploys(context, self.jobs, rules.rates)
 

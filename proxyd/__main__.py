@@ -64,6 +64,20 @@ def _parser() -> argparse.ArgumentParser:
     _add_amounts(deposit)
     _finish(deposit, "wallet deposit")
 
+    exits = topics.add_parser("exits", help="devices that sessions leave through").add_subparsers(
+        metavar="COMMAND", required=True
+    )
+    clawback = exits.add_parser(
+        "clawback", help="bar an exit that has cheated, and refund its buyers"
+    )
+    clawback.add_argument(
+        "device", type=_text, metavar="DEVICE", help="the identifier of its worker token"
+    )
+    clawback.add_argument(
+        "--reason", type=_text, required=True, metavar="TEXT", help="kept with the device"
+    )
+    _finish(clawback, "exits clawback")
+
     ledger = topics.add_parser("ledger", help="the double-entry ledger").add_subparsers(
         metavar="COMMAND", required=True
     )

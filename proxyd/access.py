@@ -52,7 +52,8 @@ class Access(NamedTuple):
     """A connection that is over, and had shown credentials.
 
     `client` is its address, `host` and `port` what it asked for ("" and 0 if it ended before that),
-    `seconds` how long it was connected.
+    `seconds` how long it was connected. `exit` is the device that it went through, `exit_address`
+    the address that its target has seen; both "" for a connection from this machine.
     """
 
     connection: int
@@ -64,3 +65,5 @@ class Access(NamedTuple):
     bytes_down: int
     seconds: float
     reason: str
+    exit: str = ""
+    exit_address: str = ""

@@ -10,7 +10,11 @@ from storage.store import Transaction
 
 
 class SessionRow(NamedTuple):
-    """A session: sizes in bytes, price in micro-USD per GB, times in UTC seconds."""
+    """A session: sizes in bytes, price in micro-USD per GB, times in UTC seconds.
+
+    `exit` is what its buyer wants of an exit, "" for a session that leaves directly; of what goes
+    through exits, their owners get `exit_share_percent` of the price.
+    """
 
     id: str
     user_id: str
@@ -24,6 +28,8 @@ class SessionRow(NamedTuple):
     created_at: int
     expires_at: int
     ended_at: int | None
+    exit: str = ""
+    exit_share_percent: int = 0
 
 
 class ListedRow(NamedTuple):
@@ -45,15 +51,20 @@ class ListedRow(NamedTuple):
     reported: int | None
     captured: int | None
     port_index: int | None
+    exit: str
 
 
 class LeaseRow(NamedTuple):
-    """A lease: bytes of a session that one daemon may hand out, and how many it has used."""
+    """A lease: bytes of a session that one daemon may hand out, and how many it has used.
+
+    `exit_bytes` of those used went through exits.
+    """
 
     id: str
     session_id: str
     granted_bytes: int
     used_bytes: int
+    exit_bytes: int
 
 
 class CountsRow(NamedTuple):
@@ -72,7 +83,8 @@ class IdRow(NamedTuple):
 
 
 _COLUMNS = """id, user_id, username, password_hash, quota_bytes, bytes_used, bytes_leased,
-    price_per_gb, status, created_at, expires_at, ended_at"""
+    price_per_gb, status, created_at, expires_at, ended_at, exit, exit_share_percent"""
+LEASE_COLUMNS = "id, session_id, granted_bytes, used_bytes, exit_bytes"
 _SESSION = f"SELECT {_COLUMNS} FROM bandwidth_sessions"
 
 
@@ -82,7 +94,8 @@ async def insert(tx: Transaction, session: SessionRow) -> None:
         f"""
         INSERT INTO bandwidth_sessions ({_COLUMNS})
         VALUES (:id, :user_id, :username, :password_hash, :quota_bytes, :bytes_used,
-            :bytes_leased, :price_per_gb, :status, :created_at, :expires_at, :ended_at)
+            :bytes_leased, :price_per_gb, :status, :created_at, :expires_at, :ended_at,
+            :exit, :exit_share_percent)
         """,
         **session._asdict(),
     )
@@ -135,7 +148,8 @@ async def page(
             COALESCE(
                 (SELECT MIN(a.slot) FROM session_addresses AS a WHERE a.session_id = s.id),
                 (SELECT MIN(p.slot) FROM pending_addresses AS p WHERE p.session_id = s.id)
-            )
+            ),
+            s.exit
         FROM bandwidth_sessions AS s
         {hold}
         LEFT JOIN bandwidth_leases AS l
@@ -298,12 +312,12 @@ async def leases_with_counts(
     """Return those of these leases that are open, and the counters of their sessions."""
 
     def row(*columns: Any) -> tuple[LeaseRow, CountsRow]:  # noqa: ANN401 - of several types
-        return LeaseRow(*columns[:4]), CountsRow(*columns[4:])
+        return LeaseRow(*columns[:5]), CountsRow(*columns[5:])
 
     return await tx.all(
         row,
         f"""
-        SELECT l.id, l.session_id, l.granted_bytes, l.used_bytes,
+        SELECT l.id, l.session_id, l.granted_bytes, l.used_bytes, l.exit_bytes,
             s.status, s.quota_bytes, s.bytes_used, s.bytes_leased
         FROM {tx.table("asked", id="TEXT")}
         JOIN bandwidth_leases AS l ON l.id = asked.id
@@ -320,7 +334,8 @@ async def change(
     """Set what leases grant and have used, and the counters of sessions, in two statements.
 
     Raises:
-        ConstraintError: more would be used than was granted, or granted than was sold.
+        ConstraintError: more would be used than was granted, or granted than was sold, or less
+            used than went through exits.
     """
     await tx.run(
         f"""
@@ -356,8 +371,8 @@ async def open_leases(tx: Transaction, session_id: str) -> list[LeaseRow]:
     """Return the open leases of a session."""
     return await tx.all(
         LeaseRow,
-        """
-        SELECT id, session_id, granted_bytes, used_bytes FROM bandwidth_leases
+        f"""
+        SELECT {LEASE_COLUMNS} FROM bandwidth_leases
         WHERE closed_at IS NULL AND session_id = :session_id
         """,
         session_id=session_id,

@@ -97,6 +97,13 @@ async def is_revoked(tx: Transaction, device_id: str) -> bool:
     return row is None
 
 
+async def owner_of(tx: Transaction, device_id: str) -> str | None:
+    """Return the owner of a device."""
+    return await tx.one(
+        str, "SELECT user_id FROM devices WHERE id = :device_id", device_id=device_id
+    )
+
+
 async def revoke(tx: Transaction, *, device_id: str, user_id: str, now: int) -> str | None:
     """Revoke a device's token and return the token's hash; None when it is not the user's."""
     return await tx.one(

@@ -307,13 +307,6 @@ async def change_status(
     return True
 
 
-async def owner_of(tx: Transaction, device_id: str) -> str | None:
-    """Return the owner of a device."""
-    return await tx.one(
-        str, "SELECT user_id FROM devices WHERE id = :device_id", device_id=device_id
-    )
-
-
 async def has_attempted(tx: Transaction, *, job_id: str, device_id: str) -> bool:
     """Return whether a device ever started a job."""
     row = await tx.one(

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from storage.bandwidth import LeaseRow, of_node
+from storage.bandwidth import LEASE_COLUMNS, LeaseRow, of_node
 from storage.store import Transaction
 
 
@@ -33,7 +33,7 @@ async def leases(tx: Transaction, node_id: str | None) -> list[LeaseRow]:
     return await tx.all(
         LeaseRow,
         f"""
-        SELECT id, session_id, granted_bytes, used_bytes FROM bandwidth_leases
+        SELECT {LEASE_COLUMNS} FROM bandwidth_leases
         WHERE closed_at IS NULL AND {of_node(node_id)}
         """,
         **({} if node_id is None else {"node_id": node_id}),

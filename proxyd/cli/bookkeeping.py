@@ -7,7 +7,9 @@ from contextlib import asynccontextmanager
 from config.settings import Settings
 from market import accounts
 from market.audit import Report, audit_ledger
+from market.context import Context
 from market.errors import Code, MarketError
+from market.exit_payouts import claw_back
 from market.ids import Identifiers
 from market.money import Currency, as_decimal
 from market.passwords import Passwords
@@ -82,6 +84,27 @@ async def deposit(
         new, balance = await store.write(_deposit_all, email, amounts, name, identifiers)
     done = "deposited" if new else "was deposited before"
     return f"{done}; {email} has {_in_words(balance)}"
+
+
+async def claw_back_exit(settings: Settings, *, device_id: str, reason: str) -> str:
+    """Bar an exit that has cheated, and refund its buyers out of what it has earned.
+
+    Doing it again refunds what was earned meanwhile.
+
+    Returns:
+        what was done, in words.
+
+    Raises:
+        MarketError: there is no such exit, or the reason is too long.
+        StoreError: the database cannot be used. What was refunded before stays refunded.
+    """
+    async with _store(settings) as store:
+        context = Context(store, Identifiers(clock.milliseconds), clock.seconds)
+        done = await claw_back(context, device_id, reason)
+    return (
+        f"barred {device_id}; {done.earnings} earnings reversed, {as_decimal(done.amount)} usd; "
+        f"refunded to buyers: {as_decimal(done.refunded)} usd"
+    )
 
 
 async def audit(settings: Settings) -> tuple[bool, str]:

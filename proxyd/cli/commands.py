@@ -146,6 +146,15 @@ def _deposit(settings: Settings, options: Namespace) -> int:
     return 0
 
 
+def _claw_back(settings: Settings, options: Namespace) -> int:
+    from proxyd.cli import bookkeeping
+    from proxyd.loop import runner
+
+    work = bookkeeping.claw_back_exit(settings, device_id=options.device, reason=options.reason)
+    say(runner.run(work))
+    return 0
+
+
 def _audit(settings: Settings, _options: Namespace) -> int:
     from proxyd.cli import bookkeeping
     from proxyd.loop import runner
@@ -186,6 +195,7 @@ COMMANDS: dict[str, Callable[[Settings, Namespace], int]] = {
     "serve": _serve,
     "user create": _create_user,
     "wallet deposit": _deposit,
+    "exits clawback": _claw_back,
     "ledger audit": _audit,
     "backup": _backup,
     "config check": _config_check,

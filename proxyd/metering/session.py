@@ -134,6 +134,16 @@ class LiveSession(Divisible):
         return self._grant.session_id
 
     @property
+    def user_id(self) -> str:
+        """Who has bought it."""
+        return self._grant.user_id
+
+    @property
+    def price_per_gb(self) -> int:
+        """What it costs, in micro-USD."""
+        return self._grant.price_per_gb
+
+    @property
     def username(self) -> str:
         """The user name of its credentials."""
         return self._grant.username

@@ -28,6 +28,8 @@ DEVICE_FIELDS = {
     "ram_gb": float,
     "is_online": bool,
     "earn_today": float,
+    "earn_today_usd": float,
+    "shared_bytes_today": int,
 }
 AS_USER = [("POST", CREATE), ("GET", TOKENS), ("POST", REVOKE), ("GET", DEVICES)]
 AS_WORKER = [("POST", HEARTBEAT), ("POST", OFFLINE)]
@@ -94,6 +96,8 @@ async def test_a_new_device_is_listed_offline_with_the_fields_of_the_specificati
         "ram_gb": 0.0,
         "is_online": False,
         "earn_today": 0.0,
+        "earn_today_usd": 0.0,
+        "shared_bytes_today": 0,
     }
 
 

@@ -40,7 +40,7 @@ async def kinds(tx: Transaction) -> set[str]:
 
 
 async def test_everything_that_the_product_posts_is_told_apart(market: Market) -> None:
-    """But rewards for photos, which are looked at beside the rest of their rules."""
+    """But rewards for photos and refunds, which are looked at beside the rest of their rules."""
     buyer, worker = await market.person(usd="20", credit="20"), await market.person()
     await market.referrals.apply(worker, (await market.referrals.standing(buyer)).code)
     bought = await market.bandwidth.buy(buyer, quota_bytes=GB, price_per_gb=None)
@@ -56,7 +56,10 @@ async def test_everything_that_the_product_posts_is_told_apart(market: Market) -
     await market.jobs.accept(device, job.job_id)
     await market.jobs.complete(device, job.job_id, "done")
     posted = await market.store.read(kinds)
-    assert posted == {str(kind) for kind in TransferKind} - {TransferKind.REWARD}
+    assert posted == {str(kind) for kind in TransferKind} - {
+        TransferKind.REWARD,
+        TransferKind.REFUND,
+    }
 
 
 def test_every_kind_of_transfer_has_a_word_of_its_own_in_the_interface() -> None:

@@ -237,6 +237,44 @@ async def test_earlier_transfers_are_told_apart_and_stay_unchangeable(
     await store.close()
 
 
+async def test_users_of_an_earlier_database_may_have_what_is_pending(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = migrate.migrations(engine_of(empty_url))
+    with monkeypatch.context() as patched:
+        await opened_with(patched, empty_url, [step for step in steps if step.version < 16])
+        store = await open_store(empty_url)
+
+    async def account(tx: Transaction, kind: str, user: str | None) -> None:
+        await tx.run(
+            """
+            INSERT INTO accounts (id, user_id, kind, currency, balance)
+            VALUES (:kind, :user, :kind, 'usd', 7)
+            """,
+            kind=kind,
+            user=user,
+        )
+
+    async def read(tx: Transaction) -> list[tuple[object, ...]]:
+        return await tx.all(
+            lambda *row: row,
+            "SELECT id, kind, balance FROM accounts WHERE user_id = 'u' ORDER BY id",
+        )
+
+    await store.write(insert_user, "u")
+    await store.write(account, "held", "u")
+    with pytest.raises(ConstraintError, match="accounts_known_kind"):
+        await store.write(account, "pending", "u")
+    await store.close()
+    store = await open_store(empty_url)
+    await store.write(account, "pending", "u")
+    assert await store.read(read) == [("held", "held", 7), ("pending", "pending", 7)]
+    for kind, user in (("other", "u"), ("pending", None), ("rewards", "u")):
+        with pytest.raises(ConstraintError):
+            await store.write(account, kind, user)
+    await store.close()
+
+
 async def test_a_step_that_fails_leaves_the_database_as_it_was(
     empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,12 +13,16 @@ from typing import Any
 import pytest
 from support import grown, postgres
 from support.clock import Clock
+from support.exits import exit_device
 from support.market import Market
 from support.plans import watched
 
 from market.audit import audit_ledger
 from market.bounds import Bounds
+from market.exit_payouts import claw_back
+from market.exit_wishes import ExitWishes
 from market.jobs import NewJob
+from market.leases import Usage
 from market.money import GB, MICRO
 from market.states import JobStatus, SessionStatus
 from storage import bandwidth, idempotency, ledger, nodes, users
@@ -199,6 +203,31 @@ async def trade(market: Market, buyer: str) -> None:
     await market.jobs.take_back_from(device.id)
 
 
+async def leave(market: Market, buyer: str) -> None:
+    """Buy a session that leaves through an exit, report what that carried, and end it."""
+    bought = await market.bandwidth.buy(
+        buyer, quota_bytes=GB, price_per_gb=None, exit_wishes=ExitWishes()
+    )
+    grant = await market.lease(bought)
+    assert grant is not None
+    made = await exit_device(market)
+    usage = Usage(bought.session_id, grant.lease_id or "", GB // 2, ((made.id, GB // 2),))
+    await market.leases.report([usage])
+    await market.exits.authorize(made.token, market.exits.terms_hash)
+    await market.exits.moved(made.id, country="de", city="", asn=0)
+    await market.exits.by_country(buyer, bought.session_id)
+    await market.bandwidth.end(buyer, bought.session_id)
+    await market.exits.tell_ended([made.id])
+    await claw_back(market.context, made.id, "injects")
+
+
+async def my_exits(market: Market, buyer: str) -> None:
+    shown = await market.exits.page(buyer, before="", limit=101)
+    await market.exits.today([each.id for each in shown])
+    await market.exits.earnings(buyer)
+    await market.exits.pending(buyer)
+
+
 async def logins(market: Market, buyer: str) -> None:
     now = market.clock.seconds()
     await market.store.write(
@@ -230,6 +259,8 @@ REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "the oldest of my wallet": lambda market, buyer: wallet(market, buyer, grown.OLDEST),
     "my devices": lambda market, buyer: market.devices.page(buyer, before="", limit=101),
     "my deploys": lambda market, buyer: market.deploys.page(buyer, before="", limit=101),
+    "my exits": my_exits,
+    "leaving through an exit": leave,
     "my earnings": lambda market, buyer: market.jobs.earned_today(buyer),
     "my referrals": lambda market, buyer: market.referrals.standing(buyer),
     "open jobs": lambda market, _: marketplace(market, None, ""),
@@ -244,6 +275,7 @@ REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
 }
 SWEEPERS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "expired sessions": lambda market, _: market.bandwidth.expire(),
+    "payouts of exits": lambda market, _: market.exit_payouts.pay_due(),
     "leases of a node": lambda market, _: market.store.read(nodes.leases, "node"),
     "answers that are old": (
         lambda market, _: market.store.write(idempotency.delete_before, grown.NOW - 1, limit=20)

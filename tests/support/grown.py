@@ -2,7 +2,8 @@
 
 A market of `size` has about as many transfers. A tenth of that is open work, three tenths are work
 that is done; half of either are sessions, half jobs. There is a user with a device for every
-hundred transfers, and one more, the buyer, with some hundreds of open sessions and jobs.
+hundred transfers, and one more, the buyer, with some hundreds of open sessions and jobs. Each
+device is an exit, and all bytes of sessions went through it.
 """
 
 import sqlite3
@@ -60,6 +61,7 @@ def _statements(grown: Grown) -> Iterator[str]:
     yield from _people(grown)
     yield from _work(grown)
     yield from _transfers()
+    yield from _exits()
     yield from _rest(grown)
 
 
@@ -83,6 +85,10 @@ def _people(grown: Grown) -> Iterator[str]:
                 SELECT 'user:' || user_id || ':{kind}:{currency}', user_id, '{kind}', '{currency}'
                 FROM people
             """
+    yield """
+        INSERT INTO accounts (id, user_id, kind, currency)
+        SELECT 'user:' || user_id || ':pending:usd', user_id, 'pending', 'usd' FROM people
+    """
     yield f"""
         INSERT INTO devices
             (id, user_id, token_hash, name, hostname, device_type, created_at, last_heartbeat_at)
@@ -118,8 +124,10 @@ def _work(grown: Grown) -> Iterator[str]:
         FROM work WHERE is_session = 1
     """
     yield f"""
-        INSERT INTO bandwidth_leases (id, session_id, granted_bytes, used_bytes, closed_at)
-        SELECT {_id(4, "n")}, id, 1000000, 500000, began_at + 60 FROM work WHERE is_session = 1
+        INSERT INTO bandwidth_leases
+            (id, session_id, granted_bytes, used_bytes, exit_bytes, closed_at)
+        SELECT {_id(4, "n")}, id, 1000000, 500000, 500000, began_at + 60
+        FROM work WHERE is_session = 1
     """
     yield f"""
         INSERT INTO bandwidth_leases (id, session_id, granted_bytes, used_bytes)
@@ -174,14 +182,16 @@ def _transfers() -> Iterator[str]:
     available, held = (
         f"'user:' || user_id || ':{kind}:' || currency" for kind in ("available", "held")
     )
-    for number, debit, credit, amount, only in (
-        (6, available, held, 1000, "n > 0"),
-        (7, held, "'house:revenue:' || currency", 500, "is_done"),
-        (8, held, available, 500, "is_done"),
+    pending = "'user:' || user_id || ':pending:usd'"
+    for number, line, debit, credit, amount, only in (
+        (6, 0, available, held, "1000", "n > 0"),
+        (7, 0, held, "'house:revenue:' || currency", "500 - 300 * is_session", "is_done"),
+        (7, 1, held, pending, "300", "is_done AND is_session = 1"),
+        (8, 0, held, available, "500", "is_done"),
     ):
         yield f"""
             INSERT INTO entries (transfer_id, line, currency, debit_account, credit_account, amount)
-            SELECT {_id(number, "n")}, 0, currency, {debit}, {credit}, {amount}
+            SELECT {_id(number, "n")}, {line}, currency, {debit}, {credit}, {amount}
             FROM work WHERE {only}
         """
     for number, currency in ((9, "usd"), (10, "credit")):
@@ -196,6 +206,28 @@ def _transfers() -> Iterator[str]:
             SELECT {_id(number, "n")}, 0, '{currency}', 'house:deposits:{currency}',
                 'user:' || user_id || ':available:{currency}', 1000000000000 FROM people
         """
+
+
+def _exits() -> Iterator[str]:
+    yield f"""
+        INSERT INTO exits (device_id, user_id, terms_hash, consented_at, connections,
+            bytes_per_second, bytes_per_day, ports, min_price_per_gb, country)
+        SELECT device_id, user_id, 'hash', {NOW}, 16, 0, 0, '443', 0, 'xx' FROM people
+    """
+    yield f"""
+        INSERT INTO exit_usage (lease_id, device_id, session_id, used_bytes, earned)
+        SELECT {_id(4, "n")}, device_id, id, 500000, 300 FROM work WHERE is_session = 1
+    """
+    yield f"""
+        INSERT INTO exit_days (device_id, day, used_bytes, earned)
+        SELECT device_id, began_at / {_DAY}, 500000 * COUNT(*), 300 * COUNT(*) FROM work
+        WHERE is_session = 1 GROUP BY device_id, began_at / {_DAY}
+    """
+    yield """
+        INSERT INTO exit_earnings (session_id, device_id, user_id, used_bytes, amount, posted_at)
+        SELECT id, device_id, user_id, 500000, 300, began_at + 60
+        FROM work WHERE is_session = 1 AND is_done
+    """
 
 
 def _rest(grown: Grown) -> Iterator[str]:
@@ -257,16 +289,19 @@ async def grow(url: str, size: int, buyers_work: int = BUYERS_WORK) -> Grown:
 
 def _grow_sqlite(path: str, grown: Grown) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        (trigger,) = connection.execute(
-            "SELECT sql FROM sqlite_master WHERE name = 'entries_move_balances'"
-        ).fetchone()
+        triggers = connection.execute(
+            "SELECT name, sql FROM sqlite_master"
+            " WHERE name IN ('entries_move_balances', 'exit_usage_added')"
+        ).fetchall()
         connection.execute("PRAGMA synchronous = OFF")
         connection.execute("PRAGMA cache_size = -262144")
         connection.execute("BEGIN")
-        connection.execute("DROP TRIGGER entries_move_balances")
+        for name, _ in triggers:
+            connection.execute(f"DROP TRIGGER {name}")
         for statement in _statements(grown):
             connection.execute(statement)
-        connection.execute(trigger)
+        for _, trigger in triggers:
+            connection.execute(trigger)
         connection.execute("COMMIT")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 

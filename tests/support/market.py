@@ -10,6 +10,7 @@ from market.bandwidth import Purchase, Terms
 from market.bounds import Bounds
 from market.context import Context
 from market.deploys import Rates
+from market.exits import ExitTerms
 from market.ids import Identifiers
 from market.jobs import Jobs, JobTerms
 from market.leases import Grant, Leases, Usage, hold_of
@@ -45,6 +46,7 @@ RULES = Rules(
     bounds=Bounds(),
     login_limits=LoginLimits(),
     app_url="https://app.example.com",
+    exits=ExitTerms(is_offered=True),
 )
 SECRET = b"k" * 40
 SEALING = Sealing(SECRET, b"outbox")

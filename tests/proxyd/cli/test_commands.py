@@ -25,6 +25,7 @@ from storage.open import open_store
 PASSWORD = "tell-nobody"
 EMAIL = "ada@example.com"
 CREATE = ["user", "create", EMAIL, "--username", "ada", "--password-stdin"]
+CLAWBACK = ["exits", "clawback"]
 DEPOSIT = ["wallet", "deposit", EMAIL]
 AUDIT = ["ledger", "audit"]
 LEAVES = [
@@ -340,6 +341,33 @@ def test_an_audit_of_an_honest_ledger_passes(run: Run, ada: None) -> None:
     assert last == "the ledger agrees"
     assert checks
     assert all(line.startswith("ok ") for line in checks)
+
+
+def test_an_exit_is_clawed_back_once(run: Run, ada: None, database: Path) -> None:
+    ((ada_id,),) = rows(database, "SELECT id FROM users")
+    done = run([*CLAWBACK, "none", "--reason", "injects"])
+    refused(done, "There is no such exit.")
+    for statement in (
+        f"""
+        INSERT INTO devices (id, user_id, token_hash, name, hostname, device_type, created_at)
+        VALUES ('d', '{ada_id}', '', 'box', 'box', 'mini_pc', 1)
+        """,
+        f"""
+        INSERT INTO exits (device_id, user_id, terms_hash, consented_at, connections,
+            bytes_per_second, bytes_per_day, ports, min_price_per_gb)
+        VALUES ('d', '{ada_id}', 'x', 1, 16, 0, 0, '443', 0)
+        """,
+    ):
+        change(database, statement)
+    for _ in range(2):
+        done = run([*CLAWBACK, "d", "--reason", "injects"])
+        assert done.stdout == (
+            "barred d; 0 earnings reversed, 0.00 usd; refunded to buyers: 0.00 usd\n"
+        )
+    events = rows(database, "SELECT event, reason FROM exit_consents")
+    assert events == [("barred", "injects")] * 2
+    assert run(AUDIT).returncode == 0
+    misused(run([*CLAWBACK, "d"]), "--reason")
 
 
 def test_an_audit_of_an_untouched_account_passes(run: Run, ada: None) -> None:

@@ -1,0 +1,675 @@
+"""Queries on exits: consents, what each device carried, and what its owner earns of it."""
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from storage.ledger import DifferenceRow, differences
+from storage.paging import behind
+from storage.store import Transaction
+
+# An owner is paid for this many sessions at once: it bounds a transaction, and the next goes on.
+PAID_MAX_EARNINGS = 1_000
+# Among so many of the oldest earnings the owners to be paid are looked for.
+DUE_MAX_EARNINGS = 10_000
+
+
+class ExitRow(NamedTuple):  # as wide as its table
+    """A device as an exit: limits in bytes, price in micro-USD per GB, times in UTC seconds.
+
+    Limits of 0 are none. `ports` are those of targets, with commas between. `token_revoked_at` is
+    that of the device.
+    """
+
+    device_id: str
+    user_id: str
+    terms_hash: str
+    consented_at: int
+    revoked_at: int | None
+    paused_at: int | None
+    barred_at: int | None
+    connections: int
+    bytes_per_second: int
+    bytes_per_day: int
+    ports: str
+    min_price_per_gb: int
+    country: str
+    city: str
+    asn: int
+    token_revoked_at: int | None
+
+
+class LimitsRow(NamedTuple):
+    """How much a device carries at most, as in `ExitRow`."""
+
+    connections: int
+    bytes_per_second: int
+    bytes_per_day: int
+    ports: str
+    min_price_per_gb: int
+
+
+class ConsentRow(NamedTuple):
+    """Something that was said about a device as an exit: given, revoked or barred; and when."""
+
+    id: str
+    device_id: str
+    event: str
+    terms_hash: str
+    reason: str
+    created_at: int
+
+
+class UseRow(NamedTuple):
+    """What an exit carried under a lease, and at which price: micro-USD per GB, and the share.
+
+    The share is 0 for the buyer's own exits.
+    """
+
+    lease_id: str
+    device_id: str
+    session_id: str
+    price_per_gb: int
+    share_percent: int
+    used_bytes: int
+    earned: int
+
+
+class DayRow(NamedTuple):
+    """What a device carried on a day, and what of it its owner earns, in micro-USD."""
+
+    device_id: str
+    day: int
+    used_bytes: int
+    earned: int
+
+
+class EarnedDayRow(NamedTuple):
+    """What several exits carried and earned on a day, as in `DayRow`."""
+
+    day: int
+    used_bytes: int
+    earned: int
+
+
+class EarnedRow(NamedTuple):
+    """What a device carried of a session, and what its owner has earned by it, in micro-USD.
+
+    The owner of one that `is_barred` (0 or 1) does not get it.
+    """
+
+    device_id: str
+    user_id: str
+    used_bytes: int
+    amount: int
+    is_barred: int
+
+
+class PaidRow(NamedTuple):
+    """An earning that was paid out: of which session and device, how many micro-USD."""
+
+    session_id: str
+    device_id: str
+    amount: int
+
+
+class ReversedRow(NamedTuple):
+    """An earning that was reversed, with the buyer of its session and the price per GB."""
+
+    session_id: str
+    user_id: str
+    buyer_id: str
+    used_bytes: int
+    amount: int
+    price_per_gb: int
+
+
+class SumRow(NamedTuple):
+    """Sums of a device: bytes and micro-USD, in all and on one day, and micro-USD pending."""
+
+    device_id: str
+    used_bytes: int
+    earned: int
+    day_bytes: int
+    day_earned: int
+    pending: int
+
+
+class CountryRow(NamedTuple):
+    """How many bytes of a session left in a country, through how many devices."""
+
+    country: str
+    exits: int
+    used_bytes: int
+
+
+_OWN = ", ".join(f"e.{name}" for name in ExitRow._fields[:-1])
+_EXIT = f"""
+    SELECT {_OWN}, d.revoked_at FROM exits AS e JOIN devices AS d ON d.id = e.device_id
+"""
+_LIMITS = ", ".join(f"{name} = :{name}" for name in LimitsRow._fields)
+
+
+async def find(tx: Transaction, device_id: str) -> ExitRow | None:
+    """Return a device as an exit; None when nobody has ever agreed that it is one."""
+    return await tx.one(ExitRow, f"{_EXIT} WHERE e.device_id = :device_id", device_id=device_id)
+
+
+async def of_user(tx: Transaction, user_id: str, *, before: str, limit: int) -> list[ExitRow]:
+    """Return the devices of a user that are or were exits, newest first.
+
+    Args:
+        tx: the transaction.
+        user_id: whose.
+        before: only devices older than this identifier; "" for the newest.
+        limit: how many at most.
+    """
+    return await tx.all(
+        ExitRow,
+        f"""
+        {_EXIT}
+        WHERE e.user_id = :user_id AND e.device_id < :before
+        ORDER BY e.device_id DESC
+        LIMIT :limit
+        """,
+        user_id=user_id,
+        before=behind(before),
+        limit=limit,
+    )
+
+
+async def consent(
+    tx: Transaction, *, device_id: str, user_id: str, terms_hash: str, limits: LimitsRow, now: int
+) -> None:
+    """Make a device an exit, under terms and within limits; or one again."""
+    await tx.run(
+        """
+        INSERT INTO exits (device_id, user_id, terms_hash, consented_at, connections,
+            bytes_per_second, bytes_per_day, ports, min_price_per_gb)
+        VALUES (:device_id, :user_id, :terms_hash, :now, :connections,
+            :bytes_per_second, :bytes_per_day, :ports, :min_price_per_gb)
+        ON CONFLICT (device_id) DO UPDATE SET
+            terms_hash = excluded.terms_hash,
+            consented_at = excluded.consented_at,
+            revoked_at = NULL,
+            paused_at = NULL,
+            connections = excluded.connections,
+            bytes_per_second = excluded.bytes_per_second,
+            bytes_per_day = excluded.bytes_per_day,
+            ports = excluded.ports,
+            min_price_per_gb = excluded.min_price_per_gb
+        """,
+        device_id=device_id,
+        user_id=user_id,
+        terms_hash=terms_hash,
+        now=now,
+        **limits._asdict(),
+    )
+
+
+async def insert_consent(tx: Transaction, consent: ConsentRow) -> None:
+    """Add to the history of a device."""
+    await tx.run(
+        """
+        INSERT INTO exit_consents (id, device_id, event, terms_hash, reason, created_at)
+        VALUES (:id, :device_id, :event, :terms_hash, :reason, :created_at)
+        """,
+        **consent._asdict(),
+    )
+
+
+async def consents(tx: Transaction, device_id: str) -> list[ConsentRow]:
+    """Return the history of a device, the oldest first."""
+    return await tx.all(
+        ConsentRow,
+        """
+        SELECT id, device_id, event, terms_hash, reason, created_at FROM exit_consents
+        WHERE device_id = :device_id ORDER BY id
+        """,
+        device_id=device_id,
+    )
+
+
+async def change_limits(tx: Transaction, device_id: str, limits: LimitsRow) -> None:
+    """Set how much a device carries at most."""
+    await tx.run(
+        f"UPDATE exits SET {_LIMITS} WHERE device_id = :device_id",
+        device_id=device_id,
+        **limits._asdict(),
+    )
+
+
+async def pause(tx: Transaction, device_id: str, paused_at: int | None) -> None:
+    """Have a device carry nothing from now on; with None, carry again."""
+    await tx.run(
+        "UPDATE exits SET paused_at = :paused_at WHERE device_id = :device_id",
+        device_id=device_id,
+        paused_at=paused_at,
+    )
+
+
+async def revoke(tx: Transaction, device_id: str, now: int) -> bool:
+    """Take a consent back; False when there was none."""
+    changed = await tx.run(
+        "UPDATE exits SET revoked_at = :now WHERE device_id = :device_id AND revoked_at IS NULL",
+        device_id=device_id,
+        now=now,
+    )
+    return changed == 1
+
+
+async def bar(tx: Transaction, device_id: str, now: int) -> None:
+    """Have a device be no exit any more, whatever its owner agrees to."""
+    await tx.run(
+        """
+        UPDATE exits SET barred_at = COALESCE(barred_at, :now) WHERE device_id = :device_id
+        """,
+        device_id=device_id,
+        now=now,
+    )
+
+
+async def move(tx: Transaction, device_id: str, *, country: str, city: str, asn: int) -> None:
+    """Record where a device comes from; written only if it has moved."""
+    await tx.run(
+        """
+        UPDATE exits SET country = :country, city = :city, asn = :asn
+        WHERE device_id = :device_id AND (country <> :country OR city <> :city OR asn <> :asn)
+        """,
+        device_id=device_id,
+        country=country,
+        city=city,
+        asn=asn,
+    )
+
+
+async def ended(tx: Transaction, device_ids: Sequence[str]) -> list[str]:
+    """Return those of some exits that may carry nothing now, for whatever reason."""
+    return await tx.all(
+        str,
+        f"""
+        SELECT e.device_id FROM {tx.table("asked", id="TEXT")}
+        JOIN exits AS e ON e.device_id = asked.id
+        JOIN devices AS d ON d.id = e.device_id
+        WHERE e.revoked_at IS NOT NULL OR e.paused_at IS NOT NULL OR e.barred_at IS NOT NULL
+            OR d.revoked_at IS NOT NULL
+        """,
+        asked=json.dumps([{"id": each} for each in device_ids]),
+    )
+
+
+async def open_pending_account(tx: Transaction, account: str, user_id: str) -> None:
+    """Open the account of what an owner's exits have earned and is not paid out, if need be."""
+    await tx.run(
+        """
+        INSERT INTO accounts (id, user_id, kind, currency)
+        VALUES (:account, :user_id, 'pending', 'usd')
+        ON CONFLICT (id) DO NOTHING
+        """,
+        account=account,
+        user_id=user_id,
+    )
+
+
+async def use_of(tx: Transaction, pairs: Sequence[tuple[str, str]]) -> list[UseRow]:
+    """Return what exits carried under leases, so far, for each pair of a lease and an exit.
+
+    A pair of which either does not exist has no row.
+    """
+    return await tx.all(
+        UseRow,
+        f"""
+        SELECT l.id, e.device_id, s.id, s.price_per_gb,
+            CASE WHEN e.user_id = s.user_id THEN 0 ELSE s.exit_share_percent END,
+            COALESCE(u.used_bytes, 0), COALESCE(u.earned, 0)
+        FROM {tx.table("asked", lease_id="TEXT", device_id="TEXT")}
+        JOIN bandwidth_leases AS l ON l.id = asked.lease_id
+        JOIN bandwidth_sessions AS s ON s.id = l.session_id
+        JOIN exits AS e ON e.device_id = asked.device_id
+        LEFT JOIN exit_usage AS u ON u.lease_id = l.id AND u.device_id = e.device_id
+        """,
+        asked=json.dumps([{"lease_id": lease, "device_id": device} for lease, device in pairs]),
+    )
+
+
+async def write_use(tx: Transaction, uses: Sequence[UseRow], days: Sequence[DayRow]) -> None:
+    """Set what exits carried under leases, and add to what they carried by day; two statements.
+
+    Raises:
+        ConstraintError: a count would fall, or the exits of a lease carried more than it has used.
+    """
+    await tx.run(
+        f"""
+        INSERT INTO exit_usage (lease_id, device_id, session_id, used_bytes, earned)
+        SELECT lease_id, device_id, session_id, used_bytes, earned FROM {
+            tx.table(
+                "counted",
+                lease_id="TEXT",
+                device_id="TEXT",
+                session_id="TEXT",
+                used_bytes="BIGINT",
+                earned="BIGINT",
+            )
+        }
+        WHERE TRUE
+        ON CONFLICT (lease_id, device_id) DO UPDATE SET
+            used_bytes = excluded.used_bytes, earned = excluded.earned
+        """,
+        counted=json.dumps(
+            [
+                {
+                    "lease_id": each.lease_id,
+                    "device_id": each.device_id,
+                    "session_id": each.session_id,
+                    "used_bytes": each.used_bytes,
+                    "earned": each.earned,
+                }
+                for each in uses
+            ]
+        ),
+    )
+    await _add_to_days(tx, days)
+
+
+async def _add_to_days(tx: Transaction, days: Sequence[DayRow]) -> None:
+    columns = {"device_id": "TEXT", "day": "BIGINT", "used_bytes": "BIGINT", "earned": "BIGINT"}
+    await tx.run(
+        f"""
+        INSERT INTO exit_days (device_id, day, used_bytes, earned)
+        SELECT device_id, day, used_bytes, earned FROM {tx.table("added", **columns)}
+        WHERE TRUE
+        ON CONFLICT (device_id, day) DO UPDATE SET
+            used_bytes = exit_days.used_bytes + excluded.used_bytes,
+            earned = exit_days.earned + excluded.earned
+        """,
+        # In one order, so that two reports about the same exits cannot deadlock.
+        added=json.dumps([each._asdict() for each in sorted(days)]),
+    )
+
+
+async def earned_of(tx: Transaction, session_id: str) -> list[EarnedRow]:
+    """Return what each exit has earned of a session, without those that earned nothing.
+
+    They are locked, so that none is barred meanwhile.
+    """
+    query = """
+        SELECT u.device_id, e.user_id, CAST(SUM(u.used_bytes) AS BIGINT),
+            CAST(SUM(u.earned) AS BIGINT), MAX(CASE WHEN e.barred_at IS NULL THEN 0 ELSE 1 END)
+        FROM exit_usage AS u JOIN exits AS e ON e.device_id = u.device_id
+        WHERE u.session_id = :session_id
+        GROUP BY u.device_id, e.user_id
+        HAVING SUM(u.earned) > 0
+        """
+    rows = await tx.all(EarnedRow, query, session_id=session_id)
+    if not rows:
+        return rows
+    await tx.lock("devices", [row.device_id for row in rows])
+    return await tx.all(EarnedRow, query, session_id=session_id)
+
+
+async def insert_earnings(
+    tx: Transaction, session_id: str, earnings: Sequence[EarnedRow], now: int
+) -> None:
+    """Record what was posted to pending accounts, and what barred exits forfeit."""
+    columns = {
+        "device_id": "TEXT",
+        "user_id": "TEXT",
+        "used_bytes": "BIGINT",
+        "amount": "BIGINT",
+        "is_barred": "BIGINT",
+    }
+    await tx.run(
+        f"""
+        INSERT INTO exit_earnings
+            (session_id, device_id, user_id, used_bytes, amount, posted_at, reversed_at)
+        SELECT :session_id, device_id, user_id, used_bytes, amount,
+            CASE WHEN is_barred = 0 THEN CAST(:now AS BIGINT) END,
+            CASE WHEN is_barred = 0 THEN NULL ELSE CAST(:now AS BIGINT) END
+        FROM {tx.table("earned", **columns)}
+        WHERE TRUE
+        """,
+        session_id=session_id,
+        now=now,
+        earned=json.dumps([each._asdict() for each in earnings]),
+    )
+
+
+async def owners_to_pay(tx: Transaction, *, moment: int, limit: int) -> list[str]:
+    """Return owners with earnings that were posted at `moment` or before, and are not resolved."""
+    return await tx.all(
+        str,
+        """
+        SELECT user_id FROM (
+            SELECT user_id, posted_at FROM exit_earnings
+            WHERE paid_at IS NULL AND reversed_at IS NULL AND posted_at <= :moment
+            ORDER BY posted_at
+            LIMIT :most
+        ) AS oldest
+        GROUP BY user_id
+        ORDER BY MIN(posted_at)
+        LIMIT :limit
+        """,
+        moment=moment,
+        most=DUE_MAX_EARNINGS,
+        limit=limit,
+    )
+
+
+async def pay(tx: Transaction, user_id: str, *, moment: int, now: int) -> list[PaidRow]:
+    """Resolve an owner's oldest earnings, posted at `moment` or before, as paid; return them."""
+    return await tx.all(
+        PaidRow,
+        """
+        UPDATE exit_earnings SET paid_at = :now
+        WHERE paid_at IS NULL AND reversed_at IS NULL AND (session_id, device_id) IN (
+            SELECT session_id, device_id FROM exit_earnings
+            WHERE user_id = :user_id AND paid_at IS NULL AND reversed_at IS NULL
+                AND posted_at <= :moment
+            ORDER BY posted_at
+            LIMIT :limit
+        )
+        RETURNING session_id, device_id, amount
+        """,
+        user_id=user_id,
+        moment=moment,
+        now=now,
+        limit=PAID_MAX_EARNINGS,
+    )
+
+
+async def reverse(tx: Transaction, device_id: str, *, now: int, limit: int) -> list[ReversedRow]:
+    """Resolve earnings of a device that are pending as reversed, and return them."""
+    rows = await tx.all(
+        PaidRow,
+        """
+        UPDATE exit_earnings SET reversed_at = :now
+        WHERE paid_at IS NULL AND reversed_at IS NULL AND (session_id, device_id) IN (
+            SELECT session_id, device_id FROM exit_earnings
+            WHERE device_id = :device_id AND paid_at IS NULL AND reversed_at IS NULL
+            LIMIT :limit
+        )
+        RETURNING session_id, device_id, amount
+        """,
+        device_id=device_id,
+        now=now,
+        limit=limit,
+    )
+    return await tx.all(
+        ReversedRow,
+        f"""
+        SELECT x.session_id, x.user_id, s.user_id, x.used_bytes, x.amount, s.price_per_gb
+        FROM {tx.table("reversed", id="TEXT")}
+        JOIN exit_earnings AS x ON x.session_id = reversed.id AND x.device_id = :device_id
+        JOIN bandwidth_sessions AS s ON s.id = x.session_id
+        ORDER BY x.session_id
+        """,
+        device_id=device_id,
+        reversed=json.dumps([{"id": row.session_id} for row in rows]),
+    )
+
+
+async def days(tx: Transaction, device_ids: Sequence[str], *, since: int) -> list[DayRow]:
+    """Return what devices carried and earned by day, the latest first.
+
+    Args:
+        tx: the transaction.
+        device_ids: which.
+        since: the first day, counted from 1970.
+    """
+    return await tx.all(
+        DayRow,
+        f"""
+        SELECT x.device_id, x.day, x.used_bytes, x.earned FROM {tx.table("asked", id="TEXT")}
+        JOIN exit_days AS x ON x.device_id = asked.id AND x.day >= :since
+        ORDER BY x.day DESC, x.device_id
+        """,
+        asked=json.dumps([{"id": each} for each in device_ids]),
+        since=since,
+    )
+
+
+async def days_of_user(tx: Transaction, user_id: str, *, since: int) -> list[EarnedDayRow]:
+    """Return what a user's exits carried and earned by day, the latest first.
+
+    Args:
+        tx: the transaction.
+        user_id: whose.
+        since: the first day, counted from 1970.
+    """
+    return await tx.all(
+        EarnedDayRow,
+        """
+        SELECT x.day, CAST(SUM(x.used_bytes) AS BIGINT), CAST(SUM(x.earned) AS BIGINT)
+        FROM exits AS e JOIN exit_days AS x ON x.device_id = e.device_id AND x.day >= :since
+        WHERE e.user_id = :user_id
+        GROUP BY x.day
+        ORDER BY x.day DESC
+        """,
+        user_id=user_id,
+        since=since,
+    )
+
+
+async def sums(tx: Transaction, device_ids: Sequence[str], *, day: int) -> list[SumRow]:
+    """Return the sums of those of some devices that are or were exits, in all and on a day."""
+    return await tx.all(
+        SumRow,
+        f"""
+        SELECT e.device_id,
+            CAST(COALESCE(SUM(x.used_bytes), 0) AS BIGINT),
+            CAST(COALESCE(SUM(x.earned), 0) AS BIGINT),
+            CAST(COALESCE(SUM(CASE WHEN x.day = :day THEN x.used_bytes END), 0) AS BIGINT),
+            CAST(COALESCE(SUM(CASE WHEN x.day = :day THEN x.earned END), 0) AS BIGINT),
+            (
+                SELECT CAST(COALESCE(SUM(p.amount), 0) AS BIGINT) FROM exit_earnings AS p
+                WHERE p.device_id = e.device_id AND p.paid_at IS NULL AND p.reversed_at IS NULL
+            )
+        FROM {tx.table("asked", id="TEXT")}
+        JOIN exits AS e ON e.device_id = asked.id
+        LEFT JOIN exit_days AS x ON x.device_id = e.device_id
+        GROUP BY e.device_id
+        """,
+        day=day,
+        asked=json.dumps([{"id": each} for each in device_ids]),
+    )
+
+
+async def by_country(tx: Transaction, session_id: str) -> list[CountryRow]:
+    """Return how much of a session left in which country, the most first."""
+    return await tx.all(
+        CountryRow,
+        """
+        SELECT e.country, COUNT(DISTINCT u.device_id), CAST(SUM(u.used_bytes) AS BIGINT)
+        FROM exit_usage AS u JOIN exits AS e ON e.device_id = u.device_id
+        WHERE u.session_id = :session_id AND u.used_bytes > 0
+        GROUP BY e.country
+        ORDER BY SUM(u.used_bytes) DESC, e.country
+        """,
+        session_id=session_id,
+    )
+
+
+async def leases_against_use(tx: Transaction) -> list[DifferenceRow]:
+    """Return each lease whose bytes through exits are not the sum of what its exits carried."""
+    return await tx.all(
+        DifferenceRow,
+        differences(
+            "SELECT lease_id AS reference, used_bytes AS amount FROM exit_usage",
+            "SELECT id AS reference, exit_bytes AS amount FROM bandwidth_leases"
+            " WHERE exit_bytes <> 0",
+        ),
+    )
+
+
+async def leases_overused(tx: Transaction) -> list[DifferenceRow]:
+    """Return each lease of which exits carried more than it has used."""
+    return await tx.all(
+        DifferenceRow,
+        """
+        SELECT id, used_bytes, exit_bytes FROM bandwidth_leases WHERE exit_bytes > used_bytes
+        """,
+    )
+
+
+async def days_against_use(tx: Transaction) -> list[DifferenceRow]:
+    """Return each exit whose days do not add up to what it carried, or to what it earns of it."""
+    rows: list[DifferenceRow] = []
+    for column in ("used_bytes", "earned"):
+        rows += await tx.all(
+            DifferenceRow,
+            differences(
+                f"SELECT device_id AS reference, {column} AS amount FROM exit_usage",
+                f"SELECT device_id AS reference, {column} AS amount FROM exit_days",
+            ),
+        )
+    return rows
+
+
+async def earnings_against_use(tx: Transaction) -> list[DifferenceRow]:
+    """Return each settled session whose exits were not posted what they have earned of it."""
+    return await tx.all(
+        DifferenceRow,
+        differences(
+            """
+            SELECT u.session_id || ' ' || u.device_id AS reference, u.earned AS amount
+            FROM exit_usage AS u JOIN bandwidth_sessions AS s ON s.id = u.session_id
+            WHERE s.status <> 'active'
+            """,
+            """
+            SELECT session_id || ' ' || device_id AS reference, amount FROM exit_earnings
+            """,
+        ),
+    )
+
+
+async def earnings_against_postings(tx: Transaction) -> list[DifferenceRow]:
+    """Return each session whose exits' earnings were not credited to pending accounts."""
+    return await tx.all(
+        DifferenceRow,
+        differences(
+            """
+            SELECT 'bandwidth:' || session_id AS reference, amount FROM exit_earnings
+            WHERE posted_at IS NOT NULL
+            """,
+            """
+            SELECT t.reference, e.amount FROM accounts AS a
+            JOIN entries AS e ON e.credit_account = a.id
+            JOIN transfers AS t ON t.id = e.transfer_id
+            WHERE a.kind = 'pending'
+            """,
+        ),
+    )
+
+
+async def pending_against_earnings(tx: Transaction) -> list[DifferenceRow]:
+    """Return each pending account that does not hold its owner's unresolved earnings."""
+    return await tx.all(
+        DifferenceRow,
+        differences(
+            """
+            SELECT 'user:' || user_id || ':pending:usd' AS reference, amount FROM exit_earnings
+            WHERE paid_at IS NULL AND reversed_at IS NULL
+            """,
+            "SELECT id AS reference, balance AS amount FROM accounts WHERE kind = 'pending'",
+        ),
+    )

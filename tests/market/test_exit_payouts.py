@@ -1,0 +1,242 @@
+"""The earnings of exits: out of what buyers pay, pending for a while, paid or reversed once."""
+
+import asyncio
+
+import pytest
+from support.books import available, balance, refusal, revenue
+from support.exits import exit_device, through
+from support.market import Market
+
+from market import ledger
+from market.audit import _audit, audit_ledger
+from market.errors import Code
+from market.exit_payouts import ClawedBack, ExitPayouts, claw_back
+from market.money import GB, MICRO
+from storage.errors import ConstraintError
+from storage.store import Transaction
+
+WEEK = 7 * 86_400
+
+
+async def pending(market: Market, user: str) -> int:
+    return await balance(market, ledger.pending(user))
+
+
+async def test_a_gigabyte_at_a_dollar_pays_sixty_cents(market: Market) -> None:
+    made, session = await exit_device(market), await through(market)
+    await session.report(GB, (made, GB))
+    assert await pending(market, made.owner) == 0
+    await session.end()
+    assert await pending(market, made.owner) == 600_000
+    assert await available(market, made.owner) == 0
+    assert await market.exits.pending(made.owner) == 600_000
+    assert await revenue(market) == 400_000
+
+
+async def test_bytes_that_left_directly_are_the_houses(market: Market) -> None:
+    first, second = await exit_device(market), await exit_device(market)
+    session = await through(market)
+    await session.report(GB, (first, GB // 4), (second, GB // 2))
+    await session.end()
+    assert await pending(market, first.owner) == 150_000
+    assert await pending(market, second.owner) == 300_000
+    assert await revenue(market) == MICRO - 450_000
+
+
+async def test_shares_are_rounded_down_and_never_pass_what_is_captured(market: Market) -> None:
+    owner = await market.person()
+    made = [await exit_device(market, owner) for _ in range(7)]
+    session = await through(market, price=123_457)
+    await session.report(7 * 999_983, *((each, 999_983) for each in made))
+    await session.end()
+    each = 999_983 * 123_457 * 60 // (GB * 100)
+    assert await pending(market, owner) == 7 * each
+    assert await revenue(market) == 7 * 999_983 * 123_457 // GB - 7 * each
+
+
+async def test_several_leases_of_a_session_are_one_earning(market: Market) -> None:
+    made, session = await exit_device(market), await through(market)
+    await session.report(GB // 2, (made, GB // 2))
+    await market.leases.recover()
+    grant = await market.lease(session.bought)
+    assert grant is not None
+    session.lease_id = grant.lease_id or ""
+    await session.report(GB // 4, (made, GB // 4))
+    await session.end()
+    assert await pending(market, made.owner) == 450_000
+
+
+async def test_earnings_are_paid_once_and_not_before_their_time(market: Market) -> None:
+    made, session = await exit_device(market), await through(market)
+    await session.report(GB, (made, GB))
+    await session.end()
+    market.clock.now += WEEK - 1
+    assert await market.exit_payouts.pay_due() == 0
+    assert await available(market, made.owner) == 0
+    market.clock.now += 1
+    await asyncio.gather(*(market.exit_payouts.pay_due() for _ in range(3)))
+    assert await market.exit_payouts.pay_due() == 0
+    assert await available(market, made.owner) == 600_000
+    assert await pending(market, made.owner) == 0
+    [change] = await market.wallet.page(made.owner, before="", limit=10)
+    assert (change.kind, change.amount, change.reference) == ("earning", 600_000, "exits")
+
+
+async def test_each_owner_is_paid_all_that_is_due(market: Market) -> None:
+    owners = [await market.person() for _ in range(2)]
+    made = [await exit_device(market, owner) for owner in owners for _ in range(2)]
+    for _ in range(3):
+        session = await through(market)
+        await session.report(GB, *((each, GB // 4) for each in made))
+        await session.end()
+    market.clock.now += WEEK
+    late = await through(market)
+    await late.report(GB, (made[0], GB))
+    await late.end()
+    assert await market.exit_payouts.pay_due() == 2
+    assert [await available(market, owner) for owner in owners] == [900_000, 900_000]
+    assert [await pending(market, owner) for owner in owners] == [600_000, 0]
+
+
+async def test_an_owner_who_cannot_be_paid_does_not_hold_up_the_others(
+    market: Market, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = [await exit_device(market) for _ in range(2)]
+    session = await through(market)
+    await session.report(GB, *((each, GB // 2) for each in made))
+    await session.end()
+    market.clock.now += WEEK
+    account = ledger.pending(made[0].owner)
+
+    async def change(tx: Transaction, by: int) -> None:
+        await tx.run(
+            "UPDATE accounts SET balance = balance + :by WHERE id = :id", by=by, id=account
+        )
+
+    await market.store.write(change, -1)
+    assert await market.exit_payouts.pay_due() == 1
+    assert f"earnings of user {made[0].owner} cannot be paid out" in caplog.text
+    await market.store.write(change, 1)
+    assert await ExitPayouts(market.context, WEEK).pay_due() == 1
+
+
+async def test_a_claw_back_returns_the_price_to_the_buyers(market: Market) -> None:
+    made, honest = await exit_device(market), await exit_device(market)
+    session, paid = await through(market), await through(market)
+    await paid.report(GB // 2, (made, GB // 2))
+    await paid.end()
+    market.clock.now += WEEK
+    await market.exit_payouts.pay_due()
+    await session.report(GB, (made, GB // 2), (honest, GB // 4))
+    await session.end()
+    before = await available(market, session.buyer)
+    back = await claw_back(market.context, made.id, "injects")
+    assert back == ClawedBack(earnings=1, amount=300_000, refunded=500_000)
+    assert await pending(market, made.owner) == 0
+    assert await available(market, made.owner) == 300_000  # what was paid before stays
+    assert await pending(market, honest.owner) == 150_000
+    assert await available(market, session.buyer) == before + 500_000
+    change, *_ = await market.wallet.page(session.buyer, before="", limit=1)
+    assert (change.kind, change.amount) == ("refund", 500_000)
+    again = await claw_back(market.context, made.id, "injects")
+    assert again == ClawedBack(0, 0, 0)
+    market.clock.now += WEEK
+    assert await market.exit_payouts.pay_due() == 1
+    assert await available(market, made.owner) == 300_000
+
+
+async def test_a_barred_exit_forfeits_what_is_not_settled_and_stays_out(market: Market) -> None:
+    made, session = await exit_device(market), await through(market)
+    await session.report(GB // 2, (made, GB // 2))
+    await claw_back(market.context, made.id, "blackholes")
+    await session.report(GB, (made, GB))
+    await session.end()
+    assert await pending(market, made.owner) == 0
+    assert await revenue(market) == MICRO
+    exits = market.exits
+    assert await refusal(exits.authorize(made.token, exits.terms_hash)) is Code.EXIT_BARRED
+    assert await refusal(exits.current(made.id)) is Code.EXIT_BARRED
+    agreeing = exits.consent(made.owner, made.id, exits.terms_hash)
+    assert await refusal(agreeing) is Code.EXIT_BARRED
+    assert [each.state for each in await exits.page(made.owner, before="", limit=1)] == ["barred"]
+
+
+async def test_only_an_exit_can_be_clawed_back(market: Market) -> None:
+    attempt = claw_back(market.context, "none", "injects")
+    assert await refusal(attempt) is Code.TOKEN_NOT_FOUND
+    for reason in ("", "x" * 501):
+        attempt = claw_back(market.context, (await exit_device(market)).id, reason)
+        assert await refusal(attempt) is Code.INVALID_FIELD
+
+
+@pytest.mark.parametrize(
+    ("statement", "promise"),
+    [
+        (
+            "UPDATE bandwidth_leases SET exit_bytes = exit_bytes - 1",
+            "exits carried no more of a lease than it has used, and their counts add up",
+        ),
+        (
+            "UPDATE exit_days SET earned = earned + 1",
+            "exits carried no more of a lease than it has used, and their counts add up",
+        ),
+        (
+            "UPDATE exit_usage SET earned = earned + 1",
+            "every settled session paid its exits what they have earned of it",
+        ),
+        (
+            "UPDATE exit_earnings SET paid_at = 7",
+            "pending money is the sum of earnings that are neither paid out nor reversed",
+        ),
+        (
+            "UPDATE accounts SET balance = 7 WHERE kind = 'pending'",
+            "pending money is the sum of earnings that are neither paid out nor reversed",
+        ),
+    ],
+)
+async def test_the_audit_finds_damage_to_the_books_of_exits(
+    market: Market, statement: str, promise: str
+) -> None:
+    made, session = await exit_device(market), await through(market)
+    await session.report(GB, (made, GB // 2))
+    await session.end()
+
+    async def tamper(tx: Transaction) -> None:
+        await tx.run(statement)
+        raise _LookedAtError(await _broken(tx))
+
+    with pytest.raises(_LookedAtError) as caught:
+        await market.store.write(tamper)
+    assert promise in caught.value.promises
+
+
+class _LookedAtError(Exception):
+    """Ends a unit, so that its damage is not kept."""
+
+    def __init__(self, promises: list[str]) -> None:
+        super().__init__(promises)
+        self.promises = promises
+
+
+async def _broken(tx: Transaction) -> list[str]:
+    return [check.promise for check in (await _audit(tx)).checks if check.differences]
+
+
+async def test_a_resolved_earning_is_never_changed(market: Market) -> None:
+    made, session = await exit_device(market), await through(market)
+    await session.report(GB, (made, GB))
+    await session.end()
+    market.clock.now += WEEK
+    await market.exit_payouts.pay_due()
+    for statement in (
+        "UPDATE exit_earnings SET paid_at = NULL",
+        "UPDATE exit_earnings SET amount = 1",
+        "DELETE FROM exit_earnings",
+    ):
+
+        async def tamper(tx: Transaction, statement: str = statement) -> None:
+            await tx.run(statement)
+
+        with pytest.raises(ConstraintError):
+            await market.store.write(tamper)
+    assert (await audit_ledger(market.store)).passed
