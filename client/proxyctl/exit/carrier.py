@@ -89,6 +89,7 @@ class Carrier:
     ) -> None:
         """Work for a daemon that let this exit in, at the address that was reached."""
         self.detach()
+        self._guard.surroundings.refresh()  # a device that attaches anew may be elsewhere
         self._guard.surroundings.learn_public(welcome.address)
         pool = Pool(
             welcome.attachment,
