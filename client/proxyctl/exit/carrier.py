@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +13,7 @@ from proxyctl.exit.limits import lesser
 from proxyctl.exit.pace import Pace
 from proxyctl.exit.pool import Pool
 from proxyctl.exit.relay import End, Relay, reset
+from proxyctl.exit.sniff import name_in
 from proxyctl.protocol.addresses import plain
 from proxyctl.protocol.frames import Dial, Dialled, Frame, Limits, Outcome, Park, Tickets, Welcome
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from proxyctl.exit.journal import Journal
+    from proxyctl.exit.journal import Journal, Target
     from proxyctl.exit.lan import Guard
     from proxyctl.exit.limits import DeviceLimits
     from proxyctl.protocol.addresses import Address
@@ -37,6 +39,7 @@ _NO_LIMITS: Final = Limits(0, 0, 0, ())
 _logger = logging.getLogger("exit")
 
 
+# More than 12 fields: what it was given, and what is under way.
 class Carrier:
     """Dials, relays and counts. It outlives attachments, and so do relays that are under way.
 
@@ -86,6 +89,7 @@ class Carrier:
     ) -> None:
         """Work for a daemon that let this exit in, at the address that was reached."""
         self.detach()
+        self._guard.surroundings.refresh()  # a device that attaches anew may be elsewhere
         self._guard.surroundings.learn_public(welcome.address)
         pool = Pool(
             welcome.attachment,
@@ -95,7 +99,7 @@ class Carrier:
             lost=self._work_is_lost,
             loop=self._loop,
         )
-        self._attachment = _Attachment(pool, welcome.address, send)
+        self._attachment = _Attachment(pool, welcome.address, send, self._loop)
         self._limit(welcome.limits)
 
     def detach(self) -> None:
@@ -103,7 +107,7 @@ class Carrier:
         for task in tuple(self._dials.values()):
             task.cancel()
         if self._attachment is not None:
-            self._attachment.pool.close()
+            self._attachment.close()
             self._attachment = None
 
     def receive(self, frame: Frame) -> None:
@@ -195,30 +199,28 @@ class Carrier:
             task.add_done_callback(lambda done: self._dialled(frame.number, done))
             return
         attachment.fail(frame.number, outcome)
-        self._close_later(work)
+        attachment.leave(work)
 
     async def _dial(self, frame: Dial, work: End, attachment: _Attachment) -> None:
         began = self._loop.time()
-        host = frame.host if isinstance(frame.host, str) else str(frame.host[0])
-        self._journal.add_target(host, frame.port)
         try:
             sock = await self._dialer.dial(
                 frame.host, frame.port, lambda address: self._permits_port(address, frame.port)
             )
         except DialError as error:
             attachment.fail(frame.number, error.outcome, self._micros_since(began))
-            self._close_later(work)
+            attachment.leave(work)
             return
         except asyncio.CancelledError:
             if not work.is_lost:
                 reset(work.transport)
             raise
-        seen = attachment.seen_address(sock)
         micros = self._micros_since(began)
         try:
-            await self._loop.create_connection(
-                lambda: End(lambda _: None, lambda target: self._join(work, target)), sock=sock
-            )
+            seen = attachment.seen_address(sock)
+            host = frame.host if isinstance(frame.host, str) else sock.getpeername()[0]
+            join = partial(self._join, work, self._journal.add_target(host, frame.port))
+            await self._loop.create_connection(lambda: End(lambda _: None, join), sock=sock)
         except BaseException as error:
             sock.close()
             if not work.is_lost:
@@ -236,11 +238,15 @@ class Carrier:
         if not task.cancelled():
             task.result()
 
-    def _join(self, work: End, target: End) -> None:
+    def _join(self, work: End, noted: Target, target: End) -> None:
         if work.is_lost:
             reset(target.transport)
             return
-        relay = Relay(work, target, meter=self, over=self._over, loop=self._loop)
+
+        def said(data: bytes) -> None:
+            noted.host = name_in(data) or noted.host
+
+        relay = Relay(work, target, meter=self, said=said, over=self._over, loop=self._loop)
         self._relays.add(relay)
 
     def _over(self, relay: Relay) -> None:
@@ -253,9 +259,6 @@ class Carrier:
         if task is not None:
             task.cancel()
 
-    def _close_later(self, work: End) -> None:
-        self._loop.call_later(FAILED_DIAL_SECONDS, work.transport.close)
-
     def _micros_since(self, began: float) -> int:
         return int((self._loop.time() - began) * 1_000_000)
 
@@ -267,13 +270,37 @@ class _Attachment:
         pool: the work connections that wait.
         public: where the daemon sees this exit's connections come from.
         send: sends a frame.
+        loop: the event loop.
     """
 
-    def __init__(self, pool: Pool, public: str, send: Callable[[Frame], None]) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        public: str,
+        send: Callable[[Frame], None],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
         self.pool = pool
         self.send = send
         self.wanted = 0
         self._public = public
+        self._loop = loop
+        self._leaving: set[End] = set()
+
+    def leave(self, work: End) -> None:
+        """Leave a work connection to the daemon to close; it hears by a frame why."""
+        self._leaving.add(work)
+        self._loop.call_later(FAILED_DIAL_SECONDS, self._close, work)
+
+    def close(self) -> None:
+        """Close everything that waits."""
+        self.pool.close()
+        for work in tuple(self._leaving):
+            self._close(work)
+
+    def _close(self, work: End) -> None:
+        self._leaving.discard(work)
+        work.transport.close()
 
     def fail(self, number: int, outcome: Outcome, micros: int = 0) -> None:
         """Report a dial that failed."""

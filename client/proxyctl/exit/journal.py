@@ -7,6 +7,7 @@ else can: the file is readable by him alone, holds the last hundred targets, and
 from __future__ import annotations
 
 from collections import Counter, deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl.exit import files
@@ -19,6 +20,15 @@ if TYPE_CHECKING:
 TARGETS_KEPT: Final = 100
 PORTS_KEPT: Final = 64  # an owner may allow more; the busiest are what he looks at
 _PORTS_SHOWN: Final = 5
+
+
+@dataclass
+class Target:
+    """Where a connection went: when, to which name or address, and to which port."""
+
+    at: str
+    host: str
+    port: int
 
 
 class Journal:
@@ -38,7 +48,7 @@ class Journal:
         self.bytes_today = 0
         self.bytes_this_month = 0
         self._ports: Counter[int] = Counter()
-        self._targets: deque[tuple[str, str]] = deque(maxlen=TARGETS_KEPT)
+        self._targets: deque[Target] = deque(maxlen=TARGETS_KEPT)
         self._is_changed = False
         self._load()
         self.turn()
@@ -49,14 +59,15 @@ class Journal:
         self.bytes_this_month += size
         self._is_changed = True
 
-    def add_target(self, host: str, port: int) -> None:
-        """Remember where a connection went."""
-        shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._targets.append((self._now().isoformat(timespec="seconds"), shown))
+    def add_target(self, host: str, port: int) -> Target:
+        """Remember where a connection goes; a name may be put to it later."""
+        target = Target(self._now().isoformat(timespec="seconds"), host, port)
+        self._targets.append(target)
         self._ports[port] += 1
         if len(self._ports) > PORTS_KEPT:
             del self._ports[min(self._ports, key=self._ports.__getitem__)]
         self._is_changed = True
+        return target
 
     def turn(self) -> None:
         """Begin a new day or month, if one has begun."""
@@ -84,7 +95,7 @@ class Journal:
                 "bytes_today": self.bytes_today,
                 "bytes_this_month": self.bytes_this_month,
                 "ports": {str(port): count for port, count in self._ports.most_common()},
-                "targets": [list(each) for each in self._targets],
+                "targets": [[each.at, each.host, each.port] for each in self._targets],
             },
         )
         self._is_changed = False
@@ -94,7 +105,9 @@ class Journal:
             stored = files.read(self._path) or {}
             day, today, month = stored["day"], stored["bytes_today"], stored["bytes_this_month"]
             ports = {int(port): int(count) for port, count in stored["ports"].items()}
-            targets = [(str(at), str(target)) for at, target in stored["targets"]]
+            targets = [
+                Target(str(at), str(host), int(port)) for at, host, port in stored["targets"]
+            ]
             self.bytes_today, self.bytes_this_month = int(today), int(month)
         except (files.FileError, KeyError, TypeError, ValueError, AttributeError):
             return  # none yet, or broken, or of another version: a new one begins
@@ -118,7 +131,10 @@ def describe(path: Path) -> list[str]:
         f"carried in {day[:7] or 'no month yet'}: {_shown(stored.get('bytes_this_month', 0))}",
         f"busiest ports this month: {busiest or 'none'}",
         "last targets (kept on this device only):",
-        *(f"  {at}  {target}" for at, target in stored.get("targets", [])),
+        *(
+            f"  {at}  [{host}]:{port}" if ":" in host else f"  {at}  {host}:{port}"
+            for at, host, port in stored.get("targets", [])
+        ),
     ]
 
 

@@ -14,6 +14,8 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
+from proxyctl.exit.sniff import LOOKED_AT_BYTES
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -131,6 +133,7 @@ class Relay:
         work: the end towards the daemon.
         target: the other one.
         meter: is told of every byte, both ways.
+        said: called once, with the beginning of what comes from the daemon's side.
         over: called once, when both sockets are gone.
         loop: the event loop.
     """
@@ -141,10 +144,12 @@ class Relay:
         target: End,
         *,
         meter: Meter,
+        said: Callable[[bytes], None],
         over: Callable[[Relay], None],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.moved_at = loop.time()
+        self._said: Callable[[bytes], None] | None = said
         self._work = work
         self._target = target
         self._meter = meter
@@ -159,6 +164,9 @@ class Relay:
     def carry(self, end: End, data: memoryview) -> bool:
         """Pass on what came from an end; return whether the memory of `data` is free again."""
         self.moved_at = self._loop.time()
+        if self._said is not None and end is self._work:
+            self._said(bytes(data[:LOOKED_AT_BYTES]))
+            self._said = None
         other = self.other(end)
         if other.is_lost or other.transport.is_closing():
             return True

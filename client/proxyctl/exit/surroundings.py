@@ -48,6 +48,7 @@ HOME_IPV6_LENGTH: Final = 48
 _HOME_IPV4_LENGTH: Final = 24  # what homes have, where the system does not tell
 _RESOLVER_FILES: Final = ("/etc/resolv.conf", "/run/systemd/resolve/resolv.conf")
 _NAMESERVERS_MAX: Final = 16
+PUBLIC_KEPT: Final = 16
 # Root name servers. Nothing is sent: a connected datagram socket knows where it would send from.
 _FAR: Final = ((socket.AF_INET, "198.41.0.4"), (socket.AF_INET6, "2001:503:ba3e::2:30"))
 
@@ -72,14 +73,14 @@ class Surroundings:
     def learn_public(self, text: str) -> None:
         """Add the address that the daemon sees: from inside it leads to the router itself.
 
-        All that were learnt since the start are kept, because a mobile device may be on two
-        networks at once.
+        The last few are kept, because a device may be on two networks at once.
         """
         try:
             address = plain(ip_address(text))
         except ValueError:
             return
-        self._public = (*self._public, _home_of(address))[-_NAMESERVERS_MAX:]
+        known = [each for each in self._public if each != _home_of(address)]
+        self._public = (*known[1 - PUBLIC_KEPT :], _home_of(address))
 
     def contains(self, address: Address) -> bool:
         """Say whether an address, or one that it carries inside, is near."""

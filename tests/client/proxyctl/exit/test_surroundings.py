@@ -47,6 +47,18 @@ def test_the_public_address_is_near_and_so_is_all_of_a_customers_ipv6() -> None:
     assert not near.contains(ip_address("2a02:2455:1235::1"))
 
 
+def test_the_last_public_addresses_are_kept() -> None:
+    near = Surroundings(set)
+    near.learn_public("45.33.32.1")
+    for _ in range(3):
+        for number in range(surroundings.PUBLIC_KEPT - 1):
+            near.learn_public(f"93.184.220.{number}")
+    assert near.contains(ip_address("45.33.32.1"))
+    near.learn_public("93.184.221.1")
+    assert not near.contains(ip_address("45.33.32.1"))
+    assert near.contains(ip_address("93.184.220.0"))
+
+
 def test_name_servers_are_near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "resolv.conf"
     file.write_text(
