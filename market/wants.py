@@ -39,7 +39,7 @@ PARAMETERS_MAX_CHARACTERS: Final = 512
 # Each connection reads its own again, and most of a session's are alike: at most some megabytes.
 PARSED_MAX: Final = 4096
 SHOWN_MAX_CHARACTERS: Final = 32
-ASN_MOST: Final = 4_294_967_294  # RFC 7300
+ASN_MOST: Final = 4_294_967_295  # RFC 6793
 
 KINDS: Final = ("residential", "mobile", "datacenter")
 ANY: Final = "any"
@@ -145,7 +145,8 @@ class Wants:
         """Return these wishes, and where they are silent those of the sale.
 
         A place that is named replaces the narrower ones of the sale, too: a country its state, city
-        and network, a state its city. A session's label replaces rotation, and the other way round.
+        and network, a state its city. Rotation replaces a label and its strictness, and the other
+        way round.
         `direct` on either side takes part in nothing: what is wished now is all there is.
         """
         if default is None or self.direct or default.direct:
@@ -154,8 +155,10 @@ class Wants:
             default = replace(default, countries=(), state="", city="", asn=0)
         elif self.state:
             default = replace(default, city="")
-        if self.rotate or self.session:
-            default = replace(default, rotate=False, session="")
+        if self.rotate:
+            default = replace(default, session="", strict=False)
+        elif self.session or self.strict:
+            default = replace(default, rotate=False)
         is_silent = self.spelled_out.isdisjoint
         return Wants(
             countries=self.countries or default.countries,
@@ -276,10 +279,9 @@ def _consistent(wants: Wants, words: dict[str, str]) -> Wants:
     if wants.direct and len(words) > 1:
         other = next(word for key, word in words.items() if key != "direct")
         raise WantsError(words["direct"], f"With 'direct' there can be no '{other}'.")
-    if wants.rotate and wants.session:
-        raise WantsError(
-            words["rotate"], f"With '{words['rotate']}' there can be no '{words['session']}'."
-        )
+    if wants.rotate and (wants.session or wants.strict):
+        other = words["session"] if wants.session else words["strict"]
+        raise WantsError(words["rotate"], f"With '{words['rotate']}' there can be no '{other}'.")
     country, _, state = wants.state.partition("_")
     return replace(wants, state=state) if state and country in wants.countries else wants
 

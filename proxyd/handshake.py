@@ -303,11 +303,13 @@ class Handshake(Watcher, Expiring, MeteredConnection):
         if isinstance(decision, Refusal):
             self._refuse_credentials(protocol, decision, "")
             return False
-        try:
-            self._wants = wanted(self._parameters, decision.wants)
-        except WantsError as error:
-            self._refuse_credentials(protocol, Refusal.PARAMETERS, error.message)
-            return False
+        self._wants = decision.wants
+        if self._parameters:
+            try:
+                self._wants = wanted(self._parameters, decision.wants)
+            except WantsError as error:
+                self._refuse_credentials(protocol, Refusal.PARAMETERS, error.message)
+                return False
         self._session = decision
         decision.connections.add(self)
         if self.client.port_index == PASSWORD_PORT:

@@ -38,7 +38,9 @@ def test_the_mistake_that_is_shown_is_what_is_said() -> None:
     assert refused.value.message == shown
 
 
-@pytest.mark.parametrize("contradiction", ["rotate-session-a", "direct-country-de"])
+@pytest.mark.parametrize(
+    "contradiction", ["rotate-session-a", "rotate-strict", "direct-country-de"]
+)
 def test_what_is_said_to_contradict_itself_does(contradiction: str) -> None:
     with pytest.raises(WantsError):
         parse(contradiction)
@@ -50,7 +52,8 @@ def test_what_is_said_to_contradict_itself_does(contradiction: str) -> None:
         ("country-de", "country-us-state-ohio-city-dayton-asn-7922", "country-de"),
         ("state-texas", "country-us-state-ohio-city-dayton", "country-us-state-texas"),
         ("session-a", "rotate", "session-a"),
-        ("rotate", "session-a", "rotate"),
+        ("rotate", "session-a-strict", "rotate"),
+        ("strict", "rotate", "strict"),
     ],
 )
 def test_what_comes_before_a_sale_is_as_the_page_says(own: str, sold: str, result: str) -> None:

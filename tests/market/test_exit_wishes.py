@@ -4,6 +4,7 @@ import pytest
 
 from market.errors import Code, MarketError
 from market.exit_wishes import COUNTRIES_MAX, ExitWishes, canonical, countries_in
+from market.wants import COUNTRIES, EUROPEAN_UNION, parse
 
 
 @pytest.mark.parametrize(
@@ -18,10 +19,14 @@ from market.exit_wishes import COUNTRIES_MAX, ExitWishes, canonical, countries_i
         (ExitWishes(lifetime_seconds=90), "lifetime-90s"),
         (ExitWishes(dns_at_exit=True, tls_only=True, strict=True), "dns-exit-tls-only-strict"),
         (ExitWishes(rotate=True), "rotate"),
+        (ExitWishes(session="aB"), "session-aB"),
+        (ExitWishes(countries=("eu", "ch", "de")), "country-eu_ch"),
+        (ExitWishes(countries=("us",), state="us_texas"), "country-us-state-texas"),
     ],
 )
 def test_wishes_become_one_text(wishes: ExitWishes, text: str) -> None:
     assert canonical(wishes) == text
+    assert parse(text).text == text, "whatever is sold, a client can be let in with"
 
 
 @pytest.mark.parametrize(
@@ -42,6 +47,9 @@ def test_wishes_become_one_text(wishes: ExitWishes, text: str) -> None:
         (ExitWishes(session="x" * 33), "exit.session"),
         (ExitWishes(lifetime_seconds=86_401), "exit.lifetime_seconds"),
         (ExitWishes(strict=True, rotate=True), "exit.rotate"),
+        (ExitWishes(session="a", rotate=True), "exit.rotate"),
+        (ExitWishes(countries=("qq",)), "exit.country"),
+        (ExitWishes(lifetime_seconds=59), "exit.lifetime_seconds"),
         (ExitWishes(city="c" * 64, state="s" * 64, countries=list("abcdefghijkl")), "exit.country"),
     ],
 )
@@ -55,7 +63,7 @@ def test_a_text_that_would_not_fit_behind_a_user_name_is_refused() -> None:
     wishes = ExitWishes(
         city="c" * 64,
         state="s" * 64,
-        countries=[f"a{chr(97 + each)}" for each in range(COUNTRIES_MAX)],
+        countries=sorted(COUNTRIES)[:COUNTRIES_MAX],
         session="x" * 32,
     )
     with pytest.raises(MarketError) as caught:
@@ -65,7 +73,13 @@ def test_a_text_that_would_not_fit_behind_a_user_name_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("text", "countries"),
-    [("country-de_fr-city-x", ("de", "fr")), ("kind-any", ()), ("", ()), ("city-country", ())],
+    [
+        ("country-de_fr-city-x", ("de", "fr")),
+        ("kind-any", ()),
+        ("", ()),
+        ("city-country", ()),
+        ("country-eu_ch", tuple(sorted({*EUROPEAN_UNION, "ch"}))),
+    ],
 )
 def test_countries_are_read_from_a_text(text: str, countries: tuple[str, ...]) -> None:
     assert countries_in(text) == countries
