@@ -43,6 +43,7 @@ from proxyd.egress.own import OwnAddresses
 from proxyd.egress.resolve import DnsResolver
 from proxyd.exit_port import ExitPort
 from proxyd.exits import certificate
+from proxyd.exits.attached import Attached
 from proxyd.exits.dial import Exits
 from proxyd.exits.directory import Directory, Place
 from proxyd.exits.listener import ExitListener
@@ -171,9 +172,9 @@ def _daemon(
     policy = slices.policy(settings, own_addresses)
     limits = slices.limits(settings, raise_descriptors())
     reactor = Reactor(asyncio.get_running_loop(), limits.pipes)
-    exits = None
+    exits, directory = None, Directory[Attached]()
     if listeners.exits is not None:
-        exits = Exits(reactor, Directory(), resolver, policy, limits.dial_seconds, ExitCounters())
+        exits = Exits(reactor, directory, resolver, policy, limits.dial_seconds, ExitCounters())
     gateway = Gateway(
         reactor,
         meter,
@@ -190,7 +191,7 @@ def _daemon(
     if has_services:
         services = _services(settings, listeners, key, context, leases, meter, gateway, metrics)
     if services is not None and exits is not None:
-        exit_port = _exit_port(settings, listeners, exits, services.market)
+        exit_port = _exit_port(settings, listeners, exits, directory, services.market)
         metrics.count_exits(exit_port.listener)
     return Daemon(
         settings,
@@ -207,7 +208,13 @@ def _daemon(
     )
 
 
-def _exit_port(settings: Settings, listeners: Listeners, exits: Exits, market: Market) -> ExitPort:
+def _exit_port(
+    settings: Settings,
+    listeners: Listeners,
+    exits: Exits,
+    directory: Directory[Attached],
+    market: Market,
+) -> ExitPort:
     """Return where devices attach, known to the marketplace and knowing it.
 
     Raises:
@@ -219,7 +226,7 @@ def _exit_port(settings: Settings, listeners: Listeners, exits: Exits, market: M
         exits.reactor,
         exits_context(cert, key),
         market.exits,
-        exits.directory,
+        directory,
         partial(_place, {ip_network(net): code for net, code in settings.geo.known.items()}),
         slices.exit_limits(settings, raise_descriptors()),
         exits.counters,

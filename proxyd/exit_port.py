@@ -34,6 +34,7 @@ class ExitPort:
     def start(self) -> None:
         """Begin to take exits in."""
         loop, listener = asyncio.get_running_loop(), self.listener
+        listener.start()
         self._acceptor = Acceptor(
             loop, self._sock, listener.welcome, listener.shed, _logger, socket.socket
         )

@@ -26,7 +26,7 @@ kernel, and so does the end of the stream.
 
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, final
 
@@ -44,7 +44,7 @@ from proxyd.egress.resolve import (
     Resolver,
 )
 from proxyd.exits.attached import Asker, Attached, Parked
-from proxyd.exits.directory import Directory, Missing
+from proxyd.exits.directory import Missing
 from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.reactor import Reactor
 from proxyd.wire.events import Failure
@@ -74,6 +74,7 @@ FAILURE_OF_OUTCOME: Final = {
 }
 WORD_OF_OUTCOME: Final = {outcome: outcome.name.lower() for outcome in Outcome}
 
+_CHANGED: Final = ("X-Exit-Changed: 1",)
 _CONNECTED: Final = Outcome.CONNECTED
 _TIMED_OUT: Final = Outcome.TIMED_OUT
 _logger = logging.getLogger("exits")
@@ -110,6 +111,29 @@ class Buyer(Protocol):
         """What it costs, in micro-USD."""
 
 
+class Chooser(Protocol):
+    """Who is chosen: of the directory, what a dial needs."""
+
+    def pick(
+        self,
+        wants: Wants,
+        *,
+        session_id: str,
+        owner_id: str,
+        price_per_gb: int,
+        target: str,
+        tried: Sequence[str],
+        now: float,
+    ) -> Attached | Missing:
+        """Choose an exit: see `Directory.pick`."""
+
+    def note(self, entry: Attached, outcome: Outcome | None, now: float) -> None:
+        """Remember how a dial through an exit went; None: the exit was lost."""
+
+    def take_move(self, wants: Wants, session_id: str) -> bool:
+        """Say whether a label has another exit than before; yes is said once for each move."""
+
+
 # Takes the outcome of a dial, as `egress.exit.Done` does, and through which exit.
 Done = Callable[[socket.SocketType | Failure, bool, Via | None], None]
 
@@ -139,7 +163,7 @@ class Exits:
     def __init__(
         self,
         reactor: Reactor,
-        directory: Directory[Attached],
+        directory: Chooser,
         resolver: Resolver,
         policy: Policy,
         seconds: float,
@@ -297,20 +321,26 @@ class ExitDial(Cancellable, Expiring):
 
     def _next(self) -> None:
         """Try one more exit, if there is one that may be tried."""
-        if len(self._tried) >= EXITS_MAX:
-            self._finish(self._failure or Failure.NO_EXIT)
-            return
         chosen = self._choose()
         if isinstance(chosen, Failure):
             self._finish(chosen)
-            return
+        else:
+            self._try(chosen)
+
+    def _try(self, chosen: Attached) -> None:
+        """Order the target of an exit, on a connection that waits or on the next one."""
         if self._tried:
             self._exits.counters.failovers += 1
         self._tried.append(chosen)
-        self._attempt(chosen)
+        attempt = _Attempt(self, chosen)
+        self._attempts[attempt] = None
+        if not attempt.start():
+            self._wait(PARKED_WAIT_SECONDS, self._no_connection)
 
     def _choose(self) -> Attached | Failure:
         """Return an exit that may be asked for the port, or why there is none."""
+        if len(self._tried) >= EXITS_MAX:
+            return self._failure or Failure.NO_EXIT
         session, exits = self._session, self._exits
         tried = [each.device_id for each in self._tried]
         passed_over = 0
@@ -340,13 +370,6 @@ class ExitDial(Cancellable, Expiring):
     def _target(self) -> str:
         """The target as exits are spared for it: its name, or its first address."""
         return self._host if isinstance(self._host, str) else str(self._host[0])
-
-    def _attempt(self, attached: Attached) -> None:
-        """Order the target of an exit, on a connection that waits or on the next one."""
-        attempt = _Attempt(self, attached)
-        self._attempts[attempt] = None
-        if not attempt.start():
-            self._wait(PARKED_WAIT_SECONDS, self._no_connection)
 
     def ordered(self, attempt: "_Attempt") -> None:
         """An exit has its order: it is asked whether it is there if it takes its time."""
@@ -378,18 +401,24 @@ class ExitDial(Cancellable, Expiring):
         """An exit is gone, or silent: another one is tried."""
         if attempt not in self._attempts:  # given up meanwhile
             return
+        self._count_lost(attempt)
+        if not self._attempts:
+            self._next()
+
+    def _count_lost(self, attempt: "_Attempt") -> None:
         exits = self._exits
         exits.counters.dials[LOST] += 1
         exits.directory.note(attempt.attached, None, exits.reactor.loop.time())
         self._let_go(attempt)
-        if not self._attempts:
-            self._next()
 
     def _no_connection(self) -> None:
-        """No connection of the exit has come in time."""
+        """No connection of the exit has come in time: try another one, or wait on without one."""
         self._timer = None
-        for attempt in tuple(self._attempts):
-            self.lost(attempt)
+        chosen = self._choose()
+        if isinstance(chosen, Attached):
+            for attempt in tuple(self._attempts):
+                self._count_lost(attempt)
+            self._try(chosen)
 
     def _ask(self) -> None:
         """Half of the time is over: ask an exit that has not been heard whether it is there."""
@@ -417,12 +446,13 @@ class ExitDial(Cancellable, Expiring):
         sock = attempt.keep()
         del self._attempts[attempt]
         address = dialled.address
+        has_moved = exits.directory.take_move(self._wants, self._session.id)
         via = Via(
             attached,
             # A device behind a translator knows its private address alone.
             address if address is not None and address.is_global else attached.address,
             dialled.port,
-            (f"X-Exit: {attached.text}; ip={attached.address}",),
+            (f"X-Exit: {attached.text}; ip={attached.address}", *_CHANGED[:has_moved]),
         )
         self._finish(sock, via)
 

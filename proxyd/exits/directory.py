@@ -100,3 +100,10 @@ class Directory(Generic[Kind]):
 
     def note(self, exit_: Kind, outcome: Outcome | None, now: float) -> None:
         """Remember how a dial went; None: the exit was lost."""
+
+    def take_move(self, wants: Wants, session_id: str) -> bool:  # noqa: ARG002
+        """Say whether a label has another exit than before; yes is said once for each move."""
+        return False
+
+    def expire(self, now: float) -> None:
+        """Forget what is over."""

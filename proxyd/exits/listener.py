@@ -49,6 +49,7 @@ ROOM_AFTER_SECONDS: Final = 0.5
 # waiting, and as many again that replace them. They say within a round trip what they are.
 ARRIVALS_PER_EXIT: Final = 32
 ATTACHMENT_BITS: Final = 64
+EXPIRY_SECONDS: Final = 5.0  # between looks at what the directory may forget: a millisecond each
 DAY_SECONDS: Final = 86_400
 # Why an exit that is let go of takes the buyers' connections with it: it is not there any more, or
 # must not carry anything. Those of one whose control was lost go on until they end themselves.
@@ -62,6 +63,9 @@ _logger = logging.getLogger("exits")
 
 class Book(Protocol):
     """Who may be chosen: of the directory, what the listener needs."""
+
+    def expire(self, now: float) -> None:
+        """Forget what is over; to be called every few seconds."""
 
     def add(self, exit_: Attached) -> None:
         """Let an exit be chosen from now on."""
@@ -113,6 +117,7 @@ class ExitListener:
         self._by_device: dict[str, Attached] = {}
         self._per_network = NetworkCounts()
         self._beats: Deadlines[Attached] = Deadlines(reactor.loop, limits.heartbeat_seconds)
+        self._expiry: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_draining = False
         self._is_closed = False
@@ -149,6 +154,12 @@ class ExitListener:
         if attached.is_spent:
             return "the bytes of the day are used up"
         return attached.paused or ("paused in the account" if attached.is_held else "")
+
+    def start(self) -> None:
+        """Begin to look after the directory."""
+        loop = self._reactor.loop
+        self._directory.expire(loop.time())
+        self._expiry = loop.call_later(EXPIRY_SECONDS, self.start)
 
     # --- arrivals ------------------------------------------------------------------------------
 
@@ -263,6 +274,8 @@ class ExitListener:
             control.cut("stopping")
         self._arrivals.close()
         self._beats.close()
+        if self._expiry is not None:
+            self._expiry.cancel()
         for task in self._tasks:
             task.cancel()
 

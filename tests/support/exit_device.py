@@ -11,9 +11,15 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from ipaddress import ip_network
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from proxyctl.exit.agent import Agent
+from proxyctl.exit.lan import make_guard
+from proxyctl.exit.limits import DeviceLimits
+from proxyctl.exit.record import Consent
 from proxyctl.protocol.frames import (
     VERSION,
     Dial,
@@ -37,20 +43,19 @@ from proxyctl.protocol.frames import (
 from proxyctl.protocol.policy import Policy
 from proxyd.acceptor import Acceptor
 from proxyd.counters import ExitCounters
+from proxyd.exits.attached import Attached
 from proxyd.exits.certificate import own_certificate
 from proxyd.exits.dial import Exits
-from proxyd.exits.directory import Directory, Place
+from proxyd.exits.directory import Missing, Place
 from proxyd.exits.listener import ExitListener
 from proxyd.limits import ExitLimits
 from proxyd.loop.reactor import Reactor
 from proxyd.ops.listening import bound_port
 from proxyd.relay.closing import is_dead
+from proxyd.wire.wants import Wants
 from support.names import Localhost
 from support.service import Person, Service, running_in
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from proxyd.exits.attached import Attached
 
 RESET = struct.pack("ii", 1, 0)
 NO_LIMITS = Limits(0, 0, 0, ())
@@ -310,6 +315,47 @@ def paused(words: str) -> State:
     return State(words)
 
 
+class InOrder:
+    """A directory that chooses who came first; a label keeps its exit."""
+
+    def __init__(self) -> None:
+        self.exits: dict[str, Attached] = {}
+        self.bindings: dict[str, str] = {}
+        self.noted: list[tuple[str, Outcome | None]] = []
+        self.has_moved = False
+
+    def add(self, entry: Attached) -> None:
+        self.exits[entry.device_id] = entry
+
+    def remove(self, entry: Attached) -> None:
+        del self.exits[entry.device_id]
+
+    def pick(self, wants: Wants, **about: Any) -> Attached | Missing:
+        bound = self.bindings.get(wants.session)
+        if bound in self.exits and bound not in about["tried"]:
+            return self.exits[bound]
+        if bound is not None and wants.strict:
+            return Missing.EXIT_LOST
+        for each in self.exits.values():
+            if (
+                each.device_id not in about["tried"]
+                and each.owner_id != about["owner_id"]
+                and each.has_place
+            ):
+                if wants.session:
+                    self.bindings[wants.session] = each.device_id
+                return each
+        return Missing.NO_EXIT
+
+    def note(self, entry: Attached, outcome: Outcome | None, _now: float) -> None:
+        self.noted.append((entry.device_id, outcome))
+
+    def take_move(self, _wants: Wants, _session_id: str) -> bool:
+        return self.has_moved
+
+    def expire(self, now: float) -> None: ...
+
+
 class Port:
     """The exits' port without the rest of a daemon: what attaches there may be chosen.
 
@@ -320,7 +366,7 @@ class Port:
         loop = asyncio.get_running_loop()
         self.reactor = Reactor(loop, 100)
         self.devices = Devices()
-        self.directory: Directory[Attached] = Directory()
+        self.directory = InOrder()
         self.counters = ExitCounters()
         bounds = {
             "exits_total": 100,
@@ -451,3 +497,43 @@ async def running_with_exit(folder: Path, **sections: dict[str, Any]) -> AsyncIt
             yield service
         finally:
             await device.kill()
+
+
+@asynccontextmanager
+async def running_with_agent(folder: Path, **sections: dict[str, Any]) -> AsyncIterator[Service]:
+    """Run a daemon with the agent of devices as its exit; every session leaves through it."""
+    async with running_in(folder, **EXITS, **sections) as service:
+        device, listener = await consented(service), listener_of(service)
+        door = service.daemon.exit_port.door()
+        agreement = Consent(
+            api=service.url,
+            host=door.host,
+            port=door.port,
+            pin=door.certificate_sha256,
+            token=device.first.token,
+            terms=device.first.terms,
+            agreed_at="2026-01-01T00:00:00+00:00",
+            limits=DeviceLimits(bytes_per_day=0, connections=1000),
+        )
+        guard, routes = make_guard([ip_network("127.0.0.0/8"), ip_network("::1/128")])
+        agent = Agent(
+            agreement,
+            folder,
+            guard=guard,
+            now=lambda: datetime.now(UTC),
+            read_power=lambda: "",
+        )
+        task = asyncio.get_running_loop().create_task(agent.run())
+        service.wishes = "-country-xx"
+        try:
+            await until(lambda: len(listener) == 1, "it is attached")
+            attached = listener._by_device[device.device_id]
+            attached.limits = NO_LIMITS
+            listener._attached[attached.attachment][1].send(NO_LIMITS)
+            await until(lambda: listener.counters.parked > 0, "a connection waits")
+            yield service
+        finally:
+            agent.stop("the test is over")
+            await task
+            if routes is not None:
+                routes.close()

@@ -33,7 +33,7 @@ class Somebody:
 
 
 def exit_of(port: Port, device: str = "device") -> Attached:
-    return port.directory._exits[device]
+    return port.directory.exits[device]
 
 
 # --- connections that wait ---------------------------------------------------------------------
@@ -183,11 +183,11 @@ async def test_a_device_that_is_paused_in_the_account_stays_and_carries_nothing(
     port.devices.grants["device"] = Granted("device", "owner", paused=True)
     port.listener.recheck("device")
     await until(lambda: relay.was_cut)
-    assert not port.directory._exits
+    assert not port.directory.exits
     assert not device.is_over
     port.devices.grants["device"] = Granted("device", "owner")
     port.listener.recheck("device")
-    await until(lambda: bool(port.directory._exits))
+    await until(lambda: bool(port.directory.exits))
 
 
 async def test_a_day_has_its_bytes(port: Port) -> None:

@@ -90,7 +90,7 @@ async def test_answers_to_orders_are_no_flood(port: Port) -> None:
     await port.parked()
     (control,) = port.listener._controls
     before = control._allowance
-    exit_ = port.directory._exits["device"]
+    exit_ = port.directory.exits["device"]
     parked = exit_.pool._parked[0]
     exit_.order(parked, "example.com", 443, by=Nobody())
     assert control._allowance == before + module.ANSWER_BYTES

@@ -129,6 +129,16 @@ async def test_a_target_is_reached_through_an_exit(port: Port) -> None:
     assert port.counters.dials == {"connected": 1}
 
 
+async def test_a_buyer_is_told_that_another_exit_was_promised(port: Port) -> None:
+    device = await port.parked()
+    device.obey = answering(Outcome.CONNECTED)
+    port.directory.has_moved = True
+    answer = await dialled(port)
+    assert answer.via is not None
+    assert answer.via.headers[1] == "X-Exit-Changed: 1"
+    await answer.close(port)
+
+
 async def test_a_name_is_looked_up_here_and_its_addresses_are_asked_for(port: Port) -> None:
     device = await port.parked()
     async with targets.echo() as target:
@@ -252,11 +262,11 @@ async def test_a_device_that_takes_nothing_is_not_asked_until_it_does(port: Port
     device = await port.parked()
     device.obey = answering(Outcome.REFUSED)
     device.send(paused("on battery"))
-    await until(lambda: not port.directory._exits, "it takes nothing")
+    await until(lambda: not port.directory.exits, "it takes nothing")
     assert (await dialled(port)).failure is Failure.NO_EXIT
     device.send(paused("still"))
     device.send(paused(""))
-    await until(lambda: bool(port.directory._exits), "it takes connections again")
+    await until(lambda: bool(port.directory.exits), "it takes connections again")
     assert (await dialled(port)).failure is Failure.REFUSED
 
 
@@ -301,6 +311,7 @@ async def test_an_exit_that_is_killed_is_passed_over_at_once(port: Port) -> None
     await first.kill()
     assert (await call.end()).failure is Failure.REFUSED
     assert port.counters.dials == {"lost": 1, "refused": 1}
+    assert port.directory.noted == [("first", None), ("second", Outcome.REFUSED)]
 
 
 async def test_a_strict_label_fails_rather_than_change_its_exit(port: Port) -> None:
@@ -316,7 +327,7 @@ async def test_a_strict_label_fails_rather_than_change_its_exit(port: Port) -> N
 
 async def test_an_exit_that_is_silent_is_passed_over(port: Port) -> None:
     first, second = await port.parked("first"), await port.parked("second")
-    await until(lambda: port.directory._exits["first"]._ping is None, "it has answered")
+    await until(lambda: port.directory.exits["first"]._ping is None, "it has answered")
     first.obey = ignore
     first.answers_pings = False
     second.obey = answering(Outcome.REFUSED)
@@ -344,7 +355,7 @@ async def test_an_exit_that_is_slow_and_there_is_ordered_twice_and_the_first_ans
     late = device.dials[0].number
     device.send(Dialled(late, Outcome.CONNECTED, 0, None, 0))  # nobody cares
     device.send(paused("the last frame"))
-    await until(lambda: not port.directory._exits, "it was heard")
+    await until(lambda: not port.directory.exits, "it was heard")
 
 
 async def test_a_dial_that_finds_nothing_waiting_takes_the_next_connection(port: Port) -> None:
@@ -378,8 +389,22 @@ async def test_a_dial_ends_with_its_time(tmp_path: Path) -> None:
     device = await port.parked()
     device.obey = ignore
     assert (await dialled(port)).failure is Failure.TIMED_OUT
-    await until(lambda: not port.directory._exits["device"].dials, "nothing is left of it")
+    await until(lambda: not port.directory.exits["device"].dials, "nothing is left of it")
     await port.close()
+
+
+async def test_a_dial_waits_on_where_there_is_no_other_exit(
+    port: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PARKED_WAIT_SECONDS", 0.0)
+    device = port.unattached()
+    device.parks, device.obey = False, answering(Outcome.REFUSED)
+    await device.attach()
+    call = Call(port, LOOPBACK, 80)
+    await until(lambda: call.dial._timer is None, "it has looked for another exit")
+    device.parks = True
+    await device.park()
+    assert (await call.end()).failure is Failure.REFUSED
 
 
 # --- a buyer who leaves ---------------------------------------------------------------------------
@@ -396,7 +421,7 @@ async def test_a_buyer_who_leaves_ends_the_order(port: Port) -> None:
     with work, suppress(ConnectionError):
         assert await asyncio.get_running_loop().sock_recv(work, 1) == b""
     assert call.answers == []
-    exit_ = port.directory._exits["device"]
+    exit_ = port.directory.exits["device"]
     assert exit_.dials == {}
 
 

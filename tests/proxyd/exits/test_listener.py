@@ -231,7 +231,7 @@ async def test_other_limits_are_passed_on(port: Port) -> None:
     port.devices.grants["device"] = Granted("device", "owner", 7, limits)
     port.listener.recheck("device")
     await until(lambda: limits in device.frames, "it is told")
-    exit_ = port.directory._exits["device"]
+    exit_ = port.directory.exits["device"]
     assert (exit_.limits, exit_.min_price_per_gb) == (limits, 7)
 
 
