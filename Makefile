@@ -1,5 +1,5 @@
-# make setup | make install | make run | make test | make test-both | make lint | make coverage | make clients | make fuzz-api |
-# make fuzz-wire | make bench | make bench-api | make bench-growth | make bench-siege | make bench-scaling | make bench-start |
+# make setup | make install | make run | make exit | make test | make test-both | make lint | make coverage | make client | make clients |
+# make fuzz-api | make fuzz-wire | make bench | make bench-api | make bench-growth | make bench-siege | make bench-scaling | make bench-start |
 # make crash | make soak | make systemd | make audit | make clean
 
 SHELL := /bin/bash
@@ -10,7 +10,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
 
-.PHONY: setup install run test test-both lint coverage clients fuzz-api fuzz-wire bench bench-api bench-growth bench-scaling bench-siege \
+.PHONY: setup install run exit test test-both lint coverage client clients fuzz-api fuzz-wire bench bench-api bench-growth bench-scaling bench-siege \
 	bench-start measured/bench measured/bench-api measured/bench-scaling measured/bench-start crash soak systemd audit clean
 
 # The data path is compiled where there is a C compiler; a line says so, or why it runs interpreted. Quick when
@@ -18,7 +18,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 setup: $(STAMP)
 	@$(VENV)/bin/python -m proxyd.compiled.builder
 
-COMPILE = $(VENV)/bin/python -m compileall -q api config market proxyd storage
+COMPILE = $(VENV)/bin/python -m compileall -q api client/proxyctl config market proxyd storage
 NEEDS_PYTHON = test -n "$(PYTHON)" || { echo "proxyd needs Python 3.11 or later with venv: apt-get install python3 python3-venv" >&2; exit 1; }
 
 $(STAMP): pyproject.toml constraints.txt
@@ -51,9 +51,24 @@ install:
 	@echo "installed as $(INSTALLED)/bin/proxyd; docs/operations.md says how it runs as a service"
 	@$(INSTALLED)/bin/proxyd --version
 
+# The program for people and devices as one file, which needs nothing but Python 3.9 or later there.
+client:
+	@$(NEEDS_PYTHON)
+	@$(PYTHON) client/build.py dist/proxyctl.pyz
+
 # Not compiled first: a demonstration needs no speed, and whoever tries it waits for it.
 run: $(STAMP)
 	@$(VENV)/bin/proxyd serve --demo
+
+# A device that carries connections of the demonstration that `make run` has started in another terminal. It asks for
+# consent first, as any device does. API=http://127.0.0.1:8090 where that was moved.
+API ?= http://127.0.0.1:8080
+PROXYCTL = PYTHONPATH=client $(VENV)/bin/python -m proxyctl
+
+exit: $(STAMP)
+	@test -r var/demo-exit.token || { echo "make exit: there is no demonstration here; start one with make run, in another terminal" >&2; exit 1; }
+	@$(PROXYCTL) exit consent --api $(API) --token-file var/demo-exit.token --folder var/exit
+	@$(PROXYCTL) exit run --folder var/exit --allow 127.0.0.0/8 --allow ::1/128
 
 # In as many processes as the machine has cores, up to PROCESSES: each has a PostgreSQL of its own.
 PROCESSES ?= 4
@@ -190,4 +205,4 @@ audit: setup
 		|| { echo "make audit: a pinned version has a known weakness, or the index's advisories are out of reach; the lines above say which" >&2; exit 1; }
 
 clean:
-	rm -rf $(VENV) .venv-bench-* build proxyd/compiled/cpython-* *.egg-info .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-bench-* build dist proxyd/compiled/cpython-* *.egg-info .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

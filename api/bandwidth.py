@@ -14,7 +14,12 @@ from api.routes import Auth, Call, Nothing, Reply, Route
 from market.allowlist import ADDRESSES_MAX
 from market.bandwidth import QUOTA_MAX_BYTES, Bandwidth, Purchase, Session
 from market.errors import Code
-from market.exit_wishes import ASN_MAX, LIFETIME_MAX_SECONDS, ExitWishes
+from market.exit_wishes import (
+    ASN_MOST,
+    LIFETIME_LEAST_SECONDS,
+    LIFETIME_MOST_SECONDS,
+    ExitWishes,
+)
 from market.money import GB
 from market.states import SessionStatus
 
@@ -34,10 +39,12 @@ class ExitRequest(Struct):
     country: ExitText | None = None
     state: ExitText | None = None
     city: ExitText | None = None
-    asn: Annotated[int, Meta(ge=1, le=ASN_MAX)] | None = None
+    asn: Annotated[int, Meta(ge=1, le=ASN_MOST)] | None = None
     kind: Literal["residential", "mobile", "datacenter", "any"] | None = None
     session: ExitText | None = None
-    lifetime_seconds: Annotated[int, Meta(ge=1, le=LIFETIME_MAX_SECONDS)] | None = None
+    lifetime_seconds: (
+        Annotated[int, Meta(ge=LIFETIME_LEAST_SECONDS, le=LIFETIME_MOST_SECONDS)] | None
+    ) = None
     strict: bool | None = None
     rotate: bool | None = None
     dns: Literal["node", "exit"] | None = None

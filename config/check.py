@@ -14,6 +14,8 @@ PERCENT_DIGITS = 2  # fees are kept in ten-thousandths
 PORT_MAX = 65_535
 HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 CATEGORY = re.compile("[a-z]+(_[a-z]+)*")
+COUNTRY = re.compile("[a-z]{2}")  # ISO 3166-1, alpha-2
+ANY_COUNTRY = "any"
 RESERVED_CATEGORIES = frozenset(("none", "unverified"))
 PASSWORDLESS_MAX_PORTS = 16  # a client's address can have so many sessions at once, one on each
 
@@ -26,6 +28,8 @@ def contradictions(settings: Settings) -> Iterator[str]:
     yield from _networks("egress.deny", settings.egress.deny)
     yield from _nameservers(settings.egress.nameservers)
     yield from _listening(settings)
+    yield from _exits(settings)
+    yield from _known_networks(settings)
     yield from _urls(settings)
     yield from _auth(settings)
     yield from _prices(settings)
@@ -123,6 +127,68 @@ def _passwordless(settings: Settings) -> Iterator[str]:
         )
 
 
+def _exits(settings: Settings) -> Iterator[str]:
+    """Yield what is wrong with the settings of exits; of those that listen there is more."""
+    exits = settings.exits
+    if exits.public_host and not _is_host(exits.public_host):
+        yield (
+            "exits.public_host: expected a name or an address without scheme, port or path, got "
+            f"{exits.public_host!r}; the port goes into exits.public_port"
+        )
+    if bool(exits.tls_cert) != bool(exits.tls_key):
+        missing = "exits.tls_key" if exits.tls_cert else "exits.tls_cert"
+        yield f"{missing}: must be set too, a certificate and its key go together"
+    for country in exits.price_per_gb_floor_usd:
+        if country != ANY_COUNTRY and not COUNTRY.fullmatch(country):
+            yield (
+                "exits.price_per_gb_floor_usd: expected a country's code of two small letters, or "
+                f"any, got {country!r}"
+            )
+    if exits.host:
+        yield from _exits_listening(settings)
+
+
+def _exits_listening(settings: Settings) -> Iterator[str]:
+    exits, proxy = settings.exits, settings.proxy
+    try:
+        address = ipaddress.ip_address(exits.host)
+    except ValueError:
+        yield f"exits.host: expected an IP address to listen on, or nothing, got {exits.host!r}"
+        return
+    if address.is_unspecified and not exits.public_host:
+        yield (
+            "exits.public_host: must name the host that devices dial, because exits.host "
+            f"({exits.host}) is no address to dial"
+        )
+    if proxy.processes > 1:
+        yield (
+            "exits.host: a device attaches to one process, and its buyers may come to another; set "
+            "proxy.processes to 1, or exits.host to nothing"
+        )
+    if settings.storage.url.startswith("postgresql:") and not exits.tls_cert:
+        yield (
+            "exits.tls_cert: must be set, because a PostgreSQL database has no folder to keep a "
+            "certificate in that is made here"
+        )
+    others = {
+        (settings.api.host, settings.api.port): "api.port",
+        (proxy.host, proxy.port): "proxy.port",
+        **{(proxy.host, port): "proxy.passwordless_ports" for port in proxy.passwordless_ports},
+    }
+    if exits.port and (exits.host, exits.port) in others:
+        yield f"exits.port: {exits.port} is already taken by {others[exits.host, exits.port]}"
+
+
+def _known_networks(settings: Settings) -> Iterator[str]:
+    yield from _networks("geo.known", tuple(settings.geo.known))
+    for network, country in settings.geo.known.items():
+        if not COUNTRY.fullmatch(country):
+            yield (
+                f"geo.known: expected a country's code of two small letters for {network}, got "
+                f"{country!r}"
+            )
+
+
 def _urls(settings: Settings) -> Iterator[str]:
     for name, url in (
         ("api.base_url", settings.api.base_url),
@@ -174,6 +240,10 @@ def _prices(settings: Settings) -> Iterator[str]:
         ("market.session_cost_floor_usd", market.session_cost_floor_usd),
         ("market.free_job_below_credits", market.free_job_below_credits),
         ("market.credit_usd", market.credit_usd),
+        *(
+            ("exits.price_per_gb_floor_usd", price)
+            for price in settings.exits.price_per_gb_floor_usd.values()
+        ),
         ("market.gpu_rate_default_usd", market.gpu_rate_default_usd),
         *(("market.gpu_rates_usd", rate) for rate in market.gpu_rates_usd.values()),
     ):

@@ -73,6 +73,36 @@ class EgressSettings(Struct, frozen=True):
     lookup_seconds: Seconds = 5.0
 
 
+class ExitSettings(Struct, frozen=True):  # as wide as its section
+    """Where devices attach as exits, what they are paid, and what they are used for at most."""
+
+    host: str = ""
+    port: Port = 1090
+    public_host: str = ""
+    public_port: Port = 0
+    tls_cert: str = ""
+    tls_key: str = ""
+    share_percent: Annotated[int, Meta(ge=0, le=100)] = 60
+    payout_hold_days: Annotated[int, Meta(ge=0, le=365)] = 7
+    price_per_gb_floor_usd: dict[str, Decimal] = {}
+    ports: tuple[Annotated[int, Meta(ge=1, le=65535)], ...] = (80, 443, 8080, 8443)
+    connections: Annotated[int, Meta(ge=1, le=1000)] = 16
+    bytes_per_second: NonNegativeInt = 0
+    bytes_per_day: NonNegativeInt = 5_000_000_000
+    exits_total: NonNegativeInt = 0
+    exits_per_network: PositiveInt = 8
+    heartbeat_seconds: Annotated[float, Meta(ge=1, le=300)] = 15.0
+
+
+class GeoSettings(Struct, frozen=True):
+    """Where addresses are: files that an operator has, and networks that they know."""
+
+    country: str = ""
+    city: str = ""
+    asn: str = ""
+    known: dict[str, str] = {}
+
+
 class AuthSettings(Struct, frozen=True):
     """How session tokens are signed and passwords hashed."""
 
@@ -198,6 +228,8 @@ class Settings(Struct, frozen=True):
     storage: StorageSettings = StorageSettings()
     cluster: ClusterSettings = ClusterSettings()
     egress: EgressSettings = EgressSettings()
+    exits: ExitSettings = ExitSettings()
+    geo: GeoSettings = GeoSettings()
     auth: AuthSettings = AuthSettings()
     market: MarketSettings = MarketSettings()
     assistant: AssistantSettings = AssistantSettings()

@@ -21,7 +21,6 @@ from market import ledger
 from market.context import Context
 from market.devices import Devices
 from market.errors import Code, MarketError
-from market.exit_wishes import countries_in
 from market.money import GB
 from storage import bandwidth as bandwidth_queries
 from storage import devices as device_queries
@@ -71,11 +70,11 @@ class ExitTerms(Struct, frozen=True):
     price_floors: Mapping[str, int] = {}
     limits: Limits = Limits(16, 0, 5 * GB, (80, 443, 8080, 8443))
 
-    def price_floor(self, wishes: str) -> int:
-        """Return the least price per GB of a session that wants this, as `canonical` writes it."""
+    def price_floor(self, countries: Sequence[str]) -> int:
+        """Return the least price per GB of a session that wants these countries; none: any."""
         floors = self.price_floors
         rest = floors.get(ANY_COUNTRY, 0)
-        return max((floors.get(each, rest) for each in countries_in(wishes)), default=rest)
+        return max((floors.get(each, rest) for each in countries), default=rest)
 
 
 NO_EXITS = ExitTerms()

@@ -30,6 +30,7 @@ class Ending(StrEnum):
     OVER = "over"
     TOO_MANY_CONNECTIONS = "too_many_connections"
     UNAVAILABLE = "unavailable"
+    PARAMETERS = "parameters"
 
     # The other failures to reach a target.
     GENERAL = "general"
@@ -38,6 +39,8 @@ class Ending(StrEnum):
     HOST_UNREACHABLE = "host_unreachable"
     REFUSED = "refused"
     COMMAND_NOT_SUPPORTED = "command_not_supported"
+    NO_EXIT = "no_exit"
+    EXIT_LOST = "exit_lost"
 
 
 # By name: one that has no ending does not get past the import.
@@ -49,7 +52,8 @@ class Access(NamedTuple):
     """A connection that is over, and had shown credentials.
 
     `client` is its address, `host` and `port` what it asked for ("" and 0 if it ended before that),
-    `seconds` how long it was connected.
+    `seconds` how long it was connected. `exit` is the device that it went through, `exit_address`
+    the address that its target has seen; both "" for a connection from this machine.
     """
 
     connection: int
@@ -61,3 +65,5 @@ class Access(NamedTuple):
     bytes_down: int
     seconds: float
     reason: str
+    exit: str = ""
+    exit_address: str = ""

@@ -5,8 +5,10 @@ What a part needs of the settings is made in `slices`; when it runs is said in `
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,7 @@ from market.assistant.builtin import Offer, Responder
 from market.assistant.chat import Chat
 from market.assistant.goodness import Goodness
 from market.context import Context
+from market.exits import Door
 from market.idempotency import Seal
 from market.ids import Identifiers
 from market.leases import Leases
@@ -33,10 +36,17 @@ from market.throttle import Throttle
 from market.tokens import Tokens
 from proxyd import __version__, slices
 from proxyd.compiled import finder
+from proxyd.counters import ExitCounters
 from proxyd.daemon import Daemon, Helpers
 from proxyd.egress.direct import DirectExit
 from proxyd.egress.own import OwnAddresses
 from proxyd.egress.resolve import DnsResolver
+from proxyd.exit_port import ExitPort
+from proxyd.exits import certificate
+from proxyd.exits.attached import Attached
+from proxyd.exits.dial import Exits
+from proxyd.exits.directory import Directory, Place
+from proxyd.exits.listener import ExitListener
 from proxyd.gateway import Gateway
 from proxyd.limits import raise_descriptors
 from proxyd.listeners import Listeners
@@ -46,7 +56,7 @@ from proxyd.metering.lease_slices import Fence
 from proxyd.metering.meter import Meter, cluster_meter, solo_meter
 from proxyd.metering.node import Node
 from proxyd.ops.access_log import AccessLog
-from proxyd.ops.listening import bound_port
+from proxyd.ops.listening import CannotListenError, bound_port, exits_context
 from proxyd.ops.metrics import Metrics, Sources
 from proxyd.ops.role import Role
 from proxyd.ops.signing_key import exposed_files, signing_key
@@ -162,6 +172,9 @@ def _daemon(
     policy = slices.policy(settings, own_addresses)
     limits = slices.limits(settings, raise_descriptors())
     reactor = Reactor(asyncio.get_running_loop(), limits.pipes)
+    exits, directory = None, Directory[Attached]()
+    if listeners.exits is not None:
+        exits = Exits(reactor, directory, resolver, policy, limits.dial_seconds, ExitCounters())
     gateway = Gateway(
         reactor,
         meter,
@@ -171,8 +184,15 @@ def _daemon(
         limits,
         slices.public_address(settings),
         access_log.put if access_log is not None else None,
+        exits,
     )
     metrics = Metrics(Sources(gateway, meter, timed, access_log, __version__, finder.way()), role)
+    services = exit_port = None
+    if has_services:
+        services = _services(settings, listeners, key, context, leases, meter, gateway, metrics)
+    if services is not None and exits is not None:
+        exit_port = _exit_port(settings, listeners, exits, directory, services.market)
+        metrics.count_exits(exit_port.listener)
     return Daemon(
         settings,
         listeners,
@@ -182,13 +202,74 @@ def _daemon(
         node=node,
         gateway=gateway,
         helpers=Helpers(resolver, own_addresses, metrics, access_log),
-        services=(
-            _services(settings, listeners, key, context, leases, meter, gateway, metrics)
-            if has_services
-            else None
-        ),
+        services=services,
         role=role,
+        exit_port=exit_port,
     )
+
+
+def _exit_port(
+    settings: Settings,
+    listeners: Listeners,
+    exits: Exits,
+    directory: Directory[Attached],
+    market: Market,
+) -> ExitPort:
+    """Return where devices attach, known to the marketplace and knowing it.
+
+    Raises:
+        CannotListenError: the certificate cannot be used.
+    """
+    assert listeners.exits is not None  # noqa: S101 - nobody gets here without
+    cert, key = _exits_certificate(settings)
+    listener = ExitListener(
+        exits.reactor,
+        exits_context(cert, key),
+        market.exits,
+        directory,
+        partial(_place, {ip_network(net): code for net, code in settings.geo.known.items()}),
+        slices.exit_limits(settings, raise_descriptors()),
+        exits.counters,
+        clock.seconds,
+    )
+    try:
+        known_by = certificate.fingerprint(Path(cert))
+    except ValueError as error:
+        raise CannotListenError(str(error)) from error
+    port = slices.exits_port(settings, bound_port(listeners.exits))
+    exit_port = ExitPort(
+        listener, listeners.exits, Door(slices.exits_host(settings), port, known_by)
+    )
+    market.exits.attached = exit_port
+    market.exits.watch(listener.recheck)
+    return exit_port
+
+
+def _exits_certificate(settings: Settings) -> tuple[str, str]:
+    """Return the files of the certificate and the key: the operator's, or what is made here.
+
+    Raises:
+        CannotListenError: none can be made.
+    """
+    exits = settings.exits
+    if exits.tls_cert:
+        return exits.tls_cert, exits.tls_key
+    folder = Path(settings.storage.url.removeprefix("sqlite:///")).parent
+    try:
+        made = str(certificate.own_certificate(folder, clock.seconds()))
+    except OSError as error:
+        message = f"cannot make a certificate for exits in {folder}: {error.strerror}"
+        raise CannotListenError(message) from error
+    return made, made
+
+
+def _place(known: Mapping[IPv4Network | IPv6Network, str], address: str) -> Place:
+    """Return where an address is, as far as the operator has said."""
+    parsed = ip_address(address.partition("%")[0])
+    for network, country in known.items():
+        if parsed in network:
+            return Place(country=country)
+    return Place()
 
 
 def _services(

@@ -37,6 +37,8 @@ from typing import Final, Protocol, final
 from proxyd.access import ENDING_OF_FAILURE, Access, Ending
 from proxyd.counters import Counters
 from proxyd.egress.exit import Cancellable, Exit
+from proxyd.exits.attached import Carried
+from proxyd.exits.dial import Exits, Via
 from proxyd.handshake import Client
 from proxyd.loop.fair_slots import FairSlots
 from proxyd.loop.poller import GONE, READS, Watcher
@@ -47,6 +49,7 @@ from proxyd.relay.tcp import Relay
 from proxyd.relay.udp import Association, DatagramEgress, datagram_socket
 from proxyd.wire.events import Address, Associate, Connect, Failure, Request, ServerProtocol
 from proxyd.wire.hosts import address_of
+from proxyd.wire.wants import Wants
 
 _logger = logging.getLogger("gateway")
 
@@ -55,6 +58,7 @@ _logger = logging.getLogger("gateway")
 class ConnectionServices:
     """What all connections of a gateway share.
 
+    `exit` is the way out from this machine, `exits` those through devices, if they may attach.
     `public_address` is where clients of other networks reach this machine, if that is known;
     `dials` are slots of connections that wait for a target, `associations` of those that relay
     datagrams; sessions compete for both. `over` hears of each connection when it has let go of
@@ -71,6 +75,7 @@ class ConnectionServices:
     associations: FairSlots
     over: Callable[["ClientConnection"], None]
     record: Callable[[Access], None] | None = None
+    exits: Exits | None = None
 
 
 class Transfer(Protocol):
@@ -134,7 +139,7 @@ _RESET_BY_PEER: Final = Ending.RESET
 
 
 @final
-class ClientConnection(Watcher, MeteredConnection):
+class ClientConnection(Watcher, MeteredConnection, Carried):
     """One client.
 
     Args:
@@ -142,6 +147,7 @@ class ClientConnection(Watcher, MeteredConnection):
         client: whose socket is owned from here on.
         protocol: waits for the answer to the request.
         session: whose bytes are spent.
+        wants: by which exits it is to leave; None for directly.
         request: what the client wants.
         unread: whether its socket may have more to read.
     """
@@ -158,6 +164,8 @@ class ClientConnection(Watcher, MeteredConnection):
         "_state",
         "_transfer",
         "_unread",
+        "_via",
+        "_wants",
         "client",
     )
 
@@ -167,12 +175,14 @@ class ClientConnection(Watcher, MeteredConnection):
         client: Client,
         protocol: ServerProtocol,
         session: LiveSession,
+        wants: Wants | None,
         request: Request,
         unread: bool,
     ) -> None:
         self._services = services
         self._protocol = protocol
         self._session = session
+        self._wants = wants
         self._request = request
         self._state = _DIALING
         self._unread = unread
@@ -181,6 +191,7 @@ class ClientConnection(Watcher, MeteredConnection):
         self._transfer: Transfer | None = None
         self._slots: FairSlots | None = None
         self._ending: Ending | None = None
+        self._via: Via | None = None  # through which exit it has reached its target
         self.client = client
 
     @property
@@ -193,11 +204,15 @@ class ClientConnection(Watcher, MeteredConnection):
         """Do what the client has asked for."""
         self._session.connections.add(self)
         self._services.reactor.poller.watch(self.client.sock.fileno(), self)
-        request = self._request
+        request, wants = self._request, self._wants
+        if wants is not None and wants.direct:
+            wants = None
         if isinstance(request, Connect):
-            self._start_dial(request)
-        else:
+            self._start_dial(request, wants)
+        elif wants is None:
             self._associate(request)
+        else:
+            self.refuse(Failure.COMMAND_NOT_SUPPORTED)  # exits carry streams alone
 
     def finish(self) -> None:
         """Close it so that everything already counted still arrives."""
@@ -254,15 +269,33 @@ class ClientConnection(Watcher, MeteredConnection):
 
     # --- dialing -------------------------------------------------------------------------------
 
-    def _start_dial(self, request: Connect) -> None:
-        services, session_id = self._services, self._session.id
+    def _start_dial(self, request: Connect, wants: Wants | None) -> None:
+        """Ask for the target: of exits if they are wanted."""
+        services, session = self._services, self._session
+        exits = services.exits
+        if wants is not None and exits is None:
+            self.refuse(Failure.NO_EXIT)  # rather than from where it did not ask to be
+            return
         if not self._take(services.dials):
             self.refuse(Failure.GENERAL)
             return
         self._dial_began = services.reactor.loop.time()
-        dial = services.exit.dial(request.host, request.port, session_id, self._dialed)
+        dial: Cancellable
+        if wants is None or exits is None:
+            dial = services.exit.dial(request.host, request.port, session.id, self._dialed)
+        else:
+            dial = exits.dial(wants, session, request.host, request.port, self._dialed_by_exit)
         if self._slots is not None:  # it has not answered yet
             self._dial = dial
+
+    def _dialed_by_exit(
+        self, outcome: socket.SocketType | Failure, target_unread: bool, via: Via | None
+    ) -> None:
+        """An exit has connected to the target, or none could."""
+        self._via = via
+        if via is not None:
+            via.attached.begin(self)
+        self._dialed(outcome, target_unread)
 
     def _dialed(self, outcome: socket.SocketType | Failure, target_unread: bool) -> None:
         """There is a connection to the target, or none is to be had."""
@@ -280,9 +313,14 @@ class ClientConnection(Watcher, MeteredConnection):
 
     def _reached(self, target: socket.SocketType, target_unread: bool) -> None:
         """Tell the client that its target is connected, and relay."""
-        services, protocol, client = self._services, self._protocol, self.client
-        host, port = target.getsockname()[:2]
-        protocol.succeed(address_of(host), port)
+        services, protocol, client, via = self._services, self._protocol, self.client, self._via
+        share = None
+        if via is None:
+            host, port = target.getsockname()[:2]
+            protocol.succeed(address_of(host), port)
+        else:
+            share = self._session.share_of(via.attached.device_id)
+            protocol.succeed(via.address, via.port, via.headers)
         if not self._send():
             services.reactor.poller.forget(target.fileno())
             target.close()
@@ -296,6 +334,7 @@ class ClientConnection(Watcher, MeteredConnection):
             services.closer,
             self._relay_closed,
             client.network,
+            share,
         )
         services.counters.open_relays += 1
         services.counters.relays["tcp"] += 1
@@ -366,6 +405,8 @@ class ClientConnection(Watcher, MeteredConnection):
         self._give_back()
         session.connections.discard(self)
         up, down = self.traffic
+        if self._via is not None:
+            self._via.attached.end(self)
         self._transfer = None
         services.counters.bytes_up += up
         services.counters.bytes_down += down
@@ -382,6 +423,7 @@ class ClientConnection(Watcher, MeteredConnection):
         client, request = self.client, self._request
         host, port = (str(request.host), request.port) if isinstance(request, Connect) else ("", 0)
         seconds = self._services.reactor.loop.time() - client.began
+        via = self._via
         record(
             Access(
                 client.number,
@@ -393,6 +435,8 @@ class ClientConnection(Watcher, MeteredConnection):
                 down,
                 seconds,
                 ending,
+                via.attached.device_id if via is not None else "",
+                str(via.address) if via is not None else "",
             )
         )
 

@@ -66,3 +66,34 @@ class Counters:
         self.handshake_failures: Counter[str] = Counter()
         self.dial_failures: Counter[str] = Counter()
         self.dials = Latency()
+
+
+class ExitCounters:
+    """What became of exits, of their connections, and of dials through them.
+
+    `cut` are exits that were let go of, `refused` those that were not taken, each by reason.
+    """
+
+    __slots__ = (
+        "arrivals_refused",
+        "attached",
+        "cut",
+        "dials",
+        "failovers",
+        "hedges",
+        "parked",
+        "refused",
+        "seconds",
+    )
+
+    def __init__(self) -> None:
+        self.attached = 0
+        self.refused: Counter[str] = Counter()
+        self.cut: Counter[str] = Counter()
+        self.arrivals_refused: Counter[str] = Counter()
+        self.parked = 0  # now
+        # By the outcome that the exit reported, or "lost".
+        self.dials: Counter[str] = Counter()
+        self.failovers = 0
+        self.hedges = 0
+        self.seconds = Latency()

@@ -16,6 +16,7 @@ from proxyd import __version__, slices
 from proxyd.compiled import finder
 from proxyd.egress.own import OwnAddresses
 from proxyd.egress.resolve import DnsResolver
+from proxyd.exit_port import ExitPort
 from proxyd.gateway import Gateway
 from proxyd.limits import raise_descriptors
 from proxyd.listeners import Listeners
@@ -74,6 +75,7 @@ class Daemon:
         helpers: what works for the proxy.
         services: the marketplace; None in a process that has the proxy alone.
         role: which of several processes this is; None where there is one.
+        exit_port: where devices attach; None where they cannot.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class Daemon:
         helpers: Helpers,
         services: Services | None,
         role: Role | None,
+        exit_port: ExitPort | None = None,
     ) -> None:
         self.settings = settings
         self.listeners = listeners
@@ -100,6 +103,7 @@ class Daemon:
         self.helpers = helpers
         self.services = services
         self.role = role
+        self.exit_port = exit_port
         self.tasks = Tasks(lambda: node is None or node.sweeps)
 
     @property
@@ -131,6 +135,8 @@ class Daemon:
         self._spawn_tasks()
         self.listeners.resume()
         self.gateway.start(self.listeners.proxy, self.listeners.passwordless)
+        if self.exit_port is not None:
+            self.exit_port.start()
         if self.services is not None and self.listeners.api is not None:
             self.services.serve(self.listeners.api, self.listeners.tls)
         _logger.info("this is proxyd %s, %s", __version__, finder.description())
@@ -167,6 +173,8 @@ class Daemon:
         self.settings = settings
         descriptors = raise_descriptors()
         self.gateway.change_limits(slices.limits(settings, descriptors))
+        if self.exit_port is not None:
+            self.exit_port.change_limits(slices.exit_limits(settings, descriptors))
         self.meter.connections_per_session = settings.limits.connections_per_session
         if self.services is not None:
             self.services.reload(settings, descriptors)
@@ -179,6 +187,8 @@ class Daemon:
                 self.services.leave_socket()
         self.gateway.stop_accepting()
         seconds = self.settings.limits.drain_seconds
+        if self.exit_port is not None:
+            self.exit_port.drain(seconds)
         _logger.info(
             "draining: %d connections have %.0f seconds to finish; a second signal cuts them",
             self.gateway.connections,
@@ -197,6 +207,8 @@ class Daemon:
         """
         try:
             self.gateway.close()
+            if self.exit_port is not None:
+                await self.exit_port.close()
             if self.services is not None:
                 await self.services.stop_serving()
         except Exception:  # whatever it is, the counts are written all the same

@@ -17,6 +17,7 @@ from proxyd.connection import ClientConnection, ConnectionServices
 from proxyd.counters import Counters
 from proxyd.egress.exit import Exit
 from proxyd.egress.resolve import Resolver
+from proxyd.exits.dial import Exits
 from proxyd.handshake import PASSWORD_PORT, Client, Handshake, HandshakeServices
 from proxyd.limits import Limits
 from proxyd.loop.deadlines import Deadlines
@@ -27,6 +28,7 @@ from proxyd.metering.session import LiveSession
 from proxyd.relay.closing import Closer
 from proxyd.relay.udp import DatagramEgress
 from proxyd.wire.events import Address, Request, ServerProtocol
+from proxyd.wire.wants import Wants
 
 IDLE_CHECKS_PER_LIMIT: Final = 10  # a connection is cut at most a tenth of the limit late
 # From here on a handshake may be cut to make room. A fixed time, and short: were it a share of what
@@ -49,6 +51,7 @@ class Gateway:
         limits: bounds on connections.
         public_address: where other networks reach this machine, if that is known.
         record: is called with the record of each connection that has shown credentials.
+        exits: the ways out through devices, if they may attach; closed with the gateway.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Gateway:
         limits: Limits,
         public_address: Address | None = None,
         record: Callable[[Access], None] | None = None,
+        exits: Exits | None = None,
     ) -> None:
         self.limits = limits
         self.counters = Counters()
@@ -91,6 +95,7 @@ class Gateway:
             associations=FairSlots(limits.associations),
             over=self._closed,
             record=record,
+            exits=exits,
         )
         self._per_network = NetworkCounts()
         self._acceptors: list[Acceptor[socket.SocketType]] = []
@@ -157,6 +162,8 @@ class Gateway:
         self._for_connections.associations.most = limits.associations
         self._handshakes.seconds = limits.handshake_seconds
         self._for_connections.exit.change_seconds(limits.dial_seconds)
+        if self._for_connections.exits is not None:
+            self._for_connections.exits.change_seconds(limits.dial_seconds)
 
     def start(self, listener: socket.socket, passwordless: Sequence[socket.socket] = ()) -> None:
         """Begin to accept clients on sockets that listen already; the gateway owns them now.
@@ -201,6 +208,8 @@ class Gateway:
             self._timer.cancel()
         self._handshakes.close()
         self._for_connections.exit.close()
+        if self._for_connections.exits is not None:
+            self._for_connections.exits.close()
         self._reactor.close()
 
     def _requested(
@@ -208,12 +217,13 @@ class Gateway:
         client: Client,
         protocol: ServerProtocol,
         session: LiveSession,
+        wants: Wants | None,
         request: Request,
         unread: bool,
     ) -> None:
         """A handshake has come to its request: a connection takes over."""
         connection = ClientConnection(
-            self._for_connections, client, protocol, session, request, unread
+            self._for_connections, client, protocol, session, wants, request, unread
         )
         self._connections.add(connection)
         try:

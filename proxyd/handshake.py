@@ -48,6 +48,7 @@ from proxyd.wire.events import (
     ServerProtocol,
     Violation,
 )
+from proxyd.wire.wants import SEPARATOR, Wants, WantsError, split, wanted
 
 # More than a handshake of SOCKS5 has in all, and than most heads of HTTP have.
 READ_BYTES: Final = 4096
@@ -118,7 +119,8 @@ class HandshakeServices:
     """What all handshakes of a gateway share.
 
     `requested` takes over a client, with its protocol (which waits for `succeed` or `fail`), its
-    session, its request, and whether its socket may have more to read. `over` hears of each client
+    session, by which exits it wants to leave (None: directly), its request, and whether its socket
+    may have more to read. `over` hears of each client
     that is not handed over, when it has let go of everything but its socket. `record` is called
     with each that had shown credentials by then.
     """
@@ -128,7 +130,7 @@ class HandshakeServices:
     deadlines: Deadlines["Handshake"]
     meter: Admitter
     counters: Counters
-    requested: Callable[[Client, ServerProtocol, LiveSession, Request, bool], None]
+    requested: Callable[[Client, ServerProtocol, LiveSession, Wants | None, Request, bool], None]
     over: Callable[[Client], None]
     record: Callable[[Access], None] | None = None
 
@@ -150,19 +152,23 @@ class Handshake(Watcher, Expiring, MeteredConnection):
     """
 
     __slots__ = (
+        "_parameters",
         "_protocol",
         "_reads_on",
         "_services",
         "_session",
         "_state",
         "_unread",
+        "_wants",
         "client",
     )
 
     def __init__(self, services: HandshakeServices, client: Client) -> None:
         self._services = services
         self._protocol: ServerProtocol | None = None  # until the first byte
+        self._parameters = b""  # what stood behind the user name
         self._session: LiveSession | None = None  # until it is admitted
+        self._wants: Wants | None = None
         self._state = _READING
         self._unread = False
         self._reads_on = False
@@ -255,7 +261,10 @@ class Handshake(Watcher, Expiring, MeteredConnection):
         client, meter = self.client, self._services.meter
         decision: LiveSession | Refusal | None
         if isinstance(event, Authenticate):
-            decision = meter.admit(event.username, event.password, client.network, self._decided)
+            username = event.username
+            if SEPARATOR in username:
+                username, self._parameters = split(username)
+            decision = meter.admit(username, event.password, client.network, self._decided)
         elif isinstance(event, Identify):
             decision = meter.admit_address(
                 client.port_index, client.address, client.network, self._decided
@@ -287,18 +296,31 @@ class Handshake(Watcher, Expiring, MeteredConnection):
             self.fail(error)
 
     def _admit(self, protocol: ServerProtocol, decision: LiveSession | Refusal) -> bool:
-        """Let the client go on to its request, or close it and return False."""
+        """Let the client go on to its request, or close it and return False.
+
+        What it wants is judged last: only who has bought something hears of its mistakes.
+        """
         if isinstance(decision, Refusal):
-            _logger.debug("%s: credentials refused: %s", self.client, decision.name)
-            protocol.refuse_credentials(decision)
-            self._refuse(ENDING_OF_REFUSAL[decision])
+            self._refuse_credentials(protocol, decision, "")
             return False
+        self._wants = decision.wants
+        if self._parameters:
+            try:
+                self._wants = wanted(self._parameters, decision.wants)
+            except WantsError as error:
+                self._refuse_credentials(protocol, Refusal.PARAMETERS, error.message)
+                return False
         self._session = decision
         decision.connections.add(self)
         if self.client.port_index == PASSWORD_PORT:
             self._services.meter.prove(decision, self.client.address)
         protocol.accept_credentials()
         return True
+
+    def _refuse_credentials(self, protocol: ServerProtocol, refusal: Refusal, words: str) -> None:
+        _logger.debug("%s: credentials refused: %s %s", self.client, refusal.name, words)
+        protocol.refuse_credentials(refusal, words)
+        self._refuse(ENDING_OF_REFUSAL[refusal])
 
     # --- ending --------------------------------------------------------------------------------
 
@@ -309,7 +331,7 @@ class Handshake(Watcher, Expiring, MeteredConnection):
         self._to(_HANDED_OVER)
         services.deadlines.discard(self)
         session.connections.discard(self)
-        services.requested(self.client, protocol, session, request, self._unread)
+        services.requested(self.client, protocol, session, self._wants, request, self._unread)
 
     def _refuse(self, ending: Ending) -> None:
         """Send what the protocol has to say to a client that is turned away, and close it."""

@@ -8,6 +8,10 @@ DESCRIPTORS_MAX = 1_048_576  # the kernel's own default for one process (fs.nr_o
 # store, name servers and sockets that are closing.
 DESCRIPTORS_SHARE = 0.8
 DESCRIPTORS_PER_CONNECTION = 2  # the client's and the target's
+# Where exits attach, half of the connections' share is theirs: one socket for the control of each,
+# and those that wait for a target. One that has its target is the connection's.
+EXITS_SHARE = 0.4
+CONTROLS_SHARE = 0.75  # of the exits' share; the rest waits for targets, or has not said who it is
 PIPES_SHARE = 0.1
 API_SHARE = 0.05
 RACERS_SHARE = 0.02
@@ -37,6 +41,21 @@ class Limits:
     datagrams_per_second: int
 
 
+@dataclass(frozen=True, slots=True)
+class ExitLimits:
+    """Bounds on exits: times in seconds, numbers of what is open at once.
+
+    `parked` are connections of exits that wait for a target, `arrivals` those that have not said
+    yet what they are.
+    """
+
+    exits_total: int
+    exits_per_network: int
+    parked: int
+    arrivals: int
+    heartbeat_seconds: float
+
+
 def raise_descriptors() -> int:
     """Raise the limit of open descriptors as far as allowed; return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -46,15 +65,33 @@ def raise_descriptors() -> int:
     return descriptors
 
 
-def connections_total(configured: int, descriptors: int) -> int:
+def connections_total(configured: int, descriptors: int, *, with_exits: bool = False) -> int:
     """Return how many connections a share of the descriptors pays for, at most `configured`.
 
     Args:
         configured: what the operator set; 0 for as many as that.
         descriptors: how many may be open.
+        with_exits: whether exits attach, and take a part of that share.
     """
-    affordable = int(descriptors * DESCRIPTORS_SHARE) // DESCRIPTORS_PER_CONNECTION
+    share = DESCRIPTORS_SHARE - EXITS_SHARE if with_exits else DESCRIPTORS_SHARE
+    affordable = int(descriptors * share) // DESCRIPTORS_PER_CONNECTION
     return min(configured, affordable) if configured else affordable
+
+
+def exits_total(configured: int, descriptors: int) -> int:
+    """Return how many exits their share of the descriptors pays for, at most `configured`.
+
+    Args:
+        configured: what the operator set; 0 for as many as that.
+        descriptors: how many may be open.
+    """
+    affordable = int(descriptors * EXITS_SHARE * CONTROLS_SHARE)
+    return min(configured, affordable) if configured else affordable
+
+
+def parked_total(descriptors: int) -> int:
+    """Return how many connections of exits may wait for a target; half as many are arrivals."""
+    return int(descriptors * EXITS_SHARE * (1 - CONTROLS_SHARE)) * 2 // 3
 
 
 def pipes_total(descriptors: int) -> int:

@@ -29,7 +29,8 @@ class Listeners:
     """The sockets that clients reach, and what makes the API's speak TLS.
 
     `passwordless` are those where a client's address stands for a password. `held` are the ones
-    that the service manager keeps for the next daemon. `api` is None in a process without the API.
+    that the service manager keeps for the next daemon. `api` is None in a process without the API,
+    `exits` where no device may attach.
     """
 
     api: socket.socket | None
@@ -37,6 +38,7 @@ class Listeners:
     passwordless: tuple[socket.socket, ...]
     tls: ssl.SSLContext | None
     held: frozenset[socket.socket]
+    exits: socket.socket | None = None
 
     @classmethod
     def open(cls, settings: Settings, held: InheritedSockets) -> Self:
@@ -61,9 +63,14 @@ class Listeners:
             passwordless = held.get("passwordless") or [
                 opened.enter_context(sock) for sock in _passwordless(settings)
             ]
+            exits = None
+            if settings.exits.host:
+                exits = opened.enter_context(
+                    listen(settings.exits.host, settings.exits.port, "exits")
+                )
             opened.pop_all()
         kept = frozenset(sock for socks in held.values() for sock in socks)
-        return cls(api[0], proxy[0], tuple(passwordless), tls, kept)
+        return cls(api[0], proxy[0], tuple(passwordless), tls, kept, exits)
 
     def beside(self) -> Self:
         """Return the sockets of another process, at the same ports of the proxy.
@@ -81,7 +88,9 @@ class Listeners:
                 for sock in self._of_proxy
             )
             opened.pop_all()
-        return replace(self, api=None, proxy=proxy, passwordless=tuple(passwordless), tls=None)
+        return replace(
+            self, api=None, proxy=proxy, passwordless=tuple(passwordless), tls=None, exits=None
+        )
 
     def pause(self) -> None:
         """Listen at the proxy's ports no more until `resume`: clients go to the other processes.
@@ -121,6 +130,7 @@ class Listeners:
                 *api,
                 f"proxy on {bound_address(self.proxy)}",
                 *(f"without passwords on {bound_address(sock)}" for sock in self.passwordless),
+                *([f"exits on {bound_address(self.exits)}"] if self.exits is not None else []),
             )
         )
 
@@ -137,8 +147,8 @@ class Listeners:
     @property
     def sockets(self) -> tuple[socket.socket, ...]:
         """All of them."""
-        api = () if self.api is None else (self.api,)
-        return (*api, *self._of_proxy)
+        others = (each for each in (self.api, self.exits) if each is not None)
+        return (*others, *self._of_proxy)
 
     @property
     def _of_proxy(self) -> tuple[socket.socket, ...]:

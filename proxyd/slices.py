@@ -14,6 +14,8 @@ from market.assistant.goodness import RewardTerms
 from market.bandwidth import Terms
 from market.bounds import Bounds
 from market.deploys import Rates
+from market.exits import ExitTerms
+from market.exits import Limits as ExitDeviceLimits
 from market.jobs import JobTerms
 from market.market import Rules
 from market.money import micro
@@ -22,10 +24,13 @@ from market.referrals import Rewards
 from proxyctl.protocol.policy import Policy
 from proxyd.egress.own import OwnAddresses
 from proxyd.limits import (
+    ExitLimits,
     Limits,
     api_connections_total,
     associations_total,
     connections_total,
+    exits_total,
+    parked_total,
     pipes_total,
     racers_total,
 )
@@ -51,6 +56,7 @@ def rules(settings: Settings, session_terms: Terms, app_url: str) -> Rules:
         bounds=bounds(settings),
         login_limits=login_limits(settings),
         app_url=app_url,
+        exits=exit_terms(settings),
     )
 
 
@@ -175,7 +181,8 @@ def policy(settings: Settings, own_addresses: OwnAddresses) -> Policy:
 def limits(settings: Settings, descriptors: int) -> Limits:
     """Return the bounds on clients of the proxy; `descriptors` is how many may be open."""
     limits = settings.limits
-    total = connections_total(limits.connections_total, descriptors)
+    with_exits = bool(settings.exits.host)
+    total = connections_total(limits.connections_total, descriptors, with_exits=with_exits)
     return Limits(
         handshake_seconds=limits.handshake_seconds,
         dial_seconds=limits.dial_seconds,
@@ -189,6 +196,42 @@ def limits(settings: Settings, descriptors: int) -> Limits:
         associations=max(1, associations_total(total) // settings.proxy.processes),
         datagrams_per_second=limits.session_datagrams_per_second,
     )
+
+
+def exit_terms(settings: Settings) -> ExitTerms:
+    """Return what the operator offers the owners of exits, and asks of buyers."""
+    exits, floors = settings.exits, settings.exits.price_per_gb_floor_usd
+    return ExitTerms(
+        is_offered=bool(exits.host),
+        share_percent=exits.share_percent,
+        hold_seconds=exits.payout_hold_days * DAY_SECONDS,
+        price_floors={country: micro(price) for country, price in floors.items()},
+        limits=ExitDeviceLimits(
+            exits.connections, exits.bytes_per_second, exits.bytes_per_day, exits.ports
+        ),
+    )
+
+
+def exit_limits(settings: Settings, descriptors: int) -> ExitLimits:
+    """Return the bounds on exits; `descriptors` is how many may be open."""
+    exits, parked = settings.exits, parked_total(descriptors)
+    return ExitLimits(
+        exits_total=exits_total(exits.exits_total, descriptors),
+        exits_per_network=exits.exits_per_network,
+        parked=parked,
+        arrivals=max(1, parked // 2),
+        heartbeat_seconds=exits.heartbeat_seconds,
+    )
+
+
+def exits_port(settings: Settings, bound: int) -> int:
+    """Return the port that devices dial; `bound` is the one that is listened on."""
+    return settings.exits.public_port or bound
+
+
+def exits_host(settings: Settings) -> str:
+    """Return the host that devices dial."""
+    return settings.exits.public_host or settings.exits.host
 
 
 def api_limits(settings: Settings, descriptors: int) -> ApiLimits:

@@ -1,12 +1,14 @@
 """The demonstration: a funded account and a session, to try the program with."""
 
+import os
 from decimal import Decimal
 from ipaddress import ip_address
+from pathlib import Path
 
 import msgspec
 
 from config.load import SettingsError
-from config.settings import Settings
+from config.settings import ApiSettings, ExitSettings, ProxySettings, Settings
 from market import accounts
 from market.bandwidth import Purchase
 from market.errors import Code, MarketError
@@ -15,14 +17,22 @@ from market.states import SessionStatus
 from proxyd.daemon import Daemon
 from proxyd.loop import clock
 from proxyd.ops.listening import bound_port, format_address
+from storage.place import is_sqlite
 
 EMAIL = "demo@example.com"
 USERNAME = "demo"
 PASSWORD = "demo-password"  # noqa: S105 - known to everybody, and good on loopback alone
 FUNDS = micro(Decimal(100))
 SESSION_BYTES = 1 * GB
+LOOPBACK_HOST = "127.0.0.1"
 LOOPBACK = ("127.0.0.0/8", "::1/128")
 PAGE_MAX_SESSIONS = 1000
+# Whose device carries connections: nobody leaves through one of their own.
+OWNER_EMAIL = "exit@example.com"
+OWNER_USERNAME = "exit-owner"
+TOKEN_FILE = "demo-exit.token"  # noqa: S105 - where one is, beside the database; `make exit` reads it
+# What no country has (ISO 3166 leaves it to its users).
+NOWHERE = "xx"
 
 TEXT = """
 proxyd runs. Stop it with Ctrl-C.
@@ -44,31 +54,65 @@ See the bytes that they cost:
 
   curl -H 'Authorization: Bearer {token}' {api}/api/bandwidth/sessions
 
-Each start fills the account up to 100 USD and 100 credits, and ends the sessions of earlier
+{exits}Each start fills the account up to 100 USD and 100 credits, and ends the sessions of earlier
 demonstrations.
 """
 
 
+EXITS = """Have a connection leave through a device of somebody else: run `make exit` in another
+terminal, and write a country behind the user name. `xx` is this machine:
+
+  curl -x socks5h://{username}-country-xx:{secret}@{proxy} {api}/
+
+"""
+
+
 def settings_for(settings: Settings) -> Settings:
-    """Return the settings with loopback targets allowed.
+    """Return the settings with loopback targets allowed, and exits on loopback.
 
     Raises:
         SettingsError: they would let other machines reach an account whose password is public.
     """
     problems = [
         f"{name}: a demonstration listens on loopback alone, not on {host}"
-        for name, host in (("api.host", settings.api.host), ("proxy.host", settings.proxy.host))
-        if not ip_address(host).is_loopback
+        for name, host in (
+            ("api.host", settings.api.host),
+            ("proxy.host", settings.proxy.host),
+            ("exits.host", settings.exits.host),
+        )
+        if host and not ip_address(host).is_loopback
     ]
     if problems:
         raise SettingsError(problems)
     egress = msgspec.structs.replace(settings.egress, allow=(*settings.egress.allow, *LOOPBACK))
-    return msgspec.structs.replace(settings, egress=egress)
+    return _with_exits(msgspec.structs.replace(settings, egress=egress))
+
+
+def _with_exits(settings: Settings) -> Settings:
+    """Return the settings with exits, where a daemon can have them without more ado.
+
+    A demonstration whose ports were moved is beside another program, perhaps a demonstration.
+    """
+    api, proxy, exits, geo = settings.api, settings.proxy, settings.exits, settings.geo
+    if proxy.processes > 1 or not is_sqlite(settings.storage.url):
+        return settings
+    is_moved = (api.port, proxy.port) != (ApiSettings().port, ProxySettings().port)
+    ports = (*exits.ports, *({api.port} - {0, *exits.ports}))
+    exits = msgspec.structs.replace(
+        exits,
+        host=exits.host or LOOPBACK_HOST,
+        port=0 if is_moved and exits.port == ExitSettings().port else exits.port,
+        ports=ports,
+    )
+    known = dict.fromkeys(LOOPBACK, NOWHERE) | geo.known
+    return msgspec.structs.replace(
+        settings, exits=exits, geo=msgspec.structs.replace(geo, known=known)
+    )
 
 
 async def prepare(daemon: Daemon) -> str:
     """Fund the account, buy a session in the place of older ones, and return how to use it."""
-    token, user_id = await _account(daemon)
+    token, user_id = await _account(daemon, EMAIL, USERNAME)
     await _fund(daemon)
     old = await daemon.market.bandwidth.page(
         user_id, status=SessionStatus.ACTIVE, before="", limit=PAGE_MAX_SESSIONS
@@ -78,26 +122,47 @@ async def prepare(daemon: Daemon) -> str:
     bought = await daemon.market.bandwidth.buy(
         user_id, quota_bytes=SESSION_BYTES, price_per_gb=None
     )
+    if daemon.exit_port is not None:
+        await _offer_exit(daemon)
     return _text(daemon, token, bought)
 
 
-async def _account(daemon: Daemon) -> tuple[str, str]:
-    """Log in as the demonstration's user, made at the first start without an e-mail to them."""
+async def _offer_exit(daemon: Daemon) -> None:
+    """Agree that a device of somebody else is an exit, and write its token down for `make exit`."""
+    market = daemon.market
+    _, owner = await _account(daemon, OWNER_EMAIL, OWNER_USERNAME)
+    path = Path(daemon.settings.storage.url.removeprefix("sqlite:///")).with_name(TOKEN_FILE)
     try:
-        login = await daemon.market.accounts.login(email=EMAIL, password=PASSWORD)
+        device_id = (await market.devices.authenticate(path.read_text("ascii").strip())).id
+    except (OSError, ValueError, MarketError):  # the first time, or another database
+        made = await market.devices.create(
+            owner, name="demonstration", device_type="mini_pc", min_price_usd=None
+        )
+        device_id = made.device_id
+        path.unlink(missing_ok=True)
+        file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(file, "w", encoding="ascii") as opened:
+            opened.write(made.token + "\n")
+    await market.exits.consent(owner, device_id, market.exits.terms_hash)
+
+
+async def _account(daemon: Daemon, email: str, username: str) -> tuple[str, str]:
+    """Log in as a user of the demonstration, made at the first start without an e-mail to them."""
+    try:
+        login = await daemon.market.accounts.login(email=email, password=PASSWORD)
     except MarketError as error:
         if error.code is not Code.INVALID_CREDENTIALS:
             raise
         user = await accounts.prepared_user(
             daemon.market.passwords,
             user_id=daemon.market.context.identifiers.new(),
-            username=USERNAME,
-            email=EMAIL,
+            username=username,
+            email=email,
             password=PASSWORD,
             now=clock.seconds(),
         )
         await daemon.store.write(accounts.add_user, user)
-        login = await daemon.market.accounts.login(email=EMAIL, password=PASSWORD)
+        login = await daemon.market.accounts.login(email=email, password=PASSWORD)
     return login.token, login.profile.user_id
 
 
@@ -122,12 +187,12 @@ def _text(daemon: Daemon, token: str, bought: Purchase) -> str:
     api = daemon.settings.api
     assert daemon.listeners.api is not None  # noqa: S101 - it is prepared where the API is
     scheme = "https" if daemon.listeners.tls else "http"
-    return TEXT.format(
-        api=f"{scheme}://{format_address(api.host, bound_port(daemon.listeners.api))}",
-        proxy=format_address(bought.host, bought.port),
-        email=EMAIL,
-        password=PASSWORD,
-        token=token,
-        username=bought.username,
-        secret=bought.password,
-    )
+    url = f"{scheme}://{format_address(api.host, bound_port(daemon.listeners.api))}"
+    used = {
+        "api": url,
+        "proxy": format_address(bought.host, bought.port),
+        "username": bought.username,
+        "secret": bought.password,
+    }
+    exits = EXITS.format(**used) if daemon.exit_port is not None else ""
+    return TEXT.format(email=EMAIL, password=PASSWORD, token=token, exits=exits, **used)

@@ -36,6 +36,7 @@ HOT = (
     "proxyd.wire.http_refusals",
     "proxyd.wire.http_request",
     "proxyd.wire.socks5",
+    "proxyd.wire.wants",
     # the way to a target
     "proxyd.egress.candidates",
     "proxyd.egress.direct",
@@ -48,6 +49,7 @@ HOT = (
     "proxyd.metering.address_proofs",
     "proxyd.metering.admission",
     "proxyd.metering.allowlist",
+    "proxyd.metering.exit_share",
     "proxyd.metering.in_transit",
     "proxyd.metering.lease_slices",
     "proxyd.metering.meter",

@@ -54,6 +54,9 @@ class Epoll(Protocol):
     def modify(self, fd: int, eventmask: int, /) -> None:
         """Report others."""
 
+    def unregister(self, fd: int, /) -> None:
+        """Report nothing of a socket any more."""
+
     def poll(self, timeout: float, maxevents: int, /) -> list[tuple[int, int]]:
         """Return the events that there are, by descriptor."""
 
@@ -97,6 +100,11 @@ class Poller:
     def forget(self, fd: int) -> None:
         """Drop the watcher of a socket, which must be closed at once."""
         self._watchers.pop(fd, None)
+
+    def release(self, fd: int) -> None:
+        """Let go of a socket that stays open: somebody else watches it from here on."""
+        if self._watchers.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
 
     def close(self) -> None:
         """Watch nothing any more; closing twice is harmless."""

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Final, Protocol, final
 
 from market.credentials import is_username, matches
-from market.leases import Leases
+from market.leases import Grant, Leases, Usage
 from market.states import SessionStatus
+from market.wants import WantsError
 from proxyd.metering.allowlist import Allowlist
 from proxyd.metering.pace import Pace
 from proxyd.metering.session import LiveSession
@@ -170,10 +171,25 @@ class Admission:
         sessions.opening[session_id] = opening = asyncio.Event()
         try:
             grant = await self._leases.open(session_id)
-            return self._writer.made(grant, self._pace()) if grant is not None else None
+            return await self._made(grant) if grant is not None else None
         finally:
             del sessions.opening[session_id]
             opening.set()
+
+    async def _made(self, grant: Grant) -> LiveSession:
+        """Make a session of what was leased.
+
+        Raises:
+            StoreError: it was sold with wishes that this version does not know, by a later one
+                perhaps: it must not leave from elsewhere. Its lease is given back.
+        """
+        try:
+            return self._writer.made(grant, self._pace())
+        except WantsError as error:
+            if grant.lease_id is not None:
+                await self._leases.release([Usage(grant.session_id, grant.lease_id, 0)])
+            message = f"it was sold with wishes that are not understood here: {error}"
+            raise UnavailableError(message) from error
 
     def _pace(self) -> Pace | None:
         if not self._bytes_per_second:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from typing import final
 
-from market.leases import RECALL_SECONDS, Ask, Grant, LeaseReply, Leases, Rejection, Usage
+from market.leases import RECALL_SECONDS, Ask, Grant, LeaseReply, Leases, Rejection
 from market.notices import Notice, Topic
 from market.states import SessionStatus
 from proxyd.metering.lease_slices import Fence, LeaseSlice
@@ -237,13 +237,9 @@ class ClusterWriter:
         if session.id in returning:
             kept = _slice_of(session).kept(session.available, is_used=bool(session.connections))
             session.shrink(kept)
-            return Ask(self._certain(session), keep_bytes=session.granted)
+            return Ask(session.certain_usage(), keep_bytes=session.granted)
         want = _slice_of(session).wanted(now) if session.id in asking else 0
-        return Ask(self._certain(session), want_bytes=want)
-
-    @staticmethod
-    def _certain(session: LiveSession) -> Usage:
-        return Usage(session.id, session.lease_id or "", session.certain())
+        return Ask(session.certain_usage(), want_bytes=want)
 
     async def _exchange(self, batch: Sequence[tuple[LiveSession, Ask]]) -> None:
         replies = await self._leases.exchange([ask for _, ask in batch])
@@ -257,7 +253,7 @@ class ClusterWriter:
             _logger.warning("session %s: lease lost; it is cut", session.id)
             self._sessions.drop(session)
             return
-        session.reported = ask.usage.used_bytes
+        session.mark_reported(ask.usage)
         if isinstance(reply, Rejection):
             self._sessions.cut(session.id, SessionStatus.ENDED)
             return

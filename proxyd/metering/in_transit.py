@@ -81,6 +81,10 @@ class Sinks:
         self._most[sink] = self._most.get(sink, 0) + size
         self._moved.add(sink)
 
+    def most(self, sink: InTransit) -> int:
+        """Return at most how many bytes wait in a sink, by what the kernel was asked last."""
+        return self._most.get(sink, 0)
+
     def forget(self, sink: InTransit) -> None:
         """Drop a sink."""
         self._most.pop(sink, None)

@@ -40,12 +40,14 @@ other nodes that byte is the session's last one; among nodes the store knows whe
 places where a wrong count would become money.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol, final
 
 from market.leases import Grant, Usage
 from market.states import SessionStatus
-from proxyd.metering.in_transit import Closing, InTransit, Payer, Sinks
+from market.wants import Wants, parse
+from proxyd.metering.exit_share import Divisible, ExitShare, ExitShares
+from proxyd.metering.in_transit import Closing, InTransit, Sinks
 from proxyd.metering.lease_slices import LeaseSlice
 from proxyd.metering.pace import Pace
 
@@ -63,10 +65,11 @@ class MeteredConnection(Protocol):
 
 
 @final
-class LiveSession(Payer):
+class LiveSession(Divisible):
     """See the theory above. Sizes in bytes.
 
-    `connections` are those that spend it; added when admitted, removed at their end.
+    `connections` are those that spend it; added when admitted, removed at their end. `wants` is by
+    which exits it leaves if a client says nothing else; None for directly.
 
     Args:
         grant: what was leased.
@@ -75,15 +78,19 @@ class LiveSession(Payer):
         changed: has the session in it from when `used` changes.
         lease_slice: what this node's part of the session asks for and keeps; None where there are
             no other nodes.
+
+    Raises:
+        WantsError: it was sold with wishes that this version does not understand.
     """
 
-    # One field more than a class should have: the four counters are no part of their own, because
-    # `allowance`, `take` and `deliver` run for each read of every relay.
+    # More than 12 fields: the four counters are no part of their own, because `allowance`, `take`
+    # and `deliver` run for each read of every relay.
     __slots__ = (
         "_changed",
         "_grant",
         "_on_spent",
         "_pace",
+        "_shares",
         "_waiting",
         "available",
         "connections",
@@ -93,6 +100,7 @@ class LiveSession(Payer):
         "sinks",
         "status",
         "used",
+        "wants",
     )
 
     def __init__(
@@ -111,9 +119,11 @@ class LiveSession(Payer):
         self.reported = 0
         self.connections: set[MeteredConnection] = set()
         self.sinks = Sinks()
+        self.wants: Wants | None = parse(grant.exit) if grant.exit else None
         self.lease_slice = lease_slice
         self._grant = grant
         self._pace = pace
+        self._shares: ExitShares | None = None  # until it leaves through an exit
         self._waiting: set[Callable[[], None]] = set()
         self._on_spent = on_spent
         self._changed: set[LiveSession] = changed if changed is not None else set()
@@ -122,6 +132,16 @@ class LiveSession(Payer):
     def id(self) -> str:
         """Its identifier."""
         return self._grant.session_id
+
+    @property
+    def user_id(self) -> str:
+        """Who has bought it."""
+        return self._grant.user_id
+
+    @property
+    def price_per_gb(self) -> int:
+        """What it costs, in micro-USD."""
+        return self._grant.price_per_gb
 
     @property
     def username(self) -> str:
@@ -200,11 +220,16 @@ class LiveSession(Payer):
         Those of an exhausted session are not billed, and not handed out again: it is over.
         """
         self._changed.add(self)
-        if size and self.status is SessionStatus.ACTIVE:
-            self.used -= size
+        if not self.takes_refunds:
+            return
+        self.used -= size
+        if self.status is SessionStatus.ACTIVE:
             self.give_back(size)
-        elif self.status is SessionStatus.EXHAUSTED:
-            self.used -= size
+
+    @property
+    def takes_refunds(self) -> bool:
+        """See `Divisible.takes_refunds`: after an end it was settled with what was used by then."""
+        return self.status is SessionStatus.ACTIVE or self.status is SessionStatus.EXHAUSTED
 
     def regrant(self, granted: int) -> None:
         """Take what the store says is granted in all: never less than is granted here."""
@@ -276,10 +301,41 @@ class LiveSession(Payer):
         """See `Payer.is_used_up`."""
         return self.status is SessionStatus.EXHAUSTED
 
+    # --- what exits have carried of it -----------------------------------------------------------
+
+    def share_of(self, device_id: str) -> ExitShare:
+        """Return what counts the bytes that leave through an exit; made when there is none."""
+        if self._shares is None:
+            self._shares = ExitShares(self)
+        return self._shares.of(device_id)
+
+    @property
+    def shares(self) -> Iterable[ExitShare]:
+        """The shares of all exits that it has left through."""
+        return self._shares if self._shares is not None else ()
+
+    # --- what is reported ------------------------------------------------------------------------
+
     @property
     def usage(self) -> Usage | None:
         """What is to be reported of the lease when its connections are closed."""
-        return Usage(self.id, self.lease_id, self.used) if self.lease_id is not None else None
+        if self.lease_id is None:
+            return None
+        exits = self._shares.used() if self._shares is not None else ()
+        return Usage(self.id, self.lease_id, self.used, exits)
+
+    def certain_usage(self) -> Usage:
+        """Return what is to be reported of the lease while it is used."""
+        certain = self.certain()
+        exits = self._shares.certain() if self._shares is not None else ()
+        assert sum(size for _, size in exits) <= certain  # noqa: S101 - as in `certain`
+        return Usage(self.id, self.lease_id or "", certain, exits)
+
+    def mark_reported(self, usage: Usage) -> None:
+        """Note that a usage is written down."""
+        self.reported = usage.used_bytes
+        if self._shares is not None:
+            self._shares.mark_reported(usage.exits)
 
     def certain(self) -> int:
         """Return how many bytes are used whatever happens to this process now."""

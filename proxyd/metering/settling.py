@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterator
 from typing import final
 
-from market.leases import Leases, Usage
+from market.leases import Leases
 from market.states import SessionStatus
 from proxyd.metering.session import LiveSession
 from proxyd.metering.sessions import Sessions
@@ -94,7 +94,7 @@ class Settler:
         finally:
             await self._leases.release(
                 [
-                    Usage(session.id, session.lease_id or "", session.certain())
+                    session.certain_usage()
                     for session in self._sessions
                     if session.is_leased or session.id in self._due
                 ]

@@ -8,7 +8,7 @@ Among nodes it is only this node's part (`cluster_writer`).
 import logging
 from typing import Protocol, final
 
-from market.leases import Grant, Leases, LeaseState, Usage
+from market.leases import Grant, Leases, LeaseState
 from market.states import SessionStatus
 from proxyd.metering.pace import Pace
 from proxyd.metering.session import LiveSession
@@ -102,19 +102,17 @@ class SoloWriter:
         await self._settler.stop()
 
     async def _report(self) -> None:
-        counts = [(each, each.certain()) for each in unreported(self._changed)]
-        due = [(session, certain) for session, certain in counts if certain != session.reported]
+        usages = [(each, each.certain_usage()) for each in unreported(self._changed)]
+        due = [each for each in usages if each[1].used_bytes != each[0].reported]
         for session in self._settler:
-            certain = session.certain()
-            if certain not in (session.reported, session.used):
-                due.append((session, certain))
+            usage = session.certain_usage()
+            if usage.used_bytes not in (session.reported, session.used):
+                due.append((session, usage))
         if not due:
             return
-        replies = await self._leases.report(
-            [Usage(session.id, session.lease_id or "", certain) for session, certain in due]
-        )
-        for (session, certain), reply in zip(due, replies, strict=True):
-            session.reported = certain
+        replies = await self._leases.report([usage for _, usage in due])
+        for (session, usage), reply in zip(due, replies, strict=True):
+            session.mark_reported(usage)
             if isinstance(reply, LeaseState) or session.status is not SessionStatus.ACTIVE:
                 continue
             if reply is None:

@@ -193,6 +193,10 @@ class AccessLog:
                 access.host.lower().encode(), key=self._key, digest_size=TARGET_HASH_BYTES
             )
             fields["host_hash"] = hashed.hexdigest()
+        if access.exit:
+            # Not left out like clients' addresses: an owner of a device must be cleared of what
+            # somebody else has done from their address.
+            fields["exit"], fields["exit_address"] = access.exit, access.exit_address
         return fields | {
             "port": access.port,
             "bytes_up": access.bytes_up,

@@ -19,6 +19,7 @@ _SETTINGS = {  # by purpose, the setting that has the port
     "API": "api.port",
     "proxy": "proxy.port",
     "proxy without passwords": "proxy.passwordless_ports",
+    "exits": "exits.port",
 }
 
 
@@ -124,6 +125,19 @@ def tls_context(certificate: str, key: str) -> ssl.SSLContext | None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    load_certificate(context, certificate, key)
+    return context
+
+
+def exits_context(certificate: str, key: str) -> ssl.SSLContext:
+    """Return what speaks TLS with exits: 1.3 alone, for no agent is older than that.
+
+    Raises:
+        CannotListenError: a file cannot be read, or they do not belong together.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0  # an exit attaches once in hours, and need not be remembered
     load_certificate(context, certificate, key)
     return context
 

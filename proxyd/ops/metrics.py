@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from market.money import MICRO
 from proxyd.counters import LATENCY_BOUNDS_SECONDS, Latency
+from proxyd.exits.listener import ExitListener
 from proxyd.gateway import Gateway
 from proxyd.metering.meter import Meter
 from proxyd.ops.access_log import AccessLog
@@ -58,6 +59,7 @@ class Metrics(Collector):
     def __init__(self, sources: Sources, role: Role | None = None) -> None:
         self._sources = sources
         self._emails: Callable[[], int] | None = None
+        self._exits: ExitListener | None = None
         self._lag = Latency()
         self._highest_traffic = (0, 0)  # bytes up and down, as they were last rendered
         self._ledger: list[TotalRow] = []
@@ -74,6 +76,10 @@ class Metrics(Collector):
     def count_emails(self, waiting: Callable[[], int]) -> None:
         """Have the e-mails counted that wait, where this process sends them."""
         self._emails = waiting
+
+    def count_exits(self, listener: ExitListener) -> None:
+        """Have exits counted, where they may attach."""
+        self._exits = listener
 
     def render(self) -> bytes:
         """Return every metric as text (Prometheus' exposition format, version 0.0.4).
@@ -92,6 +98,8 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Read the counters."""
         yield from self._proxy()
+        if self._exits is not None:
+            yield from _exits(self._exits)
         yield from self._rest()
         yield from self._money()
 
@@ -180,6 +188,36 @@ class Metrics(Collector):
         for row in self._ledger:
             money.add_metric([row.kind, row.currency], row.amount / MICRO)
         yield money
+
+
+def _exits(listener: ExitListener) -> Iterator[Metric]:
+    counters = listener.counters
+    countries = GaugeMetricFamily("proxyd_exits", "Exits that take some", labels=["country"])
+    for country, number in listener.by_country().items():
+        countries.add_metric([country], number)
+    yield countries
+    yield _gauge("proxyd_exits_attached", "Exits attached", len(listener))
+    yield _gauge("proxyd_exits_parked", "Connections of exits that wait", counters.parked)
+    yield _gauge("proxyd_exits_arrivals", "Connections that have said nothing", listener.arrivals)
+    yield _count("proxyd_exits_attachments", "Exits that have attached", counters.attached)
+    yield _count("proxyd_exit_failovers", "Dials that another exit took over", counters.failovers)
+    yield _count("proxyd_exit_hedges", "Orders that were given twice", counters.hedges)
+    for name, description, label, numbers in (
+        ("proxyd_exits_refused", "Exits that were not taken", "reason", counters.refused),
+        ("proxyd_exits_gone", "Exits that were let go of", "reason", counters.cut),
+        (
+            "proxyd_exits_arrivals_refused",
+            "Connections to the port of exits that were closed",
+            "reason",
+            counters.arrivals_refused,
+        ),
+        ("proxyd_exit_dials", "Orders to exits", "outcome", counters.dials),
+    ):
+        family = CounterMetricFamily(name, description, labels=[label])
+        for value, number in numbers.items():
+            family.add_metric([value], number)
+        yield family
+    yield _histogram("proxyd_exit_dial_seconds", "Time to a target", {"": counters.seconds})
 
 
 def _gauge(name: str, description: str, value: float) -> Metric:

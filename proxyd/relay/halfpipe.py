@@ -9,7 +9,8 @@ meanwhile: a slow sink slows its source down.
 
 A byte is taken from the session's budget before it is read, counted as delivered when the kernel
 has it for the sink, and given back if neither will happen. Without budget the half-pipe waits for
-the session to call `_resume`.
+the session to call `_resume`. Where an exit carries the bytes, what is delivered and what is
+refunded is counted at its share, which counts it at the session.
 
 epoll is edge-triggered: an event is reported once, so what is left undone has to be remembered. Six
 flags do that:
@@ -44,6 +45,7 @@ from proxyd.loop.pipes import WIDE_PIPE_BYTES, Pipe
 from proxyd.loop.poller import GONE, HUNG_UP, URGENT
 from proxyd.loop.reactor import Reactor
 from proxyd.loop.turns import Mover
+from proxyd.metering.exit_share import ExitShare
 from proxyd.metering.in_transit import InTransit
 from proxyd.metering.session import LiveSession
 from proxyd.relay.closing import unsent
@@ -151,6 +153,7 @@ class HalfPipe(Mover, InTransit):
         "_reactor",
         "_scheduled",
         "_session",
+        "_share",
         "_short_sink",
         "_short_source",
         "_sink",
@@ -174,12 +177,14 @@ class HalfPipe(Mover, InTransit):
         source: socket.SocketType,
         sink: socket.SocketType,
         session: LiveSession,
+        share: ExitShare | None,
     ) -> None:
         self._owner: Owner = owner
         self._reactor = reactor
         self._source = source
         self._sink = sink
         self._session = session
+        self._share = share
         self._early = b""
         self._left = UNLIMITED
         self._pending = b""
@@ -273,7 +278,10 @@ class HalfPipe(Mover, InTransit):
         What was written and has not left is no longer counted here: it is refunded, handed over to
         the closer of the sink, or left to the kernel.
         """
-        self._session.forget(self)
+        if self._share is not None:
+            self._share.forget(self)
+        else:
+            self._session.forget(self)
         self._session.stop_waiting(self._resume)
         self._unread = False
         self._early = b""
@@ -294,7 +302,10 @@ class HalfPipe(Mover, InTransit):
         """Give back what has not left this machine; the sink must still be open."""
         lost = self.unsent()
         self.delivered -= lost
-        self._session.refund(lost)
+        if self._share is not None:
+            self._share.refund(lost)
+        else:
+            self._session.refund(lost)
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -474,7 +485,10 @@ class HalfPipe(Mover, InTransit):
         if sent:
             self.delivered += sent
             self.active_at = self._reactor.loop.time()
-            self._session.deliver(sent, self)
+            if self._share is not None:
+                self._share.deliver(sent, self)
+            else:
+                self._session.deliver(sent, self)
 
     # --- ending --------------------------------------------------------------------------------
 

@@ -12,6 +12,8 @@ from typing import final
 
 from proxyd.loop.poller import READS, WRITABLE, Watcher
 from proxyd.loop.reactor import Reactor
+from proxyd.metering.exit_share import ExitShare
+from proxyd.metering.in_transit import Payer
 from proxyd.metering.session import LiveSession
 from proxyd.relay.closing import Closer, close_with_reset
 from proxyd.relay.halfpipe import HalfPipe, Owner
@@ -33,6 +35,7 @@ class Relay(Owner):
         closer: takes over sockets whose last bytes are still on their way.
         closed: called once, when the relay has let go of both sockets.
         network: for whom the client's socket counts until it is closed.
+        share: the session's share of the exit that carries the bytes; None if they leave directly.
     """
 
     __slots__ = (
@@ -41,8 +44,8 @@ class Relay(Owner):
         "_closer",
         "_down",
         "_network",
+        "_payer",
         "_poller",
-        "_session",
         "_target",
         "_up",
         "is_broken",
@@ -58,16 +61,17 @@ class Relay(Owner):
         closer: Closer,
         closed: Callable[[], None],
         network: str = "",
+        share: ExitShare | None = None,
     ) -> None:
         self._client = client
         self._target = target
-        self._session = session
+        self._payer = _payer(session, share)
         self._closer = closer
         self._closed = closed
         self._network = network
         self._poller = reactor.poller
-        self._up = HalfPipe(self, reactor, client, target, session)
-        self._down = HalfPipe(self, reactor, target, client, session)
+        self._up = HalfPipe(self, reactor, client, target, session, share)
+        self._down = HalfPipe(self, reactor, target, client, session, share)
         self.is_broken = False
         self.is_closed = False
 
@@ -173,7 +177,7 @@ class Relay(Owner):
     ) -> None:
         self._closer.close(
             sock,
-            payer=self._session,
+            payer=self._payer,
             size=half.refundable,
             ended=half.announced,
             with_reset=with_reset,
@@ -218,3 +222,7 @@ class _SocketWatcher(Watcher):
     def fail(self, error: Exception) -> None:
         """See `Watcher.fail`."""
         self._relay.fail(error)
+
+
+def _payer(session: LiveSession, share: ExitShare | None) -> Payer:
+    return session if share is None else share

@@ -74,6 +74,7 @@ class Refusal(Enum):
     OVER = auto()
     TOO_MANY_CONNECTIONS = auto()
     UNAVAILABLE = auto()
+    PARAMETERS = auto()  # the credentials are right, what stands behind the user name is not
 
 
 class Failure(Enum):
@@ -86,6 +87,8 @@ class Failure(Enum):
     REFUSED = auto()
     TIMED_OUT = auto()
     COMMAND_NOT_SUPPORTED = auto()
+    NO_EXIT = auto()  # none is attached that is wanted, and would take the connection
+    EXIT_LOST = auto()  # the one that must not be replaced by another is gone
 
 
 class Handover(NamedTuple):
@@ -117,13 +120,25 @@ class ServerProtocol(Protocol):
     def accept_credentials(self) -> None:
         """Let the client go on to its request."""
 
-    def refuse_credentials(self, refusal: Refusal) -> None:
-        """Tell the client why not; close it after what is to be sent."""
+    def refuse_credentials(self, refusal: Refusal, words: str = "") -> None:
+        """Tell the client why not; close it after what is to be sent.
 
-    def succeed(self, host: Address, port: int) -> None:
-        """Tell the client that the target is connected, from this local address.
+        Args:
+            refusal: why not.
+            words: a sentence that says so more exactly, where the protocol has room for one;
+                printable ASCII without quotation marks and backslashes.
+        """
+
+    def succeed(self, host: Address, port: int, headers: tuple[str, ...] = ()) -> None:
+        """Tell the client that the target is connected, from this address.
 
         After `Associate`: that datagrams are relayed, and to which address it sends them.
+
+        Args:
+            host: the address.
+            port: its port.
+            headers: lines about the way out, where the protocol has room for them (`X-Exit: …`);
+                printable ASCII.
         """
 
     def fail(self, failure: Failure) -> None:

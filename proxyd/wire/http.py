@@ -46,7 +46,7 @@ HEAD_MAX_BYTES: Final = 16 * 1024
 # On one connection: a client that has no credentials must not stay for ever.
 CHALLENGES_MAX: Final = 3
 
-_TUNNEL: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"
+_TUNNEL: Final = b"HTTP/1.1 200 Connection established\r\n"
 _LINE_END: Final = b"\r\n"
 _END: Final = b"\r\n\r\n"
 # A line ends with both bytes: a target that takes one alone for an end reads another request.
@@ -123,19 +123,28 @@ class Http(ServerProtocol):
         self._served(State.CREDENTIALS_DECISION)
         self.state = State.ADMITTED
 
-    def refuse_credentials(self, refusal: Refusal) -> None:
+    def refuse_credentials(self, refusal: Refusal, words: str = "") -> None:
         """Tell the client why not; close it after what is to be sent."""
         self._served(State.CREDENTIALS_DECISION)
         if refusal is Refusal.WRONG and not self._password_required:
             self._refuse(ADDRESS_UNKNOWN)
         else:
-            self._refuse(ANSWER_OF_REFUSAL[refusal])
+            answer = ANSWER_OF_REFUSAL[refusal]
+            self._refuse(answer.with_words(words) if words else answer)
 
-    def succeed(self, host: Address, port: int) -> None:  # noqa: ARG002 - HTTP does not tell it
+    def succeed(
+        self,
+        host: Address,  # noqa: ARG002 - HTTP does not tell it
+        port: int,  # noqa: ARG002
+        headers: tuple[str, ...] = (),
+    ) -> None:
         """Tell the client that its tunnel stands; to a plain request, the target itself answers."""
         request = self._served(State.REQUEST_DECISION)
         if request.is_tunnel:
             self._output += _TUNNEL
+            for line in headers:
+                self._output += line.encode("ascii") + _LINE_END
+            self._output += _LINE_END
         self.state = State.ESTABLISHED
 
     def fail(self, failure: Failure) -> None:

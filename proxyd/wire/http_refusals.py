@@ -25,6 +25,10 @@ class Answer:
     words: str
     headers: tuple[str, ...] = ()
 
+    def with_words(self, words: str) -> "Answer":
+        """Return the same with a sentence of its own; one that need not be escaped (see above)."""
+        return Answer(self.status, self.error, words, self.headers)
+
     def encode(self, *, has_body: bool, keeps_alive: bool = False) -> bytes:
         """Return the complete answer; one to HEAD has no body (RFC 9110, section 9.3.2)."""
         body = self.words + "\n"
@@ -120,6 +124,7 @@ ANSWER_OF_REFUSAL = {
         "The session cannot be looked up right now; try again.",
         (_LATER,),
     ),
+    Refusal.PARAMETERS: _bad("What stands behind the user name cannot be understood."),
 }
 
 ANSWER_OF_FAILURE = {
@@ -149,5 +154,16 @@ ANSWER_OF_FAILURE = {
     ),
     Failure.COMMAND_NOT_SUPPORTED: Answer(
         HTTPStatus.NOT_IMPLEMENTED, "http_request_denied", "The proxy does not offer this."
+    ),
+    Failure.NO_EXIT: Answer(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "destination_unavailable",
+        "No exit of the kind that is wanted takes the connection right now.",
+        (_LATER,),
+    ),
+    Failure.EXIT_LOST: Answer(
+        HTTPStatus.BAD_GATEWAY,
+        "connection_terminated",
+        "The exit of this label is gone, and the session wants no other in its place.",
     ),
 }

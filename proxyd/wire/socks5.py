@@ -59,6 +59,7 @@ STATUS_OF_REFUSAL: Final = {
     Refusal.OVER: 0x03,
     Refusal.TOO_MANY_CONNECTIONS: 0x04,
     Refusal.UNAVAILABLE: 0x05,
+    Refusal.PARAMETERS: 0x06,
 }
 
 REPLY_OF_FAILURE: Final = {
@@ -69,6 +70,8 @@ REPLY_OF_FAILURE: Final = {
     Failure.REFUSED: Reply.CONNECTION_REFUSED,
     Failure.TIMED_OUT: Reply.TTL_EXPIRED,
     Failure.COMMAND_NOT_SUPPORTED: Reply.COMMAND_NOT_SUPPORTED,
+    Failure.NO_EXIT: Reply.GENERAL_FAILURE,
+    Failure.EXIT_LOST: Reply.HOST_UNREACHABLE,
 }
 
 UNSPECIFIED: Final = IPv4Address(0)
@@ -159,7 +162,11 @@ class Socks5(ServerProtocol):
             self._output += _WELCOME
         self.state = _REQUEST
 
-    def refuse_credentials(self, refusal: Refusal) -> None:
+    def refuse_credentials(
+        self,
+        refusal: Refusal,
+        words: str = "",  # noqa: ARG002 - SOCKS5 has a number for it
+    ) -> None:
         """Tell the client why not; close it after what is to be sent."""
         if self.state is _IDENTITY_DECISION:
             self._output += _NONE_ACCEPTABLE
@@ -168,8 +175,13 @@ class Socks5(ServerProtocol):
             self._output += bytes((NEGOTIATION_VERSION, STATUS_OF_REFUSAL[refusal]))
         self._close()
 
-    def succeed(self, host: Address, port: int) -> None:
-        """Tell the client that the target is connected, from this local address."""
+    def succeed(
+        self,
+        host: Address,
+        port: int,
+        headers: tuple[str, ...] = (),  # noqa: ARG002 - SOCKS5 has no room for them
+    ) -> None:
+        """Tell the client that the target is connected, from this address."""
         self._require(_REQUEST_DECISION)
         start = _SUCCEEDED_V4 if isinstance(host, IPv4Address) else _SUCCEEDED_V6
         self._output += start + host.packed + port.to_bytes(2, "big")

@@ -228,7 +228,7 @@ async def test_a_buyer_sees_where_a_session_left(offered: Service) -> None:
 async def test_coverage_is_told_in_bands(offered: Service) -> None:
     attached = offered.daemon.market.exits.attached
     assert isinstance(attached, SomeAttached)
-    counts = {"fr": 9, "de": 10, "us": 999, "ca": 5_000, "jp": 0, "": 4}
+    counts = {"xx": 1, "fr": 9, "de": 10, "us": 999, "ca": 5_000, "jp": 0, "": 4}
     attached.places = [Coverage(country, exits) for country, exits in counts.items()]
     answer = await offered.call("GET", "/api/exits/coverage")
     assert answer.body["countries"] == [
@@ -236,6 +236,7 @@ async def test_coverage_is_told_in_bands(offered: Service) -> None:
         {"country": "de", "exits": "10-99", "price_per_gb_floor": 2.0},
         {"country": "fr", "exits": "1-9", "price_per_gb_floor": 1.0},
         {"country": "us", "exits": "100-999", "price_per_gb_floor": 1.0},
+        {"country": "xx", "exits": "1-9", "price_per_gb_floor": 1.0},
     ]
 
 

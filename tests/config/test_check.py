@@ -1,5 +1,7 @@
 """Settings that are well typed and still cannot be used."""
 
+from decimal import Decimal
+
 import msgspec
 import pytest
 
@@ -360,3 +362,50 @@ def test_bonuses_that_could_never_be_paid_are_named() -> None:
     ]
     for cap in (0, 75):
         assert problems(market={**low, "referral_total_daily_credits": cap}) == []
+
+
+# --- exits ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("exits", "blames"),
+    [
+        ({"host": "127.0.0.1"}, []),
+        ({"host": "0.0.0.0", "public_host": "exits.example.com"}, []),
+        ({"host": "exits.example.com"}, ["exits.host"]),
+        ({"host": "0.0.0.0"}, ["exits.public_host"]),
+        ({"host": "127.0.0.1", "port": 1080}, ["exits.port"]),
+        ({"host": "127.0.0.1", "port": 8080}, ["exits.port"]),
+        ({"public_host": "https://example.com"}, ["exits.public_host"]),
+        ({"tls_cert": "cert.pem"}, ["exits.tls_key"]),
+        ({"tls_key": "key.pem"}, ["exits.tls_cert"]),
+        ({"price_per_gb_floor_usd": {"de": Decimal(1), "any": Decimal("0.5")}}, []),
+        ({"price_per_gb_floor_usd": {"de": Decimal(-1)}}, ["exits.price_per_gb_floor_usd"]),
+        ({"price_per_gb_floor_usd": {"all": Decimal(1)}}, ["exits.price_per_gb_floor_usd"]),
+    ],
+)
+def test_exits_are_reached_and_paid_as_can_be(exits: dict[str, object], blames: list[str]) -> None:
+    assert blamed(exits=exits) == blames
+
+
+def test_exits_need_one_process_and_a_folder_for_their_certificate() -> None:
+    exits = {"host": "127.0.0.1"}
+    assert blamed(exits=exits, proxy={"processes": 2}) == ["exits.host"]
+    postgres = {"url": "postgresql://localhost/proxyd"}
+    auth = {"signing_key_file": "key"}
+    assert blamed(exits=exits, storage=postgres, auth=auth) == ["exits.tls_cert"]
+    own = {**exits, "tls_cert": "cert.pem", "tls_key": "key.pem"}
+    assert blamed(exits=own, storage=postgres, auth=auth) == []
+
+
+@pytest.mark.parametrize(
+    ("known", "are_blamed"),
+    [
+        ({"192.0.2.0/24": "de", "2001:db8::/32": "xx"}, False),
+        ({"192.0.2.1/24": "de"}, True),
+        ({"192.0.2.0/24": "DE"}, True),
+        ({"192.0.2.0/24": "germany"}, True),
+    ],
+)
+def test_a_known_network_is_in_a_country(known: dict[str, str], are_blamed: bool) -> None:
+    assert blamed(geo={"known": known}) == ["geo.known"] * are_blamed

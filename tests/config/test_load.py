@@ -251,7 +251,10 @@ def test_a_wrong_value_in_the_environment_is_named_by_its_variable(
     [
         ("[apis]\n", "apis: no such section; did you mean api?"),
         ("[xylophone]\n", "xylophone: no such section"),
-        ("port = 1\n", "port: belongs in a section; put it below [api] or [proxy] or [mail]"),
+        (
+            "port = 1\n",
+            "port: belongs in a section; put it below [api] or [proxy] or [exits] or [mail]",
+        ),
         ("trusted_proxies = []\n", "trusted_proxies: belongs in a section; put it below [api]"),
         ("[port]\n", "port: no such section"),
         ("[api]\nprot = 1\n", "api.prot: no such setting; did you mean port?"),

@@ -5,6 +5,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -278,6 +279,25 @@ async def test_an_exhausted_session_is_status_2(tmp_path: Path) -> None:
         await service.assert_audit()
     async with running_in(tmp_path) as restarted:
         assert await status_of(restarted, bought) == 2
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_wishes_that_cannot_be_understood_are_status_6(service: Service, known: bool) -> None:
+    _, bought = await buy(service)
+    if known:
+        assert await status_of(service, bought) == 0
+    mistyped = replace(bought, username=f"{bought.username}-ctry-de")
+    assert await status_of(service, mistyped) == 6
+    assert await status_of(service, replace(mistyped, password="wrong")) == 1
+    async with targets.echo() as target:
+        direct = f"{bought.username}-direct"
+        client = await tunnel(service.proxy_port, direct, bought.password, target.host, target.port)
+        await client.send(b"hello")
+        assert await client.receive(5) == b"hello"
+        await client.close()
+        wanted = replace(bought, username=f"{bought.username}-country-de")
+        answer = await outcome_of(service, wanted, request(target.host, target.port))
+        assert answer == failure(1), "there is no exit, and nothing leaves from here instead"
 
 
 @pytest.mark.parametrize("known", [False, True])

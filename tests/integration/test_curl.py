@@ -120,3 +120,24 @@ def test_curl_is_told_that_a_target_refuses(buyer: Buyer) -> None:
     done = curl("--proxy", f"socks5h://{buyer.proxy}", f"http://127.0.0.1:{port}/")
     assert done.returncode == 97
     assert b"(5)" in done.stderr or b"refused" in done.stderr
+
+
+@pytest.mark.parametrize("scheme", ["socks5h", "http"])
+def test_curl_says_behind_the_user_name_how_to_leave(
+    buyer: Buyer, target: WebTarget, scheme: str
+) -> None:
+    url = f"http://localhost:{target.port}/bytes/{SIZE}"
+    done = curl("--proxy", f"{scheme}://{buyer.proxy.replace(':', '-direct:', 1)}", url)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == pattern(SIZE)
+    buyer.assert_counted(target)
+
+
+def test_curl_shows_which_wish_is_not_understood(buyer: Buyer) -> None:
+    proxy = buyer.proxy.replace(":", "-ctry-de:", 1)
+    done = curl("--proxy", f"http://{proxy}", "--write-out", "%{http_code}", "http://localhost/")
+    assert done.stdout == (
+        b"The parameter 'ctry' is not known; did you mean 'city' or 'country'?\n400"
+    )
+    refused = curl("--proxy", f"socks5h://{proxy}", "http://localhost/")
+    assert b"(1 6)" in refused.stderr

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(300)
 
 # Compiling takes longer than all of this.
 NO_COMPILER = {"CC": "/bin/false"}
-PACKAGES = ("api", "config", "market", "proxyd", "storage")
+PACKAGES = ("api", "client/proxyctl", "config", "market", "proxyd", "storage")
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,7 @@ def test_it_asks_for_what_serving_needs_and_nothing_else(prefix: Path) -> None:
 def test_everything_of_it_is_installed_and_compiled(prefix: Path) -> None:
     for package in PACKAGES:
         for source in (ROOT / package).rglob("*"):
-            installed = site_packages(prefix) / source.relative_to(ROOT)
+            installed = site_packages(prefix) / source.relative_to((ROOT / package).parent)
             if source.suffix in (".py", ".sql", ".toml"):
                 assert installed.read_bytes() == source.read_bytes()
             if source.suffix == ".py":
@@ -162,6 +162,14 @@ def test_it_serves_without_its_source(serving: subprocess.Popen[str], tmp_path: 
     assert READY.search(log.read_text()), log.read_text()
     serving.terminate()
     assert serving.wait(timeout=60) == 0
+
+
+def test_the_program_for_devices_comes_with_it(prefix: Path, variables: dict[str, str]) -> None:
+    program = prefix / ".venv" / "bin" / "proxyctl"
+    done = subprocess.run(
+        [program, "--version"], env=variables, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "proxyctl 0.2.0.dev0\n"
 
 
 def test_no_index_may_have_it(prefix: Path) -> None:

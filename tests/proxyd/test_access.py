@@ -7,9 +7,9 @@ from proxyd.wire.events import Failure, Refusal
 
 WORDS = {
     *("ended", "reset", "idle", "exhausted", "cut", "client_left", "violation", "timed_out"),
-    *("wrong", "over", "too_many_connections", "unavailable"),
+    *("wrong", "over", "too_many_connections", "unavailable", "parameters"),
     *("general", "not_allowed", "network_unreachable", "host_unreachable", "refused"),
-    "command_not_supported",
+    *("command_not_supported", "no_exit", "exit_lost"),
 }
 
 

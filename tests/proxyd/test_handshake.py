@@ -1,12 +1,15 @@
 """The states of a handshake and of a connection; what they do is in `conformance`."""
 
 import asyncio
+import re
 import socket
+from base64 import b64encode
 from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
-from support.metering import session_of
+from msgspec import structs
+from support.metering import grant_of
 
 from proxyd import connection, handshake
 from proxyd.access import Access, Ending
@@ -18,6 +21,7 @@ from proxyd.loop.reactor import Reactor
 from proxyd.metering.session import LiveSession
 from proxyd.relay.closing import Closer
 from proxyd.wire.events import Connect, Refusal, Request, ServerProtocol
+from proxyd.wire.wants import Wants, parse
 
 GREETING, CREDENTIALS = b"\x05\x01\x02", b"\x01\x04user\x04pass"
 REQUEST = b"\x05\x01\x00\x01\x08\x08\x08\x08\x00\x50"
@@ -35,7 +39,7 @@ def test_every_state_has_its_arrows_and_none_leads_out_of_the_end(module: Module
 class Scene:
     """A handshake over a socket pair, with a meter whose answer the test gives."""
 
-    def __init__(self, answer: object) -> None:
+    def __init__(self, answer: object, port_index: int) -> None:
         loop = asyncio.get_running_loop()
         self.peer, sock = socket.socketpair()
         sock.setblocking(False)
@@ -45,6 +49,8 @@ class Scene:
         self.answer = answer
         self.decide: object = None
         self.requests: list[Request] = []
+        self.wants: list[Wants | None] = []
+        self.usernames: list[bytes] = []
         self.left: list[Client] = []
         self.records: list[Access] = []
         services = HandshakeServices(
@@ -58,11 +64,16 @@ class Scene:
             record=self.records.append,
         )
         self.closer = services.closer
-        client = Client(sock, "127.0.0.1", "127.0.0.1", PASSWORD_PORT, 1, loop.time())
+        client = Client(sock, "127.0.0.1", "127.0.0.1", port_index, 1, loop.time())
         self.handshake = Handshake(services, client)
         self.handshake.start()
 
     def admit(self, username: bytes, password: bytes, asker: str, decide: object) -> object:
+        self.decide = decide
+        self.usernames.append(username)
+        return self.answer
+
+    def admit_address(self, port_index: int, address: str, asker: str, decide: object) -> object:
         self.decide = decide
         return self.answer
 
@@ -70,9 +81,16 @@ class Scene:
         """Nothing is to be proved."""
 
     def _requested(
-        self, client: Client, protocol: ServerProtocol, session: object, request: Request, _: bool
+        self,
+        client: Client,
+        protocol: ServerProtocol,
+        session: object,
+        wants: Wants | None,
+        request: Request,
+        _: bool,
     ) -> None:
         self.requests.append(request)
+        self.wants.append(wants)
         client.sock.close()
 
     def say(self, data: bytes) -> None:
@@ -87,16 +105,29 @@ class Scene:
         self.peer.close()
 
 
-def session() -> LiveSession:
-    return session_of(1000)[0]
+def session(exit_: str = "") -> LiveSession:
+    return LiveSession(structs.replace(grant_of(1000), exit=exit_), lambda _: None)
+
+
+def login(username: bytes, password: bytes = b"pass") -> bytes:
+    parts = (username, password)
+    return b"\x01" + b"".join(bytes([len(each)]) + each for each in parts)
+
+
+def tunnel(username: bytes) -> bytes:
+    basic = b64encode(username + b":pass")
+    return (
+        b"CONNECT 8.8.8.8:443 HTTP/1.1\r\nHost: 8.8.8.8\r\n"
+        b"Proxy-Authorization: Basic " + basic + b"\r\n\r\n"
+    )
 
 
 @pytest.fixture
 async def scenes() -> Iterator[object]:
     made: list[Scene] = []
 
-    def make(answer: object) -> Scene:
-        made.append(Scene(answer))
+    def make(answer: object, port_index: int = PASSWORD_PORT) -> Scene:
+        made.append(Scene(answer, port_index))
         return made[-1]
 
     yield make
@@ -156,3 +187,72 @@ async def test_who_was_admitted_and_says_nothing_more_is_recorded(scenes) -> Non
         0,
         "timed_out",
     )
+
+
+# --- wishes behind the user name -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sold", "username", "wants"),
+    [
+        ("", b"user", None),
+        ("", b"user-", None),
+        ("", b"user-country-de", "country-de"),
+        ("country-de", b"user", "country-de"),
+        ("country-de", b"user-session-aB", "country-de-session-aB"),
+        ("country-de", b"user-direct", "direct"),
+    ],
+)
+@pytest.mark.parametrize("speaks_http", [False, True])
+async def test_a_user_name_ends_at_its_first_hyphen_and_wishes_follow(
+    scenes, sold: str, username: bytes, wants: str | None, speaks_http: bool
+) -> None:
+    scene = scenes(session(sold))
+    scene.say(tunnel(username) if speaks_http else GREETING + login(username) + REQUEST)
+    assert scene.usernames == [b"user"]
+    assert scene.wants == [None if wants is None else parse(wants)]
+
+
+@pytest.mark.parametrize("sold", ["", "country-de"])
+async def test_without_a_password_the_sale_says_how_to_leave(scenes, sold: str) -> None:
+    scene = scenes(session(sold), port_index=0)
+    scene.say(b"\x05\x01\x00" + REQUEST)
+    assert scene.wants == [parse(sold) if sold else None]
+
+
+@pytest.mark.parametrize("comes_later", [False, True])
+async def test_a_mistyped_wish_is_a_status_of_its_own_in_socks(scenes, comes_later: bool) -> None:
+    bought = session()
+    scene = scenes(None if comes_later else bought)
+    scene.say(GREETING + login(b"user-ctry-de") + REQUEST)
+    if comes_later:
+        scene.decide(bought)
+    assert scene.peer.recv(100) == b"\x05\x02\x01\x06"
+    assert scene.requests == []
+    assert bought.connections == set()
+    assert scene.counters.handshake_failures == {Ending.PARAMETERS: 1}
+    assert len(scene.left) == 1
+
+
+async def test_a_mistyped_wish_is_named_in_http(scenes) -> None:
+    scene = scenes(session())
+    scene.say(tunnel(b"user-ctry-de"))
+    answer = scene.peer.recv(4096).decode()
+    assert answer.startswith("HTTP/1.1 400 Bad Request\r\n")
+    said = "The parameter 'ctry' is not known; did you mean 'city' or 'country'?"
+    assert f'\r\nProxy-Status: proxyd; error=http_request_error; details="{said}"\r\n' in answer
+    assert answer.endswith(f"\r\n\r\n{said}\n")
+
+
+@pytest.mark.parametrize("username", [b'user-a"b', b"user-a\\b", b"user-\xc3\xbc-\xc3\xa4"])
+async def test_what_a_client_writes_breaks_no_header(scenes, username: bytes) -> None:
+    scene = scenes(session())
+    scene.say(tunnel(username))
+    [status] = [line for line in scene.peer.recv(4096).split(b"\r\n") if b"details" in line]
+    assert re.fullmatch(rb'Proxy-Status: [a-z_; =]+="[ !#-\[\]-~]*"', status)
+
+
+async def test_who_has_the_wrong_password_hears_nothing_of_wishes(scenes) -> None:
+    scene = scenes(Refusal.WRONG)
+    scene.say(GREETING + login(b"user-ctry-de"))
+    assert scene.peer.recv(100) == b"\x05\x02\x01\x01"

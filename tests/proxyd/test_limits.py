@@ -7,15 +7,20 @@ from proxyd.limits import (
     DESCRIPTORS_PER_PIPE,
     api_connections_total,
     connections_total,
+    exits_total,
+    parked_total,
     pipes_total,
     racers_total,
 )
 
 
+@pytest.mark.parametrize("with_exits", [False, True])
 @pytest.mark.parametrize("descriptors", [2_048, 20_000, 1_048_576])
-def test_all_shares_together_leave_something(descriptors: int) -> None:
+def test_all_shares_together_leave_something(descriptors: int, with_exits: bool) -> None:
+    parked = parked_total(descriptors)
     taken = (
-        connections_total(0, descriptors) * DESCRIPTORS_PER_CONNECTION
+        connections_total(0, descriptors, with_exits=with_exits) * DESCRIPTORS_PER_CONNECTION
+        + with_exits * (exits_total(0, descriptors) + parked + parked // 2)
         + pipes_total(descriptors) * DESCRIPTORS_PER_PIPE
         + api_connections_total(descriptors)
         + racers_total(descriptors)
@@ -26,3 +31,9 @@ def test_all_shares_together_leave_something(descriptors: int) -> None:
 def test_the_api_has_some_connections_even_where_descriptors_are_few() -> None:
     assert api_connections_total(256) == 64
     assert api_connections_total(20_000) == 1_000
+
+
+def test_exits_are_as_many_as_their_share_pays_for() -> None:
+    assert exits_total(0, 20_000) == 6_000
+    assert exits_total(10**9, 20_000) == 6_000
+    assert exits_total(3, 20_000) == 3

@@ -99,3 +99,14 @@ def test_processes_share_the_ports_of_datagrams_and_nothing_else() -> None:
     assert each.connections_total == one.connections_total
     many = settings_for("sqlite:///x.db", proxy={"processes": 64})
     assert slices.limits(many, 64).associations == 1
+
+
+def test_exits_take_their_part_of_the_descriptors_where_they_listen() -> None:
+    without, having = settings(), settings(exits={"host": "127.0.0.1", "public_port": 443})
+    assert slices.limits(having, DESCRIPTORS).connections_total < (
+        slices.limits(without, DESCRIPTORS).connections_total
+    )
+    limits = slices.exit_limits(having, DESCRIPTORS)
+    assert (limits.exits_total, limits.exits_per_network) == (3_000, 8)
+    assert slices.exits_host(having) == "127.0.0.1"
+    assert (slices.exits_port(having, 1090), slices.exits_port(without, 1090)) == (443, 1090)

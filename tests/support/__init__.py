@@ -17,9 +17,17 @@ The daemon
     epoll: a set of sockets that takes no more
     small: a small checkout that compiles in seconds
     descriptors: the descriptors that the daemon holds in the test's own process
+    exit_device: a device that carries connections as a test wants it, and where it attaches
     declared: holds every answer of a test against the OpenAPI document
     time_limit: the plugin that ends a test which takes too long
     clock: a wall clock that tests set
+
+Exits
+    exit_daemon: the daemon's side of exits, over TLS, that judges nothing
+    exit_api: the API that an exit's agent asks for the terms
+    exit_agent: the program of an agent with a judge of its guard switched off
+    home: a home in network namespaces, with a sniffer on the device
+    pythons: the Pythons that the program for devices is run on
 
 Clients and targets
     socks: a SOCKS5 client over asyncio, step by step

@@ -1,6 +1,7 @@
 """A name server on loopback, over UDP and TCP, that answers as a test wants."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -74,6 +75,19 @@ class NameServer:
         finally:
             datagrams.close()
             stream.close()
+            for task in tuple(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @asynccontextmanager
+    async def answering(self, sock: socket.socket) -> AsyncIterator["NameServer"]:
+        """Serve over UDP alone, on a socket that a test has bound."""
+        loop = asyncio.get_running_loop()
+        datagrams, _ = await loop.create_datagram_endpoint(lambda: _Datagrams(self), sock=sock)
+        try:
+            yield self
+        finally:
+            datagrams.close()
             for task in tuple(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)

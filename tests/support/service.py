@@ -88,6 +88,7 @@ class Service:
         self.api_port = bound_port(running.listeners.api)
         self.proxy_port = bound_port(running.listeners.proxy)
         self.url = f"http://127.0.0.1:{self.api_port}"
+        self.wishes = ""  # what stands behind the user name of every session that is bought
         self._people = 0
         self._declared = Declared(running.http.openapi)
 
@@ -198,7 +199,7 @@ class Service:
         proxy = answer.body["proxy"]
         return Bought(
             answer.body["session_id"],
-            proxy["username"],
+            proxy["username"] + self.wishes,
             proxy["password"],
             answer.body["cost_usd"],
             proxy.get("passwordless_port", 0),

@@ -21,7 +21,12 @@ A ticket lets one work connection in, once. The daemon says with `Park` how many
 and the exit opens a new one for each that was taken. Each side answers `Ping` with `Pong`.
 
 Both sides ignore frames of a type that they do not know, and fields of a JSON body that they do not
-know, so either may be older than the other. Numbers are unsigned and big-endian.
+know, and take an outcome that they do not know for a failure, so either may be older than the
+other. A binary body never grows: what is to be said besides is a type of its own. Numbers are
+unsigned and big-endian.
+
+What one side says is not trusted by the other: a text becomes one line that can be shown, and what
+cannot be is a `FrameError`, after which the connection is closed.
 """
 
 from __future__ import annotations
@@ -48,6 +53,8 @@ NAME_MAX_BYTES: Final = 255  # RFC 1035, section 2.3.4
 PING_BYTES: Final = 8
 # What a device says of itself, and why it refuses, are lines, not pages.
 TEXT_MAX_CHARACTERS: Final = 500
+PORT_MAX: Final = 65_535
+MICROS_MAX: Final = 0xFFFFFFFF  # more than an hour: no dial takes as long, but a clock may leap
 
 PREFACE: Final = Struct("!cQQ16s")
 WORK: Final = b"W"  # the first byte of a work connection; of a control connection it is TLS's 0x16
@@ -168,7 +175,10 @@ class Dial(NamedTuple):
 
 
 class Dialled(NamedTuple):
-    """How a dial went; the address and port that the target sees, if they are known."""
+    """How a dial went; the address and port that the target sees, if they are known.
+
+    `micros` is how long it took, in microseconds.
+    """
 
     number: int
     outcome: Outcome
@@ -205,7 +215,7 @@ Frame = Union[Hello, Welcome, Sorry, Tickets, Park, Dial, Dialled, State, Limits
 
 
 class FrameError(Exception):
-    """The other side does not speak the protocol; the message says what it did."""
+    """Bytes that are no frame, or a frame that cannot be said; the message says why, in a line."""
 
 
 class Preface(NamedTuple):
@@ -217,6 +227,7 @@ class Preface(NamedTuple):
 
     def encode(self) -> bytes:
         """Return its 33 bytes."""
+        assert len(self.ticket) == TICKET_BYTES  # noqa: S101 - it would be filled up with zeros
         return PREFACE.pack(WORK, self.attachment, self.number, self.ticket)
 
     @classmethod
@@ -244,11 +255,16 @@ class FrameReader:
     def receive_data(self, data: bytes) -> Iterator[Frame]:
         """Take bytes; yield every frame that is complete and of a known type.
 
+        Whoever stops in between gets the rest with the next bytes.
+
         Raises:
-            FrameError: the other side does not speak the protocol.
+            FrameError: while it yields: the other side does not speak the protocol.
         """
+        self._buffer += data
+        return self._frames()
+
+    def _frames(self) -> Iterator[Frame]:
         buffer = self._buffer
-        buffer += data
         while len(buffer) >= _HEAD.size:
             size, kind = _HEAD.unpack_from(buffer)
             if not 1 <= size <= FRAME_MAX_BYTES:
@@ -263,9 +279,18 @@ class FrameReader:
 
 
 def encode(frame: Frame) -> bytes:
-    """Return the bytes of a frame."""
-    kind, body = _encode_body(frame)
-    assert len(body) < FRAME_MAX_BYTES  # noqa: S101 - the other side would hang up
+    """Return the bytes of a frame.
+
+    Raises:
+        FrameError: it has no bytes that the other side would take.
+    """
+    name = type(frame).__name__
+    try:
+        kind, body = _encode_body(frame)
+    except (error, ValueError):
+        raise FrameError(f"a frame of the type {name} that cannot be said") from None
+    if len(body) >= FRAME_MAX_BYTES:
+        raise FrameError(f"a frame of the type {name} with {len(body)} bytes")
     return _HEAD.pack(1 + len(body), kind) + body
 
 
@@ -288,15 +313,18 @@ def _encode_body(frame: Frame) -> tuple[Kind, bytes]:
     if isinstance(frame, Dialled):
         return Kind.DIALLED, _encode_dialled(frame)
     if isinstance(frame, Tickets):
-        return Kind.TICKETS, _NUMBER.pack(frame.first) + b"".join(frame.tickets)
+        return Kind.TICKETS, _encode_tickets(frame)
     if isinstance(frame, (Park, Drain)):
         return Kind.PARK if isinstance(frame, Park) else Kind.DRAIN, _COUNT.pack(frame[0])
     if isinstance(frame, (Ping, Pong)):
+        if len(frame.payload) != PING_BYTES:
+            raise ValueError
         return Kind.PING if isinstance(frame, Ping) else Kind.PONG, frame.payload
     fields: dict[str, Any] = frame._asdict()
     if isinstance(frame, Welcome):
         fields["limits"] = frame.limits._asdict()
-    return _KIND_OF[type(frame)], json.dumps(fields, separators=(",", ":")).encode()
+    text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+    return _KIND_OF[type(frame)], text.encode(errors="replace")  # of half a surrogate pair
 
 
 def _decode_body(kind: int, body: bytes) -> Frame | None:
@@ -304,6 +332,12 @@ def _decode_body(kind: int, body: bytes) -> Frame | None:
     if decoding is not None:
         return decoding(body)
     return _decode_json(Kind(kind), body) if kind in _KINDS else None
+
+
+def _encode_tickets(frame: Tickets) -> bytes:
+    if len(frame.tickets) > TICKETS_MAX or any(len(each) != TICKET_BYTES for each in frame.tickets):
+        raise ValueError
+    return _NUMBER.pack(frame.first) + b"".join(frame.tickets)
 
 
 def _decode_tickets(body: bytes) -> Tickets:
@@ -322,7 +356,8 @@ def _decode_ping(body: bytes) -> Ping:
 
 def _encode_dialled(frame: Dialled) -> bytes:
     packed = frame.address.packed if frame.address is not None else b""
-    head = _DIALLED.pack(frame.number, frame.outcome, frame.micros, frame.port, len(packed))
+    micros = max(0, min(frame.micros, MICROS_MAX))
+    head = _DIALLED.pack(frame.number, frame.outcome, micros, frame.port, len(packed))
     return head + packed
 
 
@@ -332,17 +367,22 @@ def _decode_dialled(body: bytes) -> Dialled:
     if len(packed) != size:
         raise ValueError
     address = _address(packed) if packed else None
-    return Dialled(number, Outcome(outcome), micros, address, port)
+    known = Outcome(outcome) if outcome in _OUTCOMES else Outcome.FAILED
+    return Dialled(number, known, micros, address, port)
 
 
 def _encode_dial(frame: Dial) -> bytes:
-    """A count of addresses, each behind its length; or a count of 0, and a name."""
+    """A count of addresses, each behind its length; or a count of 0, and a name.
+
+    Of more addresses than there is room for the first ones go, which are the best.
+    """
+    if not frame.port or not frame.host:
+        raise ValueError
     if isinstance(frame.host, str):
-        return _DIAL.pack(frame.number, frame.port, 0) + frame.host.encode("ascii")
-    body = _DIAL.pack(frame.number, frame.port, len(frame.host))
-    return body + b"".join(
-        bytes([len(each.packed)]) + each.packed for each in frame.host[:CANDIDATES_MAX]
-    )
+        return _DIAL.pack(frame.number, frame.port, 0) + _checked_name(frame.host.encode("ascii"))
+    addresses = frame.host[:CANDIDATES_MAX]
+    body = _DIAL.pack(frame.number, frame.port, len(addresses))
+    return body + b"".join(bytes([len(each.packed)]) + each.packed for each in addresses)
 
 
 def _decode_dial(body: bytes) -> Dial:
@@ -351,9 +391,7 @@ def _decode_dial(body: bytes) -> Dial:
     if not port or count > CANDIDATES_MAX:
         raise ValueError
     if not count:
-        if not 1 <= len(rest) <= NAME_MAX_BYTES:
-            raise ValueError
-        return Dial(number, rest.decode("ascii"), port)
+        return Dial(number, _checked_name(rest).decode("ascii"), port)
     addresses = []
     for _ in range(count):
         size = rest[0]
@@ -362,6 +400,13 @@ def _decode_dial(body: bytes) -> Dial:
     if rest:
         raise ValueError
     return Dial(number, tuple(addresses), port)
+
+
+def _checked_name(name: bytes) -> bytes:
+    """Return a name that may stand in a log: neither blanks nor control characters are in it."""
+    if not 1 <= len(name) <= NAME_MAX_BYTES or not all(0x21 <= each <= 0x7E for each in name):
+        raise ValueError
+    return name
 
 
 def _address(packed: bytes) -> Address:
@@ -404,20 +449,23 @@ def _limits(fields: dict[str, Any]) -> Limits:
         _integer(fields["connections"]),
         _integer(fields["bytes_per_second"]),
         _integer(fields["bytes_per_day"]),
-        tuple(_integer(each) for each in _list(fields["ports"])),
+        tuple(_integer(each, PORT_MAX) for each in _list(fields["ports"])),
     )
 
 
-def _integer(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 64:
+def _integer(value: object, most: int = (1 << 64) - 1) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
         raise ValueError
     return value
 
 
 def _text(value: object) -> str:
+    """Return a text as one line that can be shown and written anywhere."""
     if not isinstance(value, str) or len(value) > TEXT_MAX_CHARACTERS:
         raise ValueError
-    return value
+    if value.isprintable():
+        return value
+    return "".join(each if each.isprintable() else "?" for each in value)
 
 
 def _list(value: object) -> list[Any]:
@@ -436,6 +484,7 @@ _DECODING: Final[dict[int, Callable[[bytes], Frame]]] = {
     Kind.PONG: lambda body: Pong(_decode_ping(body).payload),
 }
 _KINDS: Final = frozenset(Kind)
+_OUTCOMES: Final = frozenset(Outcome)
 _KIND_OF: Final = {
     Hello: Kind.HELLO,
     Welcome: Kind.WELCOME,

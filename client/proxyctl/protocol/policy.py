@@ -103,6 +103,10 @@ class Policy:
             return verdict is Verdict.ALLOWED
         return not self._is_own(plain(address))
 
+    def permits_port(self, port: int) -> bool:
+        """Say whether any address may be reached at this port."""
+        return port not in self._blocked_ports
+
     def _judge(self, address: Address) -> Verdict:
         inside = embedded_ipv4(address)
         if _within(address, self._deny) or (inside is not None and _within(inside, self._deny)):

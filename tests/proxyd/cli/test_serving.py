@@ -24,6 +24,7 @@ from support.waiting import until_true
 from storage.errors import CannotOpenError
 from storage.open import open_store
 
+ROOT = Path(__file__).parents[3]
 NOBODY = 65534
 KEY = "tell-nobody" * 4
 
@@ -463,11 +464,12 @@ def test_the_demonstration_prints_lines_that_work(
 ) -> None:
     daemon = serve("--demo")
     url = until_ready(daemon, err)
-    until_true(lambda: len(lines_of_curl(out())) == 3, "the demonstration is told")
+    until_true(lambda: len(lines_of_curl(out())) == 4, "the demonstration is told")
     assert url in out()
-    by_socks, by_http, look = lines_of_curl(out())
+    by_socks, by_http, look, through = lines_of_curl(out())
     assert "socks5h://" in by_socks
     assert "http://" in by_http
+    assert "-country-xx:" in through
     for fetch in (by_socks, by_http):
         assert in_bash(fetch, tmp_path) == ALIVE
     until_true(lambda: '"bytes_used":0,' not in in_bash(look, tmp_path), "the bytes are shown")
@@ -479,14 +481,56 @@ def test_the_demonstration_prints_lines_that_work(
     stopped(daemon, err)
 
 
+def test_a_device_carries_what_the_demonstration_says(
+    serve: Serve,
+    out: Callable[[], str],
+    err: Callable[[], str],
+    tmp_path: Path,
+    database: Path,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    daemon = serve("--demo", PROXYD_API__PORT=str(port))
+    url = until_ready(daemon, err)
+    until_true(lambda: len(lines_of_curl(out())) == 4, "the demonstration is told")
+    _, _, look, through = lines_of_curl(out())
+    with pytest.raises(AssertionError):
+        in_bash(through, tmp_path)  # there is no exit yet
+    token = database.with_name("demo-exit.token")
+    assert token.stat().st_mode & 0o777 == 0o600
+    folder = ("--folder", str(tmp_path / "exit"))
+    proxyctl = [sys.executable, "-m", "proxyctl", "exit"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "client")}
+    subprocess.run(
+        [*proxyctl, "consent", "--api", url, "--token-file", str(token), *folder],
+        input="yes\n",
+        text=True,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        timeout=60,
+        check=True,
+    )
+    with subprocess.Popen(
+        [*proxyctl, "run", *folder, "--allow", "127.0.0.0/8"],
+        env=environment,
+        stderr=subprocess.DEVNULL,
+    ) as agent:
+        until_true(lambda: "attached from 127.0.0.1" in err(), "the device has attached")
+        assert in_bash(through, tmp_path) == ALIVE
+        until_true(lambda: '"bytes_used":0,' not in in_bash(look, tmp_path), "they are counted")
+        agent.terminate()
+    assert 'proxyd_exit_dials_total{outcome="connected"} 1.0' in curl(f"{url}/metrics")
+    stopped(daemon, err)
+
+
 def test_the_demonstration_can_be_had_again(
     serve: Serve, out: Callable[[], str], err: Callable[[], str], tmp_path: Path
 ) -> None:
     for _ in range(2):
         daemon = serve("--demo")
         until_ready(daemon, err)
-        until_true(lambda: len(lines_of_curl(out())) == 3, "the demonstration is told")
-        fetch, _, look = lines_of_curl(out())
+        until_true(lambda: len(lines_of_curl(out())) == 4, "the demonstration is told")
+        fetch, _, look, _ = lines_of_curl(out())
         assert in_bash(fetch, tmp_path) == ALIVE
         assert in_bash(look, tmp_path).count('"id":') == 1
         stopped(daemon, err)
@@ -496,7 +540,7 @@ def test_the_demonstration_s_own_settings_are_no_change_at_a_reload(
     serve: Serve, out: Callable[[], str], err: Callable[[], str]
 ) -> None:
     daemon = serve("--demo")
-    until_true(lambda: len(lines_of_curl(out())) == 3, "it serves")
+    until_true(lambda: len(lines_of_curl(out())) == 4, "it serves")
     daemon.send_signal(signal.SIGHUP)
     until_true(lambda: "reloaded: nothing has changed" in err(), "it is reloaded")
     assert "with a restart only" not in err()

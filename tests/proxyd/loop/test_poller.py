@@ -151,6 +151,24 @@ async def test_an_event_of_a_closed_socket_does_not_reach_its_successor(poller: 
         sock.close()
 
 
+async def test_what_is_released_may_be_watched_again_and_by_others(
+    poller: Poller, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    heard, other = Heard(), Heard()
+    poller.watch(pair[0].fileno(), heard)
+    poller.release(pair[0].fileno())
+    poller.release(pair[0].fileno())
+    assert len(poller) == 0
+    pair[1].send(b"one")
+    loop, seen = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(pair[0].fileno(), seen.set)
+    await seen.wait()
+    loop.remove_reader(pair[0].fileno())
+    assert heard.events == []
+    poller.watch(pair[0].fileno(), other)
+    await until(lambda: bool(other.events), "it is told")
+
+
 async def test_a_watcher_that_fails_is_told_and_stops_no_other(poller: Poller) -> None:
     pairs = [socket.socketpair() for _ in range(3)]
     heard = []

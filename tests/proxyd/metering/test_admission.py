@@ -1,13 +1,16 @@
 """Clients are admitted from memory where it can be, and the store is asked once and in turn."""
 
 import pytest
+from msgspec import structs
 from support.market import Market
-from support.metering import HERE, THERE, admitted, bought_and_used, shown
+from support.metering import HERE, THERE, admitted, bought_and_used, node_of, shown
 from support.statements import counted
 from support.waiting import until
 
 from market.credentials import new_credentials
+from market.leases import Grant
 from market.money import GB
+from market.wants import Wants
 from proxyd.metering import single_flight
 from proxyd.metering.meter import Meter
 from proxyd.metering.session import LiveSession
@@ -115,3 +118,50 @@ async def test_a_session_has_so_many_connections_and_no_more(meter: Meter, marke
     sold = meter.sessions.of_username(session.username)
     assert sold is session
     assert meter._admission._decision(session) is Refusal.TOO_MANY_CONNECTIONS
+
+
+@pytest.mark.parametrize("among_nodes", [False, True])
+async def test_a_session_that_was_sold_by_a_later_version_leaves_from_nowhere_else(
+    meter: Meter,
+    market: Market,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    among_nodes: bool,
+) -> None:
+    meter = (await node_of(market)).meter if among_nodes else meter
+    bought = await market.bandwidth.buy(
+        await market.person("10"), quota_bytes=GB, price_per_gb=None
+    )
+    open_lease = market.leases.open
+
+    async def opening(session_id: str) -> Grant | None:
+        grant = await open_lease(session_id)
+        return structs.replace(grant, exit="planet-mars") if grant is not None else None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(market.leases, "open", opening)
+        for _ in range(2):
+            assert await admitted(meter, bought) is Refusal.UNAVAILABLE
+    assert "The parameter 'planet' is not known" in caplog.text
+    session = await admitted(meter, bought)
+    assert isinstance(session, LiveSession), "its lease was given back"
+    assert session.wants is None
+    await meter.stop()
+
+
+async def test_a_session_has_the_wishes_that_it_was_sold_with(
+    meter: Meter, market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bought = await market.bandwidth.buy(
+        await market.person("10"), quota_bytes=GB, price_per_gb=None
+    )
+    open_lease = market.leases.open
+
+    async def opening(session_id: str) -> Grant | None:
+        grant = await open_lease(session_id)
+        return structs.replace(grant, exit="country-de-strict") if grant is not None else None
+
+    monkeypatch.setattr(market.leases, "open", opening)
+    session = await admitted(meter, bought)
+    assert isinstance(session, LiveSession)
+    assert session.wants == Wants(countries=("de",), strict=True)

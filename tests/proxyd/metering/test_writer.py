@@ -1,12 +1,17 @@
 """Counts are written down, of what moved and of nothing else."""
 
 import pytest
+from support.exits import exit_device
 from support.market import Market
 from support.metering import Stalled, bought_and_used, node_of, use, written
 
+from market.leases import Ask, LeaseReply, Leases, Usage
+from market.notices import Notice, Topic
 from market.states import SessionStatus
 from proxyd.metering.meter import Meter
 from proxyd.metering.session import LiveSession
+from storage.errors import UnavailableError
+from storage.store import Transaction
 
 
 @pytest.mark.parametrize("among_nodes", [False, True])
@@ -19,13 +24,13 @@ async def test_a_flush_looks_at_the_sessions_that_moved_and_at_no_other(
     for _ in range(2):  # to write them down, and to see that they are
         await meter.flush()
     asked: list[str] = []
-    certain = LiveSession.certain
+    certain_usage = LiveSession.certain_usage
 
-    def asking(session: LiveSession) -> int:
+    def asking(session: LiveSession) -> Usage:
         asked.append(session.id)
-        return certain(session)
+        return certain_usage(session)
 
-    monkeypatch.setattr(LiveSession, "certain", asking)
+    monkeypatch.setattr(LiveSession, "certain_usage", asking)
     for session in sessions[:2]:
         use(session, 5)
     assert len(meter._writer._changed) == 2, "a flush goes through no more than these"
@@ -62,3 +67,159 @@ async def test_what_a_session_used_is_written_down_after_a_cut_that_is_taken_bac
     meter.restore(session.id)
     await meter.flush()
     assert await written(market, session) == 1
+
+
+class Reports:
+    """What the store was told of a session's exits, on every way that it is told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.counts: list[tuple[int, dict[str, int]]] = []
+        exchange, release, settle = Leases.exchange, Leases.release, Leases.settle
+
+        async def exchanging(leases: Leases, asks: list[Ask]) -> list[LeaseReply]:
+            self.note([ask.usage for ask in asks])
+            return await exchange(leases, asks)
+
+        async def releasing(leases: Leases, usages: list[Usage]) -> None:
+            self.note(usages)
+            await release(leases, usages)
+
+        async def settling(
+            leases: Leases, session_id: str, status: SessionStatus, usage: Usage | None
+        ) -> bool:
+            self.note([usage] if usage is not None else [])
+            return await settle(leases, session_id, status, usage)
+
+        monkeypatch.setattr(Leases, "exchange", exchanging)
+        monkeypatch.setattr(Leases, "release", releasing)
+        monkeypatch.setattr(Leases, "settle", settling)
+
+    def note(self, usages: list[Usage]) -> None:
+        """Keep it, if there is anything of exits in it: a node reports what did not change, too."""
+        self.counts += [(each.used_bytes, dict(each.exits)) for each in usages if each.exits]
+
+
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch) -> Reports:
+    monkeypatch.setattr("proxyd.metering.cluster_writer.FLUSH_SECONDS", 0.0)
+    return Reports(monkeypatch)
+
+
+@pytest.fixture
+async def one(market: Market) -> str:
+    """An exit."""
+    return (await exit_device(market)).id
+
+
+@pytest.fixture
+async def two(market: Market) -> str:
+    """Another one."""
+    return (await exit_device(market)).id
+
+
+def through(session: LiveSession, device_id: str, size: int, sink: Stalled | None = None) -> None:
+    """Deliver bytes through an exit."""
+    session.take(size, None)
+    session.share_of(device_id).deliver(size, sink)
+
+
+async def carried(market: Market, session: LiveSession) -> dict[str, int]:
+    """Return what the store says that each exit has carried of a session."""
+
+    async def counts(tx: Transaction) -> list[tuple[str, int]]:
+        return await tx.all(
+            lambda device_id, size: (device_id, int(size)),
+            """SELECT device_id, SUM(used_bytes) FROM exit_usage
+               WHERE session_id = :session_id GROUP BY device_id""",
+            session_id=session.id,
+        )
+
+    return dict(await market.store.read(counts))
+
+
+@pytest.mark.parametrize("among_nodes", [False, True])
+async def test_exits_are_reported_with_the_session_when_theirs_is_certain(
+    market: Market, meter: Meter, reports: Reports, among_nodes: bool, one: str, two: str
+) -> None:
+    meter = (await node_of(market)).meter if among_nodes else meter
+    [session] = await bought_and_used(market, meter, 1)
+    sink = Stalled()
+    through(session, one, 100)
+    through(session, two, 50, sink)
+    await meter.flush()
+    assert reports.counts == [(141, {one: 100, two: 40})]
+    await meter.flush()
+    sink.waiting = 0
+    use(session, 3)
+    await meter.flush()
+    assert reports.counts[1:] == [(154, {two: 50})], "the first is not told again"
+    through(session, one, 1)
+    await meter.stop()
+    assert reports.counts[2:] == [(155, {one: 101})]
+    assert await written(market, session) == 155
+    assert await carried(market, session) == {one: 101, two: 50}
+
+
+@pytest.mark.parametrize("among_nodes", [False, True])
+async def test_what_was_not_written_down_is_reported_again(
+    market: Market,
+    meter: Meter,
+    reports: Reports,
+    monkeypatch: pytest.MonkeyPatch,
+    among_nodes: bool,
+    one: str,
+) -> None:
+    meter = (await node_of(market)).meter if among_nodes else meter
+    [session] = await bought_and_used(market, meter, 1)
+    through(session, one, 100)
+
+    async def failing(_: Leases, asks: list[Ask]) -> list[LeaseReply]:
+        raise UnavailableError("the store is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Leases, "exchange", failing)
+        await meter.flush()
+    assert reports.counts == []
+    await meter.flush()
+    assert reports.counts == [(101, {one: 100})]
+    assert await carried(market, session) == {one: 100}
+
+
+async def test_a_session_that_is_used_up_is_settled_with_its_exits(
+    market: Market, meter: Meter, reports: Reports, one: str, two: str
+) -> None:
+    [session] = await bought_and_used(market, meter, 1)
+    sink = Stalled()
+    through(session, one, 400)
+    await meter.flush()
+    through(session, two, 599, sink)
+    await meter.flush()
+    assert reports.counts == [(401, {one: 400}), (990, {two: 589})]
+    sink.waiting = 0
+    await meter.flush()
+    assert reports.counts[2:] == [(1000, {two: 599})]
+    assert await carried(market, session) == {one: 400, two: 599}
+
+
+@pytest.mark.parametrize("among_nodes", [False, True])
+async def test_a_cut_tells_of_the_exits_what_it_tells_of_the_session(
+    market: Market, meter: Meter, among_nodes: bool, one: str
+) -> None:
+    meter = (await node_of(market)).meter if among_nodes else meter
+    [session] = await bought_and_used(market, meter, 1)
+    through(session, one, 100)
+    usage = meter.cut(session.id, SessionStatus.ENDED)
+    assert usage == Usage(session.id, session.lease_id or "", 101, ((one, 100),))
+    await meter.stop()
+
+
+async def test_what_a_node_is_called_back_for_is_released_with_its_exits(
+    market: Market, reports: Reports, one: str
+) -> None:
+    node = await node_of(market)
+    [session] = await bought_and_used(market, node.meter, 1)
+    through(session, one, 100)
+    node.writer.hear(Notice(Topic.CUT, session.id, SessionStatus.ENDED, "there").text)
+    await node.meter.flush()
+    assert (101, {one: 100}) in reports.counts
+    await node.meter.stop()

@@ -7,7 +7,7 @@ import gc
 import os
 import random
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 
 import pytest
@@ -15,6 +15,7 @@ from support.metering import grant_of
 from support.targets import pattern
 from support.waiting import until
 
+from market.states import SessionStatus
 from proxyd.limits import raise_descriptors
 from proxyd.loop.reactor import Reactor
 from proxyd.metering.session import LiveSession
@@ -38,8 +39,16 @@ def connected() -> tuple[socket.socket, socket.socket]:
     return left, right
 
 
+@pytest.fixture(params=[False, True], ids=["directly", "through_exits"], autouse=True)
+def by_exits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run each test twice: what moves by exits is the same, and theirs to the byte."""
+    monkeypatch.setattr(Scene, "by_exits", request.param)
+
+
 class Scene:
     """A relay between a client and a target that the test plays."""
+
+    by_exits = False
 
     def __init__(self, quota: int, pipes: int) -> None:
         self.loop = asyncio.get_running_loop()
@@ -51,8 +60,8 @@ class Scene:
         self.exhausted = False
         self.session = LiveSession(grant_of(quota), self._exhausted)
         self.closed = 0
-        self.relay = Relay(self.reactor, near, far, self.session, self.closer, self._closed)
         self.others: list[tuple[Relay, socket.socket, socket.socket]] = []
+        self.relay = self._relay(near, far, self._closed)
 
     def _exhausted(self, _: LiveSession) -> None:
         self.exhausted = True
@@ -61,6 +70,10 @@ class Scene:
     def _closed(self) -> None:
         self.closed += 1
 
+    def _relay(self, near: socket.socket, far: socket.socket, closed: Callable[[], None]) -> Relay:
+        share = self.session.share_of(f"{len(self.others) % 3}") if self.by_exits else None
+        return Relay(self.reactor, near, far, self.session, self.closer, closed, share=share)
+
     def start(self, early: bytes = b"", limit: int | None = None) -> None:
         self.relay.start(early, limit, client_unread=True, target_unread=True)
 
@@ -68,7 +81,7 @@ class Scene:
         """Relay for the same session once more; return the client's socket and the target's."""
         client, near = connected()
         target, far = connected()
-        relay = Relay(self.reactor, near, far, self.session, self.closer, lambda: None)
+        relay = self._relay(near, far, lambda: None)
         self.others.append((relay, client, target))
         relay.start(early, None, client_unread=True, target_unread=True)
         return client, target
@@ -78,6 +91,15 @@ class Scene:
         relays = [self.relay, *(relay for relay, _, _ in self.others)]
         halves = [half for each in relays if not each.is_closed for half in (each._up, each._down)]
         return self.session.used - sum(each.unsent() for each in (*halves, *self.session.closings))
+
+    def certain(self) -> int:
+        """Return what is certain of the session; it is certain of its exits, too."""
+        usage = self.session.certain_usage()
+        self.session.mark_reported(usage)
+        if self.by_exits:
+            assert sum(each.used for each in self.session.shares) == self.session.used
+            assert sum(each.reported for each in self.session.shares) == usage.used_bytes
+        return usage.used_bytes
 
     async def rest(self, sock: socket.socket) -> bytes:
         """Return everything until the end of a stream."""
@@ -106,6 +128,7 @@ async def scene(quota: int = QUOTA, pipes: int = 4) -> AsyncIterator[Scene]:
             target.close()
         made.closer.close_now()
         assert not len(made.session.sinks)
+        assert made.certain() == made.session.used
         made.client.close()
         made.target.close()
         made.reactor.close()
@@ -278,16 +301,16 @@ async def test_a_count_costs_a_question_for_each_way_that_moved_and_none_for_wha
         pairs = [made.another(b"early") for _ in range(1000)]
         assert made.session.used == 5 * 1000
         with questions() as asked:
-            assert made.session.certain() == 5 * 1000
+            assert made.certain() == 5 * 1000
             assert len(asked) == 1000
         for client, _ in pairs[::100]:
             await made.loop.sock_sendall(client, b"more")
         await until(lambda: made.session.used == 5 * 1000 + 4 * 10, "ten have moved")
         with questions() as asked:
-            assert made.session.certain() == made.session.used
+            assert made.certain() == made.session.used
             assert len(asked) == 10
         with questions() as asked:
-            assert made.session.certain() == made.session.used
+            assert made.certain() == made.session.used
             assert asked == []
 
 
@@ -311,7 +334,7 @@ async def test_what_is_certain_is_what_the_kernel_says_has_left_and_never_falls(
                     source.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
                     source.close()
             await asyncio.sleep(0)
-            before, certain = made.left(), made.session.certain()
+            before, certain = made.left(), made.certain()
             assert max(seen, before) <= certain <= made.left()  # the kernel goes on meanwhile
             seen = certain
         assert seen > 1_000_000
@@ -325,14 +348,63 @@ async def test_an_end_behind_what_a_reset_throws_away_is_no_byte_to_give_back() 
         await made.loop.sock_sendall(made.client, pattern(500_000))
         made.client.shutdown(socket.SHUT_WR)
         await until(lambda: made.relay._up.announced, "the end waits behind what is unsent")
-        assert made.session.certain() < made.session.used == 500_000
+        assert made.certain() < made.session.used == 500_000
         left = made.left()
         made.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         made.client.close()
         await until(lambda: made.closed == 1, "the reset is passed on")
-        assert made.session.certain() == made.left() == left
+        assert made.certain() == made.left() == left
         made.closer.close_now()
         assert made.session.used == left
+
+
+async def stalled(made: Scene, source: socket.socket, sink: socket.socket) -> None:
+    """Send more than a receiver takes, until what is counted waits in the kernel's queue."""
+    sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    await made.loop.sock_sendall(source, pattern(500_000))
+    await until(lambda: made.session.used == 500_000, "the kernel has all of it")
+    assert made.certain() < 500_000
+
+
+@pytest.mark.parametrize("is_down", [False, True])
+@pytest.mark.parametrize("who", ["receiver", "sender"])
+async def test_a_reset_by_either_side_takes_back_what_did_not_leave(
+    is_down: bool, who: str
+) -> None:
+    async with scene() as made:
+        made.start()
+        source, sink = (made.target, made.client) if is_down else (made.client, made.target)
+        await stalled(made, source, sink)
+        resetting = sink if who == "receiver" else source
+        resetting.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        resetting.close()
+        await until(lambda: made.closed == 1, "it is passed on")
+        made.closer.close_now()
+        assert made.certain() == made.session.used < 500_000
+        assert made.session.used + made.session.available == QUOTA
+
+
+async def test_a_spent_budget_is_refunded_late_by_who_never_reads() -> None:
+    async with scene(quota=500_000) as made:
+        made.start()
+        made.client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        await made.loop.sock_sendall(made.target, pattern(500_000))
+        await until(lambda: made.exhausted, "the last byte is counted")
+        made.session.status = SessionStatus.EXHAUSTED
+        before = made.certain()
+        assert before < made.session.used == 500_000
+        made.closer.close_now()
+        assert before <= made.certain() == made.session.used < 500_000
+        assert made.session.available == 0
+
+
+async def test_after_an_end_nothing_is_refunded_to_anybody() -> None:
+    async with scene() as made:
+        made.start()
+        await stalled(made, made.client, made.target)
+        made.session.status = SessionStatus.ENDED
+        made.relay.abort()
+        assert made.certain() == made.session.used == 500_000
 
 
 async def test_a_mistake_cuts_the_relay_alone(

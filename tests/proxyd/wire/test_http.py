@@ -26,9 +26,11 @@ TUNNEL = b"HTTP/1.1 200 Connection established\r\n\r\n"
 ERROR_TYPES = {  # RFC 9209, section 2.3
     "connection_limit_reached",
     "connection_refused",
+    "connection_terminated",
     "connection_timeout",
     "destination_ip_prohibited",
     "destination_ip_unroutable",
+    "destination_unavailable",
     "dns_error",
     "http_request_denied",
     "http_request_error",
@@ -717,6 +719,7 @@ def test_requests_sent_at_once_are_asked_one_by_one() -> None:
         (Refusal.OVER, 403, "http_request_denied"),
         (Refusal.TOO_MANY_CONNECTIONS, 429, "connection_limit_reached"),
         (Refusal.UNAVAILABLE, 503, "proxy_internal_error"),
+        (Refusal.PARAMETERS, 400, "http_request_error"),
     ],
 )
 def test_each_refusal_of_credentials_has_its_answer(
@@ -728,6 +731,30 @@ def test_each_refusal_of_credentials_has_its_answer(
     assert answer.error == error
     assert ("Proxy-Authenticate" in answer.headers) == (status == 407)
     assert ("Retry-After" in answer.headers) == (status in (429, 503))
+
+
+def test_a_refusal_may_say_more_exactly_what_is_wrong() -> None:
+    protocol = deciding()
+    protocol.refuse_credentials(Refusal.PARAMETERS, "The parameter 'ctry' is not known.")
+    answer = protocol.data_to_send()
+    assert (
+        b"; error=http_request_error; details=\"The parameter 'ctry' is not known.\"\r\n" in answer
+    )
+    assert answer.endswith(b"\r\n\r\nThe parameter 'ctry' is not known.\n")
+
+
+@pytest.mark.parametrize("headers", [(), ("X-Exit: country=de; id=4", "X-Exit-Changed: 1")])
+def test_a_tunnel_says_by_which_exit_it_leaves(headers: tuple[str, ...]) -> None:
+    protocol = dialling()
+    protocol.succeed(*BOUND, headers)
+    lines = ["HTTP/1.1 200 Connection established", *headers, "", ""]
+    assert protocol.data_to_send() == "\r\n".join(lines).encode()
+
+
+def test_the_answer_to_a_plain_request_is_the_targets_own() -> None:
+    protocol = dialling(GET)
+    protocol.succeed(*BOUND, ("X-Exit: country=de",))
+    assert protocol.data_to_send() == b""
 
 
 # --- without a password --------------------------------------------------------------------------
@@ -744,7 +771,7 @@ def test_where_no_password_is_required_none_is_looked_at(headers: tuple[bytes, .
     assert b"Proxy-Authorization" not in protocol.hand_over().early
 
 
-@pytest.mark.parametrize("refusal", Refusal)
+@pytest.mark.parametrize("refusal", sorted(set(Refusal) - {Refusal.PARAMETERS}, key=str))
 def test_where_no_password_is_required_none_is_asked_for(refusal: Refusal) -> None:
     protocol = Http(password_required=False)
     assert says(protocol, CONNECT_BARE) == Identify()
@@ -767,6 +794,8 @@ def test_where_no_password_is_required_none_is_asked_for(refusal: Refusal) -> No
         (Failure.REFUSED, 502, "connection_refused"),
         (Failure.TIMED_OUT, 504, "connection_timeout"),
         (Failure.COMMAND_NOT_SUPPORTED, 501, "http_request_denied"),
+        (Failure.NO_EXIT, 503, "destination_unavailable"),
+        (Failure.EXIT_LOST, 502, "connection_terminated"),
     ],
 )
 def test_each_failure_has_its_answer(failure: Failure, status: int, error: str) -> None:

@@ -272,6 +272,7 @@ def test_another_negotiation_version_is_refused_as_wrong(version: int) -> None:
         (Refusal.OVER, 3),
         (Refusal.TOO_MANY_CONNECTIONS, 4),
         (Refusal.UNAVAILABLE, 5),
+        (Refusal.PARAMETERS, 6),
     ],
 )
 def test_each_refusal_of_credentials_has_its_status(refusal: Refusal, status: int) -> None:
@@ -503,6 +504,8 @@ def test_a_host_from_text_is_an_address_or_a_printable_name(encoded: bytes) -> N
         (Failure.REFUSED, 5),
         (Failure.TIMED_OUT, 6),
         (Failure.COMMAND_NOT_SUPPORTED, 7),
+        (Failure.NO_EXIT, 1),
+        (Failure.EXIT_LOST, 4),
     ],
 )
 def test_each_failure_has_its_code_in_a_complete_reply(failure: Failure, code: int) -> None:
@@ -511,13 +514,20 @@ def test_each_failure_has_its_code_in_a_complete_reply(failure: Failure, code: i
     assert_over(protocol, refusal_reply(code))
 
 
-def test_every_failure_has_a_code_of_its_own() -> None:
-    replies = set()
-    for failure in Failure:
+def test_every_failure_has_a_code_of_its_own_but_those_of_exits() -> None:
+    """RFC 1928 has no code for them: a client that knows none of exits does what is right."""
+    replies, of_targets = set(), set(Failure) - {Failure.NO_EXIT, Failure.EXIT_LOST}
+    for failure in of_targets:
         protocol = dialling()
         protocol.fail(failure)
         replies.add(protocol.data_to_send())
-    assert len(replies) == len(Failure)
+    assert len(replies) == len(of_targets)
+
+
+def test_success_has_no_room_for_what_http_says_of_the_exit() -> None:
+    protocol = dialling()
+    protocol.succeed(*BOUND, ("X-Exit: country=de",))
+    assert protocol.data_to_send() == SUCCESS
 
 
 def test_success_carries_the_bound_ipv4_address() -> None:

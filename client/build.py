@@ -1,0 +1,62 @@
+"""Builds proxyctl as one file that any Python runs: `python3 client/build.py dist/proxyctl.pyz`.
+
+It is a zip archive of the sources, as they are: the owner of a device can read all that runs there
+(`python3 -m zipfile -e proxyctl.pyz folder`). The same sources give the same bytes everywhere, so
+that two people can compare what they have by its SHA-256. So nothing is compressed, either:
+machines differ in how well they do that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+from zipfile import ZIP_STORED, ZipFile, ZipInfo
+
+SOURCES = Path(__file__).resolve().parent
+SHEBANG = b"#!/usr/bin/env python3\n"
+EARLIEST = (1980, 1, 1, 0, 0, 0)  # a zip archive knows no earlier time, and needs none
+READABLE = 0o644 << 16
+# Read by every Python that there is, also by those that cannot read the rest.
+MAIN = """\
+import sys
+
+if sys.version_info < (3, 9):
+    sys.exit("proxyctl needs Python 3.9 or later; this is " + sys.version.split()[0])
+
+from proxyctl.__main__ import main
+
+main()
+"""
+
+
+def build(target: Path) -> None:
+    """Write the archive, whole or not at all."""
+    files = {"__main__.py": MAIN.encode()}
+    for path in (SOURCES / "proxyctl").rglob("*"):
+        if path.is_file() and path.suffix != ".pyc":
+            files[path.relative_to(SOURCES).as_posix()] = path.read_bytes()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = target.with_name(target.name + ".unfinished")
+    with unfinished.open("wb") as file:
+        file.write(SHEBANG)
+        with ZipFile(file, "w") as archive:
+            for name in sorted(files):
+                entry = ZipInfo(name, EARLIEST)
+                entry.external_attr = READABLE
+                entry.create_system = 3  # also where it is built on Windows
+                archive.writestr(entry, files[name], ZIP_STORED)
+    unfinished.chmod(0o755)
+    unfinished.replace(target)
+
+
+def main() -> None:
+    """Build, and say what came of it."""
+    target = Path(sys.argv[1])
+    build(target)
+    digest = hashlib.sha256(target.read_bytes()).hexdigest()
+    print(f"{target}: {target.stat().st_size} bytes, SHA-256 {digest}")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

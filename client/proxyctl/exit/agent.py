@@ -1,0 +1,311 @@
+"""The exit itself: attaches to the daemon, again and again, and carries what its owner lets it.
+
+Theory of operation
+-------------------
+One task holds the control connection, one at a time (`_attach_forever`); another one watches the
+device (`watcher.py`). If there is a reason to rest, the daemon is told, nothing new is taken, and
+what is under way is cut, at once or after a grace.
+
+Relays outlive a lost control connection: each is a connection of its own, and the daemon decides
+whether it still wants it. They end with the agent, with a rest, and when the daemon says that this
+exit may not attach.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import platform
+import random
+import secrets
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from proxyctl import __version__
+from proxyctl.exit import files
+from proxyctl.exit.carrier import Carrier
+from proxyctl.exit.control import ATTACH_SECONDS, AttachError, ControlConnection, open_control
+from proxyctl.exit.journal import Journal
+from proxyctl.exit.record import AGREE
+from proxyctl.exit.restraints import Rest, Restraints
+from proxyctl.exit.watcher import Watcher
+from proxyctl.exit.words import plain_line
+from proxyctl.protocol.frames import (
+    PING_BYTES,
+    VERSION,
+    Drain,
+    Frame,
+    Hello,
+    Ping,
+    Sorry,
+    State,
+    Welcome,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+    from pathlib import Path
+
+    from proxyctl.exit.lan import Guard
+    from proxyctl.exit.record import Consent
+
+GRACE_SECONDS: Final = 10.0  # for what is under way when the battery runs low, or the hour is over
+
+RETRY_LEAST_SECONDS: Final = 1.0
+RETRY_MOST_SECONDS: Final = 60.0
+STEADY_SECONDS: Final = 60.0  # attached for so long, the next loss is a new one
+OBEYED_MAX_SECONDS: Final = 86_400  # a daemon that says "in a year" is asked again tomorrow
+HEARTBEAT_LEAST_SECONDS: Final = 1
+HEARTBEAT_MOST_SECONDS: Final = 300
+SILENT_HEARTBEATS: Final = 2.5  # one may be lost to a moment without a network
+DRAIN_GRACE_SECONDS: Final = 5.0
+
+# What an owner can do about a refusal; the daemon's own words come first.
+_HINTS: Final = {
+    "terms_changed": f"the terms have changed and need your consent again; {AGREE}",
+    "consent_needed": "log in to your account and accept the terms for this device there, too",
+    "worker_unauthorized": f"the token of this device is no longer valid; {AGREE}",
+}
+
+_logger = logging.getLogger("exit")
+
+
+class Stop(NamedTuple):
+    """Why the agent ends: in words, and whether to start it again is in vain."""
+
+    words: str
+    in_vain: bool
+
+
+class Agent:
+    """One exit; made inside of a running event loop.
+
+    Args:
+        consent: what its owner agreed to.
+        folder: where its files are.
+        guard: judges where connections may go.
+        now: the device's own time.
+        read_power: returns why the device should rest, in words; may block.
+    """
+
+    def __init__(
+        self,
+        consent: Consent,
+        folder: Path,
+        *,
+        guard: Guard,
+        now: Callable[[], datetime],
+        read_power: Callable[[], str],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._consent = consent
+        self._folder = folder
+        self._journal = Journal(folder / files.JOURNAL, now)
+        self._carrier = Carrier(
+            guard=guard,
+            limits=consent.limits,
+            journal=self._journal,
+            counted=self._judge,
+            loop=self._loop,
+        )
+        self._restraints = Restraints(consent.limits, now, self._carrier.used_up)
+        self._watcher = Watcher(
+            folder=folder,
+            journal=self._journal,
+            restraints=self._restraints,
+            surroundings=guard.surroundings,
+            read_power=read_power,
+            changed=self._look,
+            revoked=lambda: self.stop("the consent of this device was withdrawn"),
+            describe=self.describe,
+        )
+        self._control: ControlConnection | None = None
+        self._welcomed: asyncio.Future[Welcome] | None = None
+        self._sorry: Sorry | None = None
+        self._words = "starting"
+        self._stopped: asyncio.Future[Stop] = self._loop.create_future()
+
+    async def run(self) -> Stop:
+        """Work until the owner or the daemon ends it; leaves nothing open.
+
+        Raises:
+            FileError: its files cannot be written.
+        """
+        await self._watcher.prepare()
+        tasks = [
+            self._loop.create_task(self._watcher.run()),
+            self._loop.create_task(self._attach_forever()),
+        ]
+        try:
+            waiting: list[asyncio.Future[Any]] = [self._stopped, *tasks]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+            return self._stopped.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._carrier.cut()
+            await self._carrier.closed()
+            files.remove(self._folder / files.STATE)
+            self._journal.save()
+
+    def stop(self, words: str, *, in_vain: bool = False) -> None:
+        """End it; the first reason counts."""
+        if not self._stopped.done():
+            self._stopped.set_result(Stop(words, in_vain))
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the state file says."""
+        return {
+            "pid": os.getpid(),
+            "attached": self._control is not None,
+            "words": self._words,
+            "paused": self._carrier.paused,
+            "connections": self._carrier.connections,
+            "parked": self._carrier.parked,
+        }
+
+    async def _attach_forever(self) -> None:
+        failures = 0
+        while True:
+            began = self._loop.time()
+            try:
+                least = await self._attach_once()
+            except AttachError as error:
+                self._say(f"not attached: {error}")
+                least = 0
+            if self._loop.time() - began > STEADY_SECONDS:
+                failures = 0
+            failures += 1
+            # Full jitter: a thousand exits that lost the same daemon do not come back together.
+            most = min(RETRY_MOST_SECONDS, RETRY_LEAST_SECONDS * 2 ** min(failures, 10))
+            delay = least + random.uniform(RETRY_LEAST_SECONDS, most)  # noqa: S311 - no secret
+            await asyncio.sleep(delay)
+
+    async def _attach_once(self) -> int:
+        """Attach, and stay until the connection is lost.
+
+        Returns:
+            for how many seconds not to come again.
+
+        Raises:
+            AttachError: there was no connection, or it was lost.
+        """
+        welcomed = self._welcomed = self._loop.create_future()
+        control = await open_control(
+            self._consent.host,
+            self._consent.port,
+            self._hello(),
+            pin=self._consent.pin,
+            receive=self._receive,
+        )
+        try:
+            waiting: list[asyncio.Future[Any]] = [welcomed, control.closed]
+            await asyncio.wait(waiting, timeout=ATTACH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if welcomed.done():
+                await self._heartbeats(control, welcomed.result())
+            else:
+                control.close("the daemon did not answer")
+            words = plain_line(await control.closed)
+            if self._sorry is not None:
+                return self._refused(self._sorry)
+            raise AttachError(words)
+        finally:
+            self._control = self._sorry = None
+            self._carrier.detach()
+            control.close("the exit has ended")
+
+    async def _heartbeats(self, control: ControlConnection, welcome: Welcome) -> None:
+        """Ask for signs of life until there are none."""
+        asked = welcome.heartbeat_seconds
+        seconds = min(max(asked, HEARTBEAT_LEAST_SECONDS), HEARTBEAT_MOST_SECONDS)
+        while not control.closed.done():
+            await asyncio.wait({control.closed}, timeout=seconds)
+            if self._loop.time() - control.heard_at > seconds * SILENT_HEARTBEATS:
+                control.close("the daemon is silent")
+                await control.closed
+            else:
+                control.send(Ping(secrets.token_bytes(PING_BYTES)))
+
+    def _receive(self, control: ControlConnection, frame: Frame) -> None:
+        if isinstance(frame, Sorry):  # at first, or whenever something was withdrawn
+            self._sorry = frame
+            control.close("the daemon refuses this exit")
+        elif isinstance(frame, Welcome):
+            if self._welcomed is None or self._welcomed.done():
+                control.close("the daemon does not speak the protocol: it welcomes twice")
+                return
+            self._welcomed.set_result(frame)
+            self._welcome(control, frame)
+        elif isinstance(frame, Drain):
+            _logger.info("the daemon stops within %d s; attaching anew after that", frame.seconds)
+            self._loop.call_later(
+                frame.seconds + DRAIN_GRACE_SECONDS, control.close, "the daemon is stopping"
+            )
+        else:
+            self._carrier.receive(frame)
+
+    def _welcome(self, control: ControlConnection, welcome: Welcome) -> None:
+        host, port = control.endpoint
+        self._control = control
+        self._carrier.attach(welcome, ip_address(host), port, control.send)
+        control.send(State(self._carrier.paused))  # it may have changed since the Hello
+        place = ", ".join(filter(None, (welcome.city, welcome.country.upper())))
+        self._say(
+            plain_line(
+                f"attached to {self._consent.host}, which sees {welcome.address}"
+                f" ({place or 'place unknown'})"
+            )
+        )
+
+    def _refused(self, sorry: Sorry) -> int:
+        hint = _HINTS.get(sorry.code)
+        words = plain_line(f"the daemon refuses this exit: {sorry.words}")
+        words = f"{words}; {hint}" if hint else words
+        self._carrier.cut()
+        self._say(words)
+        if not sorry.retry_seconds or sorry.code == "terms_changed":
+            self.stop(words, in_vain=True)
+        return min(sorry.retry_seconds, OBEYED_MAX_SECONDS)
+
+    def _look(self) -> None:
+        self._carrier.end_idle()
+        self._judge()
+
+    def _judge(self) -> None:
+        rest = self._restraints.judge()
+        if rest.reason == self._carrier.paused:
+            return
+        self._carrier.pause(rest.reason)
+        if self._control is not None:
+            self._control.send(State(rest.reason))
+        if rest.at_once:
+            self._carrier.cut()
+        elif rest.reason:
+            self._loop.call_later(GRACE_SECONDS, self._cut_after, rest)
+        _logger.info(*(("resting: %s", rest.reason) if rest.reason else ("working again",)))
+
+    def _cut_after(self, rest: Rest) -> None:
+        if self._carrier.paused == rest.reason:
+            self._carrier.cut()
+
+    def _hello(self) -> Hello:
+        return Hello(
+            protocol=VERSION,
+            token=self._consent.token,
+            version=__version__,
+            system=f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
+            features=("dns",),
+            terms=self._consent.terms,
+            paused=self._carrier.paused,
+        )
+
+    def _say(self, words: str) -> None:
+        if words != self._words:
+            _logger.info("%s", words)
+        self._words = words

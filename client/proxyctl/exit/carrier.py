@@ -1,0 +1,315 @@
+"""Carries strangers' connections, as far as the owner, the daemon and the guard let it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final
+
+from proxyctl.exit.dial import Dialer, DialError
+from proxyctl.exit.limits import lesser
+from proxyctl.exit.pace import Pace
+from proxyctl.exit.pool import Pool
+from proxyctl.exit.relay import End, Relay, reset
+from proxyctl.exit.sniff import name_in
+from proxyctl.protocol.addresses import plain
+from proxyctl.protocol.frames import Dial, Dialled, Frame, Limits, Outcome, Park, Tickets, Welcome
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from proxyctl.exit.journal import Journal, Target
+    from proxyctl.exit.lan import Guard
+    from proxyctl.exit.limits import DeviceLimits
+    from proxyctl.protocol.addresses import Address
+
+# Nobody needs a connection that has been silent for so long. The daemon's own bound is 300 s by
+# default, and an operator may raise it; so this one only frees what the daemon has forgotten.
+IDLE_SECONDS: Final = 1_800.0
+# After a dial that failed the daemon closes the work connection, once it has read why.
+FAILED_DIAL_SECONDS: Final = 10.0
+CLOSED_SECONDS: Final = 2.0  # a reset takes one turn of the loop; a bound on what cannot be
+PACE_BURST_SECONDS: Final = 0.25  # short enough that a video call beside it goes on
+
+_NO_LIMITS: Final = Limits(0, 0, 0, ())
+
+_logger = logging.getLogger("exit")
+
+
+# More than 12 fields: what it was given, and what is under way.
+class Carrier:
+    """Dials, relays and counts. It outlives attachments, and so do relays that are under way.
+
+    Args:
+        guard: judges where connections may go.
+        limits: the owner's.
+        journal: counts bytes and remembers targets.
+        counted: called after bytes were counted, when a limit of bytes is reached.
+        loop: the event loop.
+    """
+
+    def __init__(
+        self,
+        *,
+        guard: Guard,
+        limits: DeviceLimits,
+        journal: Journal,
+        counted: Callable[[], None],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.paused = ""
+        self._guard = guard
+        self._own = limits
+        self._asked = _NO_LIMITS
+        self._journal = journal
+        self._counted = counted
+        self._loop = loop
+        self._dialer = Dialer(guard, loop)
+        self._pace = Pace(limits.bytes_per_second, PACE_BURST_SECONDS, loop.time)
+        self._attachment: _Attachment | None = None
+        self._dials: dict[int, asyncio.Task[None]] = {}
+        self._relays: set[Relay] = set()
+        self._all_over: asyncio.Future[None] | None = None
+
+    @property
+    def connections(self) -> int:
+        """How many are carried or dialled."""
+        return len(self._relays) + len(self._dials)
+
+    @property
+    def parked(self) -> int:
+        """How many work connections wait."""
+        return len(self._attachment.pool) if self._attachment is not None else 0
+
+    def attach(
+        self, welcome: Welcome, address: Address, port: int, send: Callable[[Frame], None]
+    ) -> None:
+        """Work for a daemon that let this exit in, at the address that was reached."""
+        self.detach()
+        self._guard.surroundings.refresh()  # a device that attaches anew may be elsewhere
+        self._guard.surroundings.learn_public(welcome.address)
+        pool = Pool(
+            welcome.attachment,
+            address,
+            port,
+            per_second=self._own.dials_per_second,
+            lost=self._work_is_lost,
+            loop=self._loop,
+        )
+        self._attachment = _Attachment(pool, welcome.address, send, self._loop)
+        self._limit(welcome.limits)
+
+    def detach(self) -> None:
+        """Give up what needs a control connection; relays go on."""
+        for task in tuple(self._dials.values()):
+            task.cancel()
+        if self._attachment is not None:
+            self._attachment.close()
+            self._attachment = None
+
+    def receive(self, frame: Frame) -> None:
+        """Do what a frame of the daemon says, if it is about carrying."""
+        attachment = self._attachment
+        if attachment is None:
+            return
+        if isinstance(frame, Tickets):
+            attachment.pool.add_tickets(frame.first, frame.tickets)
+        elif isinstance(frame, Park):
+            attachment.wanted = frame.connections
+            attachment.pool.park(0 if self.paused else frame.connections)
+        elif isinstance(frame, Limits):
+            self._limit(frame)
+        elif isinstance(frame, Dial):
+            self._start(frame, attachment)
+
+    def pause(self, reason: str) -> None:
+        """Take no connections from now on for this reason; take some again if it is empty."""
+        self.paused = reason
+        if self._attachment is not None:
+            self._attachment.pool.park(0 if reason else self._attachment.wanted)
+            if reason:
+                self._attachment.pool.close()
+
+    def cut(self) -> None:
+        """Reset everything that is carried, at once."""
+        for task in tuple(self._dials.values()):
+            task.cancel()
+        for relay in tuple(self._relays):
+            relay.abort()
+
+    async def closed(self) -> None:
+        """Wait until everything that was cut is gone."""
+        tasks = tuple(self._dials.values())
+        if tasks:
+            await asyncio.wait(tasks)
+        if self._relays:
+            self._all_over = self._loop.create_future()
+            await asyncio.wait({self._all_over}, timeout=CLOSED_SECONDS)
+
+    def end_idle(self) -> None:
+        """Reset relays through which nothing has gone for long."""
+        before = self._loop.time() - IDLE_SECONDS
+        for relay in [each for each in self._relays if each.moved_at < before]:
+            relay.abort()
+
+    def used_up(self) -> str:
+        """Return which limit of bytes is reached, in words; empty if none is."""
+        daily = lesser(self._own.bytes_per_day, self._asked.bytes_per_day)
+        if daily and self._journal.bytes_today >= daily:
+            return "the limit of bytes for today is reached"
+        if self._own.bytes_per_month and (
+            self._journal.bytes_this_month >= self._own.bytes_per_month
+        ):
+            return "the limit of bytes for this month is reached"
+        return ""
+
+    def count(self, size: int) -> float:
+        """Count bytes of a relay; return for how many seconds to read no more of them."""
+        self._journal.add_bytes(size)
+        if self.used_up():
+            self._counted()
+        return self._pace.take(size)
+
+    def _limit(self, limits: Limits) -> None:
+        self._asked = limits
+        self._pace.change(lesser(self._own.bytes_per_second, limits.bytes_per_second))
+
+    def _permits_port(self, address: Address, port: int) -> bool:
+        """The owner's ports and the daemon's; where the owner tries an exit out, the daemon's."""
+        if self._asked.ports and port not in self._asked.ports:
+            return False
+        return port in self._own.ports or self._guard.is_opened(address)
+
+    def _start(self, frame: Dial, attachment: _Attachment) -> None:
+        work = attachment.pool.take(frame.number)
+        if work is None:
+            attachment.fail(frame.number, Outcome.FAILED)
+            return
+        most = lesser(self._own.connections, self._asked.connections)
+        if self.paused:
+            outcome = Outcome.PAUSED
+        elif most and self.connections >= most:
+            outcome = Outcome.AT_LIMIT
+        else:
+            task = self._loop.create_task(self._dial(frame, work, attachment))
+            self._dials[frame.number] = task
+            task.add_done_callback(lambda done: self._dialled(frame.number, done))
+            return
+        attachment.fail(frame.number, outcome)
+        attachment.leave(work)
+
+    async def _dial(self, frame: Dial, work: End, attachment: _Attachment) -> None:
+        began = self._loop.time()
+        try:
+            sock = await self._dialer.dial(
+                frame.host, frame.port, lambda address: self._permits_port(address, frame.port)
+            )
+        except DialError as error:
+            attachment.fail(frame.number, error.outcome, self._micros_since(began))
+            attachment.leave(work)
+            return
+        except asyncio.CancelledError:
+            if not work.is_lost:
+                reset(work.transport)
+            raise
+        micros = self._micros_since(began)
+        try:
+            seen = attachment.seen_address(sock)
+            host = frame.host if isinstance(frame.host, str) else sock.getpeername()[0]
+            join = partial(self._join, work, self._journal.add_target(host, frame.port))
+            await self._loop.create_connection(lambda: End(lambda _: None, join), sock=sock)
+        except BaseException as error:
+            sock.close()
+            if not work.is_lost:
+                reset(work.transport)
+            if isinstance(error, OSError):
+                attachment.fail(frame.number, Outcome.FAILED, micros)
+                return
+            raise
+        if not work.is_lost:
+            attachment.send(Dialled(frame.number, Outcome.CONNECTED, micros, *seen))
+
+    def _dialled(self, number: int, task: asyncio.Task[None]) -> None:
+        if self._dials.get(number) is task:
+            del self._dials[number]
+        if not task.cancelled():
+            task.result()
+
+    def _join(self, work: End, noted: Target, target: End) -> None:
+        if work.is_lost:
+            reset(target.transport)
+            return
+
+        def said(data: bytes) -> None:
+            noted.host = name_in(data) or noted.host
+
+        relay = Relay(work, target, meter=self, said=said, over=self._over, loop=self._loop)
+        self._relays.add(relay)
+
+    def _over(self, relay: Relay) -> None:
+        self._relays.discard(relay)
+        if not self._relays and self._all_over is not None and not self._all_over.done():
+            self._all_over.set_result(None)
+
+    def _work_is_lost(self, number: int) -> None:
+        task = self._dials.get(number)
+        if task is not None:
+            task.cancel()
+
+    def _micros_since(self, began: float) -> int:
+        return int((self._loop.time() - began) * 1_000_000)
+
+
+class _Attachment:
+    """What is there as long as a control connection is.
+
+    Args:
+        pool: the work connections that wait.
+        public: where the daemon sees this exit's connections come from.
+        send: sends a frame.
+        loop: the event loop.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        public: str,
+        send: Callable[[Frame], None],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.pool = pool
+        self.send = send
+        self.wanted = 0
+        self._public = public
+        self._loop = loop
+        self._leaving: set[End] = set()
+
+    def leave(self, work: End) -> None:
+        """Leave a work connection to the daemon to close; it hears by a frame why."""
+        self._leaving.add(work)
+        self._loop.call_later(FAILED_DIAL_SECONDS, self._close, work)
+
+    def close(self) -> None:
+        """Close everything that waits."""
+        self.pool.close()
+        for work in tuple(self._leaving):
+            self._close(work)
+
+    def _close(self, work: End) -> None:
+        self._leaving.discard(work)
+        work.transport.close()
+
+    def fail(self, number: int, outcome: Outcome, micros: int = 0) -> None:
+        """Report a dial that failed."""
+        self.send(Dialled(number, outcome, micros, None, 0))
+
+    def seen_address(self, sock: socket.socket) -> tuple[Address | None, int]:
+        """Return the address and port that the target sees, unless a router changes them."""
+        host, port = sock.getsockname()[:2]
+        address = plain(ip_address(host.partition("%")[0]))
+        if address.is_global or str(address) == self._public:
+            return address, port
+        return None, 0

@@ -1,0 +1,261 @@
+"""The commands of `proxyctl exit`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import getpass
+import logging
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timezone
+from ipaddress import ip_network
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from proxyctl.exit import api, consent, files, journal, record
+from proxyctl.exit.agent import Agent, Stop
+from proxyctl.exit.lan import make_guard
+from proxyctl.exit.limits import DeviceLimits, LimitError, limits_from, size_from
+from proxyctl.exit.power import read_power, reason_to_rest
+from proxyctl.exit.watcher import STATE_STALE_SECONDS
+
+if TYPE_CHECKING:
+    from ipaddress import IPv4Network, IPv6Network
+    from typing import Union
+
+    Network = Union[IPv4Network, IPv6Network]
+
+DONE: Final = 0
+FAILED: Final = 1
+IN_VAIN: Final = 2  # the units in client/autostart do not start it again after this one
+
+_ACKNOWLEDGED_SECONDS: Final = 5.0  # an agent looks once a second
+_STEP_SECONDS: Final = 0.1
+
+_MISTAKES = (
+    api.ApiError,
+    consent.NoConsentError,
+    files.FileError,
+    record.ConsentError,
+    LimitError,
+)
+
+
+def add_commands(topics: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `exit` and its commands to a command line."""
+    parser = topics.add_parser("exit", help="let strangers' connections leave from this device")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    agreeing = commands.add_parser("consent", help="read the terms, and agree to them")
+    _add_consent_options(agreeing)
+    running = commands.add_parser("run", help="carry connections until it is stopped")
+    running.add_argument("--pin", help="SHA-256 of the daemon's certificate, in hexadecimal")
+    running.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        type=_network,
+        metavar="NETWORK",
+        help="open a network near this device to strangers, to try an exit out on one machine",
+    )
+    running.set_defaults(call=_run)
+    for name, call, words in (
+        ("pause", _pause, "carry nothing until it is resumed"),
+        ("resume", _resume, "carry connections again"),
+        ("status", _status, "what this exit does and did"),
+        ("revoke", _revoke, "withdraw the consent, here and in the account"),
+    ):
+        commands.add_parser(name, help=words).set_defaults(call=call)
+    for command in commands.choices.values():
+        command.add_argument(
+            "--folder",
+            type=Path,
+            default=files.default_folder(),
+            help="where the files of this exit are (%(default)s)",
+        )
+
+
+def _add_consent_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--api", required=True, metavar="URL", help="of the marketplace")
+    parser.add_argument("--token-file", metavar="FILE", help="has the worker token of this device")
+    for name, words in (
+        ("bytes-per-day", "5GB unless it is given; 0 is no limit"),
+        ("bytes-per-month", "no limit unless it is given"),
+        ("bytes-per-second", "both ways together"),
+    ):
+        parser.add_argument(f"--{name}", type=_size, metavar="SIZE", help=words)
+    parser.add_argument("--connections", type=int, metavar="COUNT", help="at once; 16")
+    parser.add_argument("--hours", metavar="FROM-TO", help="like 22:00-07:00")
+    parser.add_argument("--port", dest="ports", type=int, action="append", metavar="PORT")
+    parser.add_argument("--battery-percent", type=int, metavar="PERCENT", help="rest below; 50")
+    parser.add_argument("--on-metered", action="store_true", default=None)
+    parser.set_defaults(call=_consent)
+
+
+def call(arguments: argparse.Namespace) -> int:
+    """Run a command; return its exit status."""
+    try:
+        return int(arguments.call(arguments))
+    except _MISTAKES as error:
+        sys.stderr.write(f"proxyctl: {error}\n")
+        return IN_VAIN if isinstance(error, record.ConsentError) else FAILED
+    except (KeyboardInterrupt, EOFError):
+        sys.stderr.write("\n")
+        return FAILED
+
+
+def _consent(arguments: argparse.Namespace) -> int:
+    path = arguments.folder / files.CONSENT
+    limits = _limits(arguments, path)
+    consent.agree(
+        path,
+        arguments.api,
+        limits,
+        token=lambda: consent.read_token(arguments.token_file, getpass.getpass),
+        show=_show,
+        ask=input,
+    )
+    _show(f"Agreed, and written to {path}. Begin with: proxyctl exit run")
+    return DONE
+
+
+def _limits(arguments: argparse.Namespace, path: Path) -> DeviceLimits:
+    """Return the limits of before, with what the command line changes."""
+    stored = files.read(path) or {}
+    fields: dict[str, Any] = dict(stored.get("limits") or {})
+    for name in DeviceLimits().as_fields():
+        value = getattr(arguments, name, None)
+        if value is not None:
+            fields[name] = value
+    return limits_from(fields)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    agreement = record.load(arguments.folder / files.CONSENT)
+    if not agreement.terms:
+        raise record.ConsentError(f"the consent of this device was withdrawn; {record.AGREE}")
+    if arguments.pin is not None:
+        if not record.is_digest(arguments.pin.lower()):
+            raise record.ConsentError("--pin must have 64 hexadecimal digits")
+        agreement = replace(agreement, pin=arguments.pin.lower())
+    pid = _running(arguments.folder)
+    if pid is not None:
+        raise files.FileError(f"this exit runs already, as process {pid}")
+    for network in arguments.allow:
+        logging.getLogger("exit").warning(
+            "STRANGERS MAY REACH %s THROUGH THIS DEVICE, because of --allow", network
+        )
+    stop = asyncio.run(_work(agreement, arguments.folder, arguments.allow))
+    logging.getLogger("exit").info("ended: %s", stop.words)
+    return IN_VAIN if stop.in_vain else DONE
+
+
+async def _work(agreement: record.Consent, folder: Path, allow: list[Network]) -> Stop:
+    guard, routes = make_guard(allow)
+    try:
+        agent = Agent(
+            agreement,
+            folder,
+            guard=guard,
+            now=lambda: datetime.now(timezone.utc).astimezone(),
+            read_power=lambda: reason_to_rest(read_power(), agreement.limits),
+        )
+        # Where there are no such signals, Ctrl-C ends the loop with KeyboardInterrupt.
+        with suppress(NotImplementedError, AttributeError):
+            loop = asyncio.get_running_loop()
+            for each in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(each, agent.stop, "stopped")
+        return await agent.run()
+    finally:
+        if routes is not None:
+            routes.close()
+
+
+def _pause(arguments: argparse.Namespace) -> int:
+    return _ask(arguments.folder, paused=True)
+
+
+def _resume(arguments: argparse.Namespace) -> int:
+    return _ask(arguments.folder, paused=False)
+
+
+def _ask(folder: Path, *, paused: bool) -> int:
+    files.write(folder / files.CONTROL, {"paused": paused})
+    if _running(folder) is None:
+        _show(f"No exit runs here; the next one begins {'paused' if paused else 'working'}.")
+        return DONE
+    deadline = time.monotonic() + _ACKNOWLEDGED_SECONDS
+    while time.monotonic() < deadline:
+        state = files.read(folder / files.STATE) or {}
+        by_owner = "by the owner" in str(state.get("paused", ""))
+        if by_owner == paused:
+            _show("Paused." if paused else "Resumed.")
+            if not paused and state.get("paused"):
+                _show(f"Still resting: {state['paused']}.")
+            return DONE
+        time.sleep(_STEP_SECONDS)
+    raise files.FileError("the exit that runs here did not answer; end it by its process id")
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    folder = arguments.folder
+    pid = _running(folder)
+    if pid is None:
+        _show("not running")
+    else:
+        state = files.read(folder / files.STATE) or {}
+        _show(f"running as process {pid}: {state.get('words')}")
+        if state.get("paused"):
+            _show(f"resting: {state['paused']}")
+        _show(f"connections: {state.get('connections')}, waiting: {state.get('parked')}")
+    _show("\n".join(journal.describe(folder / files.JOURNAL)))
+    _show("earned: the account that this device belongs to shows it")
+    return DONE if pid is not None else FAILED
+
+
+def _revoke(arguments: argparse.Namespace) -> int:
+    _show(consent.withdraw(arguments.folder))
+    return DONE
+
+
+def _running(folder: Path) -> int | None:
+    """Return the process that runs here, as far as its state file tells."""
+    path = folder / files.STATE
+    state = files.read(path)
+    if state is None or not isinstance(state.get("pid"), int):
+        return None
+    pid = int(state["pid"])
+    if os.name == "posix":
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return None
+        except PermissionError:
+            pass
+    written = files.stamp(path)[0] / 1e9
+    age = datetime.now(timezone.utc).timestamp() - written
+    return pid if -STATE_STALE_SECONDS < age < STATE_STALE_SECONDS else None
+
+
+def _network(text: str) -> Network:
+    try:
+        return ip_network(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _size(text: str) -> int:
+    try:
+        return size_from(text)
+    except LimitError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _show(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()

@@ -1,0 +1,156 @@
+"""The second key: somebody at the device reads the terms and types `yes`.
+
+The first one is turned in the account. Neither does anything without the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from proxyctl.exit import api, files, record
+from proxyctl.exit.words import plain_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from proxyctl.exit.limits import DeviceLimits
+
+TOKEN_VARIABLE: Final = "PROXYCTL_TOKEN"  # noqa: S105 - the name of a variable
+_YES: Final = "yes"
+_TOKEN_MAX_CHARACTERS: Final = 500  # what a Hello can carry
+
+
+class NoConsentError(Exception):
+    """It was not given; the message says why."""
+
+
+def read_token(token_file: str | None, ask: Callable[[str], str]) -> str:
+    """Return the worker token of this device: from a file, the environment, or a prompt.
+
+    Never from the command line, where everybody on the machine could read it.
+
+    Raises:
+        NoConsentError: there is none.
+    """
+    if token_file is not None:
+        try:
+            text = Path(token_file).read_text("utf-8")
+        except (OSError, UnicodeDecodeError):
+            raise NoConsentError(f"{token_file} cannot be read") from None
+    else:
+        text = os.environ.get(TOKEN_VARIABLE) or ask("Worker token of this device: ")
+    token = text.strip()
+    if not token or len(token) > _TOKEN_MAX_CHARACTERS or not token.isprintable():
+        raise NoConsentError("that is no worker token; make one in your account, under devices")
+    return token
+
+
+def agree(
+    path: Path,
+    api_url: str,
+    limits: DeviceLimits,
+    *,
+    token: Callable[[], str],
+    show: Callable[[str], None],
+    ask: Callable[[str], str],
+) -> None:
+    """Show the terms, and write down that they were agreed to.
+
+    Args:
+        path: of the record.
+        api_url: of the marketplace.
+        limits: the owner's.
+        token: returns the worker token; called after the `yes`.
+        show: shows lines to whoever sits at the device.
+        ask: shows a question and returns what was typed.
+
+    Raises:
+        ApiError: the terms cannot be had.
+        NoConsentError: anything but `yes` was typed, or the terms are not what they should be.
+        FileError: it cannot be written down.
+    """
+    address = api.api_address(api_url)
+    reply = api.get_terms(address)
+    text, digest, host, port, pin = _understood(reply)
+    show(plain_text(text))
+    show(
+        f"Limits on this device: {_describe(limits)}\n"
+        f"Exits of {address} attach to {host} port {port}."
+    )
+    if ask(f"Type {_YES} if you agree to all of this: ").strip() != _YES:
+        raise NoConsentError("nothing was agreed to, and nothing was changed")
+    consent = record.Consent(
+        api=address,
+        host=host,
+        port=port,
+        pin=pin,
+        token=token(),
+        terms=digest,
+        agreed_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        limits=limits,
+    )
+    record.save(path, consent)
+    files.remove(path.with_name(files.CONTROL))  # a pause or an end of before
+
+
+def withdraw(folder: Path) -> str:
+    """End the consent here at once, and then in the account.
+
+    Returns:
+        what was done, in words.
+
+    Raises:
+        ApiError: it ended here, and the marketplace does not know yet; asking again is right.
+        FileError: a file cannot be used.
+    """
+    path = folder / files.CONSENT
+    stored = files.read(path)
+    if stored is None:
+        return "there is no consent to withdraw on this device"
+    files.write(folder / files.CONTROL, {"paused": True, "revoked": True})
+    files.write(path, {**stored, "terms": ""}, durable=True)
+    address, token = stored.get("api"), stored.get("token")
+    if isinstance(address, str) and isinstance(token, str):
+        try:
+            api.revoke(api.api_address(address), token)
+        except api.ApiError as error:
+            raise api.ApiError(
+                f"this device carries nothing any more, but its account does not know: {error}; "
+                "run the command again, or withdraw the consent in your account"
+            ) from None
+    files.remove(path)
+    return "withdrawn: this device carries nothing any more, and its token is deleted here"
+
+
+def _understood(reply: dict[str, Any]) -> tuple[str, str, str, int, str]:
+    text, digest = reply.get("text"), reply.get("terms_hash")
+    host, port = reply.get("host"), reply.get("port")
+    pin = reply.get("certificate_sha256") or ""
+    if not isinstance(text, str) or not isinstance(digest, str):
+        raise NoConsentError("this marketplace shows no terms for exits")
+    if not hmac.compare_digest(hashlib.sha256(text.encode()).hexdigest().encode(), digest.encode()):
+        raise NoConsentError("the text of the terms is not the one that its hash names")
+    if not isinstance(host, str) or not host or not isinstance(port, int) or not 0 < port < 1 << 16:
+        raise NoConsentError("this marketplace takes no exits just now")
+    if not isinstance(pin, str) or (pin and not record.is_digest(pin)):
+        raise NoConsentError("the marketplace names its certificate in a way that is not known")
+    return text, digest, host, port, pin
+
+
+def _describe(limits: DeviceLimits) -> str:
+    gigabytes = {
+        "a day": limits.bytes_per_day,
+        "a month": limits.bytes_per_month,
+    }
+    parts = [f"{size / 10**9:g} GB {span}" for span, size in gigabytes.items() if size]
+    if limits.bytes_per_second:
+        parts.append(f"{limits.bytes_per_second * 8 / 10**6:g} Mbit/s")
+    parts.append(f"{limits.connections or 'any number of'} connections at once")
+    parts.append(f"hours {limits.hours}" if limits.hours else "at all hours")
+    parts.append(f"ports {', '.join(map(str, limits.ports))}")
+    return "; ".join(parts)

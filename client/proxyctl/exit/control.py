@@ -1,0 +1,175 @@
+"""The control connection: frames over TLS 1.3, to a daemon that proved who it is."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import ssl
+from typing import TYPE_CHECKING, Final, cast
+
+from proxyctl.protocol.frames import FrameError, FrameReader, Ping, Pong, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from proxyctl.protocol.frames import Frame, Hello
+
+ATTACH_SECONDS: Final = 20.0  # to connect, to shake hands, and to be let in
+_HANDSHAKE_SECONDS: Final = 15.0
+
+
+class AttachError(Exception):
+    """There is no control connection; the message is for the owner of the device."""
+
+
+class ControlConnection(asyncio.Protocol):
+    """Sends a Hello as soon as the daemon is known to be the right one, then frames.
+
+    The token is in the Hello, so nothing is said to a daemon whose certificate is another.
+
+    Args:
+        hello: the first frame.
+        pin: the SHA-256 of the daemon's certificate, in hexadecimal; empty where authorities vouch.
+        receive: called with this connection and each frame of the daemon.
+        loop: the event loop.
+    """
+
+    def __init__(
+        self,
+        hello: Hello,
+        pin: str,
+        receive: Callable[[ControlConnection, Frame], None],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.closed: asyncio.Future[str] = loop.create_future()  # why, in words
+        self.heard_at = loop.time()
+        self._hello = hello
+        self._pin = pin
+        self._receive = receive
+        self._loop = loop
+        self._reader = FrameReader()
+        self._transport: asyncio.Transport | None = None
+        self._reason = "the daemon closed the connection"
+
+    @property
+    def endpoint(self) -> tuple[str, int]:
+        """The address and port that the daemon was reached at."""
+        assert self._transport is not None  # noqa: S101 - asked for behind Welcome
+        host, port = self._transport.get_extra_info("peername")[:2]
+        return str(host).partition("%")[0], int(port)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Compare the certificate, and say hello."""
+        self._transport = cast("asyncio.Transport", transport)
+        if self._pin and not self._is_pinned():
+            self.close(
+                "the daemon shows another certificate than the one that you agreed to; "
+                "if its operator says that it was changed, run: proxyctl exit consent"
+            )
+            return
+        self.send(self._hello)
+
+    def data_received(self, data: bytes) -> None:
+        """Hand on every frame that is complete; answer those that only ask for that."""
+        self.heard_at = self._loop.time()
+        try:
+            for frame in self._reader.receive_data(data):
+                if isinstance(frame, Ping):
+                    self.send(Pong(frame.payload))
+                else:
+                    self._receive(self, frame)
+                if self._transport is None or self._transport.is_closing():
+                    return
+        except FrameError as error:
+            self.close(f"the daemon does not speak the protocol: {error}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell whoever waits."""
+        self._transport = None
+        if not self.closed.done():
+            self.closed.set_result(f"{self._reason}: {exc}" if exc is not None else self._reason)
+
+    def pause_writing(self) -> None:
+        """Read no more from a daemon that does not read, so that what is owed to it is bounded."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Read again."""
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def send(self, frame: Frame) -> None:
+        """Send a frame; one for a connection that is gone goes nowhere."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(encode(frame))
+
+    def close(self, reason: str) -> None:
+        """Close the connection without waiting for anything."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._reason = reason
+            self._transport.abort()
+
+    def _is_pinned(self) -> bool:
+        assert self._transport is not None  # noqa: S101 - called by connection_made alone
+        ssl_object = self._transport.get_extra_info("ssl_object")
+        certificate = ssl_object.getpeercert(True)
+        shown = hashlib.sha256(certificate or b"").hexdigest()
+        return hmac.compare_digest(shown, self._pin)
+
+
+async def open_control(
+    host: str,
+    port: int,
+    hello: Hello,
+    *,
+    pin: str,
+    receive: Callable[[ControlConnection, Frame], None],
+) -> ControlConnection:
+    """Connect to a daemon and say hello.
+
+    Raises:
+        AttachError: why that is not possible now.
+    """
+    loop = asyncio.get_running_loop()
+    attempt = loop.create_task(
+        loop.create_connection(
+            lambda: ControlConnection(hello, pin, receive, loop),
+            host,
+            port,
+            ssl=_context(pin),
+            server_hostname=host,
+            ssl_handshake_timeout=_HANDSHAKE_SECONDS,
+        )
+    )
+    try:
+        await asyncio.wait({attempt}, timeout=ATTACH_SECONDS)
+    finally:
+        if not attempt.done():
+            attempt.cancel()
+    if not attempt.done():
+        raise AttachError(f"{host} port {port} does not answer")
+    try:
+        return attempt.result()[1]
+    except ssl.SSLCertVerificationError as error:
+        raise AttachError(
+            f"no authority vouches for the certificate of {host}: {error.verify_message}"
+        ) from None
+    except OSError as error:
+        raise AttachError(
+            f"{host} port {port} cannot be reached: {error.strerror or error}"
+        ) from None
+
+
+def _context(pin: str) -> ssl.SSLContext:
+    if not ssl.HAS_TLSv1_3:
+        raise AttachError("this Python has no TLS 1.3: install one from python.org")
+    if pin:  # the certificate itself is compared, so none has to be read
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    else:
+        context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    return context

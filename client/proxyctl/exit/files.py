@@ -1,0 +1,123 @@
+"""The agent's folder: what its owner agreed to, what it does now, and what he asks of it.
+
+Every file is JSON, belongs to its owner alone, and is replaced whole, so that no reader meets half
+of one. Commands and the running agent talk through them and through nothing else: that works
+alike on every system.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+CONSENT: Final = "exit.json"
+CONTROL: Final = "exit-control.json"
+STATE: Final = "exit-state.json"
+JOURNAL: Final = "exit-journal.json"
+
+_FILE_MAX_BYTES: Final = 1 << 20
+_REPLACE_TRIES: Final = 5  # on Windows a file that somebody reads just now cannot be replaced
+
+
+class FileError(Exception):
+    """A file cannot be used; the message is for the owner of the device."""
+
+
+def default_folder() -> Path:
+    """Return where the files are unless the command line names another place."""
+    config = os.environ.get("XDG_CONFIG_HOME")
+    if not config and sys.platform == "win32":
+        config = os.environ.get("APPDATA")
+    return (Path(config) if config else Path.home() / ".config") / "proxyctl"
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """Return what a file says, or None if there is none.
+
+    Raises:
+        FileError: it cannot be read, or it says nothing that could be understood.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(_FILE_MAX_BYTES)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        fields = json.loads(data)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise FileError(f"{path} is not the JSON object that it should be")
+    return fields
+
+
+def write(path: Path, fields: dict[str, Any], *, durable: bool = False) -> None:
+    """Replace a file, readable by its owner alone.
+
+    Args:
+        path: of the file; its folder is made if need be.
+        fields: what it is to say.
+        durable: wait until it outlives a loss of power. What is written again and again is not
+            worth that: it wears out the memory cards of small devices.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    name = ""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(fields, file, indent=1)
+            file.write("\n")
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        _replace(name, path)
+    except OSError as error:
+        with suppress(OSError):
+            Path(name).unlink()
+        raise FileError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def remove(path: Path) -> None:
+    """Remove a file; one that is missing is harmless.
+
+    Raises:
+        FileError: it cannot be removed.
+    """
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise FileError(f"{path} cannot be removed: {error.strerror}") from None
+
+
+def is_private(path: Path) -> bool:
+    """Say whether others on this machine are kept from reading a file, as far as its mode tells."""
+    return os.name != "posix" or not path.stat().st_mode & 0o077
+
+
+def stamp(path: Path) -> tuple[int, int]:
+    """Return what changes whenever a file is replaced."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0, 0
+    return status.st_mtime_ns, status.st_ino
+
+
+def _replace(name: str, path: Path) -> None:
+    for _ in range(_REPLACE_TRIES):
+        with suppress(PermissionError):
+            Path(name).replace(path)
+            return
+    Path(name).replace(path)

@@ -1,0 +1,142 @@
+"""What an exit carried: how much, to which ports, and where to. Kept on the device alone.
+
+The owner of a device answers for his line, so he can see where strangers went through it. Nobody
+else can: the file is readable by him alone, holds the last hundred targets, and is never sent.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from proxyctl.exit import files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+    from pathlib import Path
+
+TARGETS_KEPT: Final = 100
+PORTS_KEPT: Final = 64  # an owner may allow more; the busiest are what he looks at
+_PORTS_SHOWN: Final = 5
+
+
+@dataclass
+class Target:
+    """Where a connection went: when, to which name or address, and to which port."""
+
+    at: str
+    host: str
+    port: int
+
+
+class Journal:
+    """Counts the bytes of a day and of a month, and remembers the last targets.
+
+    What was not saved when the machine lost its power is not in it: up to a save interval.
+
+    Args:
+        path: where it is kept.
+        now: the device's own time, aware of its zone.
+    """
+
+    def __init__(self, path: Path, now: Callable[[], datetime]) -> None:
+        self._path = path
+        self._now = now
+        self._day = self._month = ""
+        self.bytes_today = 0
+        self.bytes_this_month = 0
+        self._ports: Counter[int] = Counter()
+        self._targets: deque[Target] = deque(maxlen=TARGETS_KEPT)
+        self._is_changed = False
+        self._load()
+        self.turn()
+
+    def add_bytes(self, size: int) -> None:
+        """Count what was carried, either way."""
+        self.bytes_today += size
+        self.bytes_this_month += size
+        self._is_changed = True
+
+    def add_target(self, host: str, port: int) -> Target:
+        """Remember where a connection goes; a name may be put to it later."""
+        target = Target(self._now().isoformat(timespec="seconds"), host, port)
+        self._targets.append(target)
+        self._ports[port] += 1
+        if len(self._ports) > PORTS_KEPT:
+            del self._ports[min(self._ports, key=self._ports.__getitem__)]
+        self._is_changed = True
+        return target
+
+    def turn(self) -> None:
+        """Begin a new day or month, if one has begun."""
+        day = self._now().date().isoformat()
+        if day == self._day:
+            return
+        self._day, self.bytes_today = day, 0
+        if day[:7] != self._month:
+            self._month, self.bytes_this_month = day[:7], 0
+            self._ports.clear()
+        self._is_changed = True
+
+    def save(self) -> None:
+        """Write down what has changed.
+
+        Raises:
+            FileError: it cannot be written.
+        """
+        if not self._is_changed:
+            return
+        files.write(
+            self._path,
+            {
+                "day": self._day,
+                "bytes_today": self.bytes_today,
+                "bytes_this_month": self.bytes_this_month,
+                "ports": {str(port): count for port, count in self._ports.most_common()},
+                "targets": [[each.at, each.host, each.port] for each in self._targets],
+            },
+        )
+        self._is_changed = False
+
+    def _load(self) -> None:
+        try:
+            stored = files.read(self._path) or {}
+            day, today, month = stored["day"], stored["bytes_today"], stored["bytes_this_month"]
+            ports = {int(port): int(count) for port, count in stored["ports"].items()}
+            targets = [
+                Target(str(at), str(host), int(port)) for at, host, port in stored["targets"]
+            ]
+            self.bytes_today, self.bytes_this_month = int(today), int(month)
+        except (files.FileError, KeyError, TypeError, ValueError, AttributeError):
+            return  # none yet, or broken, or of another version: a new one begins
+        self._day, self._month = str(day), str(day)[:7]
+        self._ports.update(ports)
+        self._targets.extend(targets)
+
+
+def describe(path: Path) -> list[str]:
+    """Return a journal as lines for its owner.
+
+    Raises:
+        FileError: it cannot be read.
+    """
+    stored: dict[str, Any] = files.read(path) or {}
+    ports = list(stored.get("ports", {}).items())[:_PORTS_SHOWN]
+    busiest = ", ".join(f"{port} ({count} connections)" for port, count in ports)
+    day = stored.get("day", "")
+    return [
+        f"carried on {day or 'no day yet'}: {_shown(stored.get('bytes_today', 0))}",
+        f"carried in {day[:7] or 'no month yet'}: {_shown(stored.get('bytes_this_month', 0))}",
+        f"busiest ports this month: {busiest or 'none'}",
+        "last targets (kept on this device only):",
+        *(
+            f"  {at}  [{host}]:{port}" if ":" in host else f"  {at}  {host}:{port}"
+            for at, host, port in stored.get("targets", [])
+        ),
+    ]
+
+
+def _shown(size: int) -> str:
+    return f"{size / 10**9:.3f} GB" if size >= 10**7 else f"{size / 10**6:.3f} MB"

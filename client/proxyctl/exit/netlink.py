@@ -1,0 +1,189 @@
+"""What Linux knows of the networks that a device stands in (rtnetlink(7)). Needs no privilege.
+
+Elsewhere, and where a sandbox forbids these sockets, both classes raise `OSError` when they are
+made, and the exit goes by what `surroundings.py` can find out without them.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from ipaddress import ip_address, ip_network
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from ipaddress import IPv4Network, IPv6Network
+    from typing import Union
+
+    from proxyctl.protocol.addresses import Address
+
+    Network = Union[IPv4Network, IPv6Network]
+
+# A route to less than this is the owner's own network, or one that somebody configured: not the way
+# to the internet. The default route has length 0; programs that replace it use halves and quarters.
+PREFIX_MIN_LENGTH: Final = {4: 8, 6: 16}
+
+_REPLY_MAX_BYTES: Final = 1 << 16  # more than the kernel puts into one datagram of a dump
+_REPLY_SECONDS: Final = 2.0  # the reply is there when `send` returns; a bound on what cannot be
+_NETWORKS_MAX: Final = 4096  # a machine with more routes is a router, and its largest are enough
+
+_HEADER: Final = struct.Struct("=IHHII")  # length, type, flags, sequence, port
+_ADDRESS: Final = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, interface
+_ROUTE: Final = struct.Struct("=BBBBBBBBI")
+_ATTRIBUTE: Final = struct.Struct("=HH")  # length, type
+
+_ERROR, _DONE = 2, 3
+_NEW_ADDRESS, _GET_ADDRESS = 20, 22
+_NEW_ROUTE, _GET_ROUTE = 24, 26
+_REQUEST, _DUMP = 1, 0x300
+_MATCHED_ROUTE: Final = 0x2000  # answer with the route that matches, not with one to the address
+_HOST_ROUTE: Final = 0x200  # what a kernel answers that does not know the former (before 4.13)
+_UNICAST: Final = 1
+_IPV4, _IPV6 = 2, 10  # AF_INET and AF_INET6, as Linux numbers them
+_ADDRESS_ATTRIBUTES: Final = (1, 2)  # IFA_ADDRESS, IFA_LOCAL
+_DESTINATION, _GATEWAY, _SEVERAL = 1, 5, 9
+_NEXT_HOP: Final = struct.Struct("=HBBi")
+
+
+def networks() -> set[Network]:
+    """Return each network that an address or a route of this machine names, and its gateways.
+
+    The default route is none of them.
+
+    Raises:
+        OSError: the kernel does not tell.
+    """
+    kernel = _open()
+    try:
+        found: set[Network] = set()
+        for body in _dump(kernel, _GET_ADDRESS, _NEW_ADDRESS):
+            found.update(_of_address(body))
+        for body in _dump(kernel, _GET_ROUTE, _NEW_ROUTE):
+            found.update(_of_route(body))
+            if len(found) > _NETWORKS_MAX:
+                break
+        return found
+    finally:
+        kernel.close()
+
+
+class Routes:
+    """Says of an address whether this machine would send to it by its default route.
+
+    Raises:
+        OSError: the kernel does not tell.
+    """
+
+    def __init__(self) -> None:
+        self._kernel = _open()
+        self._sequence = 0
+
+    def leads_out(self, address: Address) -> bool:
+        """Return False if the address is this machine's, on a link of it, or routed specially.
+
+        Where there is no route at all the answer is True: connecting will say so.
+
+        Raises:
+            OSError: the kernel does not tell.
+        """
+        self._sequence = (self._sequence + 1) & 0xFFFFFFFF
+        self._kernel.send(_question(address, self._sequence))
+        while True:
+            reply = self._kernel.recv(_REPLY_MAX_BYTES)
+            _, kind, _, sequence, _ = _HEADER.unpack_from(reply)
+            if sequence != self._sequence:
+                continue
+            if kind != _NEW_ROUTE:
+                return True
+            _, length, _, _, _, _, _, route_type, flags = _ROUTE.unpack_from(reply, _HEADER.size)
+            if route_type != _UNICAST:
+                return False
+            return bool(flags & _HOST_ROUTE) or length < PREFIX_MIN_LENGTH[address.version]
+
+    def close(self) -> None:
+        """Close what was opened; closing twice is harmless."""
+        self._kernel.close()
+
+
+def _open() -> socket.socket:
+    family = getattr(socket, "AF_NETLINK", None)
+    if family is None:
+        raise OSError("this system has no netlink")
+    kernel = socket.socket(family, socket.SOCK_RAW, 0)
+    kernel.settimeout(_REPLY_SECONDS)
+    return kernel
+
+
+def _question(address: Address, sequence: int) -> bytes:
+    family = _IPV4 if address.version == 4 else _IPV6
+    route = _ROUTE.pack(family, address.max_prefixlen, 0, 0, 0, 0, 0, 0, _MATCHED_ROUTE)
+    destination = _ATTRIBUTE.pack(_ATTRIBUTE.size + len(address.packed), _DESTINATION)
+    body = route + destination + address.packed
+    return _HEADER.pack(_HEADER.size + len(body), _GET_ROUTE, _REQUEST, sequence, 0) + body
+
+
+def _dump(kernel: socket.socket, question: int, answer: int) -> Iterator[bytes]:
+    size = _HEADER.size + _ROUTE.size
+    kernel.send(_HEADER.pack(size, question, _REQUEST | _DUMP, question, 0) + bytes(_ROUTE.size))
+    while True:
+        datagram = kernel.recv(_REPLY_MAX_BYTES)
+        while len(datagram) >= _HEADER.size:
+            length, kind, _, sequence, _ = _HEADER.unpack_from(datagram)
+            if length < _HEADER.size:
+                raise OSError("a reply of the kernel that cannot be understood")
+            if sequence == question and kind == answer:
+                yield datagram[_HEADER.size : length]
+            elif sequence == question and kind in (_DONE, _ERROR):
+                if kind == _ERROR:
+                    raise OSError("the kernel does not list its addresses and routes")
+                return
+            datagram = datagram[_aligned(length) :]
+
+
+def _attributes(body: bytes, offset: int) -> Iterator[tuple[int, bytes]]:
+    while len(body) - offset >= _ATTRIBUTE.size:
+        length, kind = _ATTRIBUTE.unpack_from(body, offset)
+        if length < _ATTRIBUTE.size:
+            return
+        yield kind, body[offset + _ATTRIBUTE.size : offset + length]
+        offset += _aligned(length)
+
+
+def _of_address(body: bytes) -> Iterator[Network]:
+    family, length, _, _, _ = _ADDRESS.unpack_from(body)
+    if family not in (_IPV4, _IPV6):
+        return
+    for kind, value in _attributes(body, _ADDRESS.size):
+        if kind in _ADDRESS_ATTRIBUTES:
+            address = ip_address(value)
+            yield ip_network(address)
+            yield ip_network((address, length), strict=False)
+
+
+def _of_route(body: bytes) -> Iterator[Network]:
+    family, length, _, _, _, _, _, _, _ = _ROUTE.unpack_from(body)
+    if family not in (_IPV4, _IPV6):
+        return
+    for kind, value in _attributes(body, _ROUTE.size):
+        if kind == _DESTINATION and length >= PREFIX_MIN_LENGTH[4 if family == _IPV4 else 6]:
+            yield ip_network((ip_address(value), length), strict=False)
+        elif kind == _GATEWAY:
+            yield ip_network(ip_address(value))
+        elif kind == _SEVERAL:
+            yield from _of_next_hops(value)
+
+
+def _of_next_hops(value: bytes) -> Iterator[Network]:
+    while len(value) >= _NEXT_HOP.size:
+        length = _NEXT_HOP.unpack_from(value)[0]
+        if length < _NEXT_HOP.size:
+            return
+        for kind, gateway in _attributes(value[:length], _NEXT_HOP.size):
+            if kind == _GATEWAY:
+                yield ip_network(ip_address(gateway))
+        value = value[_aligned(length) :]
+
+
+def _aligned(length: int) -> int:
+    return length + 3 & ~3

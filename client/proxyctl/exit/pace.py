@@ -1,0 +1,41 @@
+"""How fast things may go: a bucket that fills steadily and may be overdrawn once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Pace:
+    """Says how long to wait after something was taken.
+
+    Args:
+        per_second: how much flows in; 0 is no limit.
+        burst_seconds: for so long it may flow in unused.
+        now: a clock that never goes back, in seconds.
+    """
+
+    def __init__(self, per_second: float, burst_seconds: float, now: Callable[[], float]) -> None:
+        self.per_second = per_second
+        self._burst_seconds = burst_seconds
+        self._now = now
+        self._level = per_second * burst_seconds
+        self._since = now()
+
+    def change(self, per_second: float) -> None:
+        """Go at another rate from now on."""
+        if per_second != self.per_second:
+            self.per_second = per_second
+            self._level = min(self._level, per_second * self._burst_seconds)
+
+    def take(self, amount: float) -> float:
+        """Take an amount; return the seconds until there is something again, 0 for at once."""
+        if not self.per_second:
+            return 0.0
+        now = self._now()
+        level = self._level + (now - self._since) * self.per_second
+        self._level = min(level, self.per_second * self._burst_seconds) - amount
+        self._since = now
+        return -self._level / self.per_second if self._level < 0 else 0.0

@@ -1,0 +1,390 @@
+"""How a buyer wants to leave: by which exits, and whether by the same one again.
+
+A session leaves from the daemon itself unless it was sold with wishes, or its client writes some
+behind the user name: `country-de-session-abc`. Both are these parameters, each at most once and in
+any order, a key and its value joined by `-`; the keys, and all values but a session's label, in
+either case:
+
+    country     codes of ISO 3166 (de), several joined by _ (us_ca), or eu
+    state, city a place as the coverage list spells it
+    asn         the number of a network
+    kind        residential, mobile, datacenter or any
+    session     a label: connections of one label leave through one exit
+    lifetime    for how long: minutes, or with s, m or h behind the number
+    strict      rather no connection than another exit; has no value
+    rotate      never the same exit twice in a row; has no value
+    dns         names are looked up at the node or at the exit
+    tls         only: no port but 443
+    direct      leave from the daemon itself, whatever was sold; has no value
+
+Other services have other words for some of them (`_SYNONYMS`), which are understood. What is not
+understood is a mistake with the parameter's name in it, never passed over: a buyer who mistypes
+`country` must not pay for another one. Pure: it looks nothing up.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Final
+
+LIFETIME_SECONDS: Final = 600  # what most services give a label
+LIFETIME_LEAST_SECONDS: Final = 60
+LIFETIME_MOST_SECONDS: Final = 86_400
+LABEL_MAX_CHARACTERS: Final = 32
+PLACE_MAX_CHARACTERS: Final = 64
+# More than a user name can hold (RFC 1929): it bounds what others are read from.
+PARAMETERS_MAX_CHARACTERS: Final = 512
+# Each connection reads its own again, and most of a session's are alike: at most some megabytes.
+PARSED_MAX: Final = 4096
+SHOWN_MAX_CHARACTERS: Final = 32
+ASN_MOST: Final = 4_294_967_295  # RFC 6793
+
+KINDS: Final = ("residential", "mobile", "datacenter")
+ANY: Final = "any"
+
+# ISO 3166-1, and of the codes that it leaves to its users those that databases have: xk is Kosovo,
+# and an operator may call networks of his own by any of the others.
+_ASSIGNED: Final = (
+    "ad ae af ag ai al am ao aq ar as at au aw ax az ba bb bd be bf bg bh bi bj bl bm bn bo bq br "
+    "bs bt bv bw by bz ca cc cd cf cg ch ci ck cl cm cn co cr cu cv cw cx cy cz de dj dk dm do dz "
+    "ec ee eg eh er es et fi fj fk fm fo fr ga gb gd ge gf gg gh gi gl gm gn gp gq gr gs gt gu gw "
+    "gy hk hm hn hr ht hu id ie il im in io iq ir is it je jm jo jp ke kg kh ki km kn kp kr kw ky "
+    "kz la lb lc li lk lr ls lt lu lv ly ma mc md me mf mg mh mk ml mm mn mo mp mq mr ms mt mu mv "
+    "mw mx my mz na nc ne nf ng ni nl no np nr nu nz om pa pe pf pg ph pk pl pm pn pr ps pt pw py "
+    "qa re ro rs ru rw sa sb sc sd se sg sh si sj sk sl sm sn so sr ss st sv sx sy sz tc td tf tg "
+    "th tj tk tl tm tn to tr tt tv tw tz ua ug um us uy uz va vc ve vg vi vn vu wf ws ye yt za zm "
+    "zw"
+)
+_MEMBERS: Final = "at be bg cy cz de dk ee es fi fr gr hr hu ie it lt lu lv mt nl pl pt ro se si sk"
+COUNTRIES: Final = frozenset(_ASSIGNED.split()) | {f"x{chr(each)}" for each in range(97, 123)}
+EUROPEAN_UNION: Final = frozenset(_MEMBERS.split())
+_COUNTRY_OF_WORD: Final = {"uk": "gb"}
+
+_SYNONYMS: Final = {
+    "cc": "country",
+    "st": "state",
+    "region": "state",
+    "type": "kind",
+    "sessid": "session",
+    "sid": "session",
+    "sesstime": "lifetime",
+    "sessionduration": "lifetime",
+    "sessttl": "lifetime",
+    "const": "strict",
+    "oneip": "strict",
+    "sessid_oneip": "session",
+}
+# A label, and in the same word that it is strict.
+_STRICT_SESSION: Final = "sessid_oneip"
+_FLAGS: Final = frozenset(("strict", "rotate", "direct"))
+# What a value must be, in the words of a refusal.
+_VALUES: Final = {
+    "country": "codes of two letters such as de, us_ca or eu",
+    "state": "the name of a state as the coverage list spells it",
+    "city": "the name of a city as the coverage list spells it",
+    "asn": "the number of a network, such as 3320",
+    "kind": "residential, mobile, datacenter or any",
+    "session": f"a label of 1 to {LABEL_MAX_CHARACTERS} letters, digits and _",
+    "lifetime": "minutes from 1 to 1440, or a time such as 90s, 30m or 2h",
+    "dns": "node or exit",
+    "tls": "only",
+}
+_KEYS: Final = (*_VALUES, *sorted(_FLAGS))
+_WORDS: Final = (*_KEYS, *_SYNONYMS)
+
+_PLACE: Final = re.compile(f"[a-z0-9_.]{{1,{PLACE_MAX_CHARACTERS}}}")
+_LABEL: Final = re.compile(f"[A-Za-z0-9_]{{1,{LABEL_MAX_CHARACTERS}}}")
+_ASN: Final = re.compile(r"(?:as)?([0-9]{1,10})")
+_LIFETIME: Final = re.compile(r"([0-9]{1,5})([smh]?)")
+_DNS_OF_WORD: Final = {"node": "node", "exit": "exit", "local": "node", "remote": "exit"}
+_SECONDS_OF_UNIT: Final = {"s": 1, "m": 60, "h": 3600, "": 60}
+_UNSHOWABLE: Final = re.compile(r"[^A-Za-z0-9_.]")
+
+
+class WantsError(Exception):
+    """A parameter that cannot be followed.
+
+    `parameter` names it as it was written, as far as that is printable; the message is a sentence
+    for the buyer, of printable ASCII without quotation marks and backslashes, so that it may stand
+    in a header as it is.
+    """
+
+    def __init__(self, parameter: str, message: str) -> None:
+        super().__init__(message)
+        self.parameter = parameter
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """What was wished; each field's default is no wish.
+
+    `countries` are in lower case, and any of them will do. `asn` is 0 for any network, `kind` empty
+    for any. `session` is the label, in the case that it was given: two that differ are two.
+    `lifetime_seconds` counts from the first use of the label. `spelled_out` are the keys that were
+    given the value which they have without a wish: they win over a sale's all the same.
+    """
+
+    countries: tuple[str, ...] = ()
+    state: str = ""
+    city: str = ""
+    asn: int = 0
+    kind: str = ""
+    session: str = ""
+    lifetime_seconds: int = LIFETIME_SECONDS
+    strict: bool = False
+    rotate: bool = False
+    dns_at_exit: bool = False
+    tls_only: bool = False
+    direct: bool = False
+    spelled_out: frozenset[str] = frozenset()
+
+    def over(self, default: "Wants | None") -> "Wants":
+        """Return these wishes, and where they are silent those of the sale.
+
+        A place that is named replaces the narrower ones of the sale, too: a country its state, city
+        and network, a state its city. Rotation replaces a label and its strictness, and the other
+        way round.
+        `direct` on either side takes part in nothing: what is wished now is all there is.
+        """
+        if default is None or self.direct or default.direct:
+            return self
+        if self.countries:
+            default = replace(default, countries=(), state="", city="", asn=0)
+        elif self.state:
+            default = replace(default, city="")
+        if self.rotate:
+            default = replace(default, session="", strict=False)
+        elif self.session or self.strict:
+            default = replace(default, rotate=False)
+        is_silent = self.spelled_out.isdisjoint
+        return Wants(
+            countries=self.countries or default.countries,
+            state=self.state or default.state,
+            city=self.city or default.city,
+            asn=self.asn or default.asn,
+            kind=self.kind or (default.kind if is_silent({"kind"}) else ""),
+            session=self.session or default.session,
+            lifetime_seconds=(
+                default.lifetime_seconds
+                if self.lifetime_seconds == LIFETIME_SECONDS and is_silent({"lifetime"})
+                else self.lifetime_seconds
+            ),
+            strict=self.strict or default.strict,
+            rotate=self.rotate or default.rotate,
+            dns_at_exit=self.dns_at_exit or (default.dns_at_exit and is_silent({"dns"})),
+            tls_only=self.tls_only or default.tls_only,
+        )
+
+    @property
+    def text(self) -> str:
+        """The parameters again, in one spelling; never empty, for that would be no wish at all."""
+        pairs = [
+            ("country", _joined(self.countries)),
+            ("state", self.state),
+            ("city", self.city),
+            ("asn", str(self.asn or "")),
+            ("kind", self.kind or self._default("kind", ANY)),
+            ("session", self.session),
+            ("lifetime", self._lifetime()),
+            ("dns", "exit" if self.dns_at_exit else self._default("dns", "node")),
+            ("tls", "only" if self.tls_only else ""),
+        ]
+        words = [f"{key}-{value}" for key, value in pairs if value]
+        words += [key for key in ("strict", "rotate", "direct") if getattr(self, key)]
+        return "-".join(words) or f"kind-{ANY}"
+
+    def _default(self, key: str, value: str) -> str:
+        return value if key in self.spelled_out else ""
+
+    def _lifetime(self) -> str:
+        seconds = self.lifetime_seconds
+        if seconds == LIFETIME_SECONDS:
+            return self._default("lifetime", str(seconds // 60))
+        return f"{seconds}s" if seconds % 60 else str(seconds // 60)
+
+
+@lru_cache(maxsize=PARSED_MAX)
+def parse(parameters: str) -> Wants:
+    """Read what stands behind a user name and its first `-`: `country-de-session-abc`.
+
+    Raises:
+        WantsError: a parameter is not known, its value is none that it takes, it is there twice, or
+            two of them contradict each other.
+    """
+    if len(parameters) > PARAMETERS_MAX_CHARACTERS:
+        raise WantsError("", f"More than {PARAMETERS_MAX_CHARACTERS} characters of parameters.")
+    pairs = []
+    words = iter(parameters.split("-"))
+    for word in words:
+        key = _key_of(word)
+        value = "" if key in _FLAGS else next(words, None)
+        if value is None:
+            raise WantsError(word, f"The parameter '{word}' needs a value: {_VALUES[key]}.")
+        pairs.append((word, value))
+    return from_pairs(pairs)
+
+
+def from_pairs(pairs: Iterable[tuple[str, str]]) -> Wants:
+    """Read parameters that are taken apart already; the value of one that has none is empty.
+
+    Raises:
+        WantsError: as for `parse`.
+    """
+    wants = Wants()
+    words: dict[str, str] = {}
+    for word, value in pairs:
+        key = _key_of(word)
+        if key in words:
+            raise WantsError(word, f"The parameter '{words[key]}' is there twice.")
+        words[key] = word
+        more = _READERS[key](wants, value)
+        if more is None:
+            takes = _VALUES.get(key, "no value")
+            raise WantsError(word, f"The parameter '{word}' takes {takes}, not '{_shown(value)}'.")
+        wants = replace(more, strict=True) if word.lower() == _STRICT_SESSION else more
+    return _consistent(wants, words)
+
+
+def _key_of(word: str) -> str:
+    """Return the key that a word stands for.
+
+    Raises:
+        WantsError: it stands for none.
+    """
+    lower = word.lower()
+    key = _SYNONYMS.get(lower, lower)
+    if key in _READERS:
+        return key
+    shown = _shown(word)
+    if not shown:
+        raise WantsError("", "There is a '-' too many among the parameters.")
+    close = " or ".join(f"'{each}'" for each in get_close_matches(shown.lower(), _WORDS, n=2))
+    hint = f"; did you mean {close}?" if close else "."
+    raise WantsError(shown, f"The parameter '{shown}' is not known{hint}")
+
+
+def _consistent(wants: Wants, words: dict[str, str]) -> Wants:
+    """Return wishes that do not contradict each other, a state without its country before it.
+
+    Args:
+        wants: the wishes.
+        words: which parameters there are, and how each was written.
+
+    Raises:
+        WantsError: they do.
+    """
+    if wants.direct and len(words) > 1:
+        other = next(word for key, word in words.items() if key != "direct")
+        raise WantsError(words["direct"], f"With 'direct' there can be no '{other}'.")
+    if wants.rotate and (wants.session or wants.strict):
+        other = words["session"] if wants.session else words["strict"]
+        raise WantsError(words["rotate"], f"With '{words['rotate']}' there can be no '{other}'.")
+    country, _, state = wants.state.partition("_")
+    return replace(wants, state=state) if state and country in wants.countries else wants
+
+
+def _country(wants: Wants, value: str) -> Wants | None:
+    countries: set[str] = set()
+    for code in value.lower().split("_"):
+        if code == "eu":
+            countries |= EUROPEAN_UNION
+        else:
+            countries.add(_COUNTRY_OF_WORD.get(code, code))
+    if not countries <= COUNTRIES:
+        return None
+    return replace(wants, countries=tuple(sorted(countries)))
+
+
+def _state(wants: Wants, value: str) -> Wants | None:
+    name = value.lower()
+    return replace(wants, state=name) if _PLACE.fullmatch(name) else None
+
+
+def _city(wants: Wants, value: str) -> Wants | None:
+    name = value.lower()
+    return replace(wants, city=name) if _PLACE.fullmatch(name) else None
+
+
+def _asn(wants: Wants, value: str) -> Wants | None:
+    digits = _ASN.fullmatch(value.lower())
+    asn = int(digits[1]) if digits else 0
+    return replace(wants, asn=asn) if 1 <= asn <= ASN_MOST else None
+
+
+def _kind(wants: Wants, value: str) -> Wants | None:
+    kind = value.lower()
+    if kind == ANY:
+        return _spelled_out(wants, "kind")
+    return replace(wants, kind=kind) if kind in KINDS else None
+
+
+def _session(wants: Wants, value: str) -> Wants | None:
+    return replace(wants, session=value) if _LABEL.fullmatch(value) else None
+
+
+def _lifetime(wants: Wants, value: str) -> Wants | None:
+    time = _LIFETIME.fullmatch(value.lower())
+    seconds = int(time[1]) * _SECONDS_OF_UNIT[time[2]] if time else 0
+    if seconds == LIFETIME_SECONDS:
+        return _spelled_out(wants, "lifetime")
+    if not LIFETIME_LEAST_SECONDS <= seconds <= LIFETIME_MOST_SECONDS:
+        return None
+    return replace(wants, lifetime_seconds=seconds)
+
+
+def _dns(wants: Wants, value: str) -> Wants | None:
+    place = _DNS_OF_WORD.get(value.lower())
+    if place == "node":
+        return _spelled_out(wants, "dns")
+    return replace(wants, dns_at_exit=True) if place else None
+
+
+def _tls(wants: Wants, value: str) -> Wants | None:
+    return replace(wants, tls_only=True) if value.lower() == "only" else None
+
+
+def _strict(wants: Wants, value: str) -> Wants | None:
+    return None if value else replace(wants, strict=True)
+
+
+def _rotate(wants: Wants, value: str) -> Wants | None:
+    return None if value else replace(wants, rotate=True)
+
+
+def _direct(wants: Wants, value: str) -> Wants | None:
+    return None if value else replace(wants, direct=True)
+
+
+def _spelled_out(wants: Wants, key: str) -> Wants:
+    return replace(wants, spelled_out=wants.spelled_out | {key})
+
+
+def _joined(countries: tuple[str, ...]) -> str:
+    """Return countries as one value; all of the European Union by its own code."""
+    if not EUROPEAN_UNION.issubset(countries):
+        return "_".join(countries)
+    return "_".join(("eu", *(each for each in countries if each not in EUROPEAN_UNION)))
+
+
+def _shown(text: str) -> str:
+    """Return a text of a client as it may stand in a header and in the log."""
+    return _UNSHOWABLE.sub("?", text[:SHOWN_MAX_CHARACTERS])
+
+
+_READERS: Final[dict[str, Callable[[Wants, str], Wants | None]]] = {
+    "country": _country,
+    "state": _state,
+    "city": _city,
+    "asn": _asn,
+    "kind": _kind,
+    "session": _session,
+    "lifetime": _lifetime,
+    "dns": _dns,
+    "tls": _tls,
+    "strict": _strict,
+    "rotate": _rotate,
+    "direct": _direct,
+}

@@ -1,0 +1,73 @@
+"""Where devices attach as exits: the port, who is attached, and what the marketplace is told."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Sequence
+
+from market.exits import Coverage, Door
+from proxyd.acceptor import Acceptor
+from proxyd.exits.listener import ExitListener
+from proxyd.limits import ExitLimits
+from proxyd.loop import cancellation
+
+CLOSE_SECONDS = 2.0  # to end what was asked of the marketplace, and handshakes under way
+
+_logger = logging.getLogger("exits")
+
+
+class ExitPort:
+    """The exits of a daemon, for those who start and stop it, and for the marketplace.
+
+    Args:
+        listener: takes exits in.
+        sock: listens already, and is owned from here on.
+        door: where devices find it.
+    """
+
+    def __init__(self, listener: ExitListener, sock: socket.socket, door: Door) -> None:
+        self.listener = listener
+        self._sock = sock
+        self._door = door
+        self._acceptor: Acceptor[socket.socket] | None = None
+
+    def start(self) -> None:
+        """Begin to take exits in."""
+        loop, listener = asyncio.get_running_loop(), self.listener
+        listener.start()
+        self._acceptor = Acceptor(
+            loop, self._sock, listener.welcome, listener.shed, _logger, socket.socket
+        )
+        _logger.info("exits know this service by the certificate %s", self._door.certificate_sha256)
+
+    def change_limits(self, limits: ExitLimits) -> None:
+        """Apply other limits from now on."""
+        self.listener.change_limits(limits)
+
+    def drain(self, seconds: float) -> None:
+        """Tell exits that the daemon stops, and take no further ones.
+
+        Those that are attached serve until the end: clients may still ask for targets.
+        """
+        self.listener.drain(seconds)
+
+    async def close(self) -> None:
+        """Let every exit go."""
+        if self._acceptor is not None:
+            self._acceptor.close()
+        self.listener.close()
+        await cancellation.within(CLOSE_SECONDS, self.listener.wait_closed(), "closing exits")
+
+    # --- what the marketplace asks: see `market.exits.Attached` --------------------------------
+
+    def door(self) -> Door | None:
+        """Return where exits attach."""
+        return self._door
+
+    def state(self, device_id: str) -> str | None:
+        """Return why an attached device carries nothing now, "" if it does, None if it is away."""
+        return self.listener.state(device_id)
+
+    def coverage(self) -> Sequence[Coverage]:
+        """Return how many exits take connections, by country."""
+        return [Coverage(country, exits) for country, exits in self.listener.by_country().items()]

@@ -1,0 +1,555 @@
+"""One exit that is attached: its control, its connections that wait for a target, and its dials.
+
+Theory of operation
+-------------------
+An exit keeps work connections open ahead of need (`Pool`). Each came with a ticket that was handed
+out over the control connection, waits in the poller, and is used once: it is taken for a dial, a
+`Dial` frame with its number goes out over the control connection, and a `Dialled` frame with that
+number comes back. From then on the connection is the relay's.
+
+How many shall wait is told to the exit (`Park`), which opens a new one for each that was taken:
+
+    clamp(rate of dials x 2 round trips, rounded up, + 1 + dials that wait for one, least, most)
+
+so that a burst finds as many as it takes while new ones are on their way, and an exit that nobody
+has used for a while keeps none. All exits together may have so many waiting (`ParkedBudget`).
+
+A translator of addresses on the way forgets silent connections without telling anybody. So what
+waits has keep-alives, and is closed, which the exit replaces, before it gets old.
+"""
+
+import math
+import socket
+from collections import deque
+from collections.abc import Callable
+from hashlib import sha256
+from hmac import compare_digest
+from secrets import token_bytes
+from typing import Final, Protocol, final
+
+from market.networks import Address
+from proxyctl.protocol.frames import (
+    PING_BYTES,
+    TICKET_BYTES,
+    Dial,
+    Dialled,
+    Frame,
+    Limits,
+    Park,
+    Ping,
+    Tickets,
+)
+from proxyd.counters import ExitCounters
+from proxyd.exits.directory import Place
+from proxyd.loop.deadlines import Expiring
+from proxyd.loop.poller import READS, Watcher
+from proxyd.loop.reactor import Reactor
+
+# What an exit opens at once to its daemon when it is used much: more makes carriers suspicious,
+# and weak routers run out of ports.
+PARKED_MAX: Final = 16
+# An exit that nobody has used for so long keeps no connection open: its next dial takes a round
+# trip more.
+IDLE_SECONDS: Final = 600.0
+# Carriers forget what is silent after five minutes and more; a keep-alive each minute is rarely
+# lost on the way, and a connection that is no older was alive when the exit opened it.
+PARKED_SECONDS: Final = 300.0
+KEEPALIVE_SECONDS: Final = 60
+KEEPALIVE_PAUSE_SECONDS: Final = 10
+KEEPALIVE_TRIES: Final = 3
+# Tickets that are handed out beyond those wanted: for connections that were lost before they came.
+TICKETS_SPARE: Final = 8
+TICKETS_KEPT: Final = 64  # more are not on their way at once: the oldest were lost
+RATE_SECONDS: Final = 5.0  # over which dials are counted: a burst is remembered so long
+ID_CHARACTERS: Final = 12  # no two exits share them by chance, and nobody learns the device's name
+SILENT_BEATS: Final = 3  # one heartbeat may be lost, and the next be late
+SRTT_SHARE: Final = 0.125  # RFC 6298, section 2.3
+ALMOST_NOTHING: Final = 0.05  # of a connection: what is left of a rate long after the last dial
+FIRST_RTT_SECONDS: Final = 0.1  # until it was measured
+
+_SOL_SOCKET: Final = socket.SOL_SOCKET
+_SO_KEEPALIVE: Final = socket.SO_KEEPALIVE
+_SO_OOBINLINE: Final = socket.SO_OOBINLINE
+_IPPROTO_TCP: Final = socket.IPPROTO_TCP
+_TCP_NODELAY: Final = socket.TCP_NODELAY
+_TCP_KEEPIDLE: Final = socket.TCP_KEEPIDLE
+_TCP_KEEPINTVL: Final = socket.TCP_KEEPINTVL
+_TCP_KEEPCNT: Final = socket.TCP_KEEPCNT
+
+
+class Asker(Protocol):
+    """A dial that wants one connection of an exit, and then its answer."""
+
+    __slots__ = ()
+
+    def take(self, parked: "Parked") -> None:
+        """Own a connection that it has waited for."""
+
+    def answer(self, dialled: Dialled) -> None:
+        """Hear how the exit's dial went."""
+
+    def lose(self) -> None:
+        """Hear that the exit is gone."""
+
+
+class Carried(Protocol):
+    """A buyer's connection that goes through an exit."""
+
+    __slots__ = ()
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """How many bytes it has relayed so far, from the client and to it."""
+
+    def abort(self) -> None:
+        """Cut it at once, after giving back what was not delivered."""
+
+
+@final
+class ParkedBudget:
+    """How many connections all exits together may have waiting.
+
+    Args:
+        most: that number; may be replaced.
+    """
+
+    __slots__ = ("most", "wanted")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.wanted = 0
+
+
+@final
+class Parked(Watcher):
+    """A work connection that waits for a target, and then for the exit to reach it.
+
+    It is watched all the while. Before it is taken nothing may come but its end; after that what
+    comes is the target's, and stays in the kernel until the relay has it.
+
+    Args:
+        pool: where it waits.
+        number: its ticket's.
+        sock: owned from here on.
+        since: when it began to wait (loop time, seconds).
+    """
+
+    __slots__ = ("_pool", "is_taken", "number", "since", "sock")
+
+    def __init__(self, pool: "Pool", number: int, sock: socket.SocketType, since: float) -> None:
+        self._pool = pool
+        self.number = number
+        self.sock = sock
+        self.since = since
+        self.is_taken = False
+
+    def ready(self, events: int) -> None:
+        """See `Watcher.ready`."""
+        if events & READS and not self.is_taken:
+            self._pool.drop(self)
+
+    def fail(self, _error: Exception) -> None:
+        """See `Watcher.fail`."""
+        if not self.is_taken:
+            self._pool.drop(self)
+
+
+@final
+class Pool:
+    """The connections of one exit that wait, the tickets for more, and the dials that wait for one.
+
+    Args:
+        reactor: what the sockets of the loop share.
+        send: takes a frame for the exit.
+        budget: how many all exits may have waiting.
+        counters: count them.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_budget",
+        "_counters",
+        "_next_ticket",
+        "_parked",
+        "_rate",
+        "_rated_at",
+        "_reactor",
+        "_send",
+        "_tickets",
+        "_waiting",
+        "rtt",
+        "used_at",
+    )
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        send: Callable[[Frame], None],
+        budget: ParkedBudget,
+        counters: ExitCounters,
+    ) -> None:
+        self._reactor = reactor
+        self._send = send
+        self._budget = budget
+        self._counters = counters
+        self._parked: deque[Parked] = deque()  # the oldest first
+        self._tickets: dict[int, bytes] = {}  # the oldest first
+        self._next_ticket = 1
+        self._waiting: dict[Asker, None] = {}  # the first come first
+        self._asked = 0
+        self._rate = 0.0
+        self._rated_at = self.used_at = reactor.loop.time()
+        self.rtt = FIRST_RTT_SECONDS
+
+    def __len__(self) -> int:
+        return len(self._parked)
+
+    @property
+    def waiting(self) -> int:
+        """How many dials wait for a connection."""
+        return len(self._waiting)
+
+    def open(self) -> None:
+        """Ask the exit for its first connections."""
+        self._refill()
+
+    def admits(self, number: int, ticket: bytes) -> bool:
+        """Say whether a ticket is one that was handed out; it is none any more then."""
+        expected = self._tickets.get(number)
+        if expected is None or not compare_digest(expected, ticket):
+            return False
+        del self._tickets[number]
+        return True
+
+    def park(self, number: int, sock: socket.SocketType) -> None:
+        """Keep a connection, or give it to the dial that has waited longest.
+
+        Args:
+            number: its ticket's.
+            sock: owned from here on.
+
+        Raises:
+            OSError: it has broken meanwhile; the caller still owns it.
+        """
+        _prepare(sock)
+        parked = Parked(self, number, sock, self._reactor.loop.time())
+        asker = next(iter(self._waiting), None)
+        if asker is not None:
+            del self._waiting[asker]
+            parked.is_taken = True
+            self._reactor.poller.watch(sock.fileno(), parked)
+            self._refill()
+            asker.take(parked)
+            return
+        if len(self._parked) >= PARKED_MAX:  # more than the exit was ever asked for
+            self._close(self._parked.popleft())
+        self._parked.append(parked)
+        self._counters.parked += 1
+        self._reactor.poller.watch(sock.fileno(), parked)
+        self._refill()
+
+    def take(self, asker: Asker) -> Parked | None:
+        """Return a connection, the caller's from here on; None: the asker will be given one."""
+        now = self.used_at = self._reactor.loop.time()
+        self._decay(now)
+        self._rate += 1 / RATE_SECONDS
+        if not self._parked:
+            self._waiting[asker] = None
+            self._refill()
+            return None
+        parked = self._parked.pop()  # the youngest: the least likely to be dead
+        self._counters.parked -= 1
+        parked.is_taken = True
+        self._refill()
+        return parked
+
+    def stop_waiting(self, asker: Asker) -> None:
+        """Forget about a dial that may be waiting."""
+        self._waiting.pop(asker, None)
+
+    def drop(self, parked: Parked) -> None:
+        """Close a connection that has ended, or says something before it was asked to."""
+        self._parked.remove(parked)
+        self._close(parked)
+
+    def tend(self) -> None:
+        """Close what has got old, and ask for as many as are needed by now."""
+        now = self._reactor.loop.time()
+        while self._parked and self._parked[0].since + PARKED_SECONDS <= now:
+            self._close(self._parked.popleft())
+        self._decay(now)
+        if len(self._parked) < self._asked:  # tickets may have been lost on the way
+            self._issue(self._asked - len(self._parked))
+        self._ask(self._wanted())
+
+    def close(self) -> None:
+        """Close all that wait, and tell the dials that wait for one; closing twice is harmless."""
+        self._budget.wanted -= self._asked
+        self._asked = 0
+        self._tickets.clear()
+        while self._parked:
+            self._close(self._parked.popleft())
+        waiting, self._waiting = self._waiting, {}
+        for asker in waiting:
+            asker.lose()
+
+    def _close(self, parked: Parked) -> None:
+        self._counters.parked -= 1
+        self._reactor.poller.forget(parked.sock.fileno())
+        parked.sock.close()
+
+    def _decay(self, now: float) -> None:
+        self._rate *= math.exp((self._rated_at - now) / RATE_SECONDS)
+        self._rated_at = now
+
+    def _wanted(self) -> int:
+        """Return how many connections shall wait, as far as all exits together leave room."""
+        is_idle = self.used_at + IDLE_SECONDS <= self._rated_at
+        least = 0 if is_idle else 1
+        wanted = math.ceil(self._rate * 2 * self.rtt - ALMOST_NOTHING) + least + len(self._waiting)
+        room = self._budget.most - (self._budget.wanted - self._asked)
+        return max(0, min(wanted, PARKED_MAX, room))
+
+    def _refill(self) -> None:
+        """Tell the exit if more shall wait than before, with tickets for them.
+
+        Fewer are asked for by `tend` alone: one burst is often followed by another.
+        """
+        self._ask(max(self._wanted(), self._asked))
+
+    def _ask(self, wanted: int) -> None:
+        if len(self._tickets) < wanted:
+            self._issue(wanted + TICKETS_SPARE - len(self._tickets))
+        if wanted != self._asked:
+            self._budget.wanted += wanted - self._asked
+            self._asked = wanted
+            self._send(Park(wanted))
+
+    def _issue(self, count: int) -> None:
+        first, self._next_ticket = self._next_ticket, self._next_ticket + count
+        tickets = tuple(token_bytes(TICKET_BYTES) for _ in range(count))
+        self._tickets.update(zip(range(first, first + count), tickets, strict=True))
+        while len(self._tickets) > TICKETS_KEPT:
+            del self._tickets[next(iter(self._tickets))]
+        self._send(Tickets(first, tickets))
+
+
+# More than 12 fields: who it is, as the directory looks at it for each choice, and what is under
+# way through it.
+@final
+class Attached(Expiring):
+    """An exit.
+
+    `text` is what buyers are told of it. `relays` are the buyers' connections that go through it.
+    `heard_at` is when it last sent anything (loop time, seconds). `paused` is why the device takes
+    nothing now, empty when it does; `is_held` says that its owner has paused it in the account.
+
+    Args:
+        attachment: its number, which its work connections name.
+        device_id: which device it is.
+        owner_id: whose.
+        min_price_per_gb: micro-USD; cheaper sessions do not leave through it.
+        place: where it is.
+        network: what it is counted by.
+        address: as the daemon sees it.
+        limits: what it is used for at most; replaced when they change.
+        pool: its connections that wait.
+        send: takes a frame for it.
+        beat: called when a heartbeat is due.
+        now: the loop's clock.
+    """
+
+    __slots__ = (
+        "_beat",
+        "_day",
+        "_ended_bytes",
+        "_ping",
+        "_pinged_at",
+        "_send",
+        "_yesterdays_bytes",
+        "address",
+        "attachment",
+        "device_id",
+        "dials",
+        "heard_at",
+        "is_gone",
+        "is_held",
+        "is_spent",
+        "limits",
+        "min_price_per_gb",
+        "network",
+        "now",
+        "owner_id",
+        "paused",
+        "place",
+        "pool",
+        "relays",
+        "text",
+    )
+
+    def __init__(
+        self,
+        attachment: int,
+        device_id: str,
+        owner_id: str,
+        min_price_per_gb: int,
+        place: Place,
+        network: str,
+        address: Address,
+        limits: Limits,
+        pool: Pool,
+        send: Callable[[Frame], None],
+        beat: Callable[["Attached"], None],
+        now: Callable[[], float],
+    ) -> None:
+        self.attachment = attachment
+        self.device_id = device_id
+        self.owner_id = owner_id
+        self.min_price_per_gb = min_price_per_gb
+        self.place = place
+        self.network = network
+        self.address = address
+        self.limits = limits
+        self.pool = pool
+        self.dials: dict[int, Asker] = {}
+        self.relays: set[Carried] = set()
+        self.paused = ""
+        self.text = describe(device_id, place)
+        self.is_held = False
+        self.is_spent = False
+        self.is_gone = False
+        self._send = send
+        self._beat = beat
+        self._ended_bytes = 0  # of relays that are over
+        self._yesterdays_bytes = 0  # of all relays, up to the beginning of the day
+        self._day = 0
+        self.now = now
+        self.heard_at = now()
+        self._ping: bytes | None = None
+        self._pinged_at = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may be chosen, as long as it has a place."""
+        return not (self.paused or self.is_held)
+
+    @property
+    def has_place(self) -> bool:
+        """Whether it takes one more connection now."""
+        most = self.limits.connections
+        return not (self.is_spent or self.is_gone) and (
+            not most or len(self.relays) + len(self.dials) + self.pool.waiting < most
+        )
+
+    def allows(self, port: int) -> bool:
+        """Say whether it may be asked for a port of targets."""
+        return not self.limits.ports or port in self.limits.ports
+
+    def order(self, parked: Parked, host: tuple[Address, ...] | str, port: int, by: Asker) -> None:
+        """Have it connect one of its connections to a target; `by` is told how that went."""
+        self.dials[parked.number] = by
+        self._send(Dial(parked.number, host, port))
+
+    def forgo(self, number: int) -> None:
+        """Care no more about an order."""
+        self.dials.pop(number, None)
+
+    def answered(self, dialled: Dialled) -> bool:
+        """Hand an answer to the dial that waits for it; False when nobody does any more."""
+        asker = self.dials.pop(dialled.number, None)
+        if asker is None:
+            return False
+        asker.answer(dialled)
+        return True
+
+    # --- what it carries -----------------------------------------------------------------------
+
+    def begin(self, relay: Carried) -> None:
+        """Count a buyer's connection that goes through it."""
+        self.relays.add(relay)
+
+    def end(self, relay: Carried) -> None:
+        """Count one no more, but its bytes."""
+        self.relays.discard(relay)
+        self._ended_bytes += sum(relay.traffic)
+
+    def carried_before(self, size: int, day: int) -> None:
+        """Count what it has carried before it attached, of the day with this number."""
+        self._ended_bytes, self._day, self._yesterdays_bytes = size, day, 0
+        self.spend(day)
+
+    def spend(self, day: int) -> None:
+        """Look whether it has carried what it may in a day.
+
+        Args:
+            day: the number of the day.
+        """
+        carried = self._ended_bytes + sum(sum(relay.traffic) for relay in self.relays)
+        if day != self._day:
+            self._day, self._yesterdays_bytes = day, carried
+        most = self.limits.bytes_per_day
+        self.is_spent = bool(most) and carried - self._yesterdays_bytes >= most
+
+    # --- is it there? --------------------------------------------------------------------------
+
+    def ping(self) -> None:
+        """Ask whether it is there, unless it is asked already."""
+        if self._ping is None:
+            self._ping = token_bytes(PING_BYTES)
+            self._pinged_at = self.now()
+            self._send(Ping(self._ping))
+
+    def ponged(self, payload: bytes) -> bool:
+        """Measure the round trip; False for an answer to no question."""
+        if payload != self._ping:
+            return False
+        self._ping = None
+        measured = self.heard_at - self._pinged_at
+        self.pool.rtt += SRTT_SHARE * (measured - self.pool.rtt)
+        return True
+
+    def timed_out(self) -> None:
+        """A heartbeat is due: see `Expiring.timed_out`."""
+        self._beat(self)
+
+    # --- the end -------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Let its dials know that it is gone, and close what waits; twice is harmless."""
+        self.is_gone = True
+        dials, self.dials = self.dials, {}
+        self.pool.close()
+        for asker in dials.values():
+            asker.lose()
+
+    def cut(self) -> None:
+        """Cut the buyers' connections that go through it."""
+        for relay in tuple(self.relays):
+            relay.abort()
+
+
+def describe(device_id: str, place: Place) -> str:
+    """Return what a buyer is told of an exit: where it is, and a word that tells it from others."""
+    parts = (
+        ("country", place.country),
+        ("state", place.state),
+        ("city", place.city),
+        ("asn", str(place.asn or "")),
+        ("kind", place.kind),
+        ("id", sha256(device_id.encode()).hexdigest()[:ID_CHARACTERS]),
+    )
+    return "; ".join(f"{name}={value}" for name, value in parts if value)
+
+
+def _prepare(sock: socket.SocketType) -> None:
+    """Set what a connection needs that may wait long, and then carries a stream.
+
+    Raises:
+        OSError: it has broken.
+    """
+    sock.setsockopt(_IPPROTO_TCP, _TCP_NODELAY, 1)
+    sock.setsockopt(_SOL_SOCKET, _SO_OOBINLINE, 1)  # or a byte is left out of the stream
+    sock.setsockopt(_SOL_SOCKET, _SO_KEEPALIVE, 1)
+    sock.setsockopt(_IPPROTO_TCP, _TCP_KEEPIDLE, KEEPALIVE_SECONDS)
+    sock.setsockopt(_IPPROTO_TCP, _TCP_KEEPINTVL, KEEPALIVE_PAUSE_SECONDS)
+    sock.setsockopt(_IPPROTO_TCP, _TCP_KEEPCNT, KEEPALIVE_TRIES)

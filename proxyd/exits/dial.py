@@ -1,0 +1,563 @@
+"""Dials a target through an exit: chooses one, orders it, and another one if that was in vain.
+
+Theory of operation
+-------------------
+What is forbidden is never asked of an exit: a name is looked up here and every address judged, as
+for a direct connection, unless the buyer wants the exit to look it up.
+
+A dial goes from exit to exit (`_Attempt`, at most `EXITS_MAX` of them) until one of these happens:
+
+* the exit has connected: the connection that waited is the relay's, and the buyer is told the
+  exit's address;
+* the target has said no (refused, unreachable, unknown) or the device never goes there: these are
+  the target's words, another exit would hear the same, and the buyer is told them;
+* the exit is gone, paused, full or silent, or none of its connections comes in time: the next one
+  is tried. So it is, once, when the target did not answer: an exit may be the one that is cut off.
+* there is no further exit, or no time left.
+
+An exit that does not answer in time is asked whether it is there. If it is, the same order goes out
+once more on another of its connections (a hedge), and the first answer counts; if it is not, the
+next exit is tried. Both only while the buyer has heard nothing: after that a lost exit is a broken
+connection.
+
+Bytes of the target may come before the exit's answer, since they take another way: they wait in the
+kernel, and so does the end of the stream.
+"""
+
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol, final
+
+from market.networks import Address
+from proxyctl.protocol.frames import CANDIDATES_MAX, NAME_MAX_BYTES, Dialled, Outcome
+from proxyctl.protocol.policy import Policy
+from proxyd.counters import ExitCounters
+from proxyd.egress.candidates import candidates
+from proxyd.egress.exit import Cancellable
+from proxyd.egress.names import canonical, is_number
+from proxyd.egress.resolve import (
+    LookupFailedError,
+    LookupTimedOutError,
+    NameNotFoundError,
+    Resolver,
+)
+from proxyd.exits.attached import Asker, Attached, Parked
+from proxyd.exits.directory import Missing
+from proxyd.loop.deadlines import Deadlines, Expiring
+from proxyd.loop.reactor import Reactor
+from proxyd.wire.events import Failure
+from proxyd.wire.wants import Wants
+
+if TYPE_CHECKING:
+    import asyncio
+
+EXITS_MAX: Final = 3  # for one dial: more would take longer than a buyer waits
+# A connection of an exit is there within two round trips, unless its network drops new ones.
+PARKED_WAIT_SECONDS: Final = 2.0
+# An answer takes a round trip to the exit, and one from there to the target. Four, and never less
+# than what a busy device may need.
+PATIENCE_ROUND_TRIPS: Final = 4
+PATIENCE_LEAST_SECONDS: Final = 0.25
+PORT_TRIES: Final = 8  # exits that are passed over because their owners allow other ports
+TLS_PORT: Final = 443
+LOST: Final = "lost"
+
+# The target's words, which no other exit would change.
+FAILURE_OF_OUTCOME: Final = {
+    Outcome.REFUSED: Failure.REFUSED,
+    Outcome.HOST_UNREACHABLE: Failure.HOST_UNREACHABLE,
+    Outcome.NETWORK_UNREACHABLE: Failure.NETWORK_UNREACHABLE,
+    Outcome.NOT_ALLOWED: Failure.NOT_ALLOWED,
+    Outcome.NAME_UNKNOWN: Failure.HOST_UNREACHABLE,
+}
+WORD_OF_OUTCOME: Final = {outcome: outcome.name.lower() for outcome in Outcome}
+
+_CHANGED: Final = ("X-Exit-Changed: 1",)
+_CONNECTED: Final = Outcome.CONNECTED
+_TIMED_OUT: Final = Outcome.TIMED_OUT
+_logger = logging.getLogger("exits")
+
+
+@dataclass(frozen=True, slots=True)
+class Via:
+    """The exit that a connection goes through.
+
+    `attached` counts the connection while it is open. `address` and `port` are what the target
+    sees, as far as that is known (the port is 0 otherwise). `headers` describe the exit to the
+    buyer, and say whether another one was promised to the label before.
+    """
+
+    attached: Attached
+    address: Address
+    port: int
+    headers: tuple[str, ...]
+
+
+class Buyer(Protocol):
+    """Who pays for a connection: the session of its client."""
+
+    @property
+    def id(self) -> str:
+        """Its identifier."""
+
+    @property
+    def user_id(self) -> str:
+        """Who has bought it: never carried by devices of their own."""
+
+    @property
+    def price_per_gb(self) -> int:
+        """What it costs, in micro-USD."""
+
+
+class Chooser(Protocol):
+    """Who is chosen: of the directory, what a dial needs."""
+
+    def pick(
+        self,
+        wants: Wants,
+        *,
+        session_id: str,
+        owner_id: str,
+        price_per_gb: int,
+        target: str,
+        tried: Sequence[str],
+        now: float,
+    ) -> Attached | Missing:
+        """Choose an exit: see `Directory.pick`."""
+
+    def note(self, entry: Attached, outcome: Outcome | None, now: float) -> None:
+        """Remember how a dial through an exit went; None: the exit was lost."""
+
+    def take_move(self, wants: Wants, session_id: str) -> bool:
+        """Say whether a label has another exit than before; yes is said once for each move."""
+
+
+# Takes the outcome of a dial, as `egress.exit.Done` does, and through which exit.
+Done = Callable[[socket.SocketType | Failure, bool, Via | None], None]
+
+
+@final
+class Exits:
+    """The ways out through exits: what all dials through them share.
+
+    Args:
+        reactor: what the sockets of the loop share; one that is handed over stays watched.
+        directory: knows who is attached, and chooses.
+        resolver: looks names up.
+        policy: says which addresses may be dialled.
+        seconds: how long a dial may take in all.
+        counters: count what becomes of dials.
+    """
+
+    __slots__ = (
+        "counters",
+        "deadlines",
+        "directory",
+        "policy",
+        "reactor",
+        "resolver",
+    )
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        directory: Chooser,
+        resolver: Resolver,
+        policy: Policy,
+        seconds: float,
+        counters: ExitCounters,
+    ) -> None:
+        self.reactor = reactor
+        self.directory = directory
+        self.resolver = resolver
+        self.policy = policy
+        self.counters = counters
+        self.deadlines: Deadlines[ExitDial] = Deadlines(reactor.loop, seconds)
+
+    def dial(
+        self, wants: Wants, session: Buyer, host: Address | str, port: int, done: Done
+    ) -> "ExitDial":
+        """Begin to connect to a target through an exit.
+
+        Args:
+            wants: which exits will do.
+            session: whose buyer it is for.
+            host: an address, or a name.
+            port: the target's port.
+            done: called once, perhaps before this returns, unless the dial is cancelled first.
+        """
+        dial = ExitDial(self, wants, session, port, done)
+        try:
+            dial.start(host)
+        except BaseException:  # the caller has nothing yet that it could cancel
+            dial.cancel()
+            raise
+        return dial
+
+    def change_seconds(self, seconds: float) -> None:
+        """Let dials take so long in all from now on, those under way too."""
+        self.deadlines.seconds = seconds
+
+    def close(self) -> None:
+        """Watch no deadline any more."""
+        self.deadlines.close()
+
+
+# More than 12 fields: what is wanted, what was tried, and what is under way.
+@final
+class ExitDial(Cancellable, Expiring):
+    """One dial of a target through exits; see the theory above.
+
+    Args:
+        exits: what all dials share.
+        wants: which exits will do.
+        session: whose buyer it is for.
+        port: the target's port.
+        done: called with the outcome, perhaps before `start` returns; never after `cancel`.
+    """
+
+    __slots__ = (
+        "_attempts",
+        "_began",
+        "_done",
+        "_exits",
+        "_failure",
+        "_host",
+        "_lookup",
+        "_port",
+        "_session",
+        "_timer",
+        "_tried",
+        "_wants",
+    )
+
+    def __init__(self, exits: Exits, wants: Wants, session: Buyer, port: int, done: Done) -> None:
+        self._exits = exits
+        self._wants = wants
+        self._session = session
+        self._port = port
+        self._done: Done | None = done
+        self._host: tuple[Address, ...] | str = ""
+        self._lookup: asyncio.Task[list[Address]] | None = None
+        self._attempts: dict[_Attempt, None] = {}
+        self._tried: list[Attached] = []
+        self._failure: Failure | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._began = 0.0
+
+    def start(self, host: Address | str) -> None:
+        """Begin. A name is looked up here, unless the exit shall do it."""
+        exits, wants = self._exits, self._wants
+        if wants.tls_only and self._port != TLS_PORT:
+            self._finish(Failure.NOT_ALLOWED)
+            return
+        exits.deadlines.add(self)
+        self._began = exits.reactor.loop.time()
+        if not isinstance(host, str):
+            self._judge([host])
+        elif wants.dns_at_exit and (name := _name(host)):
+            if exits.policy.permits_port(self._port):
+                self._host = name
+                self._next()
+            else:
+                self._finish(Failure.NOT_ALLOWED)
+        else:
+            self._look_up(host)
+
+    def cancel(self) -> None:
+        """Give up without calling `done`: see `Cancellable.cancel`."""
+        self._done = None
+        self._release()
+
+    def timed_out(self) -> None:
+        """The time for everything together is over."""
+        self._finish(Failure.TIMED_OUT)
+
+    # --- the target ----------------------------------------------------------------------------
+
+    def _look_up(self, name: str) -> None:
+        resolver = self._exits.resolver
+        try:
+            addresses = resolver.cached(name)
+        except NameNotFoundError:
+            self._finish(Failure.HOST_UNREACHABLE)
+            return
+        if addresses is not None:
+            self._judge(addresses)
+            return
+        task = self._exits.reactor.loop.create_task(resolver.resolve(name, self._session.id))
+        self._lookup = task
+        task.add_done_callback(self._looked_up)
+
+    def _looked_up(self, lookup: "asyncio.Task[list[Address]]") -> None:
+        self._lookup = None
+        if lookup.cancelled():
+            return
+        error = lookup.exception()
+        if self._done is None:
+            return
+        if error is None:
+            self._judge(lookup.result())
+        elif isinstance(error, NameNotFoundError):
+            self._finish(Failure.HOST_UNREACHABLE)
+        elif isinstance(error, LookupTimedOutError):
+            self._finish(Failure.TIMED_OUT)
+        else:
+            self._finish(Failure.GENERAL)
+            if not isinstance(error, LookupFailedError):
+                _logger.error("looking up a name failed", exc_info=error)
+
+    def _judge(self, addresses: list[Address]) -> None:
+        permitted = candidates(addresses, self._port, self._exits.policy)
+        self._host = tuple(permitted[:CANDIDATES_MAX])
+        if permitted:
+            self._next()
+        else:
+            self._finish(Failure.NOT_ALLOWED)
+
+    # --- the exits -----------------------------------------------------------------------------
+
+    def _next(self) -> None:
+        """Try one more exit, if there is one that may be tried."""
+        chosen = self._choose()
+        if isinstance(chosen, Failure):
+            self._finish(chosen)
+        else:
+            self._try(chosen)
+
+    def _try(self, chosen: Attached) -> None:
+        """Order the target of an exit, on a connection that waits or on the next one."""
+        if self._tried:
+            self._exits.counters.failovers += 1
+        self._tried.append(chosen)
+        attempt = _Attempt(self, chosen)
+        self._attempts[attempt] = None
+        if not attempt.start():
+            self._wait(PARKED_WAIT_SECONDS, self._no_connection)
+
+    def _choose(self) -> Attached | Failure:
+        """Return an exit that may be asked for the port, or why there is none."""
+        if len(self._tried) >= EXITS_MAX:
+            return self._failure or Failure.NO_EXIT
+        session, exits = self._session, self._exits
+        tried = [each.device_id for each in self._tried]
+        passed_over = 0
+        while True:
+            chosen = exits.directory.pick(
+                self._wants,
+                session_id=session.id,
+                owner_id=session.user_id,
+                price_per_gb=session.price_per_gb,
+                target=self._target,
+                tried=tried,
+                now=exits.reactor.loop.time(),
+            )
+            if chosen is Missing.EXIT_LOST:
+                return Failure.EXIT_LOST
+            if not isinstance(chosen, Attached):
+                return self._failure or (Failure.NOT_ALLOWED if passed_over else Failure.NO_EXIT)
+            if chosen.allows(self._port):
+                return chosen
+            passed_over += 1
+            # A label keeps its exit, whatever that is good for.
+            if self._wants.session or passed_over > PORT_TRIES:
+                return Failure.NOT_ALLOWED
+            tried.append(chosen.device_id)
+
+    @property
+    def _target(self) -> str:
+        """The target as exits are spared for it: its name, or its first address."""
+        return self._host if isinstance(self._host, str) else str(self._host[0])
+
+    def ordered(self, attempt: "_Attempt") -> None:
+        """An exit has its order: it is asked whether it is there if it takes its time."""
+        attempt.attached.order(attempt.taken, self._host, self._port, attempt)
+        if len(self._attempts) == 1:
+            self._wait(_patience(attempt.attached) / 2, self._ask)
+
+    def answered(self, attempt: "_Attempt", dialled: Dialled) -> None:
+        """An exit says how it went."""
+        if attempt not in self._attempts:  # given up meanwhile
+            return
+        outcome, exits = dialled.outcome, self._exits
+        exits.counters.dials[WORD_OF_OUTCOME[outcome]] += 1
+        exits.directory.note(attempt.attached, outcome, exits.reactor.loop.time())
+        if outcome is _CONNECTED:
+            self._connected(attempt, dialled)
+            return
+        self._let_go(attempt)
+        failure = FAILURE_OF_OUTCOME.get(outcome)
+        if failure is None and outcome is _TIMED_OUT:
+            failure = Failure.TIMED_OUT if self._failure is Failure.TIMED_OUT else None
+            self._failure = Failure.TIMED_OUT
+        if failure is not None:
+            self._finish(failure)
+        elif not self._attempts:
+            self._next()
+
+    def lost(self, attempt: "_Attempt") -> None:
+        """An exit is gone, or silent: another one is tried."""
+        if attempt not in self._attempts:  # given up meanwhile
+            return
+        self._count_lost(attempt)
+        if not self._attempts:
+            self._next()
+
+    def _count_lost(self, attempt: "_Attempt") -> None:
+        exits = self._exits
+        exits.counters.dials[LOST] += 1
+        exits.directory.note(attempt.attached, None, exits.reactor.loop.time())
+        self._let_go(attempt)
+
+    def _no_connection(self) -> None:
+        """No connection of the exit has come in time: try another one, or wait on without one."""
+        self._timer = None
+        chosen = self._choose()
+        if isinstance(chosen, Attached):
+            for attempt in tuple(self._attempts):
+                self._count_lost(attempt)
+            self._try(chosen)
+
+    def _ask(self) -> None:
+        """Half of the time is over: ask an exit that has not been heard whether it is there."""
+        first = next(iter(self._attempts))
+        if first.attached.heard_at <= first.ordered_at:
+            first.attached.ping()
+        self._wait(_patience(first.attached) / 2, self._hedge)
+
+    def _hedge(self) -> None:
+        """All of it is over: order again from an exit that is there, or try another one."""
+        self._timer = None
+        first = next(iter(self._attempts))
+        if first.attached.heard_at <= first.ordered_at:
+            self.lost(first)
+            return
+        self._exits.counters.hedges += 1
+        hedge = _Attempt(self, first.attached)
+        self._attempts[hedge] = None
+        hedge.start()
+
+    def _connected(self, attempt: "_Attempt", dialled: Dialled) -> None:
+        """The target is reached."""
+        exits, attached = self._exits, attempt.attached
+        exits.counters.seconds.observe(exits.reactor.loop.time() - self._began)
+        sock = attempt.keep()
+        del self._attempts[attempt]
+        address = dialled.address
+        has_moved = exits.directory.take_move(self._wants, self._session.id)
+        via = Via(
+            attached,
+            # A device behind a translator knows its private address alone.
+            address if address is not None and address.is_global else attached.address,
+            dialled.port,
+            (f"X-Exit: {attached.text}; ip={attached.address}", *_CHANGED[:has_moved]),
+        )
+        self._finish(sock, via)
+
+    # --- the end -------------------------------------------------------------------------------
+
+    def _wait(self, seconds: float, then: Callable[[], None]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._exits.reactor.loop.call_later(seconds, then)
+
+    def _let_go(self, attempt: "_Attempt") -> None:
+        del self._attempts[attempt]
+        attempt.close(self._exits.reactor)
+
+    def _finish(self, outcome: socket.SocketType | Failure, via: Via | None = None) -> None:
+        done, self._done = self._done, None
+        self._release()
+        if done is not None:
+            done(outcome, True, via)
+        elif isinstance(outcome, socket.SocketType):
+            self._exits.reactor.poller.forget(outcome.fileno())
+            outcome.close()
+
+    def _release(self) -> None:
+        """Stop everything that is under way."""
+        self._exits.deadlines.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._lookup is not None:
+            self._lookup.cancel()
+            self._lookup = None
+        while self._attempts:
+            self._let_go(next(iter(self._attempts)))
+
+
+@final
+class _Attempt(Asker):
+    """One order of one exit.
+
+    Args:
+        dial: wants it.
+        attached: the exit.
+    """
+
+    __slots__ = ("_dial", "_parked", "attached", "ordered_at")
+
+    def __init__(self, dial: ExitDial, attached: Attached) -> None:
+        self._dial = dial
+        self._parked: Parked | None = None
+        self.attached = attached
+        self.ordered_at = 0.0
+
+    @property
+    def taken(self) -> Parked:
+        """The connection that it has."""
+        assert self._parked is not None  # noqa: S101 - an order goes out on one
+        return self._parked
+
+    def start(self) -> bool:
+        """Take a connection and give the order; False when it waits for one."""
+        parked = self.attached.pool.take(self)
+        if parked is None:
+            return False
+        self.take(parked)
+        return True
+
+    def take(self, parked: Parked) -> None:
+        """See `Asker.take`."""
+        self._parked = parked
+        self.ordered_at = self.attached.now()
+        self._dial.ordered(self)
+
+    def answer(self, dialled: Dialled) -> None:
+        """See `Asker.answer`."""
+        self._dial.answered(self, dialled)
+
+    def lose(self) -> None:
+        """See `Asker.lose`."""
+        self._dial.lost(self)
+
+    def keep(self) -> socket.SocketType:
+        """Return its connection, the caller's from here on."""
+        parked, self._parked = self.taken, None
+        return parked.sock
+
+    def close(self, reactor: Reactor) -> None:
+        """Care no more about the answer, and close its connection: so the exit gives up, too."""
+        self.attached.pool.stop_waiting(self)
+        parked, self._parked = self._parked, None
+        if parked is not None:
+            self.attached.forgo(parked.number)
+            reactor.poller.forget(parked.sock.fileno())
+            parked.sock.close()
+
+
+def _name(host: str) -> str:
+    """Return a name as an exit is asked for it; "" for what is looked up here.
+
+    An address in an old spelling is none: it is judged here.
+    """
+    name = canonical(host) or ""
+    return name if len(name) <= NAME_MAX_BYTES and not is_number(name) else ""
+
+
+def _patience(attached: Attached) -> float:
+    """Return how long an exit may take to answer, in seconds."""
+    return max(PATIENCE_LEAST_SECONDS, PATIENCE_ROUND_TRIPS * attached.pool.rtt)

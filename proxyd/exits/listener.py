@@ -1,0 +1,483 @@
+"""Where exits come in: the first byte tells a control connection from a work connection.
+
+A control connection begins with TLS's 0x16, and is handed to the event loop, which speaks TLS. A
+work connection begins with `W` and a ticket, and stays in the proxy's own poller, where it waits
+for a target and is relayed later. Until either has said enough, it is an arrival, with bounds.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from ipaddress import ip_address
+from secrets import randbits
+from typing import Any, Final, Protocol, final
+
+from market.networks import NetworkCounts, counted_network, crowded
+from proxyctl.protocol.frames import (
+    PREFACE,
+    WORK,
+    FrameError,
+    Hello,
+    Limits,
+    Preface,
+    Welcome,
+)
+from proxyd.counters import ExitCounters
+from proxyd.exits.attached import SILENT_BEATS, Attached, ParkedBudget, Pool
+from proxyd.exits.control import (
+    AGAIN_SECONDS,
+    SOON_SECONDS,
+    Authority,
+    Control,
+    ControlServices,
+    ExitGrant,
+)
+from proxyd.exits.directory import Place
+from proxyd.limits import ExitLimits
+from proxyd.loop.deadlines import Deadlines, Expiring
+from proxyd.loop.poller import HUNG_UP, READS, Watcher
+from proxyd.loop.reactor import Reactor
+
+ARRIVAL_SECONDS: Final = 10.0  # for 33 bytes that are sent at once
+TLS_SECONDS: Final = 10.0  # for a handshake of one round trip
+# A flood that keeps all places is answered by closing the oldest; who is this old is not slow.
+ROOM_AFTER_SECONDS: Final = 0.5
+# Of one network at once, for each exit that it may have: as many connections as one exit has
+# waiting, and as many again that replace them. They say within a round trip what they are.
+ARRIVALS_PER_EXIT: Final = 32
+ATTACHMENT_BITS: Final = 64
+EXPIRY_SECONDS: Final = 5.0  # between looks at what the directory may forget: a millisecond each
+DAY_SECONDS: Final = 86_400
+# Why an exit that is let go of takes the buyers' connections with it: it is not there any more, or
+# must not carry anything. Those of one whose control was lost go on until they end themselves.
+HARMLESS: Final = frozenset(("lost", "attached_again", "stopping"))
+
+_TLS: Final = b"\x16"
+_PREFACE_BYTES: Final = PREFACE.size
+_MSG_PEEK: Final = socket.MSG_PEEK
+_logger = logging.getLogger("exits")
+
+
+class Book(Protocol):
+    """Who may be chosen: of the directory, what the listener needs."""
+
+    def expire(self, now: float) -> None:
+        """Forget what is over; to be called every few seconds."""
+
+    def add(self, exit_: Attached) -> None:
+        """Let an exit be chosen from now on."""
+
+    def remove(self, exit_: Attached) -> None:
+        """Let it be chosen no more."""
+
+
+# More than 12 fields: what it was given, who has come, who is attached, and the bounds on both.
+@final
+class ExitListener:
+    """Takes exits in, within bounds, and lets them go.
+
+    Args:
+        reactor: what the sockets of the loop share.
+        context: speaks TLS.
+        authority: knows which devices may attach.
+        directory: is told who may be chosen.
+        locate: says where an address is.
+        limits: bounds.
+        counters: count what becomes of them.
+        now: the wall clock, in UTC seconds.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        context: ssl.SSLContext,
+        authority: Authority,
+        directory: Book,
+        locate: Callable[[str], Place],
+        limits: ExitLimits,
+        counters: ExitCounters,
+        now: Callable[[], int],
+    ) -> None:
+        self.limits = limits
+        self.counters = counters
+        self._reactor = reactor
+        self._context = context
+        self._directory = directory
+        self._locate = locate
+        self._now = now
+        self._budget = ParkedBudget(limits.parked)
+        self._arrivals: Deadlines[Arrival] = Deadlines(reactor.loop, ARRIVAL_SECONDS)
+        self._arriving = NetworkCounts()
+        self._handshakes = 0
+        self._controls: set[Control] = set()
+        self._attached: dict[int, tuple[Attached, Control]] = {}
+        self._by_device: dict[str, Attached] = {}
+        self._per_network = NetworkCounts()
+        self._beats: Deadlines[Attached] = Deadlines(reactor.loop, limits.heartbeat_seconds)
+        self._expiry: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_draining = False
+        self._is_closed = False
+        self._for_controls = ControlServices(
+            loop=reactor.loop,
+            authority=authority,
+            attach=self._attach,
+            lost=self._lost,
+            paused=self._paused,
+            changed=self._changed,
+            refused=self._refused,
+            spawn=self._spawn,
+        )
+
+    def __len__(self) -> int:
+        return len(self._attached)
+
+    @property
+    def arrivals(self) -> int:
+        """How many connections have not said yet what they are."""
+        return len(self._arrivals) + self._handshakes
+
+    def by_country(self) -> Counter[str]:
+        """Return how many exits take connections, by the country's code; "": it is not known."""
+        return Counter(
+            attached.place.country for attached, _ in self._attached.values() if attached.is_open
+        )
+
+    def state(self, device_id: str) -> str | None:
+        """Return why an attached device carries nothing now, "" if it does, None if it is away."""
+        attached = self._by_device.get(device_id)
+        if attached is None:
+            return None
+        if attached.is_spent:
+            return "the bytes of the day are used up"
+        return attached.paused or ("paused in the account" if attached.is_held else "")
+
+    def start(self) -> None:
+        """Begin to look after the directory."""
+        loop = self._reactor.loop
+        self._directory.expire(loop.time())
+        self._expiry = loop.call_later(EXPIRY_SECONDS, self.start)
+
+    # --- arrivals ------------------------------------------------------------------------------
+
+    def welcome(self, sock: socket.SocketType, address: str) -> str:
+        """Take a connection, or return why not."""
+        network, limits = counted_network(address), self.limits
+        most = ARRIVALS_PER_EXIT * limits.exits_per_network
+        full = crowded(network, most, self._arriving)
+        if full:
+            self.counters.arrivals_refused["network"] += 1
+            return f"{full} has {self._arriving[full]} connections that have said nothing"
+        if self.arrivals >= limits.arrivals and not self.shed(1):
+            self.counters.arrivals_refused["total"] += 1
+            return f"{self.arrivals} connections have said nothing"
+        self._arriving.add(network)
+        arrival = Arrival(self, sock, address, network)
+        self._arrivals.add(arrival)
+        try:
+            self._reactor.poller.watch(sock.fileno(), arrival)
+        except OSError as error:  # the kernel watches no more sockets
+            self.forget(arrival)
+            return f"it cannot be watched: {error.strerror}"
+        return ""
+
+    def shed(self, most: int) -> int:
+        """Close connections that have said nothing for a while; return how many."""
+        shed = 0
+        while shed < most and self._arrivals.expire_oldest(ROOM_AFTER_SECONDS):
+            shed += 1
+        return shed
+
+    def forget(self, arrival: "Arrival") -> None:
+        """One has said what it is, or is closed."""
+        self._arrivals.discard(arrival)
+        self._arriving.add(arrival.network, -1)
+
+    def reject(self, arrival: "Arrival", reason: str) -> None:
+        """Close one."""
+        self.counters.arrivals_refused[reason] += 1
+        self.forget(arrival)
+        self._reactor.poller.forget(arrival.sock.fileno())
+        arrival.sock.close()
+
+    def secure(self, arrival: "Arrival") -> None:
+        """One is a control connection: let the event loop speak TLS with it."""
+        self.forget(arrival)
+        self._reactor.poller.release(arrival.sock.fileno())
+        self._spawn(self._shake_hands(arrival))
+
+    def admit(self, arrival: "Arrival", preface: Preface) -> None:
+        """One is a work connection: let it wait, if it has a ticket."""
+        attached, _ = self._attached.get(preface.attachment, (None, None))
+        if attached is None or not attached.pool.admits(preface.number, preface.ticket):
+            self.reject(arrival, "ticket")
+            return
+        try:
+            attached.pool.park(preface.number, arrival.sock)
+        except OSError:
+            self.reject(arrival, "broken")
+        else:
+            self.forget(arrival)
+
+    async def _shake_hands(self, arrival: "Arrival") -> None:
+        control = Control(self._for_controls, arrival.address, self._controls.discard)
+        self._arriving.add(arrival.network)
+        self._handshakes += 1
+        try:
+            await self._reactor.loop.connect_accepted_socket(
+                lambda: control,
+                arrival.sock,  # type: ignore[arg-type]  # that is what the acceptor makes
+                ssl=self._context,
+                ssl_handshake_timeout=TLS_SECONDS,
+            )
+        except (OSError, ssl.SSLError) as error:  # a timeout and an abort are such, too
+            self.counters.arrivals_refused["tls"] += 1
+            _logger.debug("exit at %s: no TLS: %s", arrival.address, error)
+        else:
+            self._controls.add(control)
+            if self._is_closed:
+                control.cut("stopping")
+        finally:
+            self._handshakes -= 1
+            self._arriving.add(arrival.network, -1)
+
+    # --- exits ---------------------------------------------------------------------------------
+
+    def recheck(self, device_id: str) -> None:
+        """Look again whether a device may be attached, and what it may do."""
+        attached = self._by_device.get(device_id)
+        if attached is not None:
+            _, control = self._attached[attached.attachment]
+            control.check_again()
+
+    def change_limits(self, limits: ExitLimits) -> None:
+        """Apply other limits from now on; no exit is let go of."""
+        self.limits = limits
+        self._budget.most = limits.parked
+        self._beats.seconds = limits.heartbeat_seconds
+
+    def drain(self, seconds: float) -> None:
+        """Tell every exit that the daemon stops, and take no more; dials and relays go on."""
+        self._is_draining = True
+        for _, control in tuple(self._attached.values()):
+            control.drain(max(1, round(seconds)))
+
+    def close(self) -> None:
+        """Let every exit go, and every connection of theirs that waits; twice is harmless."""
+        self._is_closed = True
+        for arrival in tuple(self._arrivals):
+            self.reject(arrival, "stopping")
+        for control in tuple(self._controls):
+            control.cut("stopping")
+        self._arrivals.close()
+        self._beats.close()
+        if self._expiry is not None:
+            self._expiry.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    async def wait_closed(self) -> None:
+        """Wait until nothing is under way any more."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _attach(self, control: Control, grant: ExitGrant, hello: Hello) -> None:
+        network, limits = counted_network(control.address), self.limits
+        if self._is_draining:
+            control.refuse("stopping", "The service stops here; come again.", SOON_SECONDS)
+            return
+        older = self._by_device.get(grant.device_id)
+        if older is not None:
+            words = "The same device has attached again; if it was not you, revoke its token."
+            self._attached[older.attachment][1].refuse("attached_again", words, AGAIN_SECONDS)
+        if len(self._attached) >= limits.exits_total:
+            control.refuse("too_many_exits", "The service has enough devices now.", AGAIN_SECONDS)
+            return
+        if crowded(network, limits.exits_per_network, self._per_network):
+            words = "Too many devices are attached from this network."
+            control.refuse("too_many_on_network", words, AGAIN_SECONDS)
+            return
+        reactor = self._reactor
+        attached = Attached(
+            self._fresh(),
+            grant.device_id,
+            grant.user_id,
+            grant.min_price_per_gb,
+            self._locate(control.address),
+            network,
+            ip_address(control.address.partition("%")[0]),
+            limits_of(grant),
+            Pool(reactor, control.send, self._budget, self.counters),
+            control.send,
+            self._beat,
+            reactor.loop.time,
+        )
+        control.accepted()
+        control.attached = attached
+        self._attached[attached.attachment] = attached, control
+        self._by_device[grant.device_id] = attached
+        self._per_network.add(network)
+        self._beats.add(attached)
+        self.counters.attached += 1
+        place = attached.place
+        control.send(
+            Welcome(
+                attached.attachment,
+                str(attached.address),
+                place.country,
+                place.city,
+                place.asn,
+                attached.limits,
+                max(1, round(limits.heartbeat_seconds)),
+            )
+        )
+        attached.ping()
+        attached.pool.open()
+        attached.carried_before(grant.bytes_today, self._now() // DAY_SECONDS)
+        attached.paused, attached.is_held = hello.paused, grant.paused
+        if attached.is_open:
+            self._directory.add(attached)
+        _logger.info("exit %s: attached from %s", attached.device_id, attached.address)
+
+    def _fresh(self) -> int:
+        """Return a number that no exit has: it is guessed no more easily than a ticket."""
+        while True:
+            number = randbits(ATTACHMENT_BITS)
+            if number and number not in self._attached:
+                return number
+
+    def _lost(self, attached: Attached, reason: str) -> None:
+        """An exit is gone."""
+        del self._attached[attached.attachment]
+        if self._by_device.get(attached.device_id) is attached:
+            del self._by_device[attached.device_id]
+        self._per_network.add(attached.network, -1)
+        self._beats.discard(attached)
+        if attached.is_open:
+            self._directory.remove(attached)
+        self.counters.cut[reason] += 1
+        _logger.info("exit %s: gone: %s", attached.device_id, reason)
+        attached.close()
+        if reason not in HARMLESS:
+            attached.cut()
+
+    def _paused(self, attached: Attached, words: str) -> None:
+        """An exit takes nothing from now on, or takes connections again."""
+        was_open, attached.paused = attached.is_open, words
+        self._opened(attached, was_open=was_open)
+
+    def _changed(self, attached: Attached, grant: ExitGrant) -> None:
+        """The marketplace says something else of an exit."""
+        was_open, attached.is_held = attached.is_open, grant.paused
+        attached.min_price_per_gb = grant.min_price_per_gb
+        limits = limits_of(grant)
+        if limits != attached.limits:
+            attached.limits = limits
+            self._attached[attached.attachment][1].send(limits)
+        self._opened(attached, was_open=was_open)
+        if attached.is_held:
+            attached.cut()
+
+    def _opened(self, attached: Attached, *, was_open: bool) -> None:
+        """Tell the directory if an exit takes connections that did not, or the other way round."""
+        if was_open and not attached.is_open:
+            self._directory.remove(attached)
+        elif attached.is_open and not was_open:
+            self._directory.add(attached)
+
+    def _refused(self, reason: str) -> None:
+        """An exit was not taken."""
+        self.counters.refused[reason] += 1
+
+    def _beat(self, attached: Attached) -> None:
+        """A heartbeat is due."""
+        silence = self._reactor.loop.time() - attached.heard_at
+        if silence >= SILENT_BEATS * self.limits.heartbeat_seconds:
+            _, control = self._attached[attached.attachment]
+            control.cut("silent")
+            return
+        attached.spend(self._now() // DAY_SECONDS)
+        attached.pool.tend()
+        attached.ping()
+        if not attached.is_gone:  # it may have been cut just now: it does not read
+            self._beats.add(attached)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._is_closed:
+            work.close()
+            return
+        task = self._reactor.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _logger.error("serving an exit failed", exc_info=task.exception())
+
+
+def limits_of(grant: ExitGrant) -> Limits:
+    """Return what an exit is used for at most, as it is told."""
+    limits = grant.limits
+    return Limits(
+        limits.connections, limits.bytes_per_second, limits.bytes_per_day, tuple(limits.ports)
+    )
+
+
+@final
+class Arrival(Watcher, Expiring):
+    """A connection that has not said yet what it is.
+
+    Args:
+        listener: has accepted it.
+        sock: owned from here on.
+        address: where it comes from.
+        network: what it is counted by.
+    """
+
+    __slots__ = ("_listener", "_read", "address", "network", "sock")
+
+    def __init__(
+        self, listener: ExitListener, sock: socket.SocketType, address: str, network: str
+    ) -> None:
+        self._listener = listener
+        self._read = b""
+        self.sock = sock
+        self.address = address
+        self.network = network
+
+    def ready(self, events: int) -> None:
+        """See `Watcher.ready`."""
+        if not events & READS:
+            return
+        try:
+            if not self._read and self.sock.recv(1, _MSG_PEEK) == _TLS:
+                self._listener.secure(self)
+                return
+            self._read += self.sock.recv(_PREFACE_BYTES - len(self._read))
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self._listener.reject(self, "broken")
+            return
+        if self._read[:1] != WORK or (events & HUNG_UP):
+            self._listener.reject(self, "garbage" if self._read[:1] else "broken")
+        elif len(self._read) == _PREFACE_BYTES:
+            try:
+                preface = Preface.decode(self._read)
+            except FrameError:
+                self._listener.reject(self, "garbage")
+            else:
+                self._listener.admit(self, preface)
+
+    def timed_out(self) -> None:
+        """It took too long: see `Expiring.timed_out`."""
+        self._listener.reject(self, "slow")
+
+    def fail(self, error: Exception) -> None:
+        """Close it because of a mistake of ours, which is logged with its traceback."""
+        _logger.error("serving an exit failed; it is cut", exc_info=error)
+        self._listener.reject(self, "error")

@@ -1,0 +1,178 @@
+"""What one exit has carried of a session under its lease.
+
+Theory of operation
+-------------------
+The owner of an exit is paid for the bytes that left through it, by the same count as the buyer
+pays: the daemon's. So a relay through an exit has two payers in one. Its bytes are taken from the
+session's budget, and every one of them that is delivered or refunded is counted at the exit's share
+of the session too, in the same call. What leaves directly belongs to no share. At any time
+
+    sum of all shares' used + what left directly = the session's used
+    sum of all shares' certain                  <= the session's certain
+
+The second holds because a share asks the kernel nothing: the session has (`Sinks`), just before,
+and a share adds up what the session's figures are for the sinks that are its own. A figure counts
+at one share at most, because a sink belongs to one relay.
+
+As the session's, `certain` of a share never falls, and is reported as a count in all under the
+lease: a report that is repeated, or lost, is harmless.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol, final
+
+from proxyd.metering.in_transit import Closing, InTransit, Payer, Sinks
+
+
+class Divisible(Payer, Protocol):
+    """The session that shares are parts of; its `sinks` are those of all shares."""
+
+    __slots__ = ()
+
+    sinks: Sinks
+
+    @property
+    def takes_refunds(self) -> bool:
+        """Whether bytes that are refunded are taken off its count, too."""
+
+    def deliver(self, size: int, sink: InTransit | None = None) -> None:
+        """Count bytes that were delivered."""
+
+
+@final
+class ExitShare(Payer):
+    """The part of one session that one exit carries; see the theory above. Sizes in bytes.
+
+    `used` is what it has delivered less what was refunded, `reported` what the store has of that.
+
+    Args:
+        session: the whole.
+        device_id: the exit.
+        moved: has the share in it from when `used` changes.
+    """
+
+    __slots__ = ("_moved", "_session", "_sinks", "device_id", "reported", "used")
+
+    def __init__(self, session: Divisible, device_id: str, moved: set["ExitShare"]) -> None:
+        self.device_id = device_id
+        self.used = 0
+        self.reported = 0
+        self._session = session
+        self._moved = moved
+        # None while nothing is on its way: most shares of a session that rotates are at rest, and
+        # an empty set takes as much as all the rest of them.
+        self._sinks: set[InTransit] | None = None
+
+    def deliver(self, size: int, sink: InTransit | None = None) -> None:
+        """Count bytes that were delivered, here and at the session: see `LiveSession.deliver`."""
+        if sink is not None:
+            self._note(sink)
+        self._moved.add(self)
+        self.used += size
+        self._session.deliver(size, sink)  # last: it may end every connection
+
+    def refund(self, size: int) -> None:
+        """Count bytes as not delivered after all, as far as the session does."""
+        if self._session.takes_refunds:
+            self._moved.add(self)
+            self.used -= size
+        self._session.refund(size)
+
+    def may_wait(self, sink: InTransit, size: int) -> None:
+        """See `Payer.may_wait`."""
+        self._note(sink)
+        self._session.may_wait(sink, size)
+
+    def forget(self, sink: InTransit) -> None:
+        """See `Payer.forget`."""
+        if self._sinks is not None:
+            self._sinks.discard(sink)
+        self._session.forget(sink)
+
+    @property
+    def closings(self) -> set[Closing]:
+        """The session's: a cut or a settlement finds them there."""
+        return self._session.closings
+
+    @property
+    def is_used_up(self) -> bool:
+        """See `Payer.is_used_up`."""
+        return self._session.is_used_up
+
+    def certain(self) -> int:
+        """Return how many bytes are used whatever happens to this process now.
+
+        By what the session has asked the kernel last: call its `certain` before.
+        """
+        certain = self.used - self._waiting()
+        # Better no daemon than one that pays for what was not delivered.
+        assert self.reported <= certain <= self.used  # noqa: S101
+        return certain
+
+    def _note(self, sink: InTransit) -> None:
+        if self._sinks is None:
+            self._sinks = set()
+        self._sinks.add(sink)
+
+    def _waiting(self) -> int:
+        """Return at most how many bytes wait in its sinks, and forget those that hold none."""
+        if self._sinks is None:
+            return 0
+        figures = [(sink, self._session.sinks.most(sink)) for sink in self._sinks]
+        self._sinks = {sink for sink, size in figures if size} or None
+        return sum(size for _, size in figures)
+
+
+@final
+class ExitShares:
+    """All shares of a session under its lease, and which of them are to be reported.
+
+    There is one for each exit that the session has used, as long as the session is known: a count
+    in all has to be remembered.
+
+    Args:
+        session: the whole.
+    """
+
+    __slots__ = ("_by_device", "_moved", "_session")
+
+    def __init__(self, session: Divisible) -> None:
+        self._session = session
+        self._by_device: dict[str, ExitShare] = {}
+        self._moved: set[ExitShare] = set()
+
+    def __iter__(self) -> Iterator[ExitShare]:
+        return iter(tuple(self._by_device.values()))
+
+    def of(self, device_id: str) -> ExitShare:
+        """Return the share of an exit; made when there is none."""
+        share = self._by_device.get(device_id)
+        if share is None:
+            share = self._by_device[device_id] = ExitShare(self._session, device_id, self._moved)
+        return share
+
+    def certain(self) -> tuple[tuple[str, int], ...]:
+        """Return what is certain of each share that is to be reported; see `ExitShare.certain`."""
+        counts = [(each, each.certain()) for each in self._moved]
+        for share, _ in counts:
+            if share.used == share.reported:
+                self._moved.discard(share)
+        return _ordered((each.device_id, size) for each, size in counts if size != each.reported)
+
+    def used(self) -> tuple[tuple[str, int], ...]:
+        """Return what is used of each share that is to be reported when all is closed."""
+        moved = [each for each in self._moved if each.used != each.reported]
+        return _ordered((each.device_id, each.used) for each in moved)
+
+    def mark_reported(self, exits: Iterable[tuple[str, int]]) -> None:
+        """Note that counts of `certain` or `used` are written down."""
+        for device_id, size in exits:
+            share = self._by_device[device_id]
+            share.reported = size
+            if share.used == size:
+                self._moved.discard(share)
+
+
+def _ordered(counts: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
+    """Return counts in one order: whoever writes several of them locks them in the same."""
+    return tuple(sorted(counts))

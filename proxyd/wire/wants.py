@@ -1,0 +1,40 @@
+"""A user name with wishes behind it: `BASE-country-de-session-abc`.
+
+User names that were made here have no `-`, so the first one ends them. What the wishes mean is in
+`market.wants`, because a sale has them, too.
+"""
+
+from typing import Final
+
+from market.wants import Wants, WantsError, parse
+
+__all__ = ["Wants", "WantsError", "parse", "split", "wanted"]
+
+SEPARATOR: Final = b"-"
+
+
+def split(username: bytes) -> tuple[bytes, bytes]:
+    """Return a user name as it was sold, and the parameters behind it; empty when there are none.
+
+    Who has to be fast looks for a `-` first: most user names have none.
+    """
+    base, _, parameters = username.partition(SEPARATOR)
+    return base, parameters
+
+
+def wanted(parameters: bytes, default: Wants | None) -> Wants | None:
+    """Return what a connection wants: its own wishes over those of the sale.
+
+    Args:
+        parameters: what `split` has found; empty when there were none.
+        default: what the session was sold with; None when it leaves directly.
+
+    Returns:
+        None when it leaves directly.
+
+    Raises:
+        WantsError: see `parse`.
+    """
+    if not parameters:
+        return default
+    return parse(parameters.decode("latin-1")).over(default)

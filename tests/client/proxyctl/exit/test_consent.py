@@ -1,0 +1,202 @@
+"""The second key: the terms are shown, and `yes` is typed, or nothing happens."""
+
+import hashlib
+import stat
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.exit_api import TERMS, ExitApi, exit_api
+
+from proxyctl.exit import consent, files, record
+from proxyctl.exit.api import ApiError, api_address
+from proxyctl.exit.consent import NoConsentError
+from proxyctl.exit.limits import DeviceLimits
+from proxyctl.exit.record import Consent, ConsentError
+
+
+def agree(
+    api: ExitApi,
+    path: Path,
+    answer: str = "yes",
+    *,
+    url: str = "",
+    token: Callable[[], str] = lambda: "a token",
+    limits: DeviceLimits | None = None,
+) -> str:
+    shown: list[str] = []
+    consent.agree(
+        path,
+        url or api.url,
+        limits or DeviceLimits(),
+        token=token,
+        show=shown.append,
+        ask=lambda question: shown.append(question) or answer,
+    )
+    return "\n".join(shown)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "proxyctl" / files.CONSENT
+
+
+def test_what_was_agreed_to_is_shown_and_written_down(path: Path) -> None:
+    limits = DeviceLimits(hours="22:00-07:00", bytes_per_second=1_000_000)
+    with exit_api(certificate_sha256="cd" * 32) as api:
+        shown = agree(api, path, limits=limits)
+    assert "Strangers' traffic will leave from your address." in shown
+    assert "\x1b" not in shown
+    assert "5 GB a day; 8 Mbit/s; 16 connections at once; hours 22:00-07:00" in shown
+    kept = record.load(path)
+    assert kept.terms == hashlib.sha256(TERMS.encode()).hexdigest()
+    assert (kept.host, kept.port, kept.pin) == ("127.0.0.1", 1090, "cd" * 32)
+    assert (kept.api, kept.token, kept.limits) == (api.url, "a token", limits)
+    assert kept.agreed_at.endswith("+00:00")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert [each.name for each in path.parent.iterdir()] == [files.CONSENT]
+    assert "a token" not in repr(kept)
+
+
+@pytest.mark.parametrize("answer", ["", "y", "Yes", "YES", "no", "yes please"])
+def test_nothing_but_yes_agrees(path: Path, answer: str) -> None:
+    def token() -> str:
+        raise AssertionError("nobody asks for a token that is not needed")
+
+    with exit_api() as api, pytest.raises(NoConsentError, match="nothing was agreed to"):
+        agree(api, path, answer, token=token)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"text": "Another text."}, "not the one that its hash names"),
+        ({"terms_hash": "\u00e4"}, "not the one that its hash names"),
+        ({"text": None}, "shows no terms"),
+        ({"host": ""}, "takes no exits"),
+        ({"port": 0}, "takes no exits"),
+        ({"port": "1090"}, "takes no exits"),
+        ({"certificate_sha256": "zz"}, "its certificate in a way that is not known"),
+    ],
+)
+def test_terms_that_cannot_be_are_not_agreed_to(path: Path, fields: dict, words: str) -> None:
+    with exit_api(**fields) as api, pytest.raises(NoConsentError, match=words):
+        agree(api, path)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "url", ["http://market.example", "market.example", "ftp://127.0.0.1", "http://", "https://"]
+)
+def test_a_token_does_not_cross_the_network_in_clear(url: str) -> None:
+    with pytest.raises(ApiError):
+        api_address(url)
+
+
+def test_addresses_of_an_api_have_one_spelling() -> None:
+    assert api_address("https://market.example/") == "https://market.example"
+    assert api_address("http://localhost:8080") == "http://localhost:8080"
+    assert api_address("http://[::1]:8080/") == "http://[::1]:8080"
+
+
+def test_an_api_that_is_not_there_is_named(path: Path) -> None:
+    with exit_api() as api:
+        url = api.url
+    with pytest.raises(ApiError, match="cannot be reached"):
+        agree(api, path, url=url)
+
+
+def test_a_token_comes_from_a_file_or_the_environment_or_a_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prompt(_: str) -> str:
+        return "typed"
+
+    monkeypatch.delenv(consent.TOKEN_VARIABLE, raising=False)
+    assert consent.read_token(None, prompt) == "typed"
+    monkeypatch.setenv(consent.TOKEN_VARIABLE, "exported")
+    assert consent.read_token(None, prompt) == "exported"
+    (tmp_path / "token").write_text("stored\n")
+    assert consent.read_token(str(tmp_path / "token"), prompt) == "stored"
+    (tmp_path / "token").write_text("\n")
+    for name in ("token", "missing"):
+        with pytest.raises(NoConsentError):
+            consent.read_token(str(tmp_path / name), prompt)
+
+
+def test_a_withdrawal_is_told_and_leaves_no_token(path: Path) -> None:
+    with exit_api() as api:
+        agree(api, path)
+        assert consent.withdraw(path.parent).startswith("withdrawn")
+        assert api.revoked == ["a token"]
+    assert not path.exists()
+    assert files.read(path.parent / files.CONTROL) == {"paused": True, "revoked": True}
+    assert "no consent" in consent.withdraw(path.parent)
+
+
+def test_a_withdrawal_holds_here_although_nobody_hears_of_it(path: Path) -> None:
+    with exit_api() as api:
+        agree(api, path)
+        api.refusal = {"ok": False, "error": {"code": "x", "message": "Not \x1b[1mnow."}}
+        with pytest.raises(ApiError, match=r"Not \[1mnow"):
+            consent.withdraw(path.parent)
+        assert record.load(path).terms == ""
+        assert (files.read(path.parent / files.CONTROL) or {})["revoked"] is True
+        api.refusal = None
+        assert consent.withdraw(path.parent).startswith("withdrawn")
+    assert not path.exists()
+
+
+def test_a_token_is_not_sent_to_where_a_redirect_leads(path: Path) -> None:
+    with exit_api() as api, exit_api() as other:
+        agree(api, path)
+        api.location = f"{other.url}/api/worker/exit/revoke"
+        with pytest.raises(ApiError, match="302"):
+            consent.withdraw(path.parent)
+        assert other.revoked == []
+
+
+def test_a_new_consent_ends_the_pause_of_an_old_one(path: Path) -> None:
+    files.write(path.with_name(files.CONTROL), {"revoked": True})
+    with exit_api() as api:
+        agree(api, path)
+    assert not path.with_name(files.CONTROL).exists()
+
+
+def stored() -> Consent:
+    return Consent("https://a", "b", 1, "", "token", "ab" * 32, "", DeviceLimits())
+
+
+def test_a_record_that_others_can_read_is_refused(path: Path) -> None:
+    record.save(path, stored())
+    path.chmod(0o640)
+    with pytest.raises(ConsentError, match="chmod 600"):
+        record.load(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"port": 0}, {"port": "1"}, {"host": ""}, {"pin": "ab"}, {"terms": 1}, {"token": None}],
+)
+def test_a_record_that_cannot_be_is_refused(path: Path, change: dict) -> None:
+    record.save(path, stored())
+    files.write(path, {**(files.read(path) or {}), **change})
+    with pytest.raises(ConsentError, match="not complete"):
+        record.load(path)
+
+
+def test_a_mistyped_limit_is_named(path: Path) -> None:
+    record.save(path, stored())
+    files.write(path, {**(files.read(path) or {}), "limits": {"bytes_per_dya": 1}})
+    with pytest.raises(ConsentError, match=r"limits.bytes_per_dya: is not known"):
+        record.load(path)
+
+
+def test_a_record_is_read_as_it_was_written(path: Path) -> None:
+    record.save(path, replace(stored(), limits=DeviceLimits(ports=(443,), on_metered=True)))
+    assert record.load(path).limits == DeviceLimits(ports=(443,), on_metered=True)
+    with pytest.raises(ConsentError, match="nobody at this device has agreed"):
+        record.load(path.with_name("missing"))

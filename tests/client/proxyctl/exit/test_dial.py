@@ -1,0 +1,162 @@
+import asyncio
+import errno
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from ipaddress import IPv4Address, ip_address, ip_network
+
+import pytest
+from support import targets
+from support.descriptors import descriptors
+from support.ports import closed_port, silent_port
+from support.waiting import until
+
+from proxyctl.exit import dial as dial_module
+from proxyctl.exit.dial import LOOKUPS_MAX, Dialer, DialError, outcome_of
+from proxyctl.exit.lan import Guard
+from proxyctl.exit.surroundings import Surroundings
+from proxyctl.protocol.frames import Outcome
+from proxyctl.protocol.policy import Policy
+
+HERE, THERE = ip_address("127.0.0.1"), ip_address("127.0.0.2")
+
+
+def dialer(*allowed: str) -> Dialer:
+    guard = Guard(
+        policy=Policy(),
+        surroundings=Surroundings(set),
+        kernel=None,
+        allow=[ip_network(each) for each in allowed],
+    )
+    return Dialer(guard, asyncio.get_running_loop())
+
+
+def every_port(_: object) -> bool:
+    return True
+
+
+@contextmanager
+def answers(
+    monkeypatch: pytest.MonkeyPatch, answer: Callable[[], list[str]]
+) -> Iterator[list[str]]:
+    """Have names answered by a function; yields the names that were looked up."""
+    asked: list[str] = []
+
+    async def getaddrinfo(host: str, port: int, **_: object) -> list[tuple]:
+        asked.append(host)
+        await asyncio.sleep(0)
+        return [(0, 0, 0, "", (text, port)) for text in answer()]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    yield asked
+
+
+async def test_an_address_that_is_silent_does_not_hold_up_the_next() -> None:
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    with silent_port() as port:
+        server = await asyncio.start_server(answer, str(THERE), port)
+        try:
+            sock = await dialer("127.0.0.0/8").dial((HERE, THERE), port, every_port)
+            assert sock.getpeername() == (str(THERE), port)
+            sock.close()
+        finally:
+            server.close()
+
+
+async def test_silence_everywhere_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dial_module, "DIAL_SECONDS", 0.1)
+    with silent_port() as port, pytest.raises(DialError) as raised:
+        await dialer("127.0.0.0/8").dial((HERE,), port, every_port)
+    assert raised.value.outcome is Outcome.TIMED_OUT
+
+
+async def test_the_failure_that_came_furthest_is_told() -> None:
+    here = dialer("127.0.0.0/8", "240.0.0.0/8")
+    with closed_port() as port, pytest.raises(DialError) as raised:
+        await here.dial((IPv4Address("240.0.0.1"), HERE), port, every_port)
+    assert raised.value.outcome is Outcome.REFUSED
+
+
+async def test_who_gives_up_leaves_no_socket() -> None:
+    with silent_port() as port:
+        before = descriptors()
+        task = asyncio.create_task(dialer("127.0.0.0/8").dial((HERE, THERE), port, every_port))
+        await until(lambda: descriptors() > before)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(lambda: descriptors() == before)
+
+
+async def test_of_a_names_addresses_only_permitted_ones_are_dialled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with targets.echo() as target:
+        with answers(monkeypatch, lambda: ["192.168.1.1", "fe80::1%lo", "127.0.0.1"]) as asked:
+            sock = await dialer("127.0.0.0/8").dial("Example.org", target.port, every_port)
+        assert sock.getpeername() == ("127.0.0.1", target.port)
+        assert asked == ["example.org."]
+        sock.close()
+
+
+async def test_a_name_with_no_permitted_address_is_not_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with answers(monkeypatch, lambda: ["192.168.1.1", "::ffff:10.0.0.1"]):
+        with pytest.raises(DialError) as raised:
+            await dialer().dial("example.org", 80, every_port)
+    assert raised.value.outcome is Outcome.NOT_ALLOWED
+
+
+async def test_a_name_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown() -> list[str]:
+        raise socket.gaierror
+
+    with answers(monkeypatch, unknown), pytest.raises(DialError) as raised:
+        await dialer().dial("example.org", 80, every_port)
+    assert raised.value.outcome is Outcome.NAME_UNKNOWN
+
+
+async def test_look_ups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    never = asyncio.get_running_loop().create_future()
+
+    async def getaddrinfo(*_: object, **__: object) -> list:
+        return await never
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    one = dialer()
+    tasks = [
+        asyncio.create_task(one.dial("example.org", 80, every_port)) for _ in range(LOOKUPS_MAX)
+    ]
+    await asyncio.sleep(0)
+    with pytest.raises(DialError) as raised:
+        await one.dial("example.org", 80, every_port)
+    assert raised.value.outcome is Outcome.AT_LIMIT
+    never.set_exception(socket.gaierror())
+    assert all(
+        isinstance(each, DialError) for each in await asyncio.gather(*tasks, return_exceptions=True)
+    )
+
+
+async def test_a_port_that_the_limits_lack_is_not_allowed() -> None:
+    with pytest.raises(DialError) as raised:
+        await dialer("127.0.0.0/8").dial((HERE,), 80, lambda _: False)
+    assert raised.value.outcome is Outcome.NOT_ALLOWED
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (ConnectionRefusedError(), Outcome.REFUSED),
+        (TimeoutError(), Outcome.TIMED_OUT),
+        (OSError(errno.ETIMEDOUT, ""), Outcome.TIMED_OUT),
+        (OSError(errno.EHOSTUNREACH, ""), Outcome.HOST_UNREACHABLE),
+        (OSError(errno.ENETUNREACH, ""), Outcome.NETWORK_UNREACHABLE),
+        (OSError(errno.EMFILE, ""), Outcome.AT_LIMIT),
+        (OSError(errno.EACCES, ""), Outcome.FAILED),
+    ],
+)
+def test_how_a_failure_is_told(error: OSError, outcome: Outcome) -> None:
+    assert outcome_of(error) is outcome

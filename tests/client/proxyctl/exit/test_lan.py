@@ -1,0 +1,282 @@
+"""Nothing ever reaches the network at home, counted by a sniffer; the daemon judges nothing.
+
+The home is real as far as the kernel goes (`support/home.py`), and so is the agent: a program of
+its own that is told to dial whatever its daemon wants.
+"""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+
+import pytest
+from support.exit_daemon import ExitDaemon
+from support.home import (
+    DAEMON,
+    OTHER_LAN_V6,
+    PREFIX,
+    PUBLIC,
+    ROUTER,
+    ROUTER_V6,
+    STORAGE,
+    STORAGE_V6,
+    TARGETS,
+    Home,
+    Packet,
+    home,
+    listener,
+)
+from support.process import ROOT
+from support.pythons import pythons
+
+from proxyctl.exit import files, record
+from proxyctl.exit.lan import NEVER_PORTS, Guard, make_guard, public_name
+from proxyctl.exit.limits import DeviceLimits
+from proxyctl.exit.record import Consent
+from proxyctl.exit.surroundings import Surroundings
+from proxyctl.protocol.frames import Outcome
+from proxyctl.protocol.policy import Policy
+
+HOME_ADDRESSES = (
+    ROUTER,
+    STORAGE,
+    "192.168.1.10",
+    "192.168.1.255",
+    PUBLIC,
+    "0.0.0.0",
+    "127.0.0.1",
+    "10.0.0.1",
+    "100.64.0.1",
+    "169.254.169.254",
+    "224.0.0.251",
+    "255.255.255.255",
+    ROUTER_V6,
+    STORAGE_V6,
+    f"{PREFIX}:10",
+    OTHER_LAN_V6,
+    "::",
+    "::1",
+    "fe80::1",
+    "ff02::1",
+    f"::ffff:{STORAGE}",
+    "::ffff:10.0.0.1",
+    f"::{STORAGE}",
+    "64:ff9b::c0a8:114",
+    "64:ff9b:1::c0a8:114",
+    "2002:c0a8:114::1",
+    "2001:0:4136:e378:8000:63bf:3f57:feeb",
+    f"::ffff:{PUBLIC}",
+)
+HOME_NAMES = {
+    "router.evil.net": [ROUTER],
+    "storage.evil.net": [STORAGE],
+    "zero.evil.net": ["0.0.0.0"],
+    "loopback.evil.net": ["127.0.0.1", "::1"],
+    "public.evil.net": [PUBLIC],
+    "mapped.evil.net": ["::ffff:10.0.0.1", f"::ffff:{STORAGE}"],
+    "nat64.evil.net": ["64:ff9b::c0a8:114"],
+    "sixtofour.evil.net": ["2002:c0a8:114::1"],
+    "global.evil.net": [STORAGE_V6, ROUTER_V6, OTHER_LAN_V6],
+}
+LOCAL_NAMES = (
+    "router", "storage.local", "localhost", "x.localhost", "printer.lan", "fritz.home.arpa",
+    "wpad", "192.168.1.20", "0xc0.0xa8.1.20", "3232235796", "127.1", "storage.evil.net.local",
+)  # fmt: skip
+# Only the daemon knows the public address, and nobody the other networks at home, which are assumed
+# from the device's own: the judge who learns of these is the only one.
+FROM_OUTSIDE = (
+    PUBLIC, f"::ffff:{PUBLIC}", "public.evil.net", OTHER_LAN_V6, "global.evil.net"
+)  # fmt: skip
+# What the device has to say to do its work; everything else is a finding.
+RIGHTFUL = {
+    Packet(ROUTER, "arp", 0),
+    Packet(ROUTER, "udp", 53),
+    Packet(ROUTER_V6, "solicitation", 0),
+    *(Packet(each, "tcp", 80) for each in TARGETS),
+}
+
+
+class Alternating(Sequence[str]):
+    """Another address with each look-up, which is two questions: A and AAAA."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers = [answer for answer in answers for _ in range(2)]
+
+    def __iter__(self) -> Iterator[str]:
+        self.answers.append(self.answers.pop(0))
+        return iter(self.answers[-1:])
+
+    def __getitem__(self, index):
+        return self.answers[index]
+
+    def __len__(self) -> int:
+        return 1
+
+
+@asynccontextmanager
+async def agent(around: Home, folder: Path, *command: str) -> AsyncIterator[ExitDaemon]:
+    """Run an agent on the device, attached to a daemon on the internet."""
+    daemon = ExitDaemon(folder, public=PUBLIC)
+    async with daemon.serving(listener("internet", DAEMON, 0)):
+        consent = Consent(
+            api="https://market.example",
+            host=DAEMON,
+            port=daemon.port,
+            pin=daemon.pin,
+            token="a worker token",
+            terms="ab" * 32,
+            agreed_at="",
+            limits=DeviceLimits(),
+        )
+        record.save(folder / files.CONSENT, consent)
+        process = await asyncio.create_subprocess_exec(
+            *around.command(*command),
+            cwd=ROOT / "client",
+            env={"PATH": "/usr/sbin:/usr/bin:/bin", "PYTHONPATH": f"{ROOT}/client:{ROOT}/tests"},
+        )
+        try:
+            await daemon.attached()
+            await daemon.park(1)
+            yield daemon
+        finally:
+            process.terminate()
+            await process.wait()
+
+
+async def outcomes(daemon: ExitDaemon, hosts: Sequence[str]) -> dict[str, Outcome]:
+    """Dial each host, as an address where it is one; return how it went."""
+    found = {}
+    for host in hosts:
+        try:
+            target = (ip_address(host),)
+        except ValueError:
+            target = host
+        dialled, (_, writer) = await daemon.dial(target, 80)
+        writer.close()
+        found[host] = dialled.outcome
+        if len(daemon.dialled) % 16 == 0:
+            daemon.give_tickets(32)
+    return found
+
+
+def findings(around: Home, daemon: ExitDaemon) -> set[Packet]:
+    return around.sniffer.sent() - RIGHTFUL - {Packet(DAEMON, "tcp", daemon.port)}
+
+
+async def besiege(around: Home, daemon: ExitDaemon, spared: Collection[str] = ()) -> None:
+    """Try everything; nothing may come through, and what is on the internet still must."""
+    for name, addresses in HOME_NAMES.items():
+        around.names.has(name, *addresses)
+    hosts = [each for each in (*HOME_ADDRESSES, *HOME_NAMES, *LOCAL_NAMES) if each not in spared]
+    refused = await outcomes(daemon, hosts)
+    assert [host for host, each in refused.items() if each is not Outcome.NOT_ALLOWED] == []
+    around.names.has("mixed.evil.net", TARGETS[0], STORAGE)
+    around.names.has("rebind.evil.net").addresses = Alternating(TARGETS[0], STORAGE)
+    reached = await outcomes(daemon, (*TARGETS, "mixed.evil.net"))
+    assert set(reached.values()) == {Outcome.CONNECTED}
+    rebound = [await outcomes(daemon, ["rebind.evil.net"]) for _ in range(8)]
+    assert {outcome for each in rebound for outcome in each.values()} == {
+        Outcome.CONNECTED,
+        Outcome.NOT_ALLOWED,
+    }
+    assert set(around.reached) == set(TARGETS)
+    assert findings(around, daemon) == set()
+    asked = {name for name, _ in around.names.asked}
+    assert asked == {*HOME_NAMES, "mixed.evil.net", "rebind.evil.net"} - set(spared)
+
+
+@pytest.mark.parametrize("python", pythons(), ids=lambda path: Path(path).name)
+async def test_nothing_reaches_the_home(tmp_path: Path, python: str) -> None:
+    command = (python, "-m", "proxyctl", "exit", "run", "--folder", str(tmp_path))
+    async with home() as around, agent(around, tmp_path, *command) as daemon:
+        await besiege(around, daemon)
+
+
+@pytest.mark.parametrize("judge", ["policy", "surroundings", "kernel"])
+async def test_the_others_hold_what_one_judge_lets_through(tmp_path: Path, judge: str) -> None:
+    command = (sys.executable, "-m", "support.exit_agent", str(tmp_path), judge)
+    async with home() as around, agent(around, tmp_path, *command) as daemon:
+        await besiege(around, daemon, FROM_OUTSIDE if judge == "surroundings" else ())
+
+
+async def test_the_sniffer_sees_what_an_agent_without_judges_does(tmp_path: Path) -> None:
+    command = (sys.executable, "-m", "support.exit_agent", str(tmp_path), "all")
+    async with home() as around, agent(around, tmp_path, *command) as daemon:
+        reached = await outcomes(daemon, (STORAGE, PUBLIC, STORAGE_V6, "127.0.0.1"))
+        assert set(reached.values()) == {Outcome.CONNECTED}
+        assert {packet.to for packet in findings(around, daemon)} >= set(reached)
+
+
+def guard_at(*networks: str, allow: tuple[str, ...] = ()) -> Guard:
+    return Guard(
+        policy=Policy(blocked_ports=NEVER_PORTS),
+        surroundings=Surroundings(lambda: {ip_network(each) for each in networks}),
+        kernel=None,
+        allow=[ip_network(each) for each in allow],
+    )
+
+
+@pytest.mark.parametrize("port", sorted(NEVER_PORTS))
+def test_some_ports_are_never_dialled(port: int) -> None:
+    opened = guard_at(allow=("45.33.32.0/24",))
+    assert not opened.permits(ip_address("45.33.32.156"), port)
+    assert not guard_at().permits(ip_address("45.33.32.156"), port)
+    assert guard_at().permits(ip_address("45.33.32.156"), 443)
+
+
+def test_an_opened_network_is_that_one_and_no_other() -> None:
+    opened = guard_at("192.168.1.0/24", allow=("127.0.0.0/8",))
+    assert opened.permits(ip_address("127.0.0.1"), 9_999)
+    assert opened.permits(ip_address("::ffff:127.0.0.1"), 9_999)
+    assert not opened.permits(ip_address("192.168.1.1"), 443)
+    assert not opened.permits(ip_address("::1"), 443)
+
+
+def test_a_connected_socket_is_judged_by_its_peer() -> None:
+    guard = guard_at("45.33.32.0/24")
+    assert not guard.permits_peer("45.33.32.156", 80)
+    assert not guard.permits_peer("fe80::1%eth0", 80)
+    assert not guard.permits_peer("no address", 80)
+    assert guard.permits_peer("93.184.215.14", 80)
+
+
+def test_a_kernel_that_cannot_answer_permits_nothing() -> None:
+    class Mute:
+        def leads_out(self, address: object) -> bool:
+            raise OSError
+
+    guard = Guard(policy=Policy(), surroundings=Surroundings(set), kernel=Mute(), allow=())
+    assert not guard.permits(ip_address("45.33.32.156"), 443)
+
+
+def test_this_machine_is_behind_its_own_guard() -> None:
+    guard, routes = make_guard()
+    try:
+        assert not guard.permits(ip_address("127.0.0.1"), 80)
+        assert not guard.permits(ip_address("10.0.0.1"), 80)
+    finally:
+        if routes is not None:
+            routes.close()
+
+
+@pytest.mark.parametrize("name", LOCAL_NAMES)
+def test_names_of_the_home_are_not_looked_up(name: str) -> None:
+    assert public_name(name) is None
+
+
+ODD_NAMES = (
+    "", ".", "..", "a..b", "-a.net", "a-.net", "a b.net", "\u00e4.net", "a.net\0",
+    "a" * 64 + ".net", ".".join(["abcdefg"] * 32) + ".net", "x.onion", "1.in-addr.arpa", "a.test",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_what_is_no_public_name_is_not_looked_up(name: str) -> None:
+    assert public_name(name) is None
+
+
+def test_a_public_name_is_looked_up_as_it_is() -> None:
+    assert public_name("WWW.Example.org") == "www.example.org."
+    assert public_name("_dmarc.example.org.") == "_dmarc.example.org."

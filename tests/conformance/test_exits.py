@@ -1,0 +1,321 @@
+"""Connections through exits: what clients are told, what is counted, what ends.
+
+The streams themselves are in `test_streams.py`, each test of which runs through an exit too.
+"""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from support import targets
+from support.descriptors import all_gone, at_rest
+from support.exit_device import (
+    EXITS,
+    Device,
+    answering,
+    consented,
+    listener_of,
+    running_with_exit,
+)
+from support.service import Bought, Service, running_in
+from support.socks import Client, credentials, request
+from support.story import buy, reached, used
+from support.waiting import until
+
+from proxyctl.protocol.frames import Outcome
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    """A daemon with an exit; its ledger must agree when the test is over."""
+    async with running_with_exit(tmp_path) as running:
+        yield running
+        await running.assert_audit()
+
+
+def device_id(service: Service) -> str:
+    (device,) = listener_of(service)._by_device
+    return device
+
+
+async def answer_to(service: Service, bought: Bought, port: int) -> tuple[int, str, int]:
+    """Ask for a target by SOCKS5, and return the reply."""
+    client = await Client.open(service.proxy_port)
+    assert await client.log_in(bought.username, bought.password) == 0
+    await client.send(request("127.0.0.1", port))
+    reply = await client.reply()
+    await client.close()
+    return reply
+
+
+async def http_answer(service: Service, bought: Bought, port: int) -> str:
+    """Ask for a tunnel by HTTP, and return the head of the answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", service.proxy_port)
+    shown = base64.b64encode(f"{bought.username}:{bought.password}".encode()).decode()
+    head = f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\nProxy-Authorization: Basic {shown}\r\n"
+    writer.write(f"{head}\r\n".encode())
+    answer = await reader.readuntil(b"\r\n\r\n")
+    writer.close()
+    return answer.decode()
+
+
+# --- what a client is told -----------------------------------------------------------------------
+
+
+async def test_socks_tells_the_address_of_the_exit(service: Service) -> None:
+    _, bought = await buy(service)
+    async with targets.sink() as target:
+        assert await answer_to(service, bought, target.port) == (0, "127.0.0.1", 0)
+        await until(lambda: target.ended + target.resets == 1)
+
+
+async def test_http_tells_which_exit_it_is(service: Service) -> None:
+    _, bought = await buy(service)
+    async with targets.sink() as target:
+        answer = await http_answer(service, bought, target.port)
+        assert answer.startswith("HTTP/1.1 200 ")
+        assert "\r\nX-Exit: country=xx; id=" in answer
+        assert device_id(service) not in answer
+        await until(lambda: target.ended + target.resets == 1)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "status"),
+    [
+        (Outcome.REFUSED, 5, 502),
+        (Outcome.HOST_UNREACHABLE, 4, 502),
+        (Outcome.NOT_ALLOWED, 2, 403),
+        (Outcome.FAILED, 1, 503),
+    ],
+)
+async def test_a_client_is_told_what_the_exit_met(
+    service: Service, outcome: Outcome, code: int, status: int
+) -> None:
+    device = await replaced(service)
+    device.obey = answering(outcome)
+    _, bought = await buy(service)
+    assert (await answer_to(service, bought, 80))[0] == code
+    answer = await http_answer(service, bought, 80)
+    assert answer.startswith(f"HTTP/1.1 {status} ")
+    assert "Proxy-Status: proxyd; error=" in answer
+
+
+async def replaced(service: Service) -> Device:
+    """Replace the exit of a daemon by one that the test has in hand."""
+    for _, control in tuple(listener_of(service)._attached.values()):
+        control.cut("lost")
+    made = await consented(service)
+    device = await made.attach(service)
+    await until(lambda: listener_of(service).counters.parked > 0)
+    return device
+
+
+async def test_without_an_exit_of_the_kind_there_is_no_connection_from_here(
+    service: Service,
+) -> None:
+    _, bought = await buy(service)
+    elsewhere = Bought(bought.id, bought.username[:-2] + "de", bought.password, 0)
+    async with targets.sink() as target:
+        assert (await answer_to(service, elsewhere, target.port))[0] == 1
+        answer = await http_answer(service, elsewhere, target.port)
+        assert answer.startswith("HTTP/1.1 503 ")
+        assert "\r\nRetry-After: " in answer
+        assert target.accepted == 0
+
+
+async def test_a_daemon_without_exits_does_not_connect_who_wants_one(tmp_path: Path) -> None:
+    async with running_in(tmp_path) as service, targets.sink() as target:
+        service.wishes = "-country-xx"
+        _, bought = await buy(service)
+        assert (await answer_to(service, bought, target.port))[0] == 1
+        assert target.accepted == 0
+
+
+async def test_who_wants_to_leave_directly_does(service: Service) -> None:
+    service.wishes = "-direct"
+    _, bought = await buy(service)
+    async with targets.sink() as target:
+        code, host, port = await answer_to(service, bought, target.port)
+        assert (code, host, port != 0) == (0, "127.0.0.1", True)
+        await until(lambda: target.ended + target.resets == 1)
+    assert not listener_of(service).counters.dials
+
+
+async def test_exits_carry_no_datagrams(service: Service) -> None:
+    _, bought = await buy(service)
+    client = await Client.open(service.proxy_port)
+    assert await client.log_in(bought.username, bought.password) == 0
+    assert await client.connect("0.0.0.0", 0, command=3) == 7
+    await client.close()
+
+
+async def test_nobody_leaves_through_their_own_device(tmp_path: Path) -> None:
+    async with running_in(tmp_path, **EXITS) as service:
+        person, bought = await buy(service)
+        made = await consented(service, person)
+        device = await made.attach(service)
+        mine = Bought(bought.id, bought.username + "-country-xx", bought.password, 0)
+        assert (await answer_to(service, mine, 80))[0] == 1
+        assert device.dials == []
+        await device.kill()
+
+
+# --- what is counted -----------------------------------------------------------------------------
+
+
+async def test_what_an_exit_has_carried_is_what_the_session_has_used(service: Service) -> None:
+    person, bought = await buy(service)
+    payload = targets.pattern(300_000)
+    async with targets.echo() as target:
+        for _ in range(3):
+            client = await reached(service, bought, target)
+            await client.send(payload)
+            assert await client.receive(len(payload)) == payload
+            client.end()
+            assert await client.rest() == b""
+            await client.close()
+    assert await used(service, person, bought) == 6 * len(payload)
+    await service.end(person, bought)
+    answer = await service.call(
+        "GET", f"/api/bandwidth/sessions/{bought.id}/exits", token=person.token
+    )
+    assert answer.status == 200, answer.body
+    assert sum(each["bytes"] for each in answer.body["countries"]) == 6 * len(payload)
+
+
+async def test_what_is_over_leaves_nothing(service: Service) -> None:
+    _, bought = await buy(service)
+    async with targets.sink(b"answer") as target:
+        for _ in range(20):
+            client = await reached(service, bought, target)
+            await client.send(b"question")
+            client.end()
+            assert await client.rest() == b"answer"
+            await client.close()
+        await at_rest(service)
+    exit_ = listener_of(service)._by_device[device_id(service)]
+    assert not exit_.relays
+    assert not exit_.dials
+
+
+async def test_records_name_the_exit(tmp_path: Path) -> None:
+    folder = tmp_path / "access"
+    log = {"access_log": {"folder": str(folder), "target": "none"}}
+    async with running_with_exit(tmp_path, **log) as service:
+        exit_id = device_id(service)
+        _, bought = await buy(service)
+        async with targets.sink(b"answer") as target:
+            client = await reached(service, bought, target)
+            client.end()
+            await client.rest()
+            await client.close()
+        await at_rest(service)
+    (file,) = folder.iterdir()
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [(each["exit"], each["exit_address"]) for each in records] == [(exit_id, "127.0.0.1")]
+
+
+async def test_metrics_show_exits(service: Service) -> None:
+    _, bought = await buy(service)
+    async with targets.sink() as target:
+        await answer_to(service, bought, target.port)
+        await until(lambda: target.ended + target.resets == 1)
+    async with service.http.get(service.url + "/metrics") as response:
+        text = await response.text()
+    for line in (
+        'proxyd_exits{country="xx"} 1.0',
+        "proxyd_exits_attached 1.0",
+        'proxyd_exit_dials_total{outcome="connected"} 1.0',
+        "proxyd_exit_failovers_total 0.0",
+    ):
+        assert line in text
+
+
+# --- what ends -----------------------------------------------------------------------------------
+
+
+async def test_a_killed_exit_breaks_its_connections_and_the_next_go_on(tmp_path: Path) -> None:
+    async with running_in(tmp_path, **EXITS) as service, targets.echo() as target:
+        first = await (await consented(service)).attach(service)
+        service.wishes = "-country-xx-session-label"
+        person, bought = await buy(service)
+        client = await reached(service, bought, target)
+        await client.send(b"words")
+        assert await client.receive(5) == b"words"
+        second = await (await consented(service)).attach(service)
+        await first.kill()
+        with suppress(ConnectionError):  # or the end, as the kernel likes
+            assert await client.rest() == b""
+        await client.close()
+        again = await reached(service, bought, target)
+        assert len(second.dials) == 1
+        await again.close()
+        await until(lambda: target.ended + target.resets == 2)
+        await second.kill()
+        await service.end(person, bought)
+        await service.assert_audit()
+
+
+async def test_an_exit_that_is_paused_in_the_account_is_cut_within_a_second(
+    tmp_path: Path,
+) -> None:
+    async with running_in(tmp_path, **EXITS) as service, targets.echo() as target:
+        made = await consented(service)
+        device = await made.attach(service)
+        service.wishes = "-country-xx"
+        _, bought = await buy(service)
+        client = await reached(service, bought, target)
+        body = {"token_id": made.device_id}
+        answer = await service.call("POST", "/api/worker/exit/pause", body, token=made.owner.token)
+        assert answer.status == 200, answer.body
+        with pytest.raises(ConnectionError):
+            await client.receive(1)
+        await client.close()
+        assert (await answer_to(service, bought, target.port))[0] == 1
+        answer = await service.call(
+            "POST", "/api/worker/token/revoke", body, token=made.owner.token
+        )
+        assert answer.status == 200, answer.body
+        await until(lambda: device.is_over, "it is let go of")
+        assert device.sorry is not None
+        assert device.sorry.code == "worker_unauthorized"
+        await device.kill()
+
+
+async def test_exits_are_told_of_the_end_and_serve_until_then(tmp_path: Path) -> None:
+    async with running_with_exit(tmp_path) as service, targets.sink(b"answer") as target:
+        listener, device = listener_of(service), await replaced(service)
+        another = await consented(service)
+        _, bought = await buy(service)
+        client = await reached(service, bought, target)
+        draining = asyncio.get_running_loop().create_task(service.daemon.drain())
+        await until(lambda: device.drained, "it is told")
+        late = await Device(device.port).attach(another.first)
+        assert late.sorry is not None
+        assert late.sorry.code == "stopping"
+        await late.kill()
+        client.end()
+        assert await client.rest() == b"answer"
+        await client.close()
+        await draining
+        await until(lambda: device.is_over, "it is let go of")
+        assert len(listener) == 0
+
+
+async def test_nothing_is_left_of_exits_that_come_and_go(service: Service) -> None:
+    made = await consented(service)
+    await all_gone(service, 10**6)
+    before = await at_rest(service)
+    for _ in range(10):
+        device = await made.attach(service)
+        await device.kill()
+    await until(lambda: len(listener_of(service)) == 1)
+    await all_gone(service, before)
+
+
+def test_the_credentials_of_a_session_with_wishes_fit() -> None:
+    assert len(credentials("name-country-xx", "password")) < 255

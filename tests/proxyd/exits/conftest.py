@@ -1,0 +1,17 @@
+"""The exits' port, for the tests of this folder."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from support.exit_device import Port
+
+
+@pytest.fixture
+async def port(tmp_path: Path) -> AsyncIterator[Port]:
+    """Devices may attach there; nothing is left when the test is over."""
+    opened = Port(tmp_path)
+    yield opened
+    await opened.close()
+    assert opened.counters.parked == 0
+    assert len(opened.listener) == 0

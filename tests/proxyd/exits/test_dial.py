@@ -1,0 +1,464 @@
+"""Targets dialled through exits: what is asked of which exit, and when another one is tried."""
+
+import asyncio
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+from support import targets
+from support.exit_device import (
+    Device,
+    Granted,
+    Port,
+    answering,
+    carry,
+    ignore,
+    paused,
+)
+from support.names import Slow
+from support.ports import silent_port
+from support.waiting import until
+
+from proxyctl.protocol.frames import Dial, Dialled, Limits, Outcome
+from proxyd.egress.resolve import DnsResolver
+from proxyd.exits import dial as module
+from proxyd.exits.dial import Via
+from proxyd.wire.events import Address, Failure
+from proxyd.wire.wants import Wants
+
+LOOPBACK = ip_address("127.0.0.1")
+ANY = Wants()
+
+
+@dataclass
+class Somebody:
+    """Who pays."""
+
+    id: str = "session"
+    user_id: str = "buyer"
+    price_per_gb: int = 1_000_000
+
+
+@dataclass
+class Reached:
+    """What became of a dial; `sock` is the test's."""
+
+    failure: Failure | None = None
+    sock: socket.SocketType | None = None
+    via: Via | None = None
+
+    async def close(self, port: Port, target: targets.Target | None = None) -> None:
+        """Close it, and wait until its target knows."""
+        assert self.sock is not None
+        port.reactor.poller.forget(self.sock.fileno())
+        self.sock.close()
+        if target is not None:
+            await until(lambda: target.ended + target.resets > 0, "the target knows")
+
+
+class Call:
+    """A dial under way."""
+
+    def __init__(
+        self,
+        port: Port,
+        host: Address | str,
+        number: int,
+        wants: Wants = ANY,
+        buyer: Somebody | None = None,
+    ) -> None:
+        self.answers: list[Reached] = []
+        self.dial = port.exits.dial(wants, buyer or Somebody(), host, number, self._done)
+
+    def _done(self, outcome: socket.SocketType | Failure, is_unread: bool, via: Via | None) -> None:
+        if isinstance(outcome, Failure):
+            self.answers.append(Reached(failure=outcome))
+        else:
+            assert is_unread
+            self.answers.append(Reached(sock=outcome, via=via))
+
+    async def end(self) -> Reached:
+        await until(lambda: bool(self.answers), "there is an outcome")
+        (answer,) = self.answers
+        return answer
+
+
+async def dialled(
+    port: Port,
+    host: Address | str = LOOPBACK,
+    number: int = 80,
+    wants: Wants = ANY,
+    buyer: Somebody | None = None,
+) -> Reached:
+    """Dial, and return what came of it."""
+    return await Call(port, host, number, wants, buyer).end()
+
+
+async def spoken(answer: Reached, words: bytes) -> bytes:
+    """Say something to an echo, and return what comes back."""
+    assert isinstance(answer.sock, socket.socket | socket.SocketType)
+    loop = asyncio.get_running_loop()
+    answer.sock.send(words)
+    heard = b""
+    while len(heard) < len(words):
+        with suppress(BlockingIOError):
+            heard += answer.sock.recv(len(words))
+        await asyncio.sleep(0)
+    assert loop.is_running()
+    return heard
+
+
+# --- what is asked of an exit ---------------------------------------------------------------------
+
+
+async def test_a_target_is_reached_through_an_exit(port: Port) -> None:
+    device = await port.parked()
+    async with targets.echo() as target:
+        answer = await dialled(port, LOOPBACK, target.port)
+        assert await spoken(answer, b"words") == b"words"
+        assert device.dials == [Dial(1, (LOOPBACK,), target.port)]
+        assert answer.via is not None
+        assert answer.via.attached.device_id == "device"
+        assert answer.via.address == LOOPBACK
+        assert answer.via.headers[0].startswith("X-Exit: country=xx; id=")
+        assert answer.via.headers[0].endswith("; ip=127.0.0.1")
+        await answer.close(port, target)
+    assert port.counters.dials == {"connected": 1}
+
+
+async def test_a_buyer_is_told_that_another_exit_was_promised(port: Port) -> None:
+    device = await port.parked()
+    device.obey = answering(Outcome.CONNECTED)
+    port.directory.has_moved = True
+    answer = await dialled(port)
+    assert answer.via is not None
+    assert answer.via.headers[1] == "X-Exit-Changed: 1"
+    await answer.close(port)
+
+
+async def test_a_name_is_looked_up_here_and_its_addresses_are_asked_for(port: Port) -> None:
+    device = await port.parked()
+    async with targets.echo() as target:
+        answer = await dialled(port, "localhost", target.port)
+        assert device.dials == [Dial(1, (LOOPBACK,), target.port)]
+        await answer.close(port, target)
+
+
+async def test_an_exit_looks_a_name_up_if_that_is_wanted(port: Port) -> None:
+    device = await port.parked()
+    device.obey = answering(Outcome.NAME_UNKNOWN)
+    answer = await dialled(port, "Example.COM.", 443, Wants(dns_at_exit=True))
+    assert answer.failure is Failure.HOST_UNREACHABLE
+    assert device.dials == [Dial(1, "example.com", 443)]
+
+
+@pytest.mark.parametrize(
+    ("host", "number", "wants"),
+    [
+        (ip_address("10.0.0.1"), 80, ANY),
+        (ip_address("::ffff:10.0.0.1"), 80, ANY),
+        ("10.1", 80, ANY),
+        ("10.1", 80, Wants(dns_at_exit=True)),
+        ("example.com", 25, Wants(dns_at_exit=True)),
+        (LOOPBACK, 25, ANY),
+        (LOOPBACK, 80, Wants(tls_only=True)),
+    ],
+)
+async def test_what_is_forbidden_is_never_asked_of_an_exit(
+    port: Port, host: Address | str, number: int, wants: Wants
+) -> None:
+    device = await port.parked()
+    port.exits.resolver = DnsResolver()  # which knows numbers without asking
+    answer = await dialled(port, host, number, wants)
+    assert answer.failure is Failure.NOT_ALLOWED
+    assert device.dials == []
+
+
+@pytest.mark.parametrize(
+    ("host", "dns_at_exit"),
+    [
+        ("nowhere", False),
+        ("no name", False),
+        ("no name", True),
+        ("x" * 300, False),
+        ("x" * 300, True),
+    ],
+)
+async def test_what_is_no_name_is_not_asked_for(port: Port, host: str, dns_at_exit: bool) -> None:
+    device = await port.parked()
+    answer = await dialled(port, host, 80, Wants(dns_at_exit=dns_at_exit))
+    assert answer.failure is Failure.HOST_UNREACHABLE
+    assert device.dials == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "failure"),
+    [
+        (Outcome.REFUSED, Failure.REFUSED),
+        (Outcome.HOST_UNREACHABLE, Failure.HOST_UNREACHABLE),
+        (Outcome.NETWORK_UNREACHABLE, Failure.NETWORK_UNREACHABLE),
+        (Outcome.NOT_ALLOWED, Failure.NOT_ALLOWED),
+        (Outcome.NAME_UNKNOWN, Failure.HOST_UNREACHABLE),
+    ],
+)
+async def test_the_words_of_the_target_are_told_and_no_other_exit_is_asked(
+    port: Port, outcome: Outcome, failure: Failure
+) -> None:
+    devices = [await port.parked(token) for token in ("one", "two")]
+    for each in devices:
+        each.obey = answering(outcome)
+    assert (await dialled(port)).failure is failure
+    assert [len(each.dials) for each in devices] == [1, 0]
+    assert port.counters.failovers == 0
+
+
+@pytest.mark.parametrize("outcome", [Outcome.PAUSED, Outcome.AT_LIMIT, Outcome.FAILED])
+async def test_an_exit_that_cannot_is_passed_over(port: Port, outcome: Outcome) -> None:
+    first, second = await port.parked("first"), await port.parked("second")
+    first.obey = answering(outcome)
+    async with targets.echo() as target:
+        answer = await dialled(port, LOOPBACK, target.port)
+        assert answer.via is not None
+        assert answer.via.attached.device_id == "second"
+        await answer.close(port, target)
+    assert (len(first.dials), len(second.dials)) == (1, 1)
+    assert port.counters.failovers == 1
+
+
+async def test_a_target_that_does_not_answer_is_tried_through_one_more_exit(port: Port) -> None:
+    devices = [await port.parked(token) for token in ("one", "two", "three")]
+    for each in devices:
+        each.obey = answering(Outcome.TIMED_OUT)
+    assert (await dialled(port)).failure is Failure.TIMED_OUT
+    assert [len(each.dials) for each in devices] == [1, 1, 0]
+
+
+async def test_three_exits_are_enough(port: Port) -> None:
+    devices = [await port.parked(token) for token in ("one", "two", "three", "four")]
+    for each in devices:
+        each.obey = answering(Outcome.FAILED)
+    assert (await dialled(port)).failure is Failure.NO_EXIT
+    assert [len(each.dials) for each in devices] == [1, 1, 1, 0]
+
+
+# --- which exits ----------------------------------------------------------------------------------
+
+
+async def test_without_an_exit_there_is_no_connection(port: Port) -> None:
+    assert (await dialled(port)).failure is Failure.NO_EXIT
+
+
+async def test_nobody_leaves_through_a_device_of_their_own(port: Port) -> None:
+    device = await port.parked()
+    answer = await dialled(port, buyer=Somebody(user_id="owner"))
+    assert answer.failure is Failure.NO_EXIT
+    assert device.dials == []
+
+
+async def test_a_device_that_takes_nothing_is_not_asked_until_it_does(port: Port) -> None:
+    device = await port.parked()
+    device.obey = answering(Outcome.REFUSED)
+    device.send(paused("on battery"))
+    await until(lambda: not port.directory.exits, "it takes nothing")
+    assert (await dialled(port)).failure is Failure.NO_EXIT
+    device.send(paused("still"))
+    device.send(paused(""))
+    await until(lambda: bool(port.directory.exits), "it takes connections again")
+    assert (await dialled(port)).failure is Failure.REFUSED
+
+
+async def test_a_device_that_attaches_paused_is_not_asked(port: Port) -> None:
+    await port.device(paused="at night")
+    assert (await dialled(port)).failure is Failure.NO_EXIT
+
+
+async def test_an_exit_has_as_many_connections_as_its_owner_allows(port: Port) -> None:
+    port.devices.grants["device"] = Granted("device", "owner", 0, Limits(2, 0, 0, ()))
+    device = await port.parked()
+    device.obey = ignore
+    calls = [Call(port, LOOPBACK, 80) for _ in range(3)]
+    assert (await calls[2].end()).failure is Failure.NO_EXIT
+    calls[0].dial.cancel()
+    device.obey = answering(Outcome.REFUSED)
+    assert (await dialled(port)).failure is Failure.REFUSED
+    calls[1].dial.cancel()
+
+
+async def test_ports_are_those_that_the_owner_allows(port: Port) -> None:
+    port.devices.grants["web"] = Granted("web", "owner", 0, Limits(0, 0, 0, (443,)))
+    web = await port.parked("web")
+    assert (await dialled(port, number=8080)).failure is Failure.NOT_ALLOWED
+    label = Wants(session="label")
+    assert (await dialled(port, number=8080, wants=label)).failure is Failure.NOT_ALLOWED
+    more = await port.parked("more")
+    more.obey = answering(Outcome.REFUSED)
+    assert (await dialled(port, number=8080)).failure is Failure.REFUSED
+    assert (web.dials, len(more.dials)) == ([], 1)
+
+
+# --- when an exit is lost -------------------------------------------------------------------------
+
+
+async def test_an_exit_that_is_killed_is_passed_over_at_once(port: Port) -> None:
+    first, second = await port.parked("first"), await port.parked("second")
+    first.obey = ignore
+    second.obey = answering(Outcome.REFUSED)
+    call = Call(port, LOOPBACK, 80)
+    await until(lambda: bool(first.dials), "the first is asked")
+    await first.kill()
+    assert (await call.end()).failure is Failure.REFUSED
+    assert port.counters.dials == {"lost": 1, "refused": 1}
+    assert port.directory.noted == [("first", None), ("second", Outcome.REFUSED)]
+
+
+async def test_a_strict_label_fails_rather_than_change_its_exit(port: Port) -> None:
+    first, second = await port.parked("first"), await port.parked("second")
+    first.obey = answering(Outcome.REFUSED)
+    label = Wants(session="label", strict=True)
+    assert (await dialled(port, wants=label)).failure is Failure.REFUSED
+    await first.kill()
+    await until(lambda: len(port.listener) == 1, "it is gone")
+    assert (await dialled(port, wants=label)).failure is Failure.EXIT_LOST
+    assert second.dials == []
+
+
+async def test_an_exit_that_is_silent_is_passed_over(port: Port) -> None:
+    first, second = await port.parked("first"), await port.parked("second")
+    await until(lambda: port.directory.exits["first"]._ping is None, "it has answered")
+    first.obey = ignore
+    first.answers_pings = False
+    second.obey = answering(Outcome.REFUSED)
+    assert (await dialled(port)).failure is Failure.REFUSED
+    assert (len(first.dials), len(second.dials)) == (1, 1)
+    assert port.counters.hedges == 0
+
+
+async def test_an_exit_that_is_slow_and_there_is_ordered_twice_and_the_first_answer_counts(
+    port: Port,
+) -> None:
+    device = await port.parked()
+
+    async def obey(device: Device, dial: Dial) -> None:
+        if len(device.dials) == 2:
+            await carry(device, dial)
+
+    device.obey = obey
+    async with targets.echo() as target:
+        answer = await dialled(port, LOOPBACK, target.port)
+        assert await spoken(answer, b"words") == b"words"
+        await answer.close(port, target)
+    assert len({each.number for each in device.dials}) == 2
+    assert port.counters.hedges == 1
+    late = device.dials[0].number
+    device.send(Dialled(late, Outcome.CONNECTED, 0, None, 0))  # nobody cares
+    device.send(paused("the last frame"))
+    await until(lambda: not port.directory.exits, "it was heard")
+
+
+async def test_a_dial_that_finds_nothing_waiting_takes_the_next_connection(port: Port) -> None:
+    device = port.unattached()
+    device.parks = False
+    await device.attach()
+    device.obey = answering(Outcome.REFUSED)
+    calls = [Call(port, LOOPBACK, 80) for _ in range(3)]
+    await until(lambda: device.wanted >= 4, "it is asked for one more than these")
+    device.parks = True
+    await device.park()
+    for each in calls:
+        assert (await each.end()).failure is Failure.REFUSED
+
+
+async def test_an_exit_without_connections_is_passed_over(
+    port: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PARKED_WAIT_SECONDS", 0.05)
+    first = port.unattached()
+    first.parks = False
+    await first.attach()
+    second = await port.parked("second")
+    second.obey = answering(Outcome.REFUSED)
+    assert (await dialled(port)).failure is Failure.REFUSED
+    assert first.dials == []
+
+
+async def test_a_dial_ends_with_its_time(tmp_path: Path) -> None:
+    port = Port(tmp_path, seconds=0.3)
+    device = await port.parked()
+    device.obey = ignore
+    assert (await dialled(port)).failure is Failure.TIMED_OUT
+    await until(lambda: not port.directory.exits["device"].dials, "nothing is left of it")
+    await port.close()
+
+
+async def test_a_dial_waits_on_where_there_is_no_other_exit(
+    port: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PARKED_WAIT_SECONDS", 0.0)
+    device = port.unattached()
+    device.parks, device.obey = False, answering(Outcome.REFUSED)
+    await device.attach()
+    call = Call(port, LOOPBACK, 80)
+    await until(lambda: call.dial._timer is None, "it has looked for another exit")
+    device.parks = True
+    await device.park()
+    assert (await call.end()).failure is Failure.REFUSED
+
+
+# --- a buyer who leaves ---------------------------------------------------------------------------
+
+
+async def test_a_buyer_who_leaves_ends_the_order(port: Port) -> None:
+    device = await port.parked()
+    device.obey = ignore
+    call = Call(port, LOOPBACK, 80)
+    await until(lambda: bool(device.dials), "it is asked")
+    call.dial.cancel()
+    call.dial.cancel()
+    work = device.take(device.dials[0].number)
+    with work, suppress(ConnectionError):
+        assert await asyncio.get_running_loop().sock_recv(work, 1) == b""
+    assert call.answers == []
+    exit_ = port.directory.exits["device"]
+    assert exit_.dials == {}
+
+
+async def test_a_buyer_who_leaves_while_a_name_is_looked_up_costs_no_order(port: Port) -> None:
+    device = await port.parked()
+    port.exits.resolver = resolver = Slow("127.0.0.1")
+    call = Call(port, "localhost", 80)
+    await asyncio.sleep(0)
+    call.dial.cancel()
+    resolver.may_answer.set()
+    await asyncio.sleep(0)
+    assert device.dials == []
+    assert call.answers == []
+
+
+async def test_what_the_target_says_before_the_answer_waits(port: Port) -> None:
+    device = await port.parked()
+
+    async def obey(device: Device, dial: Dial) -> None:
+        work = device.take(dial.number)
+        await asyncio.get_running_loop().sock_sendall(work, b"early words")
+        work.shutdown(socket.SHUT_WR)
+        await asyncio.sleep(0.02)  # the bytes are there long before the answer
+        device.parked[dial.number] = work
+        await answering(Outcome.CONNECTED)(device, dial)
+
+    device.obey = obey
+    answer = await dialled(port)
+    assert answer.sock is not None
+    assert answer.sock.recv(100) == b"early words"
+    assert answer.sock.recv(100) == b""
+    await answer.close(port)
+
+
+async def test_a_silent_target_is_left_to_the_exit(port: Port) -> None:
+    with silent_port() as number:
+        await port.parked()
+        call = Call(port, LOOPBACK, number)
+        await until(lambda: port.counters.hedges == 1, "it is ordered once more")
+        call.dial.cancel()

@@ -1,0 +1,267 @@
+"""What comes to the exits' port: control and work connections, garbage and floods, each bounded."""
+
+import asyncio
+import secrets
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from support.exit_device import Granted, Port, hello, is_closed, raw
+from support.waiting import until
+
+from market.errors import Code, MarketError
+from proxyctl.protocol.frames import PREFACE, Limits, Preface
+from proxyd.exits import listener as module
+from storage.errors import UnavailableError
+
+
+async def test_a_device_attaches_and_its_connections_wait(port: Port) -> None:
+    device = await port.parked()
+    assert device.welcome is not None
+    assert (device.welcome.address, device.welcome.country) == ("127.0.0.1", "xx")
+    assert device.welcome.heartbeat_seconds == 15
+    assert len(port.listener) == 1
+    assert port.listener.by_country() == {"xx": 1}
+    assert port.counters.attached == 1
+
+
+async def test_what_a_device_leaves_is_forgotten(port: Port) -> None:
+    device = await port.parked()
+    await device.kill()
+    await until(lambda: len(port.listener) == 0, "it is gone")
+    assert port.counters.parked == 0
+    assert port.counters.cut == {"lost": 1}
+
+
+@pytest.mark.parametrize("data", [b"G", b"\x00", b"\x80\x01", b"w" * 33])
+async def test_another_first_byte_is_closed(port: Port, data: bytes) -> None:
+    with await raw(port.port, data) as sock:
+        assert await is_closed(sock)
+    assert port.counters.arrivals_refused == {"garbage": 1}
+
+
+async def test_garbage_behind_the_byte_of_tls_is_closed(port: Port) -> None:
+    with await raw(port.port, b"\x16" + secrets.token_bytes(400)) as sock:
+        assert await is_closed(sock)
+    await until(lambda: port.counters.arrivals_refused == {"tls": 1})
+    assert port.listener.arrivals == 0
+
+
+async def test_a_client_that_leaves_in_the_handshake_leaves_nothing(port: Port) -> None:
+    (await raw(port.port, b"\x16\x03\x01")).close()
+    await until(lambda: port.counters.arrivals_refused == {"tls": 1})
+    assert port.listener.arrivals == 0
+
+
+async def test_a_client_that_leaves_at_once_leaves_nothing(port: Port) -> None:
+    (await raw(port.port)).close()
+    await until(lambda: port.counters.arrivals_refused == {"broken": 1})
+    assert port.listener.arrivals == 0
+
+
+async def test_a_preface_may_come_byte_by_byte(port: Port) -> None:
+    device = port.unattached()
+    device.parks = False
+    await device.attach()
+    await until(lambda: bool(device.tickets))
+    number, ticket = next(iter(device.tickets.items()))
+    assert device.welcome is not None
+    sock = await raw(port.port)
+    for byte in Preface(device.welcome.attachment, number, ticket).encode():
+        await asyncio.get_running_loop().sock_sendall(sock, bytes([byte]))
+        await asyncio.sleep(0)
+    await until(lambda: port.counters.parked == 1, "it waits")
+    sock.close()
+    await until(lambda: port.counters.parked == 0, "it waits no more")
+
+
+async def refused(port: Port, preface: bytes) -> None:
+    """Check that a work connection is closed, and nothing waits."""
+    before = port.counters.arrivals_refused["ticket"]
+    with await raw(port.port, preface) as sock:
+        assert await is_closed(sock)
+    assert port.counters.arrivals_refused["ticket"] == before + 1
+    assert port.counters.parked == 0
+
+
+async def test_a_ticket_lets_one_connection_in_once_and_of_its_exit_alone(port: Port) -> None:
+    first, second = port.unattached(), port.unattached()
+    for device, token in ((first, "first"), (second, "second")):
+        device.parks = False
+        await device.attach(hello(token))
+        await until(lambda device=device: bool(device.tickets))
+    assert first.welcome is not None
+    assert second.welcome is not None
+    number, ticket = next(iter(first.tickets.items()))
+    mine = first.welcome.attachment
+    await refused(port, Preface(second.welcome.attachment, number, ticket).encode())
+    await refused(port, Preface(mine, number, bytes(16)).encode())
+    await refused(port, Preface(mine, number + 100, ticket).encode())
+    await refused(port, Preface(mine ^ 1, number, ticket).encode())
+    sock = await first.work(number)
+    await until(lambda: port.counters.parked == 1, "it waits")
+    sock.close()
+    await until(lambda: port.counters.parked == 0, "it waits no more")
+    await refused(port, Preface(mine, number, ticket).encode())
+    number = next(iter(first.tickets))
+    late = Preface(mine, number, first.tickets[number]).encode()
+    await first.kill()
+    await until(lambda: len(port.listener) == 1, "it is gone")
+    await refused(port, late)
+
+
+async def test_a_connection_that_says_something_before_its_order_is_closed(port: Port) -> None:
+    device = await port.parked()
+    device.parks = False
+    (number,) = device.parked
+    sock = device.take(number)
+    await asyncio.get_running_loop().sock_sendall(sock, b"surprise")
+    assert await is_closed(sock)
+    sock.close()
+    assert port.counters.parked == 0
+
+
+@pytest.mark.parametrize("data", [b"", b"W" * 10])
+async def test_who_says_nothing_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes
+) -> None:
+    monkeypatch.setattr(module, "ARRIVAL_SECONDS", 0.05)
+    port = Port(tmp_path)
+    with await raw(port.port, data) as sock:
+        assert await is_closed(sock)
+    assert port.counters.arrivals_refused == {"slow": 1}
+    await port.close()
+
+
+async def test_a_flood_of_silent_connections_keeps_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ROOM_AFTER_SECONDS", 0.0)
+    port = Port(tmp_path, arrivals=5)
+    silent = [await raw(port.port) for _ in range(20)]
+    await until(lambda: port.counters.arrivals_refused["slow"] >= 15, "the oldest are closed")
+    assert port.listener.arrivals <= 5
+    await port.parked()
+    for sock in silent:
+        sock.close()
+    await port.close()
+
+
+async def test_one_network_may_not_have_all_arrivals(tmp_path: Path) -> None:
+    port = Port(tmp_path, exits_per_network=1)
+    silent = [await raw(port.port) for _ in range(module.ARRIVALS_PER_EXIT)]
+    await until(lambda: port.listener.arrivals == module.ARRIVALS_PER_EXIT)
+    with suppress(ConnectionError):  # it may be closed while it connects
+        with await raw(port.port) as sock:
+            assert await is_closed(sock)
+    assert port.counters.arrivals_refused == {"network": 1}
+    for each in silent:
+        each.close()
+    await port.close()
+
+
+@pytest.mark.parametrize(
+    ("limits", "code"),
+    [({"exits_total": 1}, "too_many_exits"), ({"exits_per_network": 1}, "too_many_on_network")],
+)
+async def test_exits_are_bounded(tmp_path: Path, limits: dict[str, int], code: str) -> None:
+    port = Port(tmp_path, **limits)
+    await port.device("first")
+    second = await port.device("second")
+    assert second.sorry is not None
+    assert (second.sorry.code, second.sorry.retry_seconds > 0) == (code, True)
+    assert port.counters.refused == {code: 1}
+    await until(lambda: second.is_over, "it is let go of")
+    await port.close()
+
+
+async def test_a_device_that_attaches_again_replaces_itself(port: Port) -> None:
+    first = await port.parked("same")
+    second = await port.device("same")
+    await until(lambda: first.is_over, "the first is let go of")
+    assert first.sorry is not None
+    assert first.sorry.code == "attached_again"
+    assert second.welcome is not None
+    assert len(port.listener) == 1
+
+
+async def test_who_may_not_attach_is_told_why(port: Port) -> None:
+    port.devices.refusal = MarketError(Code.INVALID_CREDENTIALS, "words for its owner")
+    device = await port.device()
+    assert device.sorry is not None
+    assert (device.sorry.code, device.sorry.words) == ("invalid_credentials", "words for its owner")
+    assert device.sorry.retry_seconds == 0
+    await until(lambda: device.is_over, "it is let go of")
+
+
+async def test_a_store_that_is_away_means_to_come_again_soon(port: Port) -> None:
+    port.devices.refusal = UnavailableError("gone")
+    device = await port.device()
+    assert device.sorry is not None
+    assert device.sorry.retry_seconds > 0
+
+
+async def test_a_mistake_of_ours_is_logged_and_costs_one_device(
+    port: Port, caplog: pytest.LogCaptureFixture
+) -> None:
+    port.devices.refusal = ZeroDivisionError()
+    device = port.unattached()
+    await device.connect()
+    device.send(hello())
+    await until(lambda: "serving an exit failed" in caplog.text)
+    port.devices.refusal = None
+    assert (await port.device("another")).welcome is not None
+
+
+async def test_a_device_that_may_carry_nothing_any_more_is_let_go_of(port: Port) -> None:
+    device = await port.parked()
+    port.devices.refusal = MarketError(Code.INVALID_CREDENTIALS, "revoked")
+    port.listener.recheck("device")
+    await until(lambda: device.is_over, "it is let go of")
+    assert device.sorry is not None
+    assert device.sorry.words == "revoked"
+    port.listener.recheck("device")  # it is gone: nothing happens
+    port.listener.recheck("unknown")
+
+
+async def test_other_limits_are_passed_on(port: Port) -> None:
+    device = await port.parked()
+    limits = Limits(3, 0, 0, (443,))
+    port.devices.grants["device"] = Granted("device", "owner", 7, limits)
+    port.listener.recheck("device")
+    await until(lambda: limits in device.frames, "it is told")
+    exit_ = port.directory.exits["device"]
+    assert (exit_.limits, exit_.min_price_per_gb) == (limits, 7)
+
+
+async def test_a_store_that_is_away_lets_nobody_go(port: Port) -> None:
+    await port.parked()
+    asked = port.devices.asked
+    port.devices.refusal = UnavailableError("gone")
+    port.listener.recheck("device")
+    await until(lambda: port.devices.asked > asked)
+    await asyncio.sleep(0)
+    assert len(port.listener) == 1
+
+
+async def test_exits_are_told_that_the_daemon_stops(port: Port) -> None:
+    device = await port.parked()
+    port.listener.drain(30.0)
+    await until(lambda: device.drained, "it is told")
+    assert port.counters.parked == 1, "and serves meanwhile"
+
+
+async def test_nothing_is_left_of_handshakes_under_way_at_the_end(tmp_path: Path) -> None:
+    port = Port(tmp_path)
+    silent = [await raw(port.port, b"\x16") for _ in range(5)]
+    await until(lambda: port.listener._handshakes == 5)
+    await port.close()
+    for sock in silent:
+        assert await is_closed(sock)
+        sock.close()
+
+
+def test_the_preface_is_read_whole() -> None:
+    assert module._PREFACE_BYTES == PREFACE.size == 33
+    assert socket.MSG_PEEK == module._MSG_PEEK
