@@ -26,7 +26,16 @@ from storage import bandwidth as bandwidth_queries
 from storage import devices as device_queries
 from storage import exits as queries
 from storage import ledger as ledger_queries
-from storage.exits import ConsentRow, CountryRow, DayRow, EarnedDayRow, ExitRow, LimitsRow, SumRow
+from storage.exits import (
+    ConsentRow,
+    CountryRow,
+    DayRow,
+    EarnedDayRow,
+    ExitRow,
+    LimitsRow,
+    OriginRow,
+    SumRow,
+)
 from storage.store import Transaction
 
 DAY_SECONDS = 86_400
@@ -122,6 +131,9 @@ class Attached(Protocol):
     def coverage(self) -> Sequence[Coverage]:
         """Return how many exits take connections, by country."""
 
+    def origins(self) -> Sequence[OriginRow]:
+        """Return where each attached device comes from."""
+
 
 class NoneAttached:
     """An `Attached` of a daemon without exits."""
@@ -136,6 +148,10 @@ class NoneAttached:
 
     def coverage(self) -> Sequence[Coverage]:
         """See `Attached.coverage`."""
+        return ()
+
+    def origins(self) -> Sequence[OriginRow]:
+        """See `Attached.origins`."""
         return ()
 
 
@@ -169,6 +185,8 @@ class Exits:
         self._now = context.now
         self._devices = devices
         self._watchers: list[Callable[[str], None]] = []
+        # Where the exits that are attached come from, as the store has it.
+        self._recorded: dict[str, OriginRow] = {}
 
     def watch(self, changed: Callable[[str], None]) -> None:
         """Have `changed` called with each device that may do less, or other things, than before.
@@ -182,18 +200,28 @@ class Exits:
         for changed in self._watchers:
             changed(device_id)
 
-    async def tell_ended(self, device_ids: Sequence[str]) -> None:
-        """Tell those who watch of those devices that may carry nothing, whoever has decided it.
+    async def look(self) -> int:
+        """Compare the exits that are attached with the store; return how many are to be cut.
 
-        Another process may have: a command of the operator's, another daemon. To be called again
-        and again with the devices that are attached.
+        Those that may carry nothing are told to those who watch, whoever has decided it: another
+        process may have, a command of the operator's or another daemon. Where the others come from
+        is recorded, if that has changed.
 
         Raises:
-            UnavailableError: the store did not answer.
+            UnavailableError: the store did not answer; the next look catches up.
         """
-        if device_ids:
-            for device_id in await self._store.read(queries.ended, device_ids):
-                self.tell(device_id)
+        origins = {each.device_id: each for each in self.attached.origins()}
+        if not origins:
+            return 0
+        ended = await self._store.read(queries.ended, list(origins))
+        for device_id in ended:
+            self.tell(device_id)
+        recorded = self._recorded
+        moved = [each for each in origins.values() if recorded.get(each.device_id) != each]
+        if moved:
+            await self._store.write(queries.move, moved)
+        self._recorded = origins
+        return len(ended)
 
     async def consent(
         self, user_id: str, device_id: str, terms_hash: str, limits: Limits | None = None
@@ -291,10 +319,6 @@ class Exits:
             bytes_today=today,
             paused=row.paused_at is not None,
         )
-
-    async def moved(self, device_id: str, *, country: str, city: str, asn: int) -> None:
-        """Record where a device comes from that has attached; "" and 0 for what is not known."""
-        await self._store.write(queries.move, device_id, country=country, city=city, asn=asn)
 
     async def page(self, user_id: str, *, before: str, limit: int) -> list[MyExit]:
         """Return a user's devices that are or were exits, newest first.

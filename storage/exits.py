@@ -60,6 +60,15 @@ class ConsentRow(NamedTuple):
     created_at: int
 
 
+class OriginRow(NamedTuple):
+    """Where a device comes from: "" and 0 for what is not known; the country in lower case."""
+
+    device_id: str
+    country: str
+    city: str
+    asn: int
+
+
 class UseRow(NamedTuple):
     """What an exit carried under a lease, and at which price: micro-USD per GB, and the share.
 
@@ -269,17 +278,16 @@ async def bar(tx: Transaction, device_id: str, now: int) -> None:
     )
 
 
-async def move(tx: Transaction, device_id: str, *, country: str, city: str, asn: int) -> None:
-    """Record where a device comes from; written only if it has moved."""
+async def move(tx: Transaction, origins: Sequence[OriginRow]) -> None:
+    """Record where devices come from, in one statement; those that are no exits are left out."""
+    columns = {"device_id": "TEXT", "country": "TEXT", "city": "TEXT", "asn": "BIGINT"}
     await tx.run(
-        """
-        UPDATE exits SET country = :country, city = :city, asn = :asn
-        WHERE device_id = :device_id AND (country <> :country OR city <> :city OR asn <> :asn)
+        f"""
+        UPDATE exits SET country = moved.country, city = moved.city, asn = moved.asn
+        FROM {tx.table("moved", **columns)}
+        WHERE exits.device_id = moved.device_id
         """,
-        device_id=device_id,
-        country=country,
-        city=city,
-        asn=asn,
+        moved=json.dumps([each._asdict() for each in origins]),
     )
 
 

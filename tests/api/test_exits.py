@@ -211,7 +211,10 @@ async def test_what_an_exit_has_earned_is_shown_wherever_its_owner_looks(offered
 async def test_a_buyer_sees_where_a_session_left(offered: Service) -> None:
     owner, buyer = await offered.person(), await offered.person(usd="5")
     made = [await exit_of(offered, owner) for _ in range(2)]
-    await offered.daemon.market.exits.moved(made[0]["token_id"], country="de", city="", asn=0)
+    attached = offered.daemon.market.exits.attached
+    assert isinstance(attached, SomeAttached)
+    attached.come(made[0]["token_id"], "de")
+    await offered.daemon.market.exits.look()
     carried = {each["token_id"].replace("-", "_"): 100 + at for at, each in enumerate(made)}
     session_id = await through(offered, buyer, **carried)
     path = f"/api/bandwidth/sessions/{session_id}/exits"
