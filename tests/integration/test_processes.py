@@ -16,12 +16,13 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
 from support import process, threads
-from support.process import PROCESSES, Download, Process, begin
+from support.downloads import Download, completed, downloading, received
+from support.process import PROCESSES, Process, begin
 from support.story import INSTANT_BYTES
 from support.supervisor import supervising
 from support.tls import make_certificate
@@ -57,20 +58,30 @@ def url(tmp_path: Path) -> str:
 @contextmanager
 def downloads(daemon: Process, proxy: dict[str, Any], number: int) -> Iterator[list[Download]]:
     """Have clients read for as long as they are let."""
-    with threads.endless() as target:
-        made = [Download(daemon, proxy, target.port) for _ in range(number)]
-        for each in made:
-            each.start()
-        try:
-            yield made
-        finally:
-            for each in made:
-                each.close()
-                each.join()
+    with threads.endless() as target, downloading([daemon] * number, proxy, target.port) as made:
+        yield made
 
 
-def received(made: list[Download]) -> int:
-    return sum(each.received for each in made)
+class Load(NamedTuple):
+    """A daemon of three processes, and clients that read through it."""
+
+    daemon: Process
+    email: str
+    token: str
+    bought: dict[str, Any]
+    downloads: list[Download]
+
+
+@contextmanager
+def loaded(url: str, clients: int) -> Iterator[Load]:
+    """Have a daemon with clients of one session, who all have read something."""
+    with serving(url) as daemon:
+        email, password = process.funded(url)
+        token = daemon.log_in(email, password)
+        bought = daemon.buy(token, gb=50)
+        with downloads(daemon, bought["proxy"], clients) as made:
+            until_true(lambda: all(each.received > MB for each in made), "all of them flow")
+            yield Load(daemon, email, token, bought, made)
 
 
 def metrics(daemon: Process) -> dict[str, float]:
@@ -109,9 +120,7 @@ def test_sixty_downloads_of_one_session_stop_at_the_last_byte_on_four_processes(
         token = daemon.log_in(email, password)
         bought = daemon.buy(token, gb=quota / GB)
         with downloads(daemon, bought["proxy"], 60) as made:
-            for each in made:
-                each.join()
-            assert received(made) == quota
+            assert completed(made) == quota
         until_true(lambda: daemon.used(token, bought["session_id"]) == quota, "all is billed")
         _, body = daemon.call("GET", "/api/bandwidth/sessions?status=exhausted", token=token)
         assert [each["id"] for each in body["sessions"]] == [bought["session_id"]]
@@ -120,19 +129,14 @@ def test_sixty_downloads_of_one_session_stop_at_the_last_byte_on_four_processes(
 
 
 def test_an_end_cuts_on_every_process_and_bills_what_was_delivered(url: str) -> None:
-    email, password = process.funded(url)
-    with serving(url) as daemon:
-        token = daemon.log_in(email, password)
-        bought = daemon.buy(token, gb=100)
-        with downloads(daemon, bought["proxy"], 20) as made:
-            until_true(lambda: all(each.received > MB for each in made), "all of them flow")
-            status, body = daemon.call(
-                "POST", "/api/bandwidth/end", {"session_id": bought["session_id"]}, token
-            )
-            assert (status, body) == (200, {"ok": True})
-            until_true(lambda: all(each.is_over for each in made), "all are cut")
-            billed = process.bytes_used(url, bought["session_id"])
-            assert billed >= received(made) - len(made) * INSTANT_BYTES
+    with loaded(url, 20) as (daemon, _, token, bought, made):
+        status, body = daemon.call(
+            "POST", "/api/bandwidth/end", {"session_id": bought["session_id"]}, token
+        )
+        assert (status, body) == (200, {"ok": True})
+        until_true(lambda: all(each.is_over for each in made), "all are cut")
+        billed = process.bytes_used(url, bought["session_id"])
+        assert billed >= received(made) - len(made) * INSTANT_BYTES
         with pytest.raises(OSError):
             begin(daemon, bought["proxy"], 9)
         assert daemon.stop() == 0
@@ -154,9 +158,7 @@ def test_a_process_that_is_killed_under_load_is_started_again_and_the_rest_is_us
             daemon.wait_renewed(index, pids[index] or 0)
             until_true(lambda: any(each.is_over for each in made), "those of the dead are cut")
             with downloads(daemon, bought["proxy"], 20) as more:
-                for each in (*made, *more):
-                    each.join()
-            delivered = received(made) + received(more)
+                delivered = completed(made) + completed(more)
         until_true(lambda: process.bytes_used(url, bought["session_id"]) == quota, "all is used")
         # All that is billed was delivered; what the dead one had not reported is given away.
         assert quota <= delivered
@@ -169,28 +171,20 @@ def test_a_process_that_is_killed_under_load_is_started_again_and_the_rest_is_us
 
 
 def test_without_the_supervisor_the_processes_write_their_counts_and_leave(url: str) -> None:
-    email, password = process.funded(url)
-    with serving(url) as daemon:
-        token = daemon.log_in(email, password)
-        bought = daemon.buy(token, gb=100)
-        with downloads(daemon, bought["proxy"], 12) as made:
-            until_true(lambda: all(each.received > MB for each in made), "all of them flow")
-            children = daemon.children()
-            os.kill(daemon.process.pid, signal.SIGKILL)
-            _, alive = psutil.wait_procs(children, timeout=20)
-            assert alive == []
-            for each in made:
-                each.join()
-            delivered = received(made)
+    with loaded(url, 12) as (daemon, _, token, bought, made):
+        children = daemon.children()
+        os.kill(daemon.process.pid, signal.SIGKILL)
+        _, alive = psutil.wait_procs(children, timeout=20)
+        assert alive == []
+        delivered, instant = completed(made), len(made) * INSTANT_BYTES
+        assert daemon.wait() == -signal.SIGKILL
         assert daemon.output.count("the supervisor is gone") == 3
         assert daemon.output.count("draining cut short by the end of the supervisor: ") == 3
         assert "second signal:" not in daemon.output
-    assert delivered - len(made) * INSTANT_BYTES <= process.bytes_used(url, bought["session_id"])
-    with serving(url) as daemon:  # neither the ports nor the claim are held
-        assert daemon.used(daemon.log_in(email, password), bought["session_id"]) <= delivered + sum(
-            INSTANT_BYTES for _ in made
-        )
-        assert daemon.stop() == 0
+    assert delivered - instant <= process.bytes_used(url, bought["session_id"])
+    with serving(url) as successor:  # neither the ports nor the claim are held
+        assert successor.used(token, bought["session_id"]) <= delivered + instant
+        assert successor.stop() == 0
     process.assert_audit(url)
 
 
@@ -366,18 +360,13 @@ def test_every_process_records_and_the_files_are_the_same(url: str, tmp_path: Pa
 
 
 def test_the_operators_commands_work_beside_the_processes(url: str, tmp_path: Path) -> None:
-    with serving(url) as daemon:
-        email, password = process.funded(url)
-        token = daemon.log_in(email, password)
-        bought = daemon.buy(token, gb=50)
-        with downloads(daemon, bought["proxy"], 12) as made:
-            until_true(lambda: all(each.received > MB for each in made), "all of them flow")
-            copy = tmp_path / "copy.db"
-            for command in (["backup", str(copy)], ["wallet", "deposit", email, "--usd", "7"]):
-                done = process.run(url, *command)
-                assert done.returncode == 0, done.stderr
-            process.assert_audit(url)
-            process.assert_audit(f"sqlite:///{copy}")
+    with loaded(url, 12) as (daemon, email, token, _, _):
+        copy = tmp_path / "copy.db"
+        for command in (["backup", str(copy)], ["wallet", "deposit", email, "--usd", "7"]):
+            done = process.run(url, *command)
+            assert done.returncode == 0, done.stderr
+        process.assert_audit(url)
+        process.assert_audit(f"sqlite:///{copy}")
         _, me = daemon.call("GET", "/auth/me", token=token)
         assert me["usd_balance"] == 100 + 7 - 50
         assert daemon.stop() == 0

@@ -260,38 +260,6 @@ def begin(daemon: Api, proxy: dict[str, Any], port: int) -> socket.socket:
     return connection
 
 
-class Download(threading.Thread):
-    """A client that reads as fast as it can, until it is cut.
-
-    Args:
-        daemon: whose proxy it uses.
-        proxy: credentials, as the API gives them.
-        port: the target's, which sends without being asked.
-    """
-
-    def __init__(self, daemon: Api, proxy: dict[str, Any], port: int) -> None:
-        super().__init__()
-        self.daemon_process = daemon
-        self.received = 0
-        self.is_over = False
-        self._socket = proxied(daemon, proxy, port)
-        self._socket.settimeout(60)
-
-    def run(self) -> None:
-        with self._socket:
-            try:
-                while data := self._socket.recv(262_144):
-                    self.received += len(data)
-            except OSError:
-                pass
-        self.is_over = True
-
-    def close(self) -> None:
-        """End it from the client's side."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-
-
 def bytes_used(url: str, session_id: str) -> int:
     """Return what the database itself says of a session."""
 
