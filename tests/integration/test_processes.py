@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import sqlite3
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -409,6 +410,37 @@ def test_a_failure_of_the_first_process_before_it_was_ready_is_the_daemons(tmp_p
     assert outcomes[0][0] == 1
 
 
+def test_a_first_process_that_is_killed_while_it_starts_is_not_started_again(url: str) -> None:
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as database:
+        database.execute("BEGIN EXCLUSIVE")  # so that it cannot open it
+        daemon = Process(url, **{PROCESSES: "2"})
+        until_true(lambda: daemon.pid_of(0) is not None, "it starts")
+        pid = daemon.pid_of(0)
+        daemon.kill(0)
+        assert daemon.wait() == 1
+    assert f"process 0 (pid {pid}) was killed by SIGKILL while it started" in daemon.output
+    assert daemon.output.count("process 0") == 1
+    daemon.stop()
+
+
+def test_a_process_that_is_killed_while_all_drain_is_told_of_in_the_exit_status(url: str) -> None:
+    email, password = process.funded(url)
+    limits = {"PROXYD_LIMITS__DRAIN_SECONDS": "3600"}
+    with threads.web() as target, serving(url, 2, **limits) as daemon:
+        bought = daemon.buy(daemon.log_in(email, password), gb=10)
+        live = [begin(daemon, bought["proxy"], target.port) for _ in range(20)]
+        pid = daemon.pid_of(1)
+        daemon.process.send_signal(signal.SIGTERM)
+        until_true(lambda: daemon.output.count("draining: ") == 2, "both drain")
+        daemon.kill(1)
+        until_true(lambda: daemon.pid_of(1) is None, "it is seen to be dead")
+        for connection in live:
+            connection.close()
+        assert daemon.wait() == 1
+        assert daemon.output.count(f"process 1 (pid {pid}) was killed by SIGKILL\n") == 1
+    process.assert_audit(url)
+
+
 @pytest.mark.parametrize("number", ["0", "65"])
 def test_a_number_that_cannot_be_is_wrong_in_the_settings(url: str, number: str) -> None:
     daemon = Process(url, **{PROCESSES: number})
@@ -559,6 +591,31 @@ def test_a_process_that_hangs_is_killed_and_started_again(tmp_path: Path) -> Non
         until_true(lambda: manager.log.count("[1] daemon: ready") >= 2, "it is started again")
         fed = manager.count("WATCHDOG=1")
         until_true(lambda: manager.count("WATCHDOG=1") > fed, "the supervisor is well")
+        manager.signal(signal.SIGTERM)
+        assert manager.wait() == 0
+
+
+def test_none_is_taken_for_hanging_after_all_of_them_stood_still(tmp_path: Path) -> None:
+    """As a machine does that is suspended, or a service that is frozen."""
+    with supervising(tmp_path) as manager:
+        manager.watchdog_seconds = 2.0
+        manager.start(**{PROCESSES: "2"})
+        assert manager.process is not None
+        supervisor = psutil.Process(manager.process.pid)
+        processes = supervisor.children()
+        for each in (supervisor, *processes):
+            each.suspend()
+        stopped_at = time.monotonic()
+        until_true(lambda: time.monotonic() > stopped_at + 1.1 * manager.watchdog_seconds)
+        supervisor.resume()
+        fed = manager.count("WATCHDOG=1")
+        until_true(lambda: manager.count("WATCHDOG=1") > fed + 1, "it has looked at them")
+        for each in processes:
+            each.resume()
+        fed = manager.count("WATCHDOG=1")
+        until_true(lambda: manager.count("WATCHDOG=1") > fed + 2, "and again")
+        assert "hangs" not in manager.log
+        assert supervisor.children() == processes
         manager.signal(signal.SIGTERM)
         assert manager.wait() == 0
 
