@@ -31,6 +31,8 @@ from support.waiting import until_true
 
 MB = 1_000_000
 GB = 1_000 * MB
+# Transfers go on, and leave the processor to what is tried beside them.
+PACED = {"PROXYD_LIMITS__SESSION_BYTES_PER_SECOND": str(40 * MB)}
 # So many clients leave none of a few processes without one, but for once in ten thousand times.
 CLIENTS = 40
 
@@ -74,9 +76,9 @@ class Load(NamedTuple):
 
 
 @contextmanager
-def loaded(url: str, clients: int) -> Iterator[Load]:
+def loaded(url: str, clients: int, **settings: str) -> Iterator[Load]:
     """Have a daemon with clients of one session, who all have read something."""
-    with serving(url) as daemon:
+    with serving(url, **settings) as daemon:
         email, password = process.funded(url)
         token = daemon.log_in(email, password)
         bought = daemon.buy(token, gb=50)
@@ -148,9 +150,9 @@ def test_an_end_cuts_on_every_process_and_bills_what_was_delivered(url: str) -> 
 def test_a_process_that_is_killed_under_load_is_started_again_and_the_rest_is_usable(
     url: str, index: int
 ) -> None:
-    quota, pace = 150 * MB, {"PROXYD_LIMITS__SESSION_BYTES_PER_SECOND": str(40 * MB)}
+    quota = 150 * MB
     email, password = process.funded(url)
-    with serving(url, **pace) as daemon:
+    with serving(url, **PACED) as daemon:
         bought = daemon.buy(daemon.log_in(email, password), gb=quota / GB)
         pids = [daemon.pid_of(each) for each in range(3)]
         with downloads(daemon, bought["proxy"], 20) as made:
@@ -361,7 +363,7 @@ def test_every_process_records_and_the_files_are_the_same(url: str, tmp_path: Pa
 
 
 def test_the_operators_commands_work_beside_the_processes(url: str, tmp_path: Path) -> None:
-    with loaded(url, 12) as (daemon, email, token, _, _):
+    with loaded(url, 12, **PACED) as (daemon, email, token, _, _):
         copy = tmp_path / "copy.db"
         for command in (["backup", str(copy)], ["wallet", "deposit", email, "--usd", "7"]):
             done = process.run(url, *command)
