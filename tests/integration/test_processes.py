@@ -35,6 +35,9 @@ GB = 1_000 * MB
 PACED = {"PROXYD_LIMITS__SESSION_BYTES_PER_SECOND": str(40 * MB)}
 # So many clients leave none of a few processes without one, but for once in ten thousand times.
 CLIENTS = 40
+# Processes without connections say that they drain at this level alone.
+DEBUG = {"PROXYD_LOG__LEVEL": "debug"}
+DRAINING = re.compile(r"\[\d+\] daemon: draining: ")
 
 
 @contextmanager
@@ -181,9 +184,12 @@ def test_without_the_supervisor_the_processes_write_their_counts_and_leave(url: 
         assert alive == []
         delivered, instant = completed(made), len(made) * INSTANT_BYTES
         assert daemon.wait() == -signal.SIGKILL
-        assert daemon.output.count("the supervisor is gone") == 3
-        assert daemon.output.count("draining cut short by the end of the supervisor: ") == 3
-        assert "second signal:" not in daemon.output
+        said = re.findall(
+            r"the supervisor is gone; this process cuts (\d+) connections and stops", daemon.output
+        )
+        assert len(said) == 3
+        assert sum(map(int, said)) == len(made)
+        assert "drain" not in daemon.output
     assert delivered - instant <= process.bytes_used(url, bought["session_id"])
     with serving(url) as successor:  # neither the ports nor the claim are held
         assert successor.used(token, bought["session_id"]) <= delivered + instant
@@ -193,11 +199,11 @@ def test_without_the_supervisor_the_processes_write_their_counts_and_leave(url: 
 
 def test_live_transfers_of_every_process_finish_when_it_drains(url: str) -> None:
     email, password = process.funded(url)
-    with threads.web() as target, serving(url) as daemon:
+    with threads.web() as target, serving(url, **DEBUG) as daemon:
         bought = daemon.buy(daemon.log_in(email, password), gb=10)
         live = [begin(daemon, bought["proxy"], target.port) for _ in range(12)]
         daemon.process.send_signal(signal.SIGTERM)
-        until_true(lambda: daemon.output.count("draining: ") == 3, "all drain")
+        until_true(lambda: len(DRAINING.findall(daemon.output)) == 3, "all drain")
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", daemon.proxy_port))
         for connection in live:
@@ -207,7 +213,7 @@ def test_live_transfers_of_every_process_finish_when_it_drains(url: str) -> None
                     size += len(data)
                 assert size > process.DOWNLOAD_BYTES
         assert daemon.wait() == 0
-        assert daemon.output.count("daemon: stopped") == 3
+        assert len(re.findall(r"\[\d+\] daemon: stopped\n", daemon.output)) == 3
         assert process.bytes_used(url, bought["session_id"]) == target.received + target.sent
     process.assert_audit(url)
 
@@ -252,12 +258,12 @@ def test_a_reload_reaches_every_process_and_the_successors_of_the_killed(
     path.write_text("[proxy]\nprocesses = 2\n[limits]\nconnections_per_address = 100\n")
     email, password = process.funded(url)
     with process.serving(url, "--config", str(path)) as daemon:
-        until_true(lambda: "2 of 2 processes ready" in daemon.output, "both are ready")
+        until_true(lambda: "2 of 2 processes are ready" in daemon.output, "both are ready")
         bought = daemon.buy(daemon.log_in(email, password))
         path.write_text("[proxy]\nprocesses = 9\n[limits]\nconnections_per_address = 1\n")
         daemon.process.send_signal(signal.SIGHUP)
-        for line in ("reloaded: limits.connections_per_address", "only: proxy.processes"):
-            until_true(lambda line=line: daemon.output.count(line) == 2, "both say so")
+        until_true(lambda: "only: proxy.processes" in daemon.output, "both have reloaded")
+        assert daemon.output.count("reloaded: limits.connections_per_address") == 1
         pid = daemon.pid_of(1)
         daemon.kill(1)
         daemon.wait_renewed(1, pid or 0)
@@ -277,6 +283,29 @@ def test_a_reload_reaches_every_process_and_the_successors_of_the_killed(
         assert daemon.output.count(refused) == 1
 
 
+def test_the_log_says_once_what_is_the_same_for_all_processes(url: str) -> None:
+    with serving(url) as daemon:
+        daemon.process.send_signal(signal.SIGHUP)
+        until_true(lambda: "reloaded: nothing has changed" in daemon.output, "it is reloaded")
+        killed = daemon.pid_of(2)
+        daemon.kill(2)
+        daemon.wait_renewed(2, killed or 0)
+        assert daemon.stop() == 0
+    said = [line.split(" ", 2)[2] for line in daemon.lines if " INFO " in line]
+    begins = (
+        "supervisor: this is proxyd ",
+        "supervisor: 3 of 3 processes are ready: API on ",
+        "reload: reloaded: nothing has changed",
+        "supervisor: process 2 (pid ",
+        "supervisor: draining: 3 processes have 5 seconds",
+        "supervisor: stopped",
+    )
+    said = [line for line in said if "whose leases are taken back" not in line]
+    assert len(said) == len(begins), daemon.output
+    for line, begin_of_line in zip(said, begins, strict=True):
+        assert line.startswith(begin_of_line), daemon.output
+
+
 def test_a_certificate_that_is_wrong_leaves_every_process_at_the_old_settings(
     url: str, tmp_path: Path
 ) -> None:
@@ -286,7 +315,7 @@ def test_a_certificate_that_is_wrong_leaves_every_process_at_the_old_settings(
     text += "[proxy]\nprocesses = 2\n[limits]\n"
     path.write_text(text + "connections_per_address = 100\n")
     with process.serving(url, "--config", str(path)) as daemon:
-        until_true(lambda: "2 of 2 processes ready" in daemon.output, "both are ready")
+        until_true(lambda: "2 of 2 processes are ready" in daemon.output, "both are ready")
         path.write_text(text + "connections_per_address = 1\n")
         chain.write_text("no certificate")
         daemon.process.send_signal(signal.SIGHUP)
@@ -295,7 +324,7 @@ def test_a_certificate_that_is_wrong_leaves_every_process_at_the_old_settings(
         chain.write_bytes(right)
         daemon.process.send_signal(signal.SIGHUP)
         done = "reload: reloaded: limits.connections_per_address"
-        until_true(lambda: daemon.output.count(done) == 2, "both have reloaded now")
+        until_true(lambda: done in daemon.output, "both have reloaded now")
         assert daemon.output.count("not reloaded") == 1
         assert daemon.stop() == 0
 
@@ -382,8 +411,9 @@ def test_one_process_that_is_told_to_stop_drains_and_has_a_successor(url: str) -
         os.kill(pid, signal.SIGTERM)
         daemon.wait_renewed(1, pid)
         assert f"process 1 (pid {pid}) has stopped; it is started again" in daemon.output
-        assert daemon.output.count("[1] daemon: stopped") == 1
         assert daemon.stop() == 0
+        assert daemon.output.count("stopped\n") == 1  # all of them, at the end
+        assert daemon.lines[-1].endswith(" supervisor: stopped\n")
 
 
 def test_the_database_is_claimed_by_the_processes_together(url: str) -> None:
@@ -455,7 +485,7 @@ def test_more_processes_than_cores_are_warned_of_and_serve(url: str) -> None:
     number = len(os.sched_getaffinity(0)) + 1
     with serving(url, number) as daemon:
         assert f"proxy.processes is {number}, and this daemon may use {number - 1}" in daemon.output
-        assert f"{number} of {number} processes ready" in daemon.output
+        assert f"{number} of {number} processes are ready" in daemon.output
 
 
 @pytest.mark.parametrize("index", [0, 2])
@@ -590,7 +620,8 @@ def test_a_process_that_hangs_is_killed_and_started_again(tmp_path: Path) -> Non
         children = {child.name(): child for child in psutil.Process(manager.process.pid).children()}
         children["proxyd-1"].send_signal(signal.SIGSTOP)
         until_true(lambda: "hangs" in manager.log, "it is noticed")
-        until_true(lambda: manager.log.count("[1] daemon: ready") >= 2, "it is started again")
+        ready = re.compile(r"process 1 \(pid \d+\) is ready; 2 of 2 processes are ready")
+        until_true(lambda: ready.search(manager.log), "it is started again")
         fed = manager.count("WATCHDOG=1")
         until_true(lambda: manager.count("WATCHDOG=1") > fed, "the supervisor is well")
         manager.signal(signal.SIGTERM)
@@ -636,7 +667,8 @@ def test_the_service_managers_sockets_and_notifications_work_as_with_one(tmp_pat
             until_true(lambda: manager.count("READY=1") == 2, "all have reloaded")
             assert manager.count("RELOADING=1") == 1
             assert any(
-                each.startswith("STATUS=3 of 3 processes ready: API on") for each in manager.told
+                each.startswith("STATUS=3 of 3 processes are ready: API on")
+                for each in manager.told
             )
             manager.signal(signal.SIGTERM)
             assert manager.wait() == 0
@@ -657,14 +689,14 @@ def test_what_no_service_manager_holds_refuses_clients_while_all_drain(tmp_path:
     with supervising(tmp_path) as manager, threads.web() as target:
         manager.watchdog_seconds = 30.0
         email, password = process.funded(manager.url)
-        manager.start(**{PROCESSES: "2"})
+        manager.start(**{PROCESSES: "2"}, **DEBUG)
         daemon = process.Api(f"http://127.0.0.1:{manager.port('api')}", manager.port("proxy"))
         bought = daemon.buy(daemon.log_in(email, password))
         [port] = set(re.findall(r"without passwords on 127.0.0.1:(\d+)", manager.log))
         socket.create_connection(("127.0.0.1", int(port))).close()
         with begin(daemon, bought["proxy"], target.port):
             manager.signal(signal.SIGTERM)
-            until_true(lambda: manager.log.count("draining: ") == 2, "all drain")
+            until_true(lambda: len(DRAINING.findall(manager.log)) == 2, "all drain")
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection(("127.0.0.1", int(port)))
         assert manager.wait() == 0

@@ -26,7 +26,7 @@ from support.waiting import until_true
 
 ROOT = Path(__file__).parent.parent.parent
 READY = re.compile(r"ready: API on (?P<api>\S+), proxy on \S+:(?P<port>\d+)")
-ALL_READY = re.compile(r"supervisor: \d+ of \d+ processes ready")
+ALL_READY = re.compile(r"supervisor: \d+ of \d+ processes are ready: ")
 PROCESSES = "PROXYD_PROXY__PROCESSES"
 DOWNLOAD_BYTES = 30_000_000
 NODE = re.compile(r"this is node (\S+)")
@@ -198,10 +198,10 @@ class Process(Api):
 
     def wait_renewed(self, index: int, earlier: int) -> None:
         """Wait until a killed process has a successor that serves."""
-        ready = f"[{index}] daemon: ready"
+        ready = re.compile(rf"process {index} \(pid (?!{earlier}\))\d+\) is ready; ")
         until_true(lambda: self.pid_of(index) not in (None, earlier), "a successor")
         lost = f"process {index} (pid {earlier})"
-        until_true(lambda: ready in self.output.rpartition(lost)[2], "the successor serves")
+        until_true(lambda: ready.search(self.output.rpartition(lost)[2]), "the successor serves")
 
     def children(self) -> list[psutil.Process]:
         """Return its processes, which it starts and watches; none where it is one itself."""
