@@ -370,3 +370,10 @@ def test_an_address_that_becomes_this_machines_own_is_refused_from_then_on() -> 
     assert policy.permits(ip_address("8.8.8.8"), 443)
     own.add(ip_address("8.8.8.8"))
     assert not policy.permits(ip_address("8.8.8.8"), 443)
+
+
+def test_an_ipv6_address_with_the_number_of_an_ipv4_one_has_a_verdict_of_its_own() -> None:
+    policy = Policy()
+    for _ in range(2):
+        assert policy.permits(IPv4Address("8.8.8.8"), 80)
+        assert not policy.permits(IPv6Address(int(IPv4Address("8.8.8.8"))), 80)
