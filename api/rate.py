@@ -36,15 +36,16 @@ class RateLimit:
         """Take one token from a caller's bucket; False when it is empty."""
         if not self._per_second:
             return True
-        now = self._now()
-        buckets = [(name, self._tokens(name, share, now)) for name, share in enclosing(caller)]
-        allowed = all(tokens >= 1 for _, tokens in buckets)
-        for name, tokens in buckets:
-            self._buckets[name] = (tokens - 1 if allowed else tokens, now)
-            self._buckets.move_to_end(name)
-        while len(self._buckets) > CALLERS_MAX:
-            self._buckets.popitem(last=False)
-        return allowed
+        buckets, now = self._buckets, self._now()
+        networks = enclosing(caller)
+        tokens = [self._tokens(name, share, now) for name, share in networks]
+        taken = 1 if min(tokens) >= 1 else 0
+        for (name, _), left in zip(networks, tokens, strict=True):
+            buckets[name] = (left - taken, now)
+            buckets.move_to_end(name)
+        while len(buckets) > CALLERS_MAX:
+            buckets.popitem(last=False)
+        return taken == 1
 
     def _tokens(self, name: str, share: int, now: float) -> float:
         """Return what is in a bucket by now."""
@@ -77,10 +78,18 @@ class Rates:
         Raises:
             TransportError: `too_many_requests`.
         """
+        insistent = self.exceeds(caller, user_id)
+        if insistent:
+            await self.refuse(insistent)
+
+    def exceeds(self, caller: str, user_id: str = "") -> str:
+        """Count a request as `count` does; return whose rate it exceeds, "" for nobody's.
+
+        For what answers most requests: those it lets pass cost no coroutine.
+        """
         if not self._callers.allows(caller):
-            await self._refuse(caller)
-        if user_id and not self._users.allows(user_id):
-            await self._refuse(user_id)
+            return caller
+        return "" if not user_id or self._users.allows(user_id) else user_id
 
     async def count_health(self, network: str) -> None:
         """Count a health probe; it has a rate of its own, beside that of the network.
@@ -89,9 +98,14 @@ class Rates:
             TransportError: `too_many_requests`.
         """
         if not self._health.allows(network):
-            await self._refuse(network)
+            await self.refuse(network)
 
-    async def _refuse(self, caller: str) -> NoReturn:
+    async def refuse(self, caller: str) -> NoReturn:
+        """Refuse a request of a caller that exceeds its rate, and one that insists a little later.
+
+        Raises:
+            TransportError: `too_many_requests`.
+        """
         if not self._refusals.allows(caller):
             await sleep(INSISTENCE_SECONDS)
         raise TransportError(Transport.TOO_MANY_REQUESTS)
