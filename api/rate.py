@@ -38,20 +38,22 @@ class RateLimit:
             return True
         buckets, now = self._buckets, self._now()
         networks = enclosing(caller)
-        tokens = [self._tokens(name, share, now) for name, share in networks]
-        taken = 1 if min(tokens) >= 1 else 0
-        for (name, _), left in zip(networks, tokens, strict=True):
-            buckets[name] = (left - taken, now)
+        allowed = True
+        for name, share in networks:
+            rate = self._per_second * share
+            most = rate * BURST_SECONDS
+            tokens, since = buckets.get(name, (most, now))
+            tokens += (now - since) * rate
+            tokens = min(tokens, most)
+            allowed = allowed and tokens >= 1
+            buckets[name] = (tokens, now)
             buckets.move_to_end(name)
+        if allowed:
+            for name, _ in networks:
+                buckets[name] = (buckets[name][0] - 1, now)
         while len(buckets) > CALLERS_MAX:
             buckets.popitem(last=False)
-        return taken == 1
-
-    def _tokens(self, name: str, share: int, now: float) -> float:
-        """Return what is in a bucket by now."""
-        most = self._per_second * BURST_SECONDS * share
-        tokens, since = self._buckets.get(name, (most, now))
-        return min(tokens + (now - since) * self._per_second * share, most)
+        return allowed
 
 
 class Rates:
