@@ -145,7 +145,7 @@ def measured(daemon: Process, token: str, worker: str, usual: Server, folder: st
 def table(samples: Samples) -> str:
     """Return the results as Markdown, with what is wanted beside."""
     columns = ["request", "bare aiohttp /s", "proxyd /s", "the usual way /s"]
-    columns += ["of bare (wanted)", "times the usual way (wanted)", "µs of processor, of bare's"]
+    columns += ["of bare (wanted)", "times the usual way (wanted)", "µs of processor: proxyd, bare"]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for name, (wanted_of_bare, wanted_times) in WANTED.items():
         rates = " | ".join(f"{samples.median(name, who) or 0:,.0f}" for who in SERVERS)
