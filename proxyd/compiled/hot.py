@@ -18,7 +18,6 @@ HOT = (
     # by what clients are counted
     "market.networks",
     # sockets, deadlines and turns
-    "proxyd.loop.clock",
     "proxyd.loop.deadlines",
     "proxyd.loop.fair_slots",
     "proxyd.loop.pipes",

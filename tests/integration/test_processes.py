@@ -463,7 +463,7 @@ def test_a_process_that_is_killed_while_all_drain_is_told_of_in_the_exit_status(
         live = [begin(daemon, bought["proxy"], target.port) for _ in range(20)]
         pid = daemon.pid_of(1)
         daemon.process.send_signal(signal.SIGTERM)
-        until_true(lambda: daemon.output.count("draining: ") == 2, "both drain")
+        until_true(lambda: len(DRAINING.findall(daemon.output)) == 2, "both drain")
         daemon.kill(1)
         until_true(lambda: daemon.pid_of(1) is None, "it is seen to be dead")
         for connection in live:
