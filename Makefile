@@ -70,10 +70,12 @@ exit: $(STAMP)
 	@$(PROXYCTL) exit consent --api $(API) --token-file var/demo-exit.token --folder var/exit
 	@$(PROXYCTL) exit run --folder var/exit --allow 127.0.0.0/8 --allow ::1/128
 
-# In as many processes as the machine has cores, up to PROCESSES: each has a PostgreSQL of its own.
+# In one process more than the machine has cores, up to PROCESSES: half of the time a test waits, for a timeout or
+# for another process. Each has a PostgreSQL of its own.
 PROCESSES ?= 4
+WORKERS = $(shell cores=$$(nproc) && echo $$((cores < $(PROCESSES) ? cores + 1 : $(PROCESSES))))
 
-TESTS = $(VENV)/bin/python -m pytest --numprocesses logical --maxprocesses $(PROCESSES) --dist worksteal
+TESTS = $(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 # What reaches most of the data path in half a minute of processor time, and everything that is about it.
 BRIEFLY := tests/proxyd/relay tests/proxyd/loop tests/proxyd/metering/test_session.py \
 	$(addprefix tests/conformance/,test_handshake.py test_streams.py test_metering.py)
@@ -100,8 +102,7 @@ test-both: setup
 # Every test, and which lines they reach: below the floor in pyproject.toml it fails. Not a part of `make test`:
 # what is computed takes three times as long then. Of daemons that are processes of their own nothing is measured.
 coverage: setup
-	PROXYD_INTERPRETED=1 $(VENV)/bin/python -m pytest --numprocesses logical --maxprocesses $(PROCESSES) \
-		--dist worksteal --override-ini timeout=600 --cov
+	PROXYD_INTERPRETED=1 $(TESTS) --override-ini timeout=600 --cov
 
 lint: setup
 	$(VENV)/bin/ruff check .

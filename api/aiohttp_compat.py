@@ -3,8 +3,8 @@
 aiohttp offers no public way to refuse a head that does not end, to bound the requests that wait
 behind one, or to know when a request is being served. Nothing else in this room reads a name of
 aiohttp that begins with an underscore. `tests/api/test_aiohttp_compat.py` checks each of them, and
-fails on any other release than this one until somebody has compared `web_protocol.py`,
-`web_server.py` and `web_response.py`.
+fails on any other release than this one until somebody has compared `web_protocol.py` and
+`web_server.py`.
 """
 
 import asyncio
@@ -94,12 +94,3 @@ class PrivateProtocol(RequestHandler):
             return await super()._handle_request(*parts)
         finally:
             self.request_ended()
-
-
-class PrivateResponse(web.Response):
-    """What a response knows about its body."""
-
-    @property
-    def has_no_body(self) -> bool:
-        """Whether no body may be sent: the request was HEAD, or the status has none."""
-        return bool(self._must_be_empty_body)

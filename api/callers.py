@@ -3,12 +3,15 @@
 from collections.abc import Awaitable, Callable, Mapping
 
 from aiohttp import web
+from aiohttp.hdrs import AUTHORIZATION
 
 from api.rate import Rates
 from api.routes import Auth, Route
 from market.accounts import Caller
 from market.errors import Code, MarketError
 from storage.devices import DeviceRow
+
+WORKER_TOKEN = "X-Worker-Token"  # noqa: S105 - the name of a header
 
 NO_AUTHORIZATION = (
     "There is no Authorization header; send Authorization: Bearer and the token that logging in "
@@ -62,7 +65,9 @@ class Callers:
         login, worker = None, None
         identity, user_id = client, ""
         try:
-            auth = _required(route.auth, request.headers)
+            auth = route.auth
+            if auth is Auth.OPTIONAL_EITHER or auth is Auth.OPTIONAL_JWT:
+                auth = _required(auth, request.headers)
             if auth is Auth.JWT:
                 login = await self._authenticate(_bearer(request))
                 identity, user_id = login.session_id, login.profile.user_id
@@ -70,22 +75,22 @@ class Callers:
                 worker = await self._authenticate_worker(_worker_token(request))
                 identity, user_id = worker.id, worker.user_id
         finally:
-            await self.rates.count(identity, user_id)
+            insistent = self.rates.exceeds(identity, user_id)
+            if insistent:
+                await self.rates.refuse(insistent)
         return login, worker
 
 
 def _required(auth: Auth, headers: Mapping[str, str]) -> Auth:
-    """Return what a caller must show: an optional token must be valid once it is sent."""
-    if auth is Auth.OPTIONAL_EITHER and "X-Worker-Token" in headers:
+    """Return what a caller shows where tokens are optional: one that is sent must be valid."""
+    if auth is Auth.OPTIONAL_EITHER and WORKER_TOKEN in headers:
         return Auth.WORKER
-    if auth in (Auth.OPTIONAL_EITHER, Auth.OPTIONAL_JWT):
-        return Auth.JWT if "Authorization" in headers else Auth.NONE
-    return auth
+    return Auth.JWT if AUTHORIZATION in headers else Auth.NONE
 
 
 def _bearer(request: web.BaseRequest) -> str:
-    header = request.headers.get("Authorization")
-    if header is None and "X-Worker-Token" in request.headers:
+    header = request.headers.get(AUTHORIZATION)
+    if header is None and WORKER_TOKEN in request.headers:
         raise MarketError(Code.UNAUTHORIZED, NOT_A_WORKER)
     if header is None:
         raise MarketError(Code.UNAUTHORIZED, NO_AUTHORIZATION)
@@ -96,8 +101,8 @@ def _bearer(request: web.BaseRequest) -> str:
 
 
 def _worker_token(request: web.BaseRequest) -> str:
-    header = request.headers.get("X-Worker-Token")
+    header = request.headers.get(WORKER_TOKEN)
     if header is None:
-        is_person = "Authorization" in request.headers
+        is_person = AUTHORIZATION in request.headers
         raise MarketError(Code.WORKER_UNAUTHORIZED, NOT_A_PERSON if is_person else NO_DEVICE)
     return header

@@ -17,6 +17,7 @@ from api.evictable_slots import EvictableSlots
 from api.forwarded import Clients
 from api.limits import Limits
 from api.memory import Memory
+from api.prefer import Handling
 from api.progress import Incoming, Outgoing
 from api.rate import RateLimit
 from api.responses import refusal
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     import socket
     import ssl
 
-    from aiohttp.http_writer import StreamWriter
+    from aiohttp.abc import AbstractStreamWriter
+    from aiohttp.http_parser import RawRequestMessage
+    from aiohttp.streams import StreamReader
 
 KEEPALIVE_SECONDS = 75.0
 LINGER_SECONDS = 2.0  # after a refusal, for a client that is still sending its body
@@ -60,7 +63,7 @@ class Server(PrivateServer):
 
     def __init__(
         self,
-        handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+        handler: "Callable[[Request], Awaitable[web.StreamResponse]]",
         *,
         limits: Limits,
         clients: Clients,
@@ -68,7 +71,8 @@ class Server(PrivateServer):
         request_ids: request_id.RequestIds,
         **settings: Any,  # noqa: ANN401 - aiohttp's own
     ) -> None:
-        super().__init__(handler, **settings)
+        # aiohttp types the handler by the requests that it would make itself.
+        super().__init__(cast(Any, handler), request_factory=Request, **settings)
         self.slots: EvictableSlots[Connection] = EvictableSlots()
         self.memory = Memory(limits)
         self.request_ids = request_ids
@@ -117,6 +121,27 @@ class Server(PrivateServer):
             if not connection.is_unread(now):
                 del self.unread[connection]
         self._timer = self.loop.call_later(SWEEP_SECONDS, self._sweep)
+
+
+class Request(web.BaseRequest):
+    """A request.
+
+    `connection` is the one that it came on, `handling` what it prefers, once its route is known.
+    """
+
+    handling = Handling.UNSPECIFIED
+
+    def __init__(
+        self,
+        message: "RawRequestMessage",
+        payload: "StreamReader",
+        protocol: web.RequestHandler,
+        writer: "AbstractStreamWriter",
+        task: "asyncio.Task[None]",
+    ) -> None:
+        self.connection = connection = cast(Connection, protocol)
+        super().__init__(message, payload, protocol, writer, task, connection.loop)
+        connection.begin_answer(writer)
 
 
 class Connection(PrivateProtocol):
@@ -271,7 +296,7 @@ class Connection(PrivateProtocol):
         request_id.current.reset(token)
         detail = TOO_LONG if isinstance(exc, LineTooLong) else None
         response = refusal(of_transport(reason, message=detail))
-        response.headers[request_id.HEADER] = name
+        response.add(request_id.HEADER, name)
         response.force_close()
         return response
 
@@ -318,7 +343,7 @@ class Connection(PrivateProtocol):
 
     # --- what leaves ------------------------------------------------------------------------
 
-    def begin_answer(self, writer: "StreamWriter") -> None:
+    def begin_answer(self, writer: "AbstractStreamWriter") -> None:
         """Note which writer the answer to the next request is written by."""
         self._outgoing.begin(writer)
 

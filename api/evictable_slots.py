@@ -39,7 +39,9 @@ class EvictableSlots(Generic[_Holder]):
     """
 
     def __init__(self) -> None:
-        self._all: OrderedDict[_Holder, str] = OrderedDict()
+        # Each holder with the orders that it is in, those of its networks in `_of`.
+        self._all: OrderedDict[_Holder, tuple[OrderedDict[_Holder, None], ...]] = OrderedDict()
+        self._network_of: dict[_Holder, str] = {}
         self._of: dict[str, OrderedDict[_Holder, None]] = {}
 
     def __len__(self) -> int:
@@ -84,14 +86,18 @@ class EvictableSlots(Generic[_Holder]):
 
     def take(self, holder: _Holder, network: str) -> None:
         """Give a slot to a holder; with the network "" it is not counted by network."""
-        self._all[holder] = network
+        orders = []
         if network:
+            self._network_of[holder] = network
             for name, _ in enclosing(network):
-                self._of.setdefault(name, OrderedDict())[holder] = None
+                orders.append(self._of.setdefault(name, OrderedDict()))
+                orders[-1][holder] = None
+        self._all[holder] = tuple(orders)
 
     def give(self, holder: _Holder) -> None:
         """Give the slot of a holder back; doing so twice is harmless."""
-        network = self._all.pop(holder, "")
+        self._all.pop(holder, None)
+        network = self._network_of.pop(holder, "")
         if not network:
             return
         for name, _ in enclosing(network):
@@ -102,13 +108,12 @@ class EvictableSlots(Generic[_Holder]):
 
     def touch(self, holder: _Holder) -> None:
         """Note that a holder was active."""
-        network = self._all.get(holder)
-        if network is None:
+        orders = self._all.get(holder)
+        if orders is None:
             return
         self._all.move_to_end(holder)
-        if network:
-            for name, _ in enclosing(network):
-                self._of[name].move_to_end(holder)
+        for order in orders:
+            order.move_to_end(holder)
 
     def _make_room(self, among: Iterable[_Holder]) -> bool:
         for holder in islice(among, SEARCH_MAX):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from aiohttp.streams import EMPTY_PAYLOAD
 
 if TYPE_CHECKING:
-    from aiohttp.http_writer import StreamWriter
+    from aiohttp.abc import AbstractStreamWriter
     from aiohttp.streams import StreamReader
 
 PROGRESS_BYTES = 1024  # of a body; a client that sends less in STALLED_SECONDS makes no progress
@@ -41,7 +41,7 @@ class Outgoing:
     __slots__ = ("_due", "_due_since", "_left", "_left_then", "_writer", "_written_before")
 
     def __init__(self) -> None:
-        self._writer: StreamWriter | None = None
+        self._writer: AbstractStreamWriter | None = None
         self._written_before = 0  # by the writers of earlier answers
         self._left = 0
         # All bytes up to `_due` must leave in a time that began at `_due_since`; `_left_then` had.
@@ -49,7 +49,7 @@ class Outgoing:
         self._due_since = 0.0
         self._left_then = 0
 
-    def begin(self, writer: "StreamWriter") -> None:
+    def begin(self, writer: "AbstractStreamWriter") -> None:
         """Count what this writer writes from now on."""
         if self._writer is not None:
             self._written_before += self._writer.output_size

@@ -36,21 +36,24 @@ class RateLimit:
         """Take one token from a caller's bucket; False when it is empty."""
         if not self._per_second:
             return True
-        now = self._now()
-        buckets = [(name, self._tokens(name, share, now)) for name, share in enclosing(caller)]
-        allowed = all(tokens >= 1 for _, tokens in buckets)
-        for name, tokens in buckets:
-            self._buckets[name] = (tokens - 1 if allowed else tokens, now)
-            self._buckets.move_to_end(name)
-        while len(self._buckets) > CALLERS_MAX:
-            self._buckets.popitem(last=False)
+        buckets, now = self._buckets, self._now()
+        networks = enclosing(caller)
+        allowed = True
+        for name, share in networks:
+            rate = self._per_second * share
+            most = rate * BURST_SECONDS
+            tokens, since = buckets.get(name, (most, now))
+            tokens += (now - since) * rate
+            tokens = min(tokens, most)
+            allowed = allowed and tokens >= 1
+            buckets[name] = (tokens, now)
+            buckets.move_to_end(name)
+        if allowed:
+            for name, _ in networks:
+                buckets[name] = (buckets[name][0] - 1, now)
+        while len(buckets) > CALLERS_MAX:
+            buckets.popitem(last=False)
         return allowed
-
-    def _tokens(self, name: str, share: int, now: float) -> float:
-        """Return what is in a bucket by now."""
-        most = self._per_second * BURST_SECONDS * share
-        tokens, since = self._buckets.get(name, (most, now))
-        return min(tokens + (now - since) * self._per_second * share, most)
 
 
 class Rates:
@@ -77,10 +80,18 @@ class Rates:
         Raises:
             TransportError: `too_many_requests`.
         """
+        insistent = self.exceeds(caller, user_id)
+        if insistent:
+            await self.refuse(insistent)
+
+    def exceeds(self, caller: str, user_id: str = "") -> str:
+        """Count a request as `count` does; return whose rate it exceeds, "" for nobody's.
+
+        For what answers most requests: those it lets pass cost no coroutine.
+        """
         if not self._callers.allows(caller):
-            await self._refuse(caller)
-        if user_id and not self._users.allows(user_id):
-            await self._refuse(user_id)
+            return caller
+        return "" if not user_id or self._users.allows(user_id) else user_id
 
     async def count_health(self, network: str) -> None:
         """Count a health probe; it has a rate of its own, beside that of the network.
@@ -89,9 +100,14 @@ class Rates:
             TransportError: `too_many_requests`.
         """
         if not self._health.allows(network):
-            await self._refuse(network)
+            await self.refuse(network)
 
-    async def _refuse(self, caller: str) -> NoReturn:
+    async def refuse(self, caller: str) -> NoReturn:
+        """Refuse a request of a caller that exceeds its rate, and one that insists a little later.
+
+        Raises:
+            TransportError: `too_many_requests`.
+        """
         if not self._refusals.allows(caller):
             await sleep(INSISTENCE_SECONDS)
         raise TransportError(Transport.TOO_MANY_REQUESTS)

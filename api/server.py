@@ -1,6 +1,5 @@
 """The HTTP server: reads a request, calls its route, writes the response; aiohttp underneath."""
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, partial
@@ -8,7 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from api import errors, openapi, prefer, request_id, sse
 from api import metrics as exposed
@@ -19,8 +18,8 @@ from api.connections import (
     KEEPALIVE_SECONDS,
     LINGER_SECONDS,
     UNHANDLED_BYTES,
+    Request,
     Server,
-    connection_of,
 )
 from api.errors import Transport, TransportError
 from api.forms import Form, Uploads
@@ -30,7 +29,7 @@ from api.metrics import Exposition
 from api.pages import Page, pages
 from api.prefer import Handling
 from api.rate import Rates
-from api.responses import JSON, SERVER, SLICE_BYTES, refusal, response
+from api.responses import JSON, SERVER, SLICE_BYTES, Response, refusal
 from api.router import Router, routed, wrong_method
 from api.routes import Call, Encoded, Nothing, Route, Streamed, encode
 from api.sizes import largest
@@ -44,9 +43,6 @@ if TYPE_CHECKING:
     import ssl
 
 SHUTDOWN_SECONDS = 5.0
-# The handling that a request prefers, once its route is known.
-HANDLING = web.RequestKey("handling", Handling)
-
 _logger = logging.getLogger("api")
 
 
@@ -122,7 +118,6 @@ class HttpServer:
             clients=self._clients,
             tls=tls,
             request_ids=self._request_ids,
-            request_factory=self._request,
             access_log=None,
             keepalive_timeout=KEEPALIVE_SECONDS,
             lingering_time=LINGER_SECONDS,
@@ -160,46 +155,27 @@ class HttpServer:
         if server is not None:
             await server.close(SHUTDOWN_SECONDS)
 
-    def _request(self, *parts: Any) -> web.BaseRequest:  # noqa: ANN401 - aiohttp's own
-        message, payload, protocol, writer, task = parts
-        protocol.begin_answer(writer)
-        return web.BaseRequest(message, payload, protocol, writer, task, asyncio.get_running_loop())
-
-    async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _respond(self, request: Request) -> web.StreamResponse:
         name = self._request_ids.chosen(request.headers.get(request_id.HEADER, ""))
         token = request_id.current.set(name)
         try:
-            answer = await self._answer(request)
+            try:
+                answer = await self._served(request, self._client(request))
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is answered
+                answer = _answer_of(error, request)
             if _logger.isEnabledFor(logging.DEBUG):  # the path has to be decoded for it
                 _logger.debug("%s %s: %d", request.method, request.path, answer.status)
         finally:
+            request.connection.ends_request = False
             request_id.current.reset(token)
-        answer.headers[request_id.HEADER] = name
-        applied = _applied(request)
-        if applied and not answer.prepared:
-            answer.headers.update(applied)
+        if isinstance(answer, Response):  # what was streamed has been sent
+            answer.add(request_id.HEADER, name)
+            if request.handling is not Handling.UNSPECIFIED:
+                for header, value in _applied(request).items():
+                    answer.add(header, value)
         return answer
 
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        try:
-            return await self._served(request, self._client(request))
-        except Replayed as replayed:
-            return response(200, replayed.answer, {"Idempotency-Replayed": "true"})
-        except MarketError as error:
-            failure = errors.of_market(error)
-        except TransportError as error:
-            failure = errors.of_transport(error.reason, error.headers, error.message)
-        except StoreError as error:
-            _logger.error("%s %s: the store failed: %s", request.method, request.path, error)
-            failure = errors.of_transport(Transport.STORE_UNAVAILABLE)
-        except Exception:
-            _logger.exception("%s %s failed", request.method, request.path)
-            failure = errors.of_transport(Transport.INTERNAL_ERROR)
-        finally:
-            connection_of(request).ends_request = False
-        return refusal(failure)
-
-    async def _served(self, request: web.BaseRequest, address: str) -> web.StreamResponse:
+    async def _served(self, request: Request, address: str) -> web.StreamResponse:
         client = counted_network(address)
         path = routed(request.rel_url.raw_path)
         is_metrics = path == exposed.PATH and self._exposition is not None
@@ -215,22 +191,22 @@ class HttpServer:
         except TransportError:  # an unknown path counts against the rate, too
             await self._callers.rates.count(client)
             raise
-        request[HANDLING] = prefer.handling(request.headers.getall(prefer.HEADER, ()))
+        if prefer.HEADER in request.headers:
+            request.handling = prefer.handling(request.headers.getall(prefer.HEADER))
         if self._draining and not route.while_draining:
             raise TransportError(Transport.DRAINING)
-        connection = connection_of(request)
+        connection = request.connection
         connection.ends_request = route.ends_with_client
-        reply = await route.handler(await self._call(request, route, names, address))
+        reply = await route.handler(await self._call(request, route, names, client, address))
         if isinstance(reply, Streamed):
             common = {"Server": SERVER, request_id.HEADER: request_id.current.get()}
-            headers = common | _applied(request)
-            return await sse.send(request, reply.events, headers)
+            return await sse.send(request, reply.events, common | _applied(request))
         body = reply.body if isinstance(reply, Encoded) else encode(reply)
         if len(body) > SLICE_BYTES:
             connection.hold(client, len(body))
-        return response(200, body, {})
+        return Response(200, body, {})
 
-    def _metrics(self, request: web.BaseRequest) -> web.Response:
+    def _metrics(self, request: Request) -> Response:
         """Return the metrics to a client that may read them; to others the path does not exist."""
         exposition = self._exposition
         says_forwarded = "X-Forwarded-For" in request.headers or "Forwarded" in request.headers
@@ -239,23 +215,30 @@ class HttpServer:
             raise TransportError(Transport.NO_SUCH_PATH)
         if request.method not in ("GET", "HEAD"):
             raise TransportError(Transport.METHOD_NOT_ALLOWED, {"Allow": "GET, HEAD"})
-        return response(200, exposition.render(), {"Content-Type": exposed.CONTENT_TYPE})
+        return Response(200, exposition.render(), {"Content-Type": exposed.CONTENT_TYPE})
 
-    def _client(self, request: web.BaseRequest) -> str:
-        forwarded = request.headers.getall("X-Forwarded-For", ())
-        return self._clients.identify(request.remote or "", forwarded)
+    def _client(self, request: Request) -> str:
+        headers, peer = request.headers, request.remote or ""
+        if hdrs.X_FORWARDED_FOR not in headers:
+            return self._clients.identify(peer, ())
+        return self._clients.identify(peer, headers.getall(hdrs.X_FORWARDED_FOR))
 
     async def _call(
-        self, request: web.BaseRequest, route: Route, names: dict[str, str], address: str
+        self,
+        request: Request,
+        route: Route,
+        names: dict[str, str],
+        client: str,
+        address: str,
     ) -> Call[Any, Any]:
-        client = counted_network(address)
         login, worker = await self._callers.identify(request, route, client)
-        is_strict = request[HANDLING] is Handling.STRICT
+        is_strict = request.handling is Handling.STRICT
         if is_strict:
             prefer.check_names(request.query, route.query)
         query: object = None
         if route.query is not Nothing:
-            query = convert_query(dict(request.query), route.query)
+            parameters = dict(request.query) if request.rel_url.raw_query_string else {}
+            query = convert_query(parameters, route.query)
         body: object = None
         sent = b""
         if route.form_max_bytes:
@@ -277,34 +260,48 @@ class HttpServer:
                 prefer.check_body(sent, route.body)
             body = self._decoders[route.body].decode(sent)
         keyed = None
-        key = request.headers.get("Idempotency-Key")
-        if route.idempotent and key is not None:
+        key = request.headers.get("Idempotency-Key") if route.idempotent else None
+        if key is not None:
             user_id = login.profile.user_id if login is not None else ""
             asked = b"\0".join((request.method.encode(), request.path.encode(), sent))
             request_hash = self._seal.fingerprint(asked)
             keyed = KeyedRequest(user_id, key, request_hash, self._seal, self._wall_clock())
-        accepted = request.headers.get("Accept-Language", "")
+        accepted = request.headers.get(hdrs.ACCEPT_LANGUAGE, "")
         return Call(body, query, names, client, login, keyed, worker, accepted, address)
 
-    async def _body(self, request: web.BaseRequest, route: Route, client: str) -> bytes:
+    async def _body(self, request: Request, route: Route, client: str) -> bytes:
         declared = request.headers.get("Content-Type")
         if declared is not None and declared.partition(";")[0].strip().lower() != JSON:
             raise unsupported_media_type(JSON)
         return await whole(request, self._body_max_bytes[route.body], client)
 
 
-def _applied(request: web.BaseRequest) -> dict[str, str]:
+def _answer_of(error: Exception, request: Request) -> Response:
+    """Return the answer to a request that has raised an error; log what its client cannot help."""
+    if isinstance(error, Replayed):
+        return Response(200, error.answer, {"Idempotency-Replayed": "true"})
+    if isinstance(error, MarketError):
+        return refusal(errors.of_market(error))
+    if isinstance(error, TransportError):
+        return refusal(errors.of_transport(error.reason, error.headers, error.message))
+    if isinstance(error, StoreError):
+        _logger.error("%s %s: the store failed: %s", request.method, request.path, error)
+        return refusal(errors.of_transport(Transport.STORE_UNAVAILABLE))
+    _logger.error("%s %s failed", request.method, request.path, exc_info=error)
+    return refusal(errors.of_transport(Transport.INTERNAL_ERROR))
+
+
+def _applied(request: Request) -> dict[str, str]:
     """Return the header Preference-Applied, if the request has a preference.
 
     The stored answer is the same with and without it, so that it needs no Vary.
     """
-    handling = request.get(HANDLING, Handling.UNSPECIFIED)
-    if handling is Handling.UNSPECIFIED:
+    if request.handling is Handling.UNSPECIFIED:
         return {}
-    return {prefer.APPLIED_HEADER: f"handling={handling.value}"}
+    return {prefer.APPLIED_HEADER: f"handling={request.handling.value}"}
 
 
-def _page(request: web.BaseRequest, page: Page) -> web.Response:
+def _page(request: Request, page: Page) -> Response:
     if request.method not in ("GET", "HEAD"):
         raise wrong_method(request.method, ("GET", "HEAD"))
-    return response(200, page.body, {"Content-Type": page.content_type, **page.headers})
+    return Response(200, page.body, {"Content-Type": page.content_type, **page.headers})

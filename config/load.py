@@ -6,11 +6,12 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Any, get_origin
 
 import msgspec
 
 from config.check import contradictions
+from config.expected import mistake
 from config.secrets import resolved
 from config.settings import Settings
 
@@ -19,15 +20,6 @@ SECTION_SEPARATOR = "__"
 
 Check = Callable[[Settings], Iterator[str]]
 
-_TYPE = re.compile(r"`([^`]*)`")  # how msgspec's messages quote a type
-_TYPE_NAMES = {  # msgspec's names of types, and plain ones
-    "int": "a whole number",
-    "float": "a number",
-    "str": "text",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "a table",
-}
 _SETTING = re.compile(r"(?<![\w.])[a-z_]+\.[a-z_]+(?![\w.])")  # `section.key` within a message
 
 
@@ -162,9 +154,16 @@ def _section(
             elif values is not table or key not in overrides:
                 try:
                     value: Any = resolved(f"{name}.{key}", values[key], environment)
+                except ValueError as error:
+                    problems.append(f"{label}: {error}")
+                    continue
+                try:
                     converted[key] = convert(value, fields[key])
-                except (msgspec.MsgspecError, ValueError, ArithmeticError) as error:
-                    problems.append(f"{label}: {_reason(error, fields[key])}")
+                except (msgspec.MsgspecError, ValueError, ArithmeticError):
+                    words = mistake(
+                        f"{name}.{key}", fields[key], value, is_text=values is overrides
+                    )
+                    problems.append(f"{label}: {words}")
     return section(**converted)
 
 
@@ -172,12 +171,12 @@ def _from_toml(value: object, kind: Any) -> object:  # noqa: ANN401 - as above
     if isinstance(value, Decimal) and kind is not Decimal:
         value = float(value)
     if kind is Decimal and isinstance(value, str):
-        raise ValueError("Expected a number, got text in quotes")
+        raise ValueError("text in quotes is no number")
     return msgspec.convert(value, kind)
 
 
 def _from_text(text: str, kind: Any) -> object:  # noqa: ANN401 - as above
-    if get_origin(_bare(kind)) in (tuple, dict):
+    if get_origin(kind) in (tuple, dict):
         if text[:1] not in ("[", "{"):
             raise msgspec.DecodeError("neither a list nor a table")
         return msgspec.json.decode(text, type=kind)
@@ -198,29 +197,6 @@ def _misplaced(name: str, value: object, sections: Mapping[str, Any]) -> str:
 
 def _variable(section: str, key: str) -> str:
     return f"{ENVIRONMENT_PREFIX}{section}{SECTION_SEPARATOR}{key}".upper()
-
-
-def _reason(error: Exception, kind: Any) -> str:  # noqa: ANN401 - as above
-    """Return why a value cannot be converted to a type, without msgspec's jargon."""
-    kind = _bare(kind)
-    if get_origin(kind) is Literal:
-        return f"expected one of {', '.join(get_args(kind))}"
-    if get_origin(kind) in (tuple, dict) and _is_no_json(error):
-        example = '["one", "two"]' if get_origin(kind) is tuple else '{"one": 1}'
-        what = "a list" if get_origin(kind) is tuple else "a table"
-        return f"expected {what}, written as JSON: {example}"
-    reason = _TYPE.sub(lambda match: _TYPE_NAMES.get(match[1], match[1]), str(error))
-    return reason.replace("Expected", "expected").removesuffix(" - at $")
-
-
-def _bare(kind: Any) -> Any:  # noqa: ANN401 - as above
-    """Return a type without what it is annotated with."""
-    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
-
-
-def _is_no_json(error: Exception) -> bool:
-    """Return whether a text is not JSON at all, as when its brackets are missing."""
-    return isinstance(error, msgspec.DecodeError) and not isinstance(error, msgspec.ValidationError)
 
 
 def _hint(name: str, known: Mapping[str, object]) -> str:

@@ -58,7 +58,7 @@ class StorageSettings(Struct, frozen=True):
 
 
 class ClusterSettings(Struct, frozen=True):
-    """How several daemons share one PostgreSQL database."""
+    """How several daemons or processes share one database."""
 
     node_timeout_seconds: Annotated[float, Meta(ge=2, le=300)] = 15.0
 

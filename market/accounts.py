@@ -52,6 +52,14 @@ class Caller(Struct, frozen=True):
     session_id: str
 
 
+class _Known(Struct, frozen=True):
+    """A caller as of one version of the store, until the login session ends (UTC seconds)."""
+
+    version: bytes
+    expires_at: int
+    caller: Caller
+
+
 class LoginLimits(Struct, frozen=True):
     """How often somebody may fail within a quarter of an hour, and register in an hour.
 
@@ -107,8 +115,7 @@ class Accounts:
         self._tokens = tokens
         self._identifiers = context.identifiers
         self._now = context.now
-        # By token: its caller, good for one version of the store and one second.
-        self._known: dict[str, tuple[bytes, int, Caller]] = {}
+        self._known: dict[str, _Known] = {}  # by token
         self._throttles = _Throttles(limits, context.now)
 
     async def register(
@@ -227,20 +234,21 @@ class Accounts:
             MarketError: `unauthorized`.
         """
         now, version = self._now(), self._store.version()
-        cached = self._known.get(token)
-        if cached is not None and version is not None and cached[:2] == (version, now):
-            return cached[2]
         claims = self._tokens.verify(token, now=now)
-        profile = await self._store.read(
+        known = self._known.get(token)
+        if known is not None and known.version == version and now < known.expires_at:
+            return known.caller
+        login = await self._store.read(
             queries.profile_by_login, session_id=claims.session_id, user_id=claims.user_id, now=now
         )
-        if profile is None:
+        if login is None:
             raise MarketError(Code.UNAUTHORIZED, ENDED)
+        profile, expires_at = login
         caller = Caller(profile, claims.session_id)
         if version is not None:  # without one, a cached caller could not be told from a stale one
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
-            self._known[token] = (version, now, caller)
+            self._known[token] = _Known(version, expires_at, caller)
         return caller
 
     async def _refuse_taken(

@@ -28,6 +28,7 @@ and whose target is an address.
 """
 
 import logging
+import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,6 +53,8 @@ from proxyd.wire.hosts import address_of
 from proxyd.wire.wants import Wants
 
 _logger = logging.getLogger("gateway")
+# As in `relay.halfpipe`: a third less than the method of a socket, which does the same.
+_os_write: Final = os.write
 
 
 @dataclass(frozen=True, slots=True)
@@ -459,7 +462,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         if not output:
             return True
         try:
-            return self.client.sock.send(output) == len(output)
+            return _os_write(self.client.sock.fileno(), output) == len(output)
         except OSError:
             return False
 

@@ -123,10 +123,16 @@ class Daemon:
         """Which of several processes this is; None where there is one."""
         return self.role.index if self.role is not None else None
 
+    @property
+    def _shared_level(self) -> int:
+        """The level of the lines that the supervisor, if there is one, writes for all processes."""
+        return logging.INFO if self.role is None else logging.DEBUG
+
     async def start(self) -> None:
         """Take up what an earlier daemon left, then serve."""
         if self.node is not None:
             await self.node.start()
+            _logger.log(self._shared_level, "this is node %s", self.leases.node_id)
         else:
             recovered = await self.leases.recover()
             if recovered:
@@ -139,8 +145,9 @@ class Daemon:
             self.exit_port.start()
         if self.services is not None and self.listeners.api is not None:
             self.services.serve(self.listeners.api, self.listeners.tls)
-        _logger.info("this is proxyd %s, %s", __version__, finder.description())
-        _logger.info("ready: %s", self.describe())
+        level = self._shared_level
+        _logger.log(level, "this is proxyd %s, %s", __version__, finder.description())
+        _logger.log(level, "ready: %s", self.describe())
 
     def _spawn_tasks(self) -> None:
         metrics, tasks = self.helpers.metrics, self.tasks
@@ -179,8 +186,12 @@ class Daemon:
         if self.services is not None:
             self.services.reload(settings, descriptors)
 
-    async def drain(self) -> None:
-        """Stop in order: no new work, live transfers to their end, the last counts, the store."""
+    async def drain(self, *, is_cut: bool = False) -> None:
+        """Stop in order: no new work, live transfers to their end, the last counts, the store.
+
+        Args:
+            is_cut: whether nobody waits for the transfers, because they are about to be cut.
+        """
         if self.services is not None:
             self.services.http.drain()
             if self.listeners.api in self.listeners.held:
@@ -189,15 +200,19 @@ class Daemon:
         seconds = self.settings.limits.drain_seconds
         if self.exit_port is not None:
             self.exit_port.drain(seconds)
-        _logger.info(
-            "draining: %d connections have %.0f seconds to finish; a second signal cuts them",
-            self.gateway.connections,
-            seconds,
-        )
+        if not is_cut:
+            self._log_drain(self.gateway.connections, seconds)
         left = await self.gateway.drain(seconds)
         if left:
             _logger.warning("cutting %d connections that did not finish", left)
         await self.close()
+
+    def _log_drain(self, connections: int, seconds: float) -> None:
+        line = "draining: %d connections have %.0f seconds to finish"
+        if self.role is None:  # the supervisor says this for all processes
+            line += "; a second signal cuts them"
+        level = logging.INFO if connections else self._shared_level
+        _logger.log(level, line, connections, seconds)
 
     async def close(self) -> None:
         """Cut what is left, write the last counts, close everything; within a bound.
@@ -230,7 +245,7 @@ class Daemon:
                 last.push_async_callback(self.helpers.close)
                 if self.services is not None:
                     last.push_async_callback(self.services.close)
-        _logger.info("stopped")
+        _logger.log(self._shared_level, "stopped")
 
     async def _write_last_counts(self) -> None:
         await self.meter.stop()
@@ -256,7 +271,7 @@ class Stop:
         self._is_cut_by_second = is_cut_by_second
         self.draining = asyncio.Event()
         self.cutting = asyncio.Event()
-        self.cut_by = "a second signal"
+        self.is_orphan = False  # whether the supervisor is gone
 
     def drain(self) -> None:
         """Begin to drain, or cut where that is meant."""
@@ -264,11 +279,15 @@ class Stop:
             self.cutting.set()
         self.draining.set()
 
-    def cut(self, by: str = "a second signal") -> None:
-        """Cut what is left as soon as the draining has begun; `by` is why, for the log."""
-        self.cut_by = by
+    def cut(self) -> None:
+        """Cut what is left as soon as the draining has begun."""
         self.draining.set()
         self.cutting.set()
+
+    def orphan(self) -> None:
+        """Cut because the supervisor is gone: nothing starts this process again, or ends it."""
+        self.is_orphan = True
+        self.cut()
 
 
 async def serve(
@@ -312,7 +331,7 @@ async def serve(
         loop.add_signal_handler(signal.SIGHUP, lambda: None)
         manager.stopping(f"draining {daemon.gateway.connections} connections")
         cutting_short = loop.create_task(_cut(stop, daemon.gateway))
-        await daemon.drain()
+        await daemon.drain(is_cut=stop.cutting.is_set())
         cutting_short.cancel()
     except BaseException:
         await daemon.close()
@@ -322,18 +341,23 @@ async def serve(
 
 
 def _watch_supervisor(channel: socket.socket, stop: Stop) -> None:
-    """Stop at once when the supervisor is gone: nothing starts this process again, or ends it."""
+    """Stop at once when the supervisor is gone."""
     loop = asyncio.get_running_loop()
 
     def gone() -> None:
         loop.remove_reader(channel.fileno())
-        _logger.error("the supervisor is gone; this process stops")
-        stop.cut("the end of the supervisor")
+        stop.orphan()
 
     loop.add_reader(channel.fileno(), gone)  # it never sends anything
 
 
 async def _cut(stop: Stop, gateway: Gateway) -> None:
     await stop.cutting.wait()
-    _logger.warning("draining cut short by %s: %d connections", stop.cut_by, gateway.connections)
+    if stop.is_orphan:
+        words = "the supervisor is gone; this process cuts %d connections and stops"
+        _logger.error(words, gateway.connections)
+    else:
+        _logger.warning(
+            "draining cut short by a second signal: %d connections", gateway.connections
+        )
     gateway.close()

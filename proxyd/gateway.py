@@ -256,11 +256,12 @@ class Gateway:
         if total >= self.limits.connections_total and not self._shed(1):
             self.counters.refused += 1
             return f"{total} connections are open"
+        if not (self._connections or self._handshakes):  # also where the only one was shed
+            self._empty.clear()
         self._per_network.add(network)
         self.counters.accepted += 1
         number = self.counters.accepted
         client = Client(sock, address, network, port_index, number, self._reactor.loop.time())
-        self._empty.clear()  # also where the only client was shed for this one
         Handshake(self._for_handshakes, client).start()
         return ""
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from config.changes import changes, with_reloadable
 from config.load import SettingsError
-from config.settings import Settings, reloadable
+from config.settings import Settings
 from proxyd.daemon import Daemon
 from proxyd.ops import logs
 from proxyd.ops.listening import CannotListenError
@@ -23,7 +23,6 @@ def reload(daemon: Daemon, read: Callable[[], Settings]) -> None:
     try:
         settings = read()
         changed = changes(daemon.settings, settings)
-        live = changed & reloadable()
         daemon.reload(with_reloadable(daemon.settings, settings))
     except SettingsError as error:
         _logger.error("not reloaded, the old settings stay: %s", "; ".join(error.problems))
@@ -32,7 +31,5 @@ def reload(daemon: Daemon, read: Callable[[], Settings]) -> None:
         _logger.error("not reloaded, the old settings stay: %s", error)
         return
     logs.set_up(daemon.settings.log.level, daemon.settings.log.format, daemon.process)
-    names = [*sorted(live), *(["the certificate"] if daemon.listeners.tls is not None else [])]
-    _logger.info("reloaded: %s", ", ".join(names) or "nothing has changed")
-    if unchanged := sorted(changed - live):
-        _logger.warning("these change with a restart only: %s", ", ".join(unchanged))
+    if daemon.process is None:  # for several processes the supervisor says it
+        logs.log_reload(changed, has_certificate=daemon.listeners.tls is not None)

@@ -257,10 +257,13 @@ async def _prepare(connection: "_Connection") -> None:
     lock of a table is short, because every later statement on that table queues behind it.
     """
     timeout = MIGRATION_SECONDS
-    await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK, timeout=timeout)
     milliseconds = int(MIGRATION_LOCK_SECONDS * 1000)
-    await connection.execute(f"SET LOCAL lock_timeout = {milliseconds}")
-    await connection.execute(migrate.VERSION_TABLE)
+    await connection.execute(  # in one message: a start waits for the answers to each
+        f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK});"
+        f"SET LOCAL lock_timeout = {milliseconds};"
+        f"{migrate.VERSION_TABLE}",
+        timeout=timeout,
+    )
     version: Any = await connection.fetchval(migrate.SELECT_VERSION)
     for step in migrate.pending("postgres", version):
         for script in step.scripts:

@@ -35,9 +35,9 @@ class LoginRow(NamedTuple):
 
 _USER = "SELECT id, username, email, password_hash, email_verified_at, created_at FROM users"
 
-_PROFILE = """
-    SELECT u.id, u.username, u.email, u.email_verified_at, usd.balance, credit.balance,
-        usd_held.balance, credit_held.balance
+_LOGIN = """u.id, u.username, u.email, u.email_verified_at, usd.balance, credit.balance,
+        usd_held.balance, credit_held.balance"""
+_OF_USER = """
     FROM users AS u
     JOIN accounts AS usd ON usd.id = 'user:' || u.id || ':available:usd'
     JOIN accounts AS credit ON credit.id = 'user:' || u.id || ':available:credit'
@@ -240,16 +240,20 @@ async def use_mail_token(tx: Transaction, *, token_hash: str, purpose: str, now:
 
 async def profile(tx: Transaction, user_id: str) -> LoginRow | None:
     """Return a user with their balances."""
-    return await tx.one(LoginRow, f"{_PROFILE} WHERE u.id = :user_id", user_id=user_id)
+    sql = f"SELECT {_LOGIN} {_OF_USER} WHERE u.id = :user_id"
+    return await tx.one(LoginRow, sql, user_id=user_id)
 
 
 async def profile_by_login(
     tx: Transaction, *, session_id: str, user_id: str, now: int
-) -> LoginRow | None:
-    """Return a user with their balances, if the login session is theirs and valid."""
+) -> tuple[LoginRow, int] | None:
+    """Return a user with their balances, if the login session is theirs and valid; and until when.
+
+    So it is without a commit in between: a login session has ended at that time, in UTC seconds.
+    """
     return await tx.one(
-        LoginRow,
-        f"""{_PROFILE}
+        lambda *columns: (LoginRow(*columns[:-1]), int(columns[-1])),
+        f"""SELECT {_LOGIN}, login.expires_at {_OF_USER}
         JOIN login_sessions AS login ON login.user_id = u.id
         WHERE login.id = :session_id AND u.id = :user_id
             AND login.ended_at IS NULL AND login.expires_at > :now

@@ -1,5 +1,8 @@
 """Fixtures that every room's tests may use."""
 
+# First: what was imported of the data path before it would have all of it run interpreted.
+import proxyd  # noqa: F401, I001 - see above
+
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager

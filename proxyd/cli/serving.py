@@ -1,7 +1,5 @@
 """`proxyd serve`: everything that serves is imported here, and nowhere else on the command line."""
 
-import asyncio
-import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +7,7 @@ from typing import Protocol
 
 from config.load import load
 from config.settings import Settings
-from market.tokens import Tokens
-from proxyd.build import build, import_the_rest
+from proxyd.build import build, import_for_tokens, import_the_rest
 from proxyd.cli import demo
 from proxyd.daemon import serve
 from proxyd.listeners import Listeners
@@ -83,19 +80,13 @@ async def _serve(
     manager = service_manager(os.environ) if role is None else role.manager()
 
     async def introduce() -> None:
-        if built.services is not None:
-            built.tasks.spawn("late imports", _import_the_rest(built.market.tokens))
+        if role is None:  # what several processes need was imported before they were forked
+            built.tasks.spawn("late imports", import_for_tokens(built.market.tokens))
         if with_demo:
             print(await demo.prepare(built), flush=True)  # noqa: T201 - what a person came for
 
     await serve(built, introduce, lambda: reload(built, read), manager)
     return FAILED if built.tasks.has_failed else 0
-
-
-async def _import_the_rest(tokens: Tokens) -> None:
-    """Import what tokens need, now that everything else serves: the loop goes on meanwhile."""
-    await asyncio.to_thread(tokens.load)
-    gc.freeze()  # as what was imported before (`commands`); of clients there is little so early
 
 
 def _adapted(settings: Settings, *, with_demo: bool) -> Settings:

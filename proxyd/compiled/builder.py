@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,6 +32,7 @@ RECIPE = (
 COST = (
     "it costs about 1.4 to 1.7 times the CPU per connection and per small message; bulk is the same"
 )
+ANNOUNCEMENT = "compiling the data path: this takes a minute"
 STAGED = f"{manifest.FILE}.part"  # a manifest that is not in its place yet
 # Run where the files were put, by the Python that will: what it cannot import is not used there.
 TRIAL = """
@@ -57,6 +58,7 @@ class Builder:
         environment: the process's variables.
         headers: the folder that must have Python's headers.
         modules: the names of the modules that are compiled; the checkout's own list.
+        announce: is told what takes long, before it begins.
     """
 
     def __init__(
@@ -66,7 +68,9 @@ class Builder:
         environment: Mapping[str, str],
         headers: Path,
         modules: Sequence[str] = HOT,
+        announce: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self._announce = announce
         self._modules = modules
         self._checkout = checkout
         self._target = target
@@ -146,6 +150,7 @@ class Builder:
         return f"{what}, in {time.monotonic() - began:.0f} s"
 
     def _compiled(self, place: Path, steps: Steps) -> Path:
+        self._announce(ANNOUNCEMENT)
         return Compilation(self._checkout, place, self._toolchain, steps).make()
 
     def _is_current(self, root: Path) -> bool:
@@ -278,12 +283,17 @@ def main() -> None:
     arguments = parser.parse_args()
     checkout = Path.cwd()
     headers = Path(sysconfig.get_path("include"))
-    builder = Builder(checkout, arguments.installed or checkout, os.environ, headers)
+    target = arguments.installed or checkout
+    builder = Builder(checkout, target, os.environ, headers, announce=_say)
     if not arguments.must:
-        if words := builder.build():
-            print(words, flush=True)  # noqa: T201 - what `make` says
+        if outcome := builder.build():
+            _say(outcome)
     elif why := builder.shortfall(FINDER.why_interpreted()):
         sys.exit(f"a C compiler is here, and the data path is not compiled: {why}")
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201 - what `make` says
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ STEP_SECONDS = 600.0
 
 
 class Steps:
-    """Runs programs, with what they say in a log.
+    """Runs programs, and writes their output to a log.
 
     Args:
         environment: their variables.
@@ -57,9 +57,10 @@ class Steps:
                     check=False,
                 )
             except subprocess.TimeoutExpired:
-                raise CompileError(f"{what} takes too long; {self._log} has its words") from None
-        if done.returncode != 0:
-            raise CompileError(f"{what} failed; {self._log} has its words")
+                raise CompileError(f"{what} takes too long; its output is in {self._log}") from None
+        if status := done.returncode:
+            how = f"status {status}" if status > 0 else f"signal {-status}"
+            raise CompileError(f"{what} failed ({how}); its output is in {self._log}")
 
 
 class Compilation:

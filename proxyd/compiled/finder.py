@@ -64,6 +64,8 @@ class CompiledFinder:
             found = manifest.check(self._root, self._manifest)
         except UnusableError as error:
             return f"{error}; {REMEDY}"
+        if early := next(filter(_is_interpreted, HOT), None):
+            return f"{early} was imported before proxyd"
         self._library = os.path.join(self._root, found.library)
         self._why = ""  # while this looks whether it can be loaded at all
         try:
@@ -93,6 +95,12 @@ class CompiledLoader(ExtensionFileLoader):
                 return file.read()
         except (OSError, ValueError):  # it was edited since, and is no text
             return None
+
+
+def _is_interpreted(name: str) -> bool:
+    """Say whether a module is there already, from its source: compiled code does not expect it."""
+    module = sys.modules.get(name)
+    return module is not None and not isinstance(module.__loader__, ExtensionFileLoader)
 
 
 def _root() -> str:

@@ -2,7 +2,8 @@
 
 What runs once a second, or waits for the store most of its time, gains nothing and is left out. A
 module belongs here with its neighbours: a call between two compiled modules is a call in C, any
-other goes through Python's objects. No interpreted class may inherit from one of these modules.
+other goes through Python's objects. No interpreted class may inherit from one of these modules. One
+of another room than `proxyd` must not be imported before `proxyd`; the finder notices.
 """
 
 HOT = (
@@ -14,6 +15,8 @@ HOT = (
     "proxyd.gateway",
     "proxyd.handshake",
     "proxyd.limits",
+    # by what clients are counted
+    "market.networks",
     # sockets, deadlines and turns
     "proxyd.loop.deadlines",
     "proxyd.loop.fair_slots",

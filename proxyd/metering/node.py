@@ -203,6 +203,7 @@ class Node:
             _logger.error("this node was declared dead; it cuts everything and starts anew")
             self._writer.forget_all()
             await self._register()
+            _logger.info("this is node %s", self._leases.node_id)
         else:
             self._seen(sent_at)
         await self._take_duties()
@@ -220,7 +221,6 @@ class Node:
         node_id, sent_at = self._identifiers.new(), self._boottime()
         await self._link.register(node_id)
         self._leases.node_id = node_id
-        _logger.info("this is node %s", node_id)
         self._seen(sent_at)
 
     def _seen(self, sent_at: float) -> None:

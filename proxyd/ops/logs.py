@@ -5,10 +5,12 @@ import logging
 import os
 import sys
 import syslog
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Literal, TextIO
 
 from api import request_id
+from config.settings import reloadable
 
 # The least level of each priority of syslog(3).
 PRIORITIES = (
@@ -101,6 +103,20 @@ def set_up(level: str, style: Literal["text", "json"], process: int | None = Non
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for noisy in ("asyncio", "aiosqlite"):  # aiosqlite logs each call at debug
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLogger().level))
+
+
+def log_reload(changed: Collection[str], *, has_certificate: bool) -> None:
+    """Say what a reload has changed, and what waits for a restart.
+
+    Args:
+        changed: the settings that were changed, each as `section.key`.
+        has_certificate: whether a certificate was read again, too.
+    """
+    logger, live = logging.getLogger("reload"), reloadable().intersection(changed)
+    names = [*sorted(live), *(["the certificate"] if has_certificate else [])]
+    logger.info("reloaded: %s", ", ".join(names) or "nothing has changed")
+    if waiting := sorted(set(changed) - live):
+        logger.warning("these change with a restart only: %s", ", ".join(waiting))
 
 
 def _is_journal(stream: TextIO) -> bool:

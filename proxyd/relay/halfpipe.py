@@ -69,7 +69,8 @@ FIT_EVERY_BYTES: Final = 64 * 1024 * 1024
 # What a client may send beyond the body of its request before it is cut. It must be read, or the
 # close would be a reset and the answer lost; it is not paid for, so it must be bounded.
 SWALLOW_MAX_BYTES: Final = 256 * 1024
-UNLIMITED: Final = 1 << 62  # more than any stream, and `min` works on it
+# More than any stream, and `min` works on it; from 2 ** 62 on compiled arithmetic is no longer C's.
+UNLIMITED: Final = 1 << 61
 
 # Names of this module: looking them up in another costs a tenth of the call.
 _os_read: Final = os.read
@@ -157,7 +158,9 @@ class HalfPipe(Mover, InTransit):
         "_short_sink",
         "_short_source",
         "_sink",
+        "_sink_fd",
         "_source",
+        "_source_fd",
         "_spliceable",
         "_unread",
         "_urgent",
@@ -183,6 +186,8 @@ class HalfPipe(Mover, InTransit):
         self._reactor = reactor
         self._source = source
         self._sink = sink
+        self._source_fd = source.fileno()
+        self._sink_fd = sink.fileno()
         self._session = session
         self._share = share
         self._early = b""
@@ -278,6 +283,7 @@ class HalfPipe(Mover, InTransit):
         What was written and has not left is no longer counted here: it is refunded, handed over to
         the closer of the sink, or left to the kernel.
         """
+        self._source_fd = self._sink_fd = -1  # the sockets may be closed soon, and others opened
         if self._share is not None:
             self._share.forget(self)
         else:
@@ -357,7 +363,7 @@ class HalfPipe(Mover, InTransit):
         piece of memory for each read is made faster than a view of one that is there.
         """
         want = min(most, COPY_MAX_BYTES)
-        data = _os_read(self._source.fileno(), want)
+        data = _os_read(self._source_fd, want)
         size = len(data)
         if size == 0:
             self._end()
@@ -378,7 +384,7 @@ class HalfPipe(Mover, InTransit):
 
     def _splice(self, pipe: Pipe, most: int) -> bool:
         """Move bytes through an empty pipe; False when there is nothing more to do for now."""
-        source, pipes = self._source.fileno(), self._reactor.pipes
+        source, pipes = self._source_fd, self._reactor.pipes
         want = min(most, WIDE_PIPE_BYTES)
         try:
             size = os.splice(source, pipe.write_fd, want, flags=_SPLICE_FLAGS)
@@ -427,7 +433,7 @@ class HalfPipe(Mover, InTransit):
     def _write(self, data: bytes) -> bool:
         """Write what was taken; False when some of it has to wait, or the sink is gone."""
         try:
-            sent = _os_write(self._sink.fileno(), data)
+            sent = _os_write(self._sink_fd, data)
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError as error:
@@ -446,7 +452,7 @@ class HalfPipe(Mover, InTransit):
             return self._drain_pipe(self._pipe)
         while self._pending:
             try:
-                sent = _os_write(self._sink.fileno(), self._pending)
+                sent = _os_write(self._sink_fd, self._pending)
             except (BlockingIOError, InterruptedError):
                 return False
             except OSError as error:
@@ -458,7 +464,7 @@ class HalfPipe(Mover, InTransit):
 
     def _drain_pipe(self, pipe: Pipe) -> bool:
         """Write on what is in the pipe; False when some of it has to wait, or the sink is gone."""
-        sink = self._sink.fileno()
+        sink = self._sink_fd
         while True:
             try:
                 sent = os.splice(pipe.read_fd, sink, pipe.fill, flags=_SPLICE_FLAGS)
@@ -479,7 +485,7 @@ class HalfPipe(Mover, InTransit):
     def _watch_writes(self) -> None:
         if not self._watches_writes:
             self._watches_writes = True
-            self._reactor.poller.watch_writes(self._sink.fileno())
+            self._reactor.poller.watch_writes(self._sink_fd)
 
     def _count(self, sent: int) -> None:
         if sent:

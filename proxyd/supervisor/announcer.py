@@ -1,8 +1,15 @@
-"""What the supervisor tells its own service manager: how its processes are, when that changes."""
+"""What the supervisor says of its processes together, in the log and to its service manager.
+
+A process says in the log what concerns it alone. What would be the same from each of them, such as
+where they listen or what a reload has changed, is said here, once.
+"""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from proxyd import __version__
+from proxyd.compiled import finder
+from proxyd.ops import logs
 from proxyd.ops.sd_notify import ServiceManager
 from proxyd.supervisor.child import Child
 
@@ -10,7 +17,7 @@ _logger = logging.getLogger("supervisor")
 
 
 class Announcer:
-    """Tells the service manager, in the words of one daemon.
+    """Tells the service manager, in the words of one daemon, and writes the log's lines for all.
 
     Args:
         manager: is told.
@@ -22,17 +29,47 @@ class Announcer:
         self._children = children
         self._told = ""  # what was told last; "" before the start is complete
         self._where = ""  # where everything listens, as process 0 says when it is ready
+        self._ready: frozenset[int] = frozenset()  # the pids of those that were ready last
         self._is_reloading = False
+        self._changed: set[str] | None = None  # by a reload; None if none was passed on
+        self._has_certificate = False
+        self._is_stopping = False
+
+    def starting(self) -> None:
+        """Say what is about to run."""
+        _logger.info("this is proxyd %s, %s", __version__, finder.description())
 
     def reloading(self) -> None:
         """Tell that the processes are about to reload."""
         self._is_reloading = True
         self._manager.reloading()
 
-    def stopping(self) -> None:
-        """Tell that the processes drain."""
+    def reloaded(self, changed: Collection[str], *, has_certificate: bool) -> None:
+        """Take note of what the processes are told to reload; it is said when all of them have.
+
+        Args:
+            changed: the settings that were changed, each as `section.key`.
+            has_certificate: whether a certificate was read again, too.
+        """
+        self._changed = (self._changed or set()).union(changed)
+        self._has_certificate = has_certificate
+
+    def stopping(self, drain_seconds: float) -> None:
+        """Tell that the processes drain, for so long."""
+        self._is_stopping = True
         living = sum(child.pid > 0 for child in self._children)
+        _logger.info(
+            "draining: %d processes have %.0f seconds to finish; a second signal cuts their "
+            "connections",
+            living,
+            drain_seconds,
+        )
         self._manager.stopping(f"{living} processes drain")
+
+    def stopped(self) -> None:
+        """Say that no process is left, if a signal asked for that."""
+        if self._is_stopping:
+            _logger.info("stopped")
 
     def alive(self) -> None:
         """Feed the manager's watchdog, if it has one."""
@@ -45,14 +82,25 @@ class Announcer:
             return
         if self._children[0].is_ready:
             self._where = self._children[0].status
-        ready = sum(child.is_ready for child in self._children)
-        status = f"{ready} of {len(self._children)} processes ready: {self._where}"
+        ready = [child for child in self._children if child.is_ready]
+        number = f"{len(ready)} of {len(self._children)} processes are ready"
+        status = f"{number}: {self._where}"
         is_busy = any(child.must_reload or child.is_reloading for child in self._children)
         if not self._told:
             _logger.info("%s", status)
+        else:
+            for child in ready:
+                if child.pid not in self._ready:
+                    _logger.info("process %d (pid %d) is ready; %s", child.index, child.pid, number)
         if not self._told or (self._is_reloading and not is_busy):
             self._is_reloading = False
+            self._log_reload()
             self._manager.ready(status)
         elif status != self._told:
             self._manager.status(status)
-        self._told = status
+        self._told, self._ready = status, frozenset(child.pid for child in ready)
+
+    def _log_reload(self) -> None:
+        if self._changed is not None:
+            logs.log_reload(self._changed, has_certificate=self._has_certificate)
+            self._changed = None

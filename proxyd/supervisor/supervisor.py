@@ -35,7 +35,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NoReturn
 
-from config.changes import with_reloadable
+from config.changes import changes, with_reloadable
 from config.load import SettingsError
 from config.settings import Settings
 from proxyd.limits import raise_descriptors
@@ -105,6 +105,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Start the processes and watch them; return the exit status once none is left."""
+        self._announcer.starting()
         if warning := too_few_cores(len(self._children)):
             _logger.warning("%s", warning)
         signals, selector = Signals(), selectors.DefaultSelector()
@@ -132,6 +133,7 @@ class Supervisor:
             signals.close()
             for child in self._children:
                 child.close()
+        self._announcer.stopped()
         return self._status
 
     @property
@@ -295,7 +297,7 @@ class Supervisor:
         for number in numbers:
             if number in (signal.SIGTERM, signal.SIGINT):
                 if not self._stops:
-                    self._announcer.stopping()
+                    self._announcer.stopping(self._settings.limits.drain_seconds)
                 self._stop()
             elif number == signal.SIGHUP and not self._stops:
                 self._reload()
@@ -307,7 +309,8 @@ class Supervisor:
         """
         self._announcer.reloading()
         try:
-            settings = with_reloadable(self._settings, self._read())
+            read = self._read()
+            changed, settings = changes(self._settings, read), with_reloadable(self._settings, read)
             if self._first.tls is not None:
                 certificate, key = settings.api.tls_cert, settings.api.tls_key
                 tls_context(certificate, key)
@@ -318,6 +321,7 @@ class Supervisor:
             return
         self._settings = settings
         logs.set_up(settings.log.level, settings.log.format)
+        self._announcer.reloaded(changed, has_certificate=self._first.tls is not None)
         for child in self._living:
             child.must_reload = not child.is_draining
 

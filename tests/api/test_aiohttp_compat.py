@@ -9,7 +9,6 @@ from support.releases import assert_compared, assert_has
 from api.aiohttp_compat import (
     COMPARED_VERSION,
     PrivateProtocol,
-    PrivateResponse,
     PrivateServer,
 )
 
@@ -58,7 +57,7 @@ class Connected:
     async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
         self.served.append(request.path)
         await self.may_answer.wait()
-        return PrivateResponse(text="ok")
+        return web.Response(text="ok")
 
 
 class _Noting(PrivateProtocol):
@@ -89,7 +88,6 @@ async def test_what_is_relied_on_is_there() -> None:
     names = ("_loop", "_task_handler", "_request_count", "_messages", "_close", "_waiter")
     more = ("_max_msg_queue_size", "_msg_queue_resume_size", "_handle_request")
     assert_has("aiohttp", SHIM, connected.protocol, *names, *more)
-    assert_has("aiohttp", SHIM, PrivateResponse(), "_must_be_empty_body")
     assert connected.server.protocol_settings == {"access_log": None, "lingering_time": 3.0}
     assert connected.server.loop is connected.protocol.loop is asyncio.get_running_loop()
     connected.protocol.connection_lost(None)
@@ -129,25 +127,4 @@ async def test_a_head_is_refused_and_nothing_is_read_behind_it() -> None:
     await turns()
     assert connected.served == []
     assert connected.transport.sent.startswith(b"HTTP/1.0 400 Bad Request")
-    connected.protocol.connection_lost(None)
-
-
-async def test_a_response_knows_whether_its_body_may_be_sent() -> None:
-    connected = Connected()
-    connected.may_answer.set()
-    bodies: list[bool] = []
-
-    class Looking(PrivateResponse):
-        async def write_eof(self, data: bytes = b"") -> None:
-            bodies.append(self.has_no_body)
-            await super().write_eof(data)
-
-    async def respond(request: web.BaseRequest) -> web.StreamResponse:
-        return Looking(text="ok")
-
-    connected.protocol._request_handler = respond
-    connected.protocol.data_received(REQUEST % 1 + (REQUEST % 2).replace(b"GET", b"HEAD"))
-    await turns()
-    await turns()
-    assert bodies == [False, True]
     connected.protocol.connection_lost(None)

@@ -180,36 +180,59 @@ def test_a_price_is_exact_to_its_last_digit(write: Write) -> None:
 
 # --- mistakes ----------------------------------------------------------------------------------
 
+PORT = "expected a whole number from 0 to 65535"
+SECONDS = "expected a number above 0 and up to 86400"
+TEXTS = 'expected a list of texts, written as JSON: ["one", "two"]'
+
 
 @pytest.mark.parametrize(
     ("toml", "name", "words"),
     [
-        ('[api]\nport = "8080"', "api.port", "expected a whole number, got text"),
-        ("[api]\nport = 8080.0", "api.port", "expected a whole number, got a number"),
-        ("[api]\nport = true", "api.port", "expected a whole number, got true or false"),
-        ("[api]\nport = 65536", "api.port", "expected a whole number <= 65535"),
-        ("[api]\nport = -1", "api.port", "expected a whole number >= 0"),
-        ("[api]\nport = 99999999999999999999", "api.port", "expected a whole number <= 65535"),
-        ("[api]\nhost = 1", "api.host", "expected text, got a whole number"),
-        ("[api]\nbody_max_bytes = 1", "api.body_max_bytes", "expected a whole number >= 1024"),
-        ("[limits]\nidle_seconds = 0", "limits.idle_seconds", "expected a number > 0.0"),
-        ("[limits]\nidle_seconds = nan", "limits.idle_seconds", "expected a number"),
-        ("[limits]\nidle_seconds = inf", "limits.idle_seconds", "expected a number <= 86400.0"),
-        ("[limits]\nidle_seconds = 1e999", "limits.idle_seconds", "expected a number <= 86400.0"),
+        ('[api]\nport = "8080"', "api.port", f"{PORT}, got '8080'"),
+        ("[api]\nport = 8080.0", "api.port", f"{PORT}, got 8080.0"),
+        ("[api]\nport = true", "api.port", f"{PORT}, got true"),
+        ("[api]\nport = 65536", "api.port", f"{PORT}, got 65536"),
+        ("[api]\nport = -1", "api.port", f"{PORT}, got -1"),
+        ("[api]\nport = 9999999999999999", "api.port", f"{PORT}, got 9999999999999999"),
+        ("[proxy]\nprocesses = 65", "proxy.processes", "a whole number from 1 to 64, got 65"),
+        ("[api]\nhost = 1", "api.host", "expected text, got 1"),
+        ("[api]\nbody_max_bytes = 1", "api.body_max_bytes", "number from 1024 to 67108864, got 1"),
+        ("[limits]\nidle_seconds = 0", "limits.idle_seconds", f"{SECONDS}, got 0"),
+        ("[limits]\nidle_seconds = nan", "limits.idle_seconds", f"{SECONDS}, got nan"),
+        ("[limits]\nidle_seconds = inf", "limits.idle_seconds", f"{SECONDS}, got inf"),
+        ("[limits]\nidle_seconds = 1e999", "limits.idle_seconds", f"{SECONDS}, got 1E+999"),
+        ("[limits]\nidle_seconds = true", "limits.idle_seconds", f"{SECONDS}, got true"),
+        ("[limits]\ndials_waiting = 0", "limits.dials_waiting", "number of at least 1, got 0"),
+        ('[egress]\nallow = "10.0.0.0/8"', "egress.allow", "list of texts, got '10.0.0.0/8'"),
+        ("[egress]\nallow = [10]", "egress.allow", "expected a list of texts, got [10]"),
         (
-            "[limits]\nidle_seconds = true",
-            "limits.idle_seconds",
-            "expected a number, got true or false",
+            "[egress]\nblocked_ports = [0]",
+            "egress.blocked_ports",
+            "expected a list of whole numbers from 1 to 65535, got [0]",
         ),
-        ("[limits]\ndials_waiting = 0", "limits.dials_waiting", "expected a whole number >= 1"),
-        ('[egress]\nallow = "10.0.0.0/8"', "egress.allow", "expected a list, got text"),
-        ("[egress]\nallow = [10]", "egress.allow", "expected text, got a whole number"),
-        ("[egress]\nblocked_ports = [0]", "egress.blocked_ports", "expected a whole number >= 1"),
-        ('[log]\nlevel = "loud"', "log.level", "expected one of debug, info, warning, error"),
-        ('[market]\nprice_per_gb_floor_usd = "1"', "market.price_per_gb_floor_usd", "number"),
-        ("[market]\nprice_per_gb_floor_usd = true", "market.price_per_gb_floor_usd", "decimal"),
-        ("[market]\nsession_days = 0", "market.session_days", "expected a whole number >= 1"),
-        ("[auth]\ntoken_hours = 721", "auth.token_hours", "expected a whole number <= 720"),
+        (
+            "[assistant]\nconfidence_min = 1.5",
+            "assistant.confidence_min",
+            "expected a number from 0 to 1, got 1.5",
+        ),
+        (
+            "[assistant]\nrewards = { giving = -1 }",
+            "assistant.rewards",
+            "expected a table of whole numbers from 0 to 1000000, got {'giving': -1}",
+        ),
+        (
+            '[log]\nlevel = "loud"',
+            "log.level",
+            "expected one of debug, info, warning, error, got 'loud'",
+        ),
+        (
+            '[market]\nprice_per_gb_floor_usd = "1"',
+            "market.price_per_gb_floor_usd",
+            "a number, got '1'",
+        ),
+        ("[market]\nprice_per_gb_floor_usd = true", "market.price_per_gb_floor_usd", "got true"),
+        ("[market]\nsession_days = 0", "market.session_days", "number from 1 to 3650, got 0"),
+        ("[auth]\ntoken_hours = 721", "auth.token_hours", "number from 1 to 720, got 721"),
     ],
 )
 def test_a_wrong_value_in_a_file_is_named(toml: str, name: str, words: str, write: Write) -> None:
@@ -221,21 +244,29 @@ def test_a_wrong_value_in_a_file_is_named(toml: str, name: str, words: str, writ
 @pytest.mark.parametrize(
     ("variable", "text", "words"),
     [
-        ("PROXYD_API__PORT", "http", "expected a whole number, got text"),
-        ("PROXYD_API__PORT", "", "expected a whole number, got text"),
-        ("PROXYD_API__PORT", "65536", "expected a whole number <= 65535"),
-        ("PROXYD_API__PORT", "true", "expected a whole number"),
-        ("PROXYD_LIMITS__IDLE_SECONDS", "nan", "expected a number"),
-        ("PROXYD_LIMITS__IDLE_SECONDS", "-1", "expected a number > 0.0"),
-        ("PROXYD_LOG__FORMAT", "xml", "expected one of text, json"),
-        ("PROXYD_EGRESS__BLOCKED_PORTS", '["25"]', "expected a whole number, got text"),
-        ("PROXYD_EGRESS__BLOCKED_PORTS", "25", 'expected a list, written as JSON: ["one", "two"]'),
-        ("PROXYD_EGRESS__ALLOW", "", "expected a list, written as JSON"),
-        ("PROXYD_EGRESS__ALLOW", "10.0.0.0/8", "expected a list, written as JSON"),
-        ("PROXYD_EGRESS__ALLOW", '"10.0.0.0/8"', "expected a list, written as JSON"),
-        ("PROXYD_EGRESS__ALLOW", "[a]", "expected a list, written as JSON"),
-        ("PROXYD_MARKET__GPU_RATES_USD", "A100=1", 'expected a table, written as JSON: {"one": 1}'),
-        ("PROXYD_MARKET__PRICE_PER_GB_FLOOR_USD", "cheap", "decimal"),
+        ("PROXYD_API__PORT", "http", f"{PORT}, got 'http'"),
+        ("PROXYD_API__PORT", "", f"{PORT}, got ''"),
+        ("PROXYD_API__PORT", "65536", f"{PORT}, got '65536'"),
+        ("PROXYD_API__PORT", "true", PORT),
+        ("PROXYD_LIMITS__IDLE_SECONDS", "nan", f"{SECONDS}, got 'nan'"),
+        ("PROXYD_LIMITS__IDLE_SECONDS", "-1", f"{SECONDS}, got '-1'"),
+        ("PROXYD_LOG__FORMAT", "xml", "expected one of text, json, got 'xml'"),
+        (
+            "PROXYD_EGRESS__BLOCKED_PORTS",
+            '["25"]',
+            "whole numbers from 1 to 65535, written as JSON",
+        ),
+        ("PROXYD_EGRESS__BLOCKED_PORTS", "25", "written as JSON: [1, 2], got '25'"),
+        ("PROXYD_EGRESS__ALLOW", "", TEXTS),
+        ("PROXYD_EGRESS__ALLOW", "10.0.0.0/8", TEXTS + ", got '10.0.0.0/8'"),
+        ("PROXYD_EGRESS__ALLOW", '"10.0.0.0/8"', TEXTS),
+        ("PROXYD_EGRESS__ALLOW", "[a]", TEXTS),
+        (
+            "PROXYD_MARKET__GPU_RATES_USD",
+            "A100=1",
+            'a table of numbers, written as JSON: {"one": 1}',
+        ),
+        ("PROXYD_MARKET__PRICE_PER_GB_FLOOR_USD", "cheap", "expected a number, got 'cheap'"),
     ],
 )
 def test_a_wrong_value_in_the_environment_is_named_by_its_variable(
@@ -327,9 +358,7 @@ def test_mistakes_of_the_file_and_of_the_environment_are_named_together(write: W
 
 def test_a_setting_given_twice_and_wrong_is_named_once(write: Write) -> None:
     path = write("[api]\nport = 1\n")
-    assert problems(path, PROXYD_API__PORT="x") == [
-        "PROXYD_API__PORT: expected a whole number, got text"
-    ]
+    assert problems(path, PROXYD_API__PORT="x") == [f"PROXYD_API__PORT: {PORT}, got 'x'"]
 
 
 def test_an_unknown_name_given_twice_is_named_where_it_stands(write: Write) -> None:

@@ -12,12 +12,11 @@ import os
 import random
 import signal
 import socket
-import sqlite3
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,19 +24,19 @@ from typing import Any, NamedTuple
 import pytest
 from support import process
 from support.keyed import KeyedTarget, Tally, converse, keyed
-from support.process import Member, Process
+from support.process import Process
 from support.waiting import until_true
 
 from market.audit import audit_ledger
 from storage.open import open_store
 from storage.store import Store, Transaction
 
-KILLS = {"sqlite": 5, "postgresql": 3, "processes": 2, "supervised": 4}
+KILLS = {"sqlite": 5, "postgresql": 3, "processes": 4}
 PROCESSES = 3
-# What is dead is seen by other means than its silence; and clients leave many sessions behind.
-ENDURING = {
-    "PROXYD_CLUSTER__NODE_TIMEOUT_SECONDS": "300",
-    "PROXYD_LIMITS__SESSIONS_PER_USER": "0",
+SEVERAL = {
+    process.PROCESSES: str(PROCESSES),
+    "PROXYD_CLUSTER__NODE_TIMEOUT_SECONDS": "300",  # the dead are not seen by their silence
+    "PROXYD_LIMITS__SESSIONS_PER_USER": "0",  # clients leave many sessions behind
 }
 CLIENTS = 6
 LIFE_MAX_SECONDS = 1.0
@@ -188,77 +187,6 @@ def live(
     load.target.wait_quiet()
 
 
-@pytest.mark.timeout(300)
-async def test_any_of_several_processes_killed_at_random_moments_under_load(
-    tmp_path: Path,
-) -> None:
-    seed = os.environ.get("PROXYD_CRASH_SEED", "1")
-    kills = int(os.environ.get("PROXYD_CRASH_KILLS") or KILLS["processes"])
-    print(f"PROXYD_CRASH_SEED={seed} PROXYD_CRASH_KILLS={kills} of processes")  # noqa: T201
-    url, chance, tally = f"sqlite:///{tmp_path}/proxyd.db", random.Random(seed), Tally()
-    email, password = process.funded(url, "1000000")
-    with keyed(tally) as target:
-        # They serve the same sessions, so that each has slices of what the others have slices of.
-        load = Load(target, tally, seed, [None] * CLIENTS)
-        members = [_Loaded.begun(load, url, email, password) for _ in range(PROCESSES)]
-        try:
-            until_true(lambda: load.has_counted(url), "something is written down")
-            for _ in range(kills):
-                time.sleep(chance.uniform(0, LIFE_MAX_SECONDS))
-                victim = members.pop(chance.randrange(PROCESSES))
-                victim.kill()
-                until_true(lambda victim=victim: not is_node(tmp_path, victim.node_id), "reaped")
-                assert_books(url)
-                members.append(_Loaded.begun(load, url, email, password))
-        finally:
-            for member in members:
-                member.kill()
-        target.wait_quiet()
-    store = await open_store(url)
-    try:
-        after = await books(store)
-    finally:
-        await store.close()
-    assert sum(each.bytes_used for each in after.values()) > 0
-    for session in after.values():
-        assert session.bytes_used <= tally.seen.get(session.id, 0), session
-    await end_all(url, email, password, after)
-
-
-class _Loaded(NamedTuple):
-    """One of several processes, and its clients."""
-
-    daemon: Member
-    clients: list[threading.Thread]
-
-    @classmethod
-    def begun(cls, load: Load, url: str, email: str, password: str) -> "_Loaded":
-        daemon = Member(url, **ENDURING)
-        try:
-            daemon.wait_ready()
-            return cls(daemon, load.run(daemon, daemon.log_in(email, password)))
-        except BaseException:
-            daemon.stop(signal.SIGKILL)
-            raise
-
-    @property
-    def node_id(self) -> str:
-        return self.daemon.node_id
-
-    def kill(self) -> None:
-        self.daemon.stop(signal.SIGKILL)
-        for client in self.clients:
-            client.join()
-        assert "CRITICAL" not in self.daemon.output, self.daemon.output
-
-
-def is_node(folder: Path, node_id: str) -> bool:
-    """Say whether the database knows a node."""
-    with closing(sqlite3.connect(folder / "proxyd.db", timeout=20)) as connection:
-        row = connection.execute("SELECT 1 FROM nodes WHERE id = ?", (node_id,)).fetchone()
-    return row is not None
-
-
 def assert_books(url: str) -> None:
     """Check the ledger while others write."""
 
@@ -279,8 +207,8 @@ async def test_any_process_or_the_supervisor_killed_at_random_moments_under_load
 ) -> None:
     """Each life ends by a kill of the supervisor: its processes leave by themselves."""
     seed = os.environ.get("PROXYD_CRASH_SEED", "1")
-    kills = int(os.environ.get("PROXYD_CRASH_KILLS") or KILLS["supervised"])
-    print(f"PROXYD_CRASH_SEED={seed} PROXYD_CRASH_KILLS={kills} supervised")  # noqa: T201
+    kills = int(os.environ.get("PROXYD_CRASH_KILLS") or KILLS["processes"])
+    print(f"PROXYD_CRASH_SEED={seed} PROXYD_CRASH_KILLS={kills} of processes")  # noqa: T201
     chance, url = random.Random(seed), f"sqlite:///{tmp_path}/proxyd.db"
     email, password = process.funded(url, "1000000")
     tally = Tally()
@@ -312,7 +240,7 @@ def live_as_several(
 
     Every life lasts until something was written down, so that there is something to lose.
     """
-    daemon = Process(url, **{process.PROCESSES: str(PROCESSES)})
+    daemon = Process(url, **SEVERAL)
     threads: list[threading.Thread] = []
     try:
         daemon.wait_ready()
@@ -323,6 +251,7 @@ def live_as_several(
             pid = daemon.pid_of(victim)
             daemon.kill(victim)
             daemon.wait_renewed(victim, pid or 0)
+            assert_books(url)
         time.sleep(chance.uniform(0, LIFE_MAX_SECONDS))
     finally:
         daemon.stop(signal.SIGKILL)  # its last line is that of the last process to leave

@@ -20,8 +20,9 @@ from typing import Any
 import asyncpg
 import pytest
 from support import postgres, process, threads
+from support.downloads import completed, downloading, received
 from support.forwarder import Forwarder
-from support.process import Download, Member, Process, serving
+from support.process import Member, Process, serving
 from support.story import INSTANT_BYTES
 from support.waiting import until_true
 
@@ -34,6 +35,8 @@ SLOW = {"PROXYD_LIMITS__SESSION_BYTES_PER_SECOND": "50000"}
 # For nodes that are made to stand still for a few seconds, and must not be dead by that alone.
 PATIENT = {"PROXYD_CLUSTER__NODE_TIMEOUT_SECONDS": "15"}
 HANDFUL_BYTES = 10_000
+# Transfers go on, and leave the processor to what is tried beside them.
+PACED = {"PROXYD_LIMITS__SESSION_BYTES_PER_SECOND": str(40 * MB)}
 # For processes that are seen to be dead by other means than their silence.
 NEVER_TIMED_OUT = {"PROXYD_CLUSTER__NODE_TIMEOUT_SECONDS": "300"}
 
@@ -93,43 +96,34 @@ def stored(url: str, session_id: str) -> Any:
     return rows(url, "SELECT * FROM bandwidth_sessions WHERE id = $1", session_id)[0]
 
 
-def received(downloads: list[Download]) -> int:
-    return sum(each.received for each in downloads)
-
-
 async def test_a_killed_node_never_makes_more_of_a_session_and_loses_none_of_it(url: str) -> None:
     quota = 600 * MB
     email, password = process.funded(url)
-    with threads.endless() as target, cluster(url, 3) as nodes:
+    with ExitStack() as stack:
+        target = stack.enter_context(threads.endless())
+        nodes = stack.enter_context(cluster(url, 3))
         bought = nodes[0].buy(nodes[0].log_in(email, password), gb=quota / GB)
         session = bought["session_id"]
-        downloads = [
-            Download(nodes[number % 3], bought["proxy"], target.port) for number in range(60)
-        ]
-        for download in downloads:
-            download.start()
+        downloads = stack.enter_context(downloading(nodes * 20, bought["proxy"], target.port))
         until_true(lambda: received(downloads) > quota // 3, "a third")
         victim = nodes[2]
         [victims_lease] = leases_of(url, session, victim)
         victim.stop(signal.SIGKILL)
         dead = [each for each in downloads if each.daemon_process is victim]
-        for download in dead:
-            download.join()
+        delivered_by_dead = completed(dead)
         alive = [each for each in downloads if each.daemon_process is not victim]
         # What the dead node had is not handed out twice before its time is over.
         most = 0
         while not is_closed(url, victims_lease):
             assert most <= quota
             most = received(downloads)
-        for download in alive:
-            download.join()
-        delivered_by_dead = received(dead)
+        delivered_by_alive = completed(alive)
         reported_by_dead = used_under(url, victims_lease)
         assert reported_by_dead <= delivered_by_dead
         until_true(lambda: stored(url, session)["status"] == "exhausted")
         row = stored(url, session)
         assert (row["bytes_used"], row["bytes_leased"]) == (quota, 0)
-        assert received(alive) + reported_by_dead == quota
+        assert delivered_by_alive + reported_by_dead == quota
     process.assert_audit(url)
 
 
@@ -160,14 +154,8 @@ async def test_parallel_downloads_over_four_nodes_stop_at_the_last_byte(url: str
     email, password = process.funded(url)
     with threads.endless() as target, cluster(url, 4) as nodes:
         bought = nodes[0].buy(nodes[0].log_in(email, password), gb=quota / GB)
-        downloads = [
-            Download(nodes[number % 4], bought["proxy"], target.port) for number in range(60)
-        ]
-        for download in downloads:
-            download.start()
-        for download in downloads:
-            download.join()
-        assert received(downloads) == quota
+        with downloading(nodes * 15, bought["proxy"], target.port) as downloads:
+            assert completed(downloads) == quota
         until_true(lambda: stored(url, bought["session_id"])["status"] == "exhausted")
         assert stored(url, bought["session_id"])["bytes_used"] == quota
     process.assert_audit(url)
@@ -175,14 +163,14 @@ async def test_parallel_downloads_over_four_nodes_stop_at_the_last_byte(url: str
 
 async def test_ending_on_one_node_cuts_and_bills_on_the_others(url: str) -> None:
     email, password = process.funded(url)
-    with threads.endless() as target, cluster(url, 2) as (first, second):
+    with ExitStack() as stack:
+        target = stack.enter_context(threads.endless())
+        first, second = stack.enter_context(cluster(url, 2))
         token = first.log_in(email, password)
         bought = first.buy(token, gb=100)
-        downloads = [
-            Download(node, bought["proxy"], target.port) for node in (first, second, second)
-        ]
-        for download in downloads:
-            download.start()
+        downloads = stack.enter_context(
+            downloading((first, second, second), bought["proxy"], target.port)
+        )
         until_true(lambda: all(each.received > MB for each in downloads))
         # The node that serves nothing of it shows what the others do, while they do.
         seen = first.used(token, bought["session_id"])
@@ -258,16 +246,14 @@ async def test_a_node_cut_off_from_the_store_stops_in_time_and_comes_back(server
         mainland = stack.enter_context(serving(url))
         token = mainland.log_in(email, password)
         bought = mainland.buy(token, gb=quota / GB)
-        download = Download(island, bought["proxy"], target.port)
-        download.start()
+        [download] = stack.enter_context(downloading([island], bought["proxy"], target.port))
         until_true(lambda: download.received > 10_000)
         [lease] = leases_of(url, bought["session_id"], island)
         forwarder.freeze()
         until_true(lambda: is_closed(url, lease), "declared dead")
         # It had stopped before that: nothing it delivers now could be somebody else's.
         seen = download.received
-        other = Download(mainland, bought["proxy"], target.port)
-        other.start()
+        [other] = stack.enter_context(downloading([mainland], bought["proxy"], target.port))
         until_true(lambda: other.received > 10 * MB)
         assert download.received == seen
         forwarder.thaw()
@@ -275,13 +261,8 @@ async def test_a_node_cut_off_from_the_store_stops_in_time_and_comes_back(server
         # In the database it is there before it knows that itself.
         until_true(lambda: island.output.count("this is node") == 2, "it has a new name")
         assert len(rows(url, "SELECT id FROM nodes")) == 2
-        again = Download(island, bought["proxy"], target.port)
-        again.start()
-        until_true(lambda: again.received > 10_000, "it serves again")
-        for each in (other, again):
-            each.close()
-            each.join()
-        download.join()
+        with downloading([island], bought["proxy"], target.port) as again:
+            until_true(lambda: received(again) > 10_000, "it serves again")
     process.assert_audit(url)
 
 
@@ -310,11 +291,12 @@ async def test_a_node_alone_waits_for_the_store_and_goes_on(server_url: str) -> 
 async def test_a_connection_to_the_store_that_is_lost_is_made_again(server_url: str) -> None:
     url = server_url
     email, password = process.funded(url)
-    with threads.endless() as target, cluster(url, 2) as (first, second):
+    with ExitStack() as stack:
+        target = stack.enter_context(threads.endless())
+        first, second = stack.enter_context(cluster(url, 2))
         token = first.log_in(email, password)
         bought = first.buy(token, gb=100)
-        download = Download(second, bought["proxy"], target.port)
-        download.start()
+        [download] = stack.enter_context(downloading([second], bought["proxy"], target.port))
         until_true(lambda: download.received > MB)
         name = url.rpartition("/")[2].partition("?")[0]
         rows(
@@ -329,7 +311,6 @@ async def test_a_connection_to_the_store_that_is_lost_is_made_again(server_url: 
         body = {"session_id": bought["session_id"]}
         until_true(lambda: first.call("POST", "/api/bandwidth/end", body, token)[0] == 200)
         until_true(lambda: download.is_over, "it is cut")
-        download.join()
     process.assert_audit(url)
 
 
@@ -493,33 +474,22 @@ async def test_what_killed_processes_had_is_usable_without_waiting_for_their_tim
             session = bought["session_id"]
             alive = list(nodes)
             while len(alive) > 1:
-                downloads = [Download(node, bought["proxy"], target.port) for node in alive]
                 before = stored(url, session)["bytes_used"]
-                for download in downloads:
-                    download.start()
-                until_true(lambda before=before: stored(url, session)["bytes_used"] > before)
-                victim = alive.pop(0)
-                [lease] = leases_of(url, session, victim)
-                victim.stop(signal.SIGKILL)
-                until_true(lambda lease=lease: is_closed(url, lease), "it is reaped")
-                for download in downloads:
-                    download.close()
-                    download.join()
+                with downloading(alive, bought["proxy"], target.port):
+                    until_true(lambda before=before: stored(url, session)["bytes_used"] > before)
+                    victim = alive.pop(0)
+                    [lease] = leases_of(url, session, victim)
+                    victim.stop(signal.SIGKILL)
+                    until_true(lambda lease=lease: is_closed(url, lease), "it is reaped")
             [last] = alive
-            download = Download(last, bought["proxy"], target.port)
-            download.start()
-            until_true(lambda: bool(leases_of(url, session, last)))
-            last.stop(signal.SIGKILL)
-            download.join()
+            with downloading([last], bought["proxy"], target.port):
+                until_true(lambda: bool(leases_of(url, session, last)))
+                last.stop(signal.SIGKILL)
         process.assert_audit(url)
         used = stored(url, session)["bytes_used"]
         with cluster(url, 2, **NEVER_TIMED_OUT) as nodes:
-            downloads = [Download(node, bought["proxy"], target.port) for node in nodes]
-            for download in downloads:
-                download.start()
-            for download in downloads:
-                download.join()
-            assert received(downloads) == quota - used
+            with downloading(nodes, bought["proxy"], target.port) as downloads:
+                assert completed(downloads) == quota - used
             until_true(lambda: stored(url, session)["status"] == "exhausted")
     process.assert_audit(url)
 
@@ -529,20 +499,15 @@ async def test_the_operators_commands_work_beside_processes_that_write(
 ) -> None:
     url, copy = f"sqlite:///{path}", tmp_path / "copy.db"
     email, password = process.funded(url)
-    with threads.endless() as target, cluster(url, 3) as nodes:
+    with threads.endless() as target, cluster(url, 3, **PACED) as nodes:
         bought = nodes[0].buy(nodes[0].log_in(email, password), gb=100)
-        downloads = [Download(node, bought["proxy"], target.port) for node in nodes]
-        for download in downloads:
-            download.start()
-        until_true(lambda: stored(url, bought["session_id"])["bytes_used"] > MB, "they report")
-        process.assert_audit(url)
-        backup = process.run(url, "backup", str(copy))
-        assert backup.returncode == 0, backup.stderr
-        deposit = process.run(url, "wallet", "deposit", email, "--usd", "1")
-        assert deposit.returncode == 0, deposit.stderr
-        for download in downloads:
-            download.close()
-            download.join()
+        with downloading(nodes, bought["proxy"], target.port):
+            until_true(lambda: stored(url, bought["session_id"])["bytes_used"] > MB, "they report")
+            process.assert_audit(url)
+            backup = process.run(url, "backup", str(copy))
+            assert backup.returncode == 0, backup.stderr
+            deposit = process.run(url, "wallet", "deposit", email, "--usd", "1")
+            assert deposit.returncode == 0, deposit.stderr
     process.assert_audit(url)
     process.assert_audit(f"sqlite:///{copy}")
 
@@ -566,12 +531,8 @@ async def test_one_daemon_takes_up_what_several_left_and_several_what_one_left(p
             alone.stop(signal.SIGKILL)
         used = stored(url, session)["bytes_used"]
         with cluster(url, 2, **NEVER_TIMED_OUT) as nodes:
-            downloads = [Download(node, bought["proxy"], target.port) for node in nodes]
-            for download in downloads:
-                download.start()
-            for download in downloads:
-                download.join()
-            assert received(downloads) == quota - used
+            with downloading(nodes, bought["proxy"], target.port) as downloads:
+                assert completed(downloads) == quota - used
     process.assert_audit(url)
 
 
@@ -604,11 +565,8 @@ async def test_a_process_that_hangs_is_dead_after_the_timeout_and_hands_out_noth
             # It wakes up behind its fence, hears that it was declared dead, and cuts everything.
             assert until_reset(connection) <= HANDFUL_BYTES
         until_true(lambda: sleeper.output.count("this is node") == 2, "it has a new name")
-        again = Download(sleeper, bought["proxy"], target.port)
-        again.start()
-        until_true(lambda: again.received > 10_000, "it serves again")
-        again.close()
-        again.join()
+        with downloading([sleeper], bought["proxy"], target.port) as again:
+            until_true(lambda: received(again) > 10_000, "it serves again")
     process.assert_audit(url)
 
 

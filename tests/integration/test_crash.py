@@ -2,28 +2,11 @@
 
 import signal
 import socket
-import threading
 
 from support import process, threads
+from support.downloads import completed, downloading, received
 from support.process import Process
 from support.waiting import until_true
-
-
-class Download(threading.Thread):
-    """A client that reads as fast as it can."""
-
-    def __init__(self, daemon: Process, proxy: dict[str, str], port: int) -> None:
-        super().__init__()
-        self.received = 0
-        self._socket = process.proxied(daemon, proxy, port)
-
-    def run(self) -> None:
-        with self._socket:
-            try:
-                while data := self._socket.recv(65_536):
-                    self.received += len(data)
-            except OSError:
-                pass
 
 
 async def test_killed_in_mid_transfer(store_url: str) -> None:
@@ -33,20 +16,16 @@ async def test_killed_in_mid_transfer(store_url: str) -> None:
         with process.serving(url) as daemon:
             token = daemon.log_in(email, password)
             bought = daemon.buy(token, gb=100)
-            downloads = [Download(daemon, bought["proxy"], target.port) for _ in range(4)]
-            for download in downloads:
-                download.start()
-            until_true(lambda: sum(each.received for each in downloads) > 50_000_000)
-            seen = daemon.used(token, bought["session_id"])
-            until_true(lambda: process.bytes_used(url, bought["session_id"]) >= seen, "written")
-            daemon.stop(signal.SIGKILL)
-        for download in downloads:
-            download.join()
+            with downloading([daemon] * 4, bought["proxy"], target.port) as downloads:
+                until_true(lambda: received(downloads) > 50_000_000)
+                seen = daemon.used(token, bought["session_id"])
+                until_true(lambda: process.bytes_used(url, bought["session_id"]) >= seen, "written")
+                daemon.stop(signal.SIGKILL)
+                delivered = completed(downloads)
     process.assert_audit(url)
     with process.serving(url) as daemon:
         token = daemon.log_in(email, password)
         billed = daemon.used(token, bought["session_id"])
-        delivered = sum(each.received for each in downloads)
         assert 50_000_000 < seen <= billed <= delivered
         process.assert_audit(url)
         status, body = daemon.call(

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.once import made_once
 from support.process import READY, ROOT, environment
 from support.waiting import until_true
 
@@ -27,17 +28,14 @@ NO_COMPILER = {"CC": "/bin/false"}
 PACKAGES = ("api", "client/proxyctl", "config", "market", "proxyd", "storage")
 
 
-@pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A clean checkout, which lies somewhere else than the program will."""
-    target = tmp_path_factory.mktemp("source") / "proxyd"
+def check_out(target: Path) -> None:
+    """Make a clean checkout, which lies somewhere else than the program will."""
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True).stdout.decode()
     for name in filter(None, names.split("\0")):
         if (ROOT / name).exists():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, target / name)
-    return target
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +74,19 @@ def install(checkout: Path, prefix: Path, variables: dict[str, str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def prefix(
-    checkout: Path, variables: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    """Where it is installed, in the place of an older one; the checkout is gone by then.
+def prefix(variables: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where it is installed. All processes that run tests share it."""
+    folder = made_once(tmp_path_factory, "opt", lambda folder: install_thrice(folder, variables))
+    return folder / "proxyd"
+
+
+def install_thrice(folder: Path, variables: dict[str, str]) -> None:
+    """Install it in the place of an older one; the checkout is gone by then.
 
     That one stands where `make setup` had left something.
     """
-    target = tmp_path_factory.mktemp("opt") / "proxyd"
+    checkout, target = folder / "source" / "proxyd", folder / "proxyd"
+    check_out(checkout)
     (target / ".venv").mkdir(parents=True)
     for name in (".complete", "tool"):
         (target / ".venv" / name).touch()
@@ -107,7 +110,6 @@ def prefix(
         told = install(checkout, target, variables | NO_COMPILER)
     assert f"\nproxyd 0.2.0.dev0 ({finder.way()}" in told
     shutil.rmtree(checkout)
-    return target
 
 
 def site_packages(prefix: Path) -> Path:

@@ -12,16 +12,18 @@ import shutil
 import signal
 import socket
 import sqlite3
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
 from support import process, threads
-from support.process import PROCESSES, Download, Process, begin
+from support.downloads import Download, completed, downloading, received
+from support.process import PROCESSES, Process, begin
 from support.story import INSTANT_BYTES
 from support.supervisor import supervising
 from support.tls import make_certificate
@@ -29,8 +31,13 @@ from support.waiting import until_true
 
 MB = 1_000_000
 GB = 1_000 * MB
+# Transfers go on, and leave the processor to what is tried beside them.
+PACED = {"PROXYD_LIMITS__SESSION_BYTES_PER_SECOND": str(40 * MB)}
 # So many clients leave none of a few processes without one, but for once in ten thousand times.
 CLIENTS = 40
+# Processes without connections say that they drain at this level alone.
+DEBUG = {"PROXYD_LOG__LEVEL": "debug"}
+DRAINING = re.compile(r"\[\d+\] daemon: draining: ")
 
 
 @contextmanager
@@ -57,20 +64,30 @@ def url(tmp_path: Path) -> str:
 @contextmanager
 def downloads(daemon: Process, proxy: dict[str, Any], number: int) -> Iterator[list[Download]]:
     """Have clients read for as long as they are let."""
-    with threads.endless() as target:
-        made = [Download(daemon, proxy, target.port) for _ in range(number)]
-        for each in made:
-            each.start()
-        try:
-            yield made
-        finally:
-            for each in made:
-                each.close()
-                each.join()
+    with threads.endless() as target, downloading([daemon] * number, proxy, target.port) as made:
+        yield made
 
 
-def received(made: list[Download]) -> int:
-    return sum(each.received for each in made)
+class Load(NamedTuple):
+    """A daemon of three processes, and clients that read through it."""
+
+    daemon: Process
+    email: str
+    token: str
+    bought: dict[str, Any]
+    downloads: list[Download]
+
+
+@contextmanager
+def loaded(url: str, clients: int, **settings: str) -> Iterator[Load]:
+    """Have a daemon with clients of one session, who all have read something."""
+    with serving(url, **settings) as daemon:
+        email, password = process.funded(url)
+        token = daemon.log_in(email, password)
+        bought = daemon.buy(token, gb=50)
+        with downloads(daemon, bought["proxy"], clients) as made:
+            until_true(lambda: all(each.received > MB for each in made), "all of them flow")
+            yield Load(daemon, email, token, bought, made)
 
 
 def metrics(daemon: Process) -> dict[str, float]:
@@ -109,9 +126,7 @@ def test_sixty_downloads_of_one_session_stop_at_the_last_byte_on_four_processes(
         token = daemon.log_in(email, password)
         bought = daemon.buy(token, gb=quota / GB)
         with downloads(daemon, bought["proxy"], 60) as made:
-            for each in made:
-                each.join()
-            assert received(made) == quota
+            assert completed(made) == quota
         until_true(lambda: daemon.used(token, bought["session_id"]) == quota, "all is billed")
         _, body = daemon.call("GET", "/api/bandwidth/sessions?status=exhausted", token=token)
         assert [each["id"] for each in body["sessions"]] == [bought["session_id"]]
@@ -120,19 +135,14 @@ def test_sixty_downloads_of_one_session_stop_at_the_last_byte_on_four_processes(
 
 
 def test_an_end_cuts_on_every_process_and_bills_what_was_delivered(url: str) -> None:
-    email, password = process.funded(url)
-    with serving(url) as daemon:
-        token = daemon.log_in(email, password)
-        bought = daemon.buy(token, gb=100)
-        with downloads(daemon, bought["proxy"], 20) as made:
-            until_true(lambda: all(each.received > MB for each in made), "all of them flow")
-            status, body = daemon.call(
-                "POST", "/api/bandwidth/end", {"session_id": bought["session_id"]}, token
-            )
-            assert (status, body) == (200, {"ok": True})
-            until_true(lambda: all(each.is_over for each in made), "all are cut")
-            billed = process.bytes_used(url, bought["session_id"])
-            assert billed >= received(made) - len(made) * INSTANT_BYTES
+    with loaded(url, 20) as (daemon, _, token, bought, made):
+        status, body = daemon.call(
+            "POST", "/api/bandwidth/end", {"session_id": bought["session_id"]}, token
+        )
+        assert (status, body) == (200, {"ok": True})
+        until_true(lambda: all(each.is_over for each in made), "all are cut")
+        billed = process.bytes_used(url, bought["session_id"])
+        assert billed >= received(made) - len(made) * INSTANT_BYTES
         with pytest.raises(OSError):
             begin(daemon, bought["proxy"], 9)
         assert daemon.stop() == 0
@@ -143,9 +153,9 @@ def test_an_end_cuts_on_every_process_and_bills_what_was_delivered(url: str) -> 
 def test_a_process_that_is_killed_under_load_is_started_again_and_the_rest_is_usable(
     url: str, index: int
 ) -> None:
-    quota, pace = 150 * MB, {"PROXYD_LIMITS__SESSION_BYTES_PER_SECOND": str(40 * MB)}
+    quota = 150 * MB
     email, password = process.funded(url)
-    with serving(url, **pace) as daemon:
+    with serving(url, **PACED) as daemon:
         bought = daemon.buy(daemon.log_in(email, password), gb=quota / GB)
         pids = [daemon.pid_of(each) for each in range(3)]
         with downloads(daemon, bought["proxy"], 20) as made:
@@ -154,9 +164,7 @@ def test_a_process_that_is_killed_under_load_is_started_again_and_the_rest_is_us
             daemon.wait_renewed(index, pids[index] or 0)
             until_true(lambda: any(each.is_over for each in made), "those of the dead are cut")
             with downloads(daemon, bought["proxy"], 20) as more:
-                for each in (*made, *more):
-                    each.join()
-            delivered = received(made) + received(more)
+                delivered = completed(made) + completed(more)
         until_true(lambda: process.bytes_used(url, bought["session_id"]) == quota, "all is used")
         # All that is billed was delivered; what the dead one had not reported is given away.
         assert quota <= delivered
@@ -169,38 +177,33 @@ def test_a_process_that_is_killed_under_load_is_started_again_and_the_rest_is_us
 
 
 def test_without_the_supervisor_the_processes_write_their_counts_and_leave(url: str) -> None:
-    email, password = process.funded(url)
-    with serving(url) as daemon:
-        token = daemon.log_in(email, password)
-        bought = daemon.buy(token, gb=100)
-        with downloads(daemon, bought["proxy"], 12) as made:
-            until_true(lambda: all(each.received > MB for each in made), "all of them flow")
-            children = daemon.children()
-            os.kill(daemon.process.pid, signal.SIGKILL)
-            _, alive = psutil.wait_procs(children, timeout=20)
-            assert alive == []
-            for each in made:
-                each.join()
-            delivered = received(made)
-        assert daemon.output.count("the supervisor is gone") == 3
-        assert daemon.output.count("draining cut short by the end of the supervisor: ") == 3
-        assert "second signal:" not in daemon.output
-    assert delivered - len(made) * INSTANT_BYTES <= process.bytes_used(url, bought["session_id"])
-    with serving(url) as daemon:  # neither the ports nor the claim are held
-        assert daemon.used(daemon.log_in(email, password), bought["session_id"]) <= delivered + sum(
-            INSTANT_BYTES for _ in made
+    with loaded(url, 12) as (daemon, _, token, bought, made):
+        children = daemon.children()
+        os.kill(daemon.process.pid, signal.SIGKILL)
+        _, alive = psutil.wait_procs(children, timeout=20)
+        assert alive == []
+        delivered, instant = completed(made), len(made) * INSTANT_BYTES
+        assert daemon.wait() == -signal.SIGKILL
+        said = re.findall(
+            r"the supervisor is gone; this process cuts (\d+) connections and stops", daemon.output
         )
-        assert daemon.stop() == 0
+        assert len(said) == 3
+        assert sum(map(int, said)) == len(made)
+        assert "drain" not in daemon.output
+    assert delivered - instant <= process.bytes_used(url, bought["session_id"])
+    with serving(url) as successor:  # neither the ports nor the claim are held
+        assert successor.used(token, bought["session_id"]) <= delivered + instant
+        assert successor.stop() == 0
     process.assert_audit(url)
 
 
 def test_live_transfers_of_every_process_finish_when_it_drains(url: str) -> None:
     email, password = process.funded(url)
-    with threads.web() as target, serving(url) as daemon:
+    with threads.web() as target, serving(url, **DEBUG) as daemon:
         bought = daemon.buy(daemon.log_in(email, password), gb=10)
         live = [begin(daemon, bought["proxy"], target.port) for _ in range(12)]
         daemon.process.send_signal(signal.SIGTERM)
-        until_true(lambda: daemon.output.count("draining: ") == 3, "all drain")
+        until_true(lambda: len(DRAINING.findall(daemon.output)) == 3, "all drain")
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", daemon.proxy_port))
         for connection in live:
@@ -210,7 +213,7 @@ def test_live_transfers_of_every_process_finish_when_it_drains(url: str) -> None
                     size += len(data)
                 assert size > process.DOWNLOAD_BYTES
         assert daemon.wait() == 0
-        assert daemon.output.count("daemon: stopped") == 3
+        assert len(re.findall(r"\[\d+\] daemon: stopped\n", daemon.output)) == 3
         assert process.bytes_used(url, bought["session_id"]) == target.received + target.sent
     process.assert_audit(url)
 
@@ -255,12 +258,12 @@ def test_a_reload_reaches_every_process_and_the_successors_of_the_killed(
     path.write_text("[proxy]\nprocesses = 2\n[limits]\nconnections_per_address = 100\n")
     email, password = process.funded(url)
     with process.serving(url, "--config", str(path)) as daemon:
-        until_true(lambda: "2 of 2 processes ready" in daemon.output, "both are ready")
+        until_true(lambda: "2 of 2 processes are ready" in daemon.output, "both are ready")
         bought = daemon.buy(daemon.log_in(email, password))
         path.write_text("[proxy]\nprocesses = 9\n[limits]\nconnections_per_address = 1\n")
         daemon.process.send_signal(signal.SIGHUP)
-        for line in ("reloaded: limits.connections_per_address", "only: proxy.processes"):
-            until_true(lambda line=line: daemon.output.count(line) == 2, "both say so")
+        until_true(lambda: "only: proxy.processes" in daemon.output, "both have reloaded")
+        assert daemon.output.count("reloaded: limits.connections_per_address") == 1
         pid = daemon.pid_of(1)
         daemon.kill(1)
         daemon.wait_renewed(1, pid or 0)
@@ -280,6 +283,29 @@ def test_a_reload_reaches_every_process_and_the_successors_of_the_killed(
         assert daemon.output.count(refused) == 1
 
 
+def test_the_log_says_once_what_is_the_same_for_all_processes(url: str) -> None:
+    with serving(url) as daemon:
+        daemon.process.send_signal(signal.SIGHUP)
+        until_true(lambda: "reloaded: nothing has changed" in daemon.output, "it is reloaded")
+        killed = daemon.pid_of(2)
+        daemon.kill(2)
+        daemon.wait_renewed(2, killed or 0)
+        assert daemon.stop() == 0
+    said = [line.split(" ", 2)[2] for line in daemon.lines if " INFO " in line]
+    begins = (
+        "supervisor: this is proxyd ",
+        "supervisor: 3 of 3 processes are ready: API on ",
+        "reload: reloaded: nothing has changed",
+        "supervisor: process 2 (pid ",
+        "supervisor: draining: 3 processes have 5 seconds",
+        "supervisor: stopped",
+    )
+    said = [line for line in said if "whose leases are taken back" not in line]
+    assert len(said) == len(begins), daemon.output
+    for line, begin_of_line in zip(said, begins, strict=True):
+        assert line.startswith(begin_of_line), daemon.output
+
+
 def test_a_certificate_that_is_wrong_leaves_every_process_at_the_old_settings(
     url: str, tmp_path: Path
 ) -> None:
@@ -289,7 +315,7 @@ def test_a_certificate_that_is_wrong_leaves_every_process_at_the_old_settings(
     text += "[proxy]\nprocesses = 2\n[limits]\n"
     path.write_text(text + "connections_per_address = 100\n")
     with process.serving(url, "--config", str(path)) as daemon:
-        until_true(lambda: "2 of 2 processes ready" in daemon.output, "both are ready")
+        until_true(lambda: "2 of 2 processes are ready" in daemon.output, "both are ready")
         path.write_text(text + "connections_per_address = 1\n")
         chain.write_text("no certificate")
         daemon.process.send_signal(signal.SIGHUP)
@@ -298,7 +324,7 @@ def test_a_certificate_that_is_wrong_leaves_every_process_at_the_old_settings(
         chain.write_bytes(right)
         daemon.process.send_signal(signal.SIGHUP)
         done = "reload: reloaded: limits.connections_per_address"
-        until_true(lambda: daemon.output.count(done) == 2, "both have reloaded now")
+        until_true(lambda: done in daemon.output, "both have reloaded now")
         assert daemon.output.count("not reloaded") == 1
         assert daemon.stop() == 0
 
@@ -366,18 +392,13 @@ def test_every_process_records_and_the_files_are_the_same(url: str, tmp_path: Pa
 
 
 def test_the_operators_commands_work_beside_the_processes(url: str, tmp_path: Path) -> None:
-    with serving(url) as daemon:
-        email, password = process.funded(url)
-        token = daemon.log_in(email, password)
-        bought = daemon.buy(token, gb=50)
-        with downloads(daemon, bought["proxy"], 12) as made:
-            until_true(lambda: all(each.received > MB for each in made), "all of them flow")
-            copy = tmp_path / "copy.db"
-            for command in (["backup", str(copy)], ["wallet", "deposit", email, "--usd", "7"]):
-                done = process.run(url, *command)
-                assert done.returncode == 0, done.stderr
-            process.assert_audit(url)
-            process.assert_audit(f"sqlite:///{copy}")
+    with loaded(url, 12, **PACED) as (daemon, email, token, _, _):
+        copy = tmp_path / "copy.db"
+        for command in (["backup", str(copy)], ["wallet", "deposit", email, "--usd", "7"]):
+            done = process.run(url, *command)
+            assert done.returncode == 0, done.stderr
+        process.assert_audit(url)
+        process.assert_audit(f"sqlite:///{copy}")
         _, me = daemon.call("GET", "/auth/me", token=token)
         assert me["usd_balance"] == 100 + 7 - 50
         assert daemon.stop() == 0
@@ -390,8 +411,9 @@ def test_one_process_that_is_told_to_stop_drains_and_has_a_successor(url: str) -
         os.kill(pid, signal.SIGTERM)
         daemon.wait_renewed(1, pid)
         assert f"process 1 (pid {pid}) has stopped; it is started again" in daemon.output
-        assert daemon.output.count("[1] daemon: stopped") == 1
         assert daemon.stop() == 0
+        assert daemon.output.count("stopped\n") == 1  # all of them, at the end
+        assert daemon.lines[-1].endswith(" supervisor: stopped\n")
 
 
 def test_the_database_is_claimed_by_the_processes_together(url: str) -> None:
@@ -420,6 +442,37 @@ def test_a_failure_of_the_first_process_before_it_was_ready_is_the_daemons(tmp_p
     assert outcomes[0][0] == 1
 
 
+def test_a_first_process_that_is_killed_while_it_starts_is_not_started_again(url: str) -> None:
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as database:
+        database.execute("BEGIN EXCLUSIVE")  # so that it cannot open it
+        daemon = Process(url, **{PROCESSES: "2"})
+        until_true(lambda: daemon.pid_of(0) is not None, "it starts")
+        pid = daemon.pid_of(0)
+        daemon.kill(0)
+        assert daemon.wait() == 1
+    assert f"process 0 (pid {pid}) was killed by SIGKILL while it started" in daemon.output
+    assert daemon.output.count("process 0") == 1
+    daemon.stop()
+
+
+def test_a_process_that_is_killed_while_all_drain_is_told_of_in_the_exit_status(url: str) -> None:
+    email, password = process.funded(url)
+    limits = {"PROXYD_LIMITS__DRAIN_SECONDS": "3600"}
+    with threads.web() as target, serving(url, 2, **limits) as daemon:
+        bought = daemon.buy(daemon.log_in(email, password), gb=10)
+        live = [begin(daemon, bought["proxy"], target.port) for _ in range(20)]
+        pid = daemon.pid_of(1)
+        daemon.process.send_signal(signal.SIGTERM)
+        until_true(lambda: len(DRAINING.findall(daemon.output)) == 2, "both drain")
+        daemon.kill(1)
+        until_true(lambda: daemon.pid_of(1) is None, "it is seen to be dead")
+        for connection in live:
+            connection.close()
+        assert daemon.wait() == 1
+        assert daemon.output.count(f"process 1 (pid {pid}) was killed by SIGKILL\n") == 1
+    process.assert_audit(url)
+
+
 @pytest.mark.parametrize("number", ["0", "65"])
 def test_a_number_that_cannot_be_is_wrong_in_the_settings(url: str, number: str) -> None:
     daemon = Process(url, **{PROCESSES: number})
@@ -432,7 +485,7 @@ def test_more_processes_than_cores_are_warned_of_and_serve(url: str) -> None:
     number = len(os.sched_getaffinity(0)) + 1
     with serving(url, number) as daemon:
         assert f"proxy.processes is {number}, and this daemon may use {number - 1}" in daemon.output
-        assert f"{number} of {number} processes ready" in daemon.output
+        assert f"{number} of {number} processes are ready" in daemon.output
 
 
 @pytest.mark.parametrize("index", [0, 2])
@@ -567,9 +620,35 @@ def test_a_process_that_hangs_is_killed_and_started_again(tmp_path: Path) -> Non
         children = {child.name(): child for child in psutil.Process(manager.process.pid).children()}
         children["proxyd-1"].send_signal(signal.SIGSTOP)
         until_true(lambda: "hangs" in manager.log, "it is noticed")
-        until_true(lambda: manager.log.count("[1] daemon: ready") >= 2, "it is started again")
+        ready = re.compile(r"process 1 \(pid \d+\) is ready; 2 of 2 processes are ready")
+        until_true(lambda: ready.search(manager.log), "it is started again")
         fed = manager.count("WATCHDOG=1")
         until_true(lambda: manager.count("WATCHDOG=1") > fed, "the supervisor is well")
+        manager.signal(signal.SIGTERM)
+        assert manager.wait() == 0
+
+
+def test_none_is_taken_for_hanging_after_all_of_them_stood_still(tmp_path: Path) -> None:
+    """As a machine does that is suspended, or a service that is frozen."""
+    with supervising(tmp_path) as manager:
+        manager.watchdog_seconds = 2.0
+        manager.start(**{PROCESSES: "2"})
+        assert manager.process is not None
+        supervisor = psutil.Process(manager.process.pid)
+        processes = supervisor.children()
+        for each in (supervisor, *processes):
+            each.suspend()
+        stopped_at = time.monotonic()
+        until_true(lambda: time.monotonic() > stopped_at + 1.1 * manager.watchdog_seconds)
+        supervisor.resume()
+        fed = manager.count("WATCHDOG=1")
+        until_true(lambda: manager.count("WATCHDOG=1") > fed + 1, "it has looked at them")
+        for each in processes:
+            each.resume()
+        fed = manager.count("WATCHDOG=1")
+        until_true(lambda: manager.count("WATCHDOG=1") > fed + 2, "and again")
+        assert "hangs" not in manager.log
+        assert supervisor.children() == processes
         manager.signal(signal.SIGTERM)
         assert manager.wait() == 0
 
@@ -588,7 +667,8 @@ def test_the_service_managers_sockets_and_notifications_work_as_with_one(tmp_pat
             until_true(lambda: manager.count("READY=1") == 2, "all have reloaded")
             assert manager.count("RELOADING=1") == 1
             assert any(
-                each.startswith("STATUS=3 of 3 processes ready: API on") for each in manager.told
+                each.startswith("STATUS=3 of 3 processes are ready: API on")
+                for each in manager.told
             )
             manager.signal(signal.SIGTERM)
             assert manager.wait() == 0
@@ -609,14 +689,14 @@ def test_what_no_service_manager_holds_refuses_clients_while_all_drain(tmp_path:
     with supervising(tmp_path) as manager, threads.web() as target:
         manager.watchdog_seconds = 30.0
         email, password = process.funded(manager.url)
-        manager.start(**{PROCESSES: "2"})
+        manager.start(**{PROCESSES: "2"}, **DEBUG)
         daemon = process.Api(f"http://127.0.0.1:{manager.port('api')}", manager.port("proxy"))
         bought = daemon.buy(daemon.log_in(email, password))
         [port] = set(re.findall(r"without passwords on 127.0.0.1:(\d+)", manager.log))
         socket.create_connection(("127.0.0.1", int(port))).close()
         with begin(daemon, bought["proxy"], target.port):
             manager.signal(signal.SIGTERM)
-            until_true(lambda: manager.log.count("draining: ") == 2, "all drain")
+            until_true(lambda: len(DRAINING.findall(manager.log)) == 2, "all drain")
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection(("127.0.0.1", int(port)))
         assert manager.wait() == 0

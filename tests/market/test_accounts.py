@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from support.market import Market
 
-from market.accounts import spendable
+from market.accounts import LOGIN_MAX_SECONDS, spendable
 from market.errors import Code, MarketError
 from market.money import Currency
 from storage.store import Transaction
@@ -167,3 +167,19 @@ async def test_callers_are_remembered_only_where_the_store_tells_that_nothing_ha
     await market.accounts.authenticate(login.token)
     remembered = market.store.version() is not None
     assert len(market.accounts._known) == remembered
+
+
+async def test_a_remembered_caller_is_none_any_more_once_the_login_session_has_ended(
+    market: Market,
+) -> None:
+    accounts, token = market.accounts, await register(market)
+    ends_at = market.clock.now + LOGIN_MAX_SECONDS
+    while market.clock.now < ends_at - 1:
+        market.clock.now = min(market.clock.now + 86_400 - 1, ends_at - 1)
+        token = await accounts.refresh(await accounts.authenticate(token))
+    await accounts.authenticate(token)
+    version = market.store.version()
+    market.clock.now += 1
+    with pytest.raises(MarketError, match="login session has ended"):
+        await accounts.authenticate(token)
+    assert market.store.version() == version  # nothing was committed that had it forgotten

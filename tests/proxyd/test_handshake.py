@@ -14,7 +14,7 @@ from support.metering import grant_of
 from proxyd import connection, handshake
 from proxyd.access import Access, Ending
 from proxyd.counters import Counters
-from proxyd.handshake import PASSWORD_PORT, Client, Handshake, HandshakeServices
+from proxyd.handshake import PASSWORD_PORT, READ_BYTES, Client, Handshake, HandshakeServices
 from proxyd.loop.deadlines import Deadlines
 from proxyd.loop.poller import READS
 from proxyd.loop.reactor import Reactor
@@ -144,6 +144,18 @@ async def test_all_at_once_is_one_run_of_the_loop(scenes) -> None:
     assert bought.connections == set(), "its successor joins the session"
     assert len(scene.deadlines) == 0
     assert scene.left == [], "who is handed over has not left"
+
+
+@pytest.mark.parametrize("size", [READ_BYTES - 1, READ_BYTES, READ_BYTES + 1, 2 + 1 + 2 * 255 + 13])
+async def test_what_a_client_says_at_once_may_be_longer_than_a_read(scenes, size: int) -> None:
+    scene = scenes(session())
+    words = size - len(GREETING) - len(REQUEST) - 3
+    name, password = bytes([words // 2]), bytes([words - words // 2])
+    credentials = b"\x01" + name + b"u" * name[0] + password + b"p" * password[0]
+    message = GREETING + credentials + REQUEST
+    assert len(message) == size
+    scene.say(message)
+    assert [type(each) for each in scene.requests] == [Connect]
 
 
 async def test_a_decision_that_comes_later_goes_on_where_it_stopped(scenes) -> None:

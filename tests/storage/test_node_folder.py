@@ -25,13 +25,6 @@ sys.stdin.read()
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> NodeFolder:
-    made = NodeFolder(tmp_path / "proxyd.db")
-    made.make()
-    return made
-
-
 def read_all(pipe: int) -> list[str]:
     """Return the notices that a pipe holds."""
     data = b""

@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AsyncExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -262,6 +262,22 @@ async def test_a_renewal_that_the_database_does_not_take_is_a_lost_connection(pa
     with pytest.raises(UnavailableError):
         await member.link.renew("here")
     await member.link.close()
+
+
+async def test_a_registration_that_the_database_does_not_take_looks_like_a_node_that_has_ended(
+    path: Path,
+) -> None:
+    """Its row may be there all the same, so the others must not take it for alive."""
+    async with AsyncExitStack() as opened:
+        member, other = [await Member.opened(path, name) for name in ("here", "there")]
+        opened.push_async_callback(other.close)
+        opened.push_async_callback(member.link.close)
+        await member.store.close()
+        with pytest.raises(UnavailableError):
+            await member.link.register("anew")
+        assert await other.link.exited(["here", "there", "anew"]) == ["anew"]
+        assert await other.link.exited(["here", "there"]) == []
+        assert not Path(f"{path}.nodes/anew.pipe").exists(), "no row has this name"
 
 
 async def test_a_node_that_leaves_in_order_leaves_nothing_in_the_folder(

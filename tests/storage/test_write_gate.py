@@ -27,13 +27,6 @@ with WriteGate.of_members(NodeFolder(Path(sys.argv[1]))).entered():
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> NodeFolder:
-    made = NodeFolder(tmp_path / "proxyd.db")
-    made.make()
-    return made
-
-
 def is_locked(folder: NodeFolder, name: str) -> bool:
     descriptor = folder.open_lock(name)
     try:
@@ -189,3 +182,13 @@ def test_a_program_beside_the_processes_takes_turns_and_makes_no_files(
         assert (folder.path / "turn").stat().st_ino == kept
     member.close()
     guest.close()
+
+
+def test_a_gate_of_which_half_cannot_be_opened_leaves_nothing_open(folder: NodeFolder) -> None:
+    (folder.path / "next").touch()
+    (folder.path / "turn").mkdir()
+    with pytest.raises(IsADirectoryError):
+        WriteGate.of_members(folder)
+    assert WriteGate.of_a_guest(folder) is None
+    opened = [os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()]
+    assert str(folder.path / "next") not in opened

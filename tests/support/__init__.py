@@ -4,10 +4,12 @@ A story from beginning to end
     story: buys, connects, and asks what was used, over a whole daemon
     books: balances, holds and refusals of a market without a network
     waiting: waits for a condition, never for a time
+    once: makes something for all tests once, however many processes run them
 
 The daemon
     service: a whole daemon in the test's own event loop, with a client for its API
     process: a daemon as a process of its own, its API, and the operator's commands
+    downloads: clients that read through a daemon until they are cut
     member: the program of such a process that shares its database with others
     supervisor: a daemon as systemd runs it: held sockets, notifications, restarts
     buyer: a process that sells sessions, and the programs that fetch through it

@@ -26,7 +26,7 @@ from support.waiting import until_true
 
 ROOT = Path(__file__).parent.parent.parent
 READY = re.compile(r"ready: API on (?P<api>\S+), proxy on \S+:(?P<port>\d+)")
-ALL_READY = re.compile(r"supervisor: \d+ of \d+ processes ready")
+ALL_READY = re.compile(r"supervisor: \d+ of \d+ processes are ready: ")
 PROCESSES = "PROXYD_PROXY__PROCESSES"
 DOWNLOAD_BYTES = 30_000_000
 NODE = re.compile(r"this is node (\S+)")
@@ -198,10 +198,10 @@ class Process(Api):
 
     def wait_renewed(self, index: int, earlier: int) -> None:
         """Wait until a killed process has a successor that serves."""
-        ready = f"[{index}] daemon: ready"
+        ready = re.compile(rf"process {index} \(pid (?!{earlier}\))\d+\) is ready; ")
         until_true(lambda: self.pid_of(index) not in (None, earlier), "a successor")
         lost = f"process {index} (pid {earlier})"
-        until_true(lambda: ready in self.output.rpartition(lost)[2], "the successor serves")
+        until_true(lambda: ready.search(self.output.rpartition(lost)[2]), "the successor serves")
 
     def children(self) -> list[psutil.Process]:
         """Return its processes, which it starts and watches; none where it is one itself."""
@@ -258,38 +258,6 @@ def begin(daemon: Api, proxy: dict[str, Any], port: int) -> socket.socket:
     connection.sendall(f"GET {path} HTTP/1.1\r\nConnection: close\r\n\r\n".encode())
     assert connection.recv(1) == b"H"
     return connection
-
-
-class Download(threading.Thread):
-    """A client that reads as fast as it can, until it is cut.
-
-    Args:
-        daemon: whose proxy it uses.
-        proxy: credentials, as the API gives them.
-        port: the target's, which sends without being asked.
-    """
-
-    def __init__(self, daemon: Api, proxy: dict[str, Any], port: int) -> None:
-        super().__init__()
-        self.daemon_process = daemon
-        self.received = 0
-        self.is_over = False
-        self._socket = proxied(daemon, proxy, port)
-        self._socket.settimeout(60)
-
-    def run(self) -> None:
-        with self._socket:
-            try:
-                while data := self._socket.recv(262_144):
-                    self.received += len(data)
-            except OSError:
-                pass
-        self.is_over = True
-
-    def close(self) -> None:
-        """End it from the client's side."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
 
 
 def bytes_used(url: str, session_id: str) -> int:

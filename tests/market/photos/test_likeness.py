@@ -1,7 +1,7 @@
 """The hash holds a photo and its copies together, and different photos apart."""
 
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
 from io import BytesIO
 from random import Random
 
@@ -24,10 +24,18 @@ PHOTOS = 300
 # Seven crops, and three each of two other views; six in eight positions, and one of each other.
 KEPT_MAX, COMPARED_MAX = 13, 64
 
+Make = Callable[[int], Image.Image]
+
+
+@lru_cache(maxsize=100)  # those that most tests begin with; 230 kB each
+def photo(seed: int, make: Make = natural) -> Image.Image:
+    """Return a picture that several tests look at, and none changes."""
+    return make(seed)
+
 
 @cache
-def of(seed: int) -> Likeness:
-    return seen(natural(seed))
+def of(seed: int, make: Make = natural) -> Likeness:
+    return seen(make(seed))
 
 
 def seen(picture: Image.Image, quality: int = 85) -> Likeness:
@@ -49,21 +57,26 @@ def are_alike(new: Likeness, kept: Likeness) -> bool:
     )
 
 
-def test_three_hundred_different_photos_are_told_apart() -> None:
+def pairs_alike(several: Sequence[Likeness]) -> set[tuple[int, int]]:
+    """Compare each with each as the store does; return the places of those that are alike."""
     index: dict[tuple[int, int], list[tuple[int, Print]]] = {}
-    for seed in range(PHOTOS):
-        for kept in of(seed).prints:
-            for place in enumerate(bands(kept.bits)):
-                index.setdefault(place, []).append((seed, kept))
-    alike = {
-        (seed, other)
-        for seed in range(PHOTOS)
-        for probe in of(seed).probes
+    for place, likeness_of_one in enumerate(several):
+        for kept in likeness_of_one.prints:
+            for band in enumerate(bands(kept.bits)):
+                index.setdefault(band, []).append((place, kept))
+    return {
+        (place, other)
+        for place, likeness_of_one in enumerate(several)
+        for probe in likeness_of_one.probes
         for band, values in enumerate(probe.band_values())
         for value in values
         for other, kept in index.get((band, value), ())
         if probe.is_like(kept)
     }
+
+
+def test_three_hundred_different_photos_are_told_apart() -> None:
+    alike = pairs_alike([of(seed) for seed in range(PHOTOS)])
     assert alike == {(seed, seed) for seed in range(PHOTOS)}
 
 
@@ -90,7 +103,7 @@ COPIES = {
 
 @pytest.mark.parametrize("copy", COPIES)
 def test_a_copy_is_known(copy: str) -> None:
-    missed = [seed for seed in range(40) if not are_alike(COPIES[copy](natural(seed)), of(seed))]
+    missed = [seed for seed in range(40) if not are_alike(COPIES[copy](photo(seed)), of(seed))]
     assert missed == []
 
 
@@ -98,7 +111,7 @@ def test_any_slight_crop_is_known_resized_and_compressed_too() -> None:
     random = Random(1)
     missed = []
     for seed in range(100):
-        picture = cropped(natural(seed), *(random.random() * 0.05 for _ in range(4)))
+        picture = cropped(photo(seed), *(random.random() * 0.05 for _ in range(4)))
         if not are_alike(seen(resized(picture, 0.8, 0.8), 70), of(seed)):
             missed.append(seed)
     assert missed == []
@@ -108,7 +121,7 @@ def test_the_whole_is_known_when_a_crop_was_rewarded() -> None:
     missed = [
         seed
         for seed in range(40)
-        if not are_alike(of(seed), seen(cropped(natural(seed), 0.04, 0.03, 0.04, 0.02)))
+        if not are_alike(of(seed), seen(cropped(photo(seed), 0.04, 0.03, 0.04, 0.02)))
     ]
     assert missed == []
 
@@ -120,13 +133,12 @@ SIDES = ("left", "top", "right", "bottom")
 @pytest.mark.parametrize("side", range(4), ids=SIDES)
 @pytest.mark.parametrize("share", [0.06, 0.08, 0.1, 0.12])
 def test_a_crop_on_one_side_is_known_whichever_came_first(
-    make: Callable[[int], Image.Image], side: int, share: float
+    make: Make, side: int, share: float
 ) -> None:
     known = 0
     for seed in range(20):
-        whole = make(seed)
-        part = cropped(whole, *(share if each == side else 0 for each in range(4)))
-        one, other = seen(whole), seen(resized(part, 0.8, 0.8), 70)
+        part = cropped(photo(seed, make), *(share if each == side else 0 for each in range(4)))
+        one, other = of(seed, make), seen(resized(part, 0.8, 0.8), 70)
         known += are_alike(other, one) + are_alike(one, other)
     assert known >= 37  # of 40
 
@@ -144,28 +156,22 @@ FRAMES = {
 
 @pytest.mark.parametrize("make", [natural, scene])
 @pytest.mark.parametrize("frame", FRAMES)
-def test_a_frame_of_one_colour_changes_nothing_whichever_came_first(
-    make: Callable[[int], Image.Image], frame: str
-) -> None:
+def test_a_frame_of_one_colour_changes_nothing_whichever_came_first(make: Make, frame: str) -> None:
     known = 0
     for seed in range(20):
-        bare = make(seed)
-        one, other = seen(bare), seen(resized(FRAMES[frame](bare), 0.8, 0.8), 70)
+        copy = resized(FRAMES[frame](photo(seed, make)), 0.8, 0.8)
+        one, other = of(seed, make), seen(copy, 70)
         known += are_alike(other, one) + are_alike(one, other)
     assert known >= 38  # of 40
 
 
 def test_different_photos_in_like_frames_are_told_apart() -> None:
     several = [
-        seen(framed(make(seed), 0.2, "white")) for make in (natural, scene) for seed in range(40)
+        seen(framed(photo(seed, make), 0.2, "white"))
+        for make in (natural, scene)
+        for seed in range(40)
     ]
-    alike = [
-        (one, other)
-        for one, new in enumerate(several)
-        for other, kept in enumerate(several)
-        if one != other and are_alike(new, kept)
-    ]
-    assert alike == []
+    assert pairs_alike(several) == {(place, place) for place in range(len(several))}
 
 
 def test_a_plain_sky_is_no_frame_to_rely_on() -> None:

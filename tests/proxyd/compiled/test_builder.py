@@ -5,11 +5,12 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 from support.process import ROOT
-from support.small import CONSTANTS, SMALL, Checkout, needs_compiler
+from support.small import CONSTANTS, NAMES, SMALL, Checkout, needs_compiler
 
 from proxyd.compiled.builder import COST, Builder, reason
 
@@ -49,10 +50,37 @@ def test_an_edit_compiles_anew_what_it_changes(checkout: Checkout) -> None:
     assert 0 < len(re.findall(r" -c ", checkout.log)) < compiled / 2
 
 
+def test_what_takes_a_minute_is_announced_and_nothing_else(checkout: Checkout) -> None:
+    announced: list[str] = []
+    headers = Path(sysconfig.get_path("include"))
+
+    def build(**variables: str) -> str:
+        environment = checkout.environment(variables)
+        root = checkout.root
+        return Builder(root, root, environment, headers, NAMES, announced.append).build()
+
+    assert build() == ""
+    assert announced == []
+    checkout.small.write_text(SMALL.replace("+ BASE", "- BASE"))
+    assert "there is no C compiler" in build(CC="no-such-cc")
+    assert announced == []
+    assert build().startswith("compiled: 2 modules")
+    assert announced == ["compiling the data path: this takes a minute"]
+
+
+def test_a_compiler_that_is_killed_is_named_with_the_signal(bare: Checkout) -> None:
+    """As the kernel kills one for want of memory."""
+    needs_compiler()
+    compiler = bare.root / "cc"
+    compiler.write_text("#!/bin/sh\nkill -KILL $$\n")
+    compiler.chmod(0o755)
+    assert ": the C compiler failed (signal 9); its output is in " in bare.build(CC=str(compiler))
+
+
 def test_a_compiler_that_fails_is_named(bare: Checkout) -> None:
     needs_compiler()
     told = bare.build(CC="/bin/false")
-    why = f"the C compiler failed; {bare.log_path} has its words"
+    why = f"the C compiler failed (status 1); its output is in {bare.log_path}"
     assert told == f"proxyd runs interpreted: {why}; {COST}"
     assert bare.look() == f"21 interpreted: {why}; `make setup` compiles it"
     assert "$ /bin/false " in bare.log
@@ -61,17 +89,18 @@ def test_a_compiler_that_fails_is_named(bare: Checkout) -> None:
 def test_what_cannot_be_renewed_is_used_as_it_is(checkout: Checkout) -> None:
     before = checkout.manifest.read_bytes()
     told = checkout.build(CC="/bin/false")
-    why = f"the C compiler failed; {checkout.log_path} has its words"
+    why = f"the C compiler failed (status 1); its output is in {checkout.log_path}"
     assert told == f"compiled: as before, because it cannot be done anew: {why}"
     assert checkout.manifest.read_bytes() == before
     assert checkout.look() == "21 compiled"
-    assert checkout.build(CFLAGS="-O1").startswith("compiled: 2 modules"), "it is tried again"
+    anew = checkout.build(CFLAGS="-O0 -DANEW")
+    assert anew.startswith("compiled: 2 modules"), "it is tried again"
 
 
 def test_what_cannot_be_renewed_and_is_stale_is_not_used(checkout: Checkout) -> None:
     checkout.small.write_text(SMALL.replace("+ BASE", "- BASE"))
     assert checkout.build(CC="/bin/false").startswith("proxyd runs interpreted: the C compiler ")
-    assert checkout.look().startswith("19 interpreted: the C compiler failed; ")
+    assert checkout.look().startswith("19 interpreted: the C compiler failed (status 1); ")
     assert checkout.build().startswith("compiled: 2 modules"), "it is tried again"
 
 
@@ -99,8 +128,8 @@ def test_a_library_stays_until_the_one_after_it_has_a_successor(checkout: Checko
 
 def test_a_compiler_that_makes_nonsense_is_found_out(bare: Checkout) -> None:
     needs_compiler()
-    assert "loading what was compiled failed; " in bare.build(CC=nonsense(bare))
-    assert bare.look().startswith("21 interpreted: loading what was compiled failed; ")
+    assert "loading what was compiled failed (status 1); " in bare.build(CC=nonsense(bare))
+    assert bare.look().startswith("21 interpreted: loading what was compiled failed (status 1); ")
 
 
 def test_without_a_compiler_it_says_what_to_install(bare: Checkout) -> None:
@@ -126,9 +155,9 @@ def test_without_headers_it_says_what_to_install(bare: Checkout) -> None:
 def test_a_source_that_cannot_be_compiled_is_left_to_python(bare: Checkout) -> None:
     needs_compiler()
     bare.small.write_text(SMALL.replace("-> int", "-> str"))
-    assert "proxyd runs interpreted: mypyc failed; " in bare.build()
+    assert "proxyd runs interpreted: mypyc failed (status 1); " in bare.build()
     assert "proxyd/small.py:7: error: " in bare.log
-    assert bare.look().startswith("21 interpreted: mypyc failed; ")
+    assert bare.look().startswith("21 interpreted: mypyc failed (status 1); ")
 
 
 @pytest.mark.parametrize(
@@ -277,7 +306,7 @@ def test_the_tests_fail_where_what_could_be_compiled_is_not(checkout: Checkout) 
     checkout.small.write_text(SMALL.replace("-> int", "-> str"))
     done = make_test(checkout)
     assert done.returncode != 0
-    told = "a C compiler is here, and the data path is not compiled: mypyc failed; "
+    told = "a C compiler is here, and the data path is not compiled: mypyc failed (status 1); "
     assert done.stderr.startswith(told)
     assert "the suite" not in done.stdout
 

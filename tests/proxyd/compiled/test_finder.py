@@ -19,6 +19,12 @@ try:
 except ZeroDivisionError:
     traceback.print_exc(file=sys.stdout)
 """
+IMPORTED_BEFORE = """
+import sys, types
+sys.modules["proxyd.folder.smaller"] = types.ModuleType("proxyd.folder.smaller")
+from proxyd.compiled import finder
+print(finder.description())
+"""
 REMEDY = "; `make setup` compiles it"
 
 
@@ -29,6 +35,18 @@ def test_they_are_used(checkout: Checkout) -> None:
 def test_a_variable_switches_them_off(checkout: Checkout) -> None:
     assert checkout.look(PROXYD_INTERPRETED="1") == "21 interpreted: PROXYD_INTERPRETED is set"
     assert checkout.look(PROXYD_INTERPRETED="0") == "21 compiled"
+
+
+def test_they_are_not_used_beside_a_module_that_was_imported_from_its_source(
+    checkout: Checkout,
+) -> None:
+    """As one of the market may be before proxyd: their code would call what is not there."""
+    why = "proxyd.folder.smaller was imported before proxyd"
+    assert checkout.run("-c", IMPORTED_BEFORE) == f"interpreted: {why}"
+
+
+def test_these_tests_import_proxyd_before_all_modules_of_the_data_path() -> None:
+    assert "was imported before proxyd" not in finder.description()
 
 
 def test_an_edit_is_never_shadowed(checkout: Checkout) -> None:

@@ -1,10 +1,13 @@
-"""The service manager is told of the processes as of one daemon, and only what is new."""
+"""The service manager and the log are told of the processes as of one daemon, and what is new."""
 
+import logging
 import socket
 from collections.abc import Iterator
 
 import pytest
 
+from proxyd import __version__
+from proxyd.compiled import finder
 from proxyd.listeners import Listeners
 from proxyd.ops.listening import listen
 from proxyd.ops.sd_notify import ServiceManager
@@ -22,10 +25,10 @@ class Processes:
         self.announcer = Announcer(manager, self.children)
         self._theirs: dict[int, socket.socket] = {}
 
-    def begin(self, index: int) -> None:
+    def begin(self, index: int, pid: int = 0) -> None:
         ours, self._theirs[index] = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        self.children[index].started(100 + index, ours)
+        self.children[index].started(pid or 100 + index, ours)
 
     def says(self, index: int, *lines: str) -> list[str]:
         """Have a process say something, and return what the manager is told."""
@@ -64,13 +67,13 @@ def test_the_start_is_complete_when_each_process_is_ready_or_has_failed(
     processes: Processes,
 ) -> None:
     assert processes.says(0, "READY=1", "STATUS=API here") == []
-    assert processes.ends(1) == ["READY=1\nSTATUS=1 of 2 processes ready: API here"]
+    assert processes.ends(1) == ["READY=1\nSTATUS=1 of 2 processes are ready: API here"]
     processes.begin(1)
     assert processes.looked() == []
     assert processes.says(1, "READY=1", "STATUS=there") == [
-        "STATUS=2 of 2 processes ready: API here"
+        "STATUS=2 of 2 processes are ready: API here"
     ]
-    assert processes.ends(0) == ["STATUS=1 of 2 processes ready: API here"]
+    assert processes.ends(0) == ["STATUS=1 of 2 processes are ready: API here"]
 
 
 def test_a_reload_is_complete_when_every_process_has_reloaded(processes: Processes) -> None:
@@ -84,7 +87,7 @@ def test_a_reload_is_complete_when_every_process_has_reloaded(processes: Process
         child.must_reload, child.is_reloading = False, True
     assert processes.says(0, "READY=1", "STATUS=here") == []
     assert processes.says(1, "READY=1", "STATUS=here") == [
-        "READY=1\nSTATUS=2 of 2 processes ready: here"
+        "READY=1\nSTATUS=2 of 2 processes are ready: here"
     ]
 
 
@@ -94,10 +97,67 @@ def test_one_that_dies_while_it_reloads_holds_up_nothing(processes: Processes) -
     processes.announcer.reloading()
     processes.children[1].is_reloading = True
     assert processes.looked() == []
-    assert processes.ends(1) == ["READY=1\nSTATUS=1 of 2 processes ready: here"]
+    assert processes.ends(1) == ["READY=1\nSTATUS=1 of 2 processes are ready: here"]
 
 
 def test_the_watchdog_and_the_stop_are_told(processes: Processes) -> None:
     processes.announcer.alive()
-    processes.announcer.stopping()
+    processes.announcer.stopping(30.0)
     assert processes.told == ["WATCHDOG=1", "STOPPING=1\nSTATUS=2 processes drain"]
+
+
+def test_the_log_says_once_what_is_the_same_for_all_processes(
+    processes: Processes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    def logged() -> list[str]:
+        lines = [each.getMessage() for each in caplog.records]
+        caplog.clear()
+        return lines
+
+    processes.announcer.starting()
+    assert logged() == [f"this is proxyd {__version__}, {finder.description()}"]
+    processes.says(0, "READY=1", "STATUS=API here")
+    assert logged() == []
+    processes.says(1, "READY=1", "STATUS=there")
+    assert logged() == ["2 of 2 processes are ready: API here"]
+    processes.ends(1)
+    processes.begin(1, pid=300)
+    processes.looked()
+    assert logged() == []
+    processes.says(1, "READY=1", "STATUS=there")
+    assert logged() == ["process 1 (pid 300) is ready; 2 of 2 processes are ready"]
+    processes.announcer.stopping(30.0)
+    processes.announcer.stopped()
+    assert logged() == [
+        "draining: 2 processes have 30 seconds to finish; a second signal cuts their connections",
+        "stopped",
+    ]
+
+
+def test_the_log_says_what_was_reloaded_once_every_process_has(
+    processes: Processes, caplog: pytest.LogCaptureFixture
+) -> None:
+    for index in (0, 1):
+        processes.says(index, "READY=1", "STATUS=here")
+    caplog.set_level(logging.INFO)
+    processes.announcer.reloading()
+    processes.announcer.reloaded({"proxy.processes", "log.level"}, has_certificate=True)
+    processes.children[1].is_reloading = True
+    processes.looked()
+    assert caplog.messages == []
+    processes.says(1, "READY=1", "STATUS=here")
+    said = ["reloaded: log.level, the certificate", "these change with a restart only: "]
+    assert caplog.messages == [said[0], said[1] + "proxy.processes"]
+    processes.announcer.reloading()  # and the settings are wrong: nothing is passed on
+    processes.looked()
+    assert len(caplog.messages) == 2
+
+
+def test_a_start_that_failed_is_not_called_stopped(
+    processes: Processes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    processes.announcer.stopped()
+    assert caplog.messages == []

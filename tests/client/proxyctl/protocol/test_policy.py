@@ -375,3 +375,10 @@ def test_an_address_that_becomes_this_machines_own_is_refused_from_then_on() -> 
 def test_a_port_alone_may_be_asked_about() -> None:
     policy = Policy(blocked_ports=[25])
     assert [policy.permits_port(port) for port in (0, 25, 443)] == [False, False, True]
+
+
+def test_an_ipv6_address_with_the_number_of_an_ipv4_one_has_a_verdict_of_its_own() -> None:
+    policy = Policy()
+    for _ in range(2):
+        assert policy.permits(IPv4Address("8.8.8.8"), 80)
+        assert not policy.permits(IPv6Address(int(IPv4Address("8.8.8.8"))), 80)

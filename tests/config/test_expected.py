@@ -1,0 +1,36 @@
+"""What a mistake in a setting is called: what was expected, and what there is instead."""
+
+import msgspec
+import pytest
+
+from config.expected import SHOWN_MAX_CHARACTERS, mistake
+from config.load import SettingsError, load
+from config.secrets import SECRETS
+from config.settings import PROCESSES_MAX, Settings
+
+
+@pytest.mark.parametrize("section", msgspec.structs.fields(Settings), ids=lambda each: each.name)
+def test_every_setting_says_what_it_may_be(section: msgspec.structs.FieldInfo) -> None:
+    for field in msgspec.structs.fields(section.type):
+        name = f"{section.name}.{field.name}"
+        words = mistake(name, field.type, "?", is_text=False)
+        assert words.startswith("expected ")
+        assert ("got" in words) == (name not in SECRETS)
+
+
+def test_a_number_that_is_out_of_bounds_is_told_both_of_them() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load(None, {"PROXYD_PROXY__PROCESSES": "65"})
+    assert caught.value.problems == [
+        f"PROXYD_PROXY__PROCESSES: expected a whole number from 1 to {PROCESSES_MAX}, got '65'"
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(SECRETS))
+def test_a_secret_is_not_shown(name: str) -> None:
+    assert mistake(name, str, 123456, is_text=False) == "expected text"
+
+
+def test_a_long_value_is_cut_off() -> None:
+    words = mistake("log.level", str, ["x" * 1_000_000], is_text=False)
+    assert len(words) == len("expected text, got …") + SHOWN_MAX_CHARACTERS
