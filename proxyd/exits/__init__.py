@@ -1,0 +1,1 @@
+"""Exits: devices that carry buyers' connections. Who is attached, and how a target is dialled."""
