@@ -19,9 +19,10 @@ from support.exit_device import (
     answering,
     consented,
     listener_of,
+    paused,
     running_with_exit,
 )
-from support.service import Bought, Service, running_in
+from support.service import Bought, Person, Service, running_in
 from support.socks import Client, credentials, request
 from support.story import buy, reached, used
 from support.waiting import until
@@ -135,7 +136,13 @@ async def test_a_daemon_without_exits_does_not_connect_who_wants_one(tmp_path: P
         assert target.accepted == 0
 
 
-async def test_who_wants_to_leave_directly_does(service: Service) -> None:
+async def test_who_wants_to_leave_directly_does(tmp_path: Path) -> None:
+    async with running_in(tmp_path, **EXITS) as service:
+        await leave_directly(service)
+
+
+async def leave_directly(service: Service) -> None:
+    """Have a session with the wish to leave directly, which no exit carries."""
     service.wishes = "-direct"
     _, bought = await buy(service)
     async with targets.sink() as target:
@@ -235,6 +242,30 @@ async def test_metrics_show_exits(service: Service) -> None:
         assert line in text
 
 
+async def test_an_owner_sees_whether_a_device_carries(tmp_path: Path) -> None:
+    async with running_in(tmp_path, **EXITS) as service:
+        made = await consented(service)
+        assert await states(service, made.owner) == ["offline"]
+        device = await made.attach(service)
+        assert await states(service, made.owner) == ["online"]
+        second = await consented(service, made.owner)
+        standby = await second.attach(service)
+        assert sorted(await states(service, made.owner)) == ["online", "resting"]
+        device.send(paused("on battery"))
+        await until(lambda: len(listener_of(service).by_country()) == 1)
+        answer = await service.call("GET", "/api/exits/coverage")
+        assert [each["country"] for each in answer.body["countries"]] == ["xx"]
+        await device.kill()
+        await standby.kill()
+
+
+async def states(service: Service, owner: Person) -> list[str]:
+    """Return what an owner's exits do, in a word each."""
+    answer = await service.call("GET", "/api/exits/me", token=owner.token)
+    assert answer.status == 200, answer.body
+    return [each["state"] for each in answer.body["exits"]]
+
+
 # --- what ends -----------------------------------------------------------------------------------
 
 
@@ -287,9 +318,10 @@ async def test_an_exit_that_is_paused_in_the_account_is_cut_within_a_second(
 
 
 async def test_exits_are_told_of_the_end_and_serve_until_then(tmp_path: Path) -> None:
-    async with running_with_exit(tmp_path) as service, targets.sink(b"answer") as target:
-        listener, device = listener_of(service), await replaced(service)
-        another = await consented(service)
+    async with running_in(tmp_path, **EXITS) as service, targets.sink(b"answer") as target:
+        listener, another = listener_of(service), await consented(service)
+        device = await (await consented(service)).attach(service)
+        service.wishes = "-country-xx"
         _, bought = await buy(service)
         client = await reached(service, bought, target)
         draining = asyncio.get_running_loop().create_task(service.daemon.drain())

@@ -8,6 +8,7 @@ import logging
 import socket
 import ssl
 import struct
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -46,13 +47,14 @@ from proxyd.counters import ExitCounters
 from proxyd.exits.attached import Attached
 from proxyd.exits.certificate import own_certificate
 from proxyd.exits.dial import Exits
-from proxyd.exits.directory import Missing, Place
+from proxyd.exits.directory import Missing, Place, Region
 from proxyd.exits.listener import ExitListener
 from proxyd.limits import ExitLimits
 from proxyd.loop.reactor import Reactor
 from proxyd.ops.listening import bound_port
 from proxyd.relay.closing import is_dead
 from proxyd.wire.wants import Wants
+from storage.store import Transaction
 from support.names import Localhost
 from support.service import Person, Service, running_in
 from support.waiting import until
@@ -353,6 +355,12 @@ class InOrder:
     def take_move(self, _wants: Wants, _session_id: str) -> bool:
         return self.has_moved
 
+    def is_standby(self, _entry: Attached) -> bool:
+        return False
+
+    def coverage(self) -> dict[Region, int]:
+        return Counter(Region(each.place.country, "", "") for each in self.exits.values())
+
     def expire(self, now: float) -> None: ...
 
 
@@ -486,6 +494,29 @@ def listener_of(service: Service) -> ExitListener:
     return service.daemon.exit_port.listener
 
 
+async def all_is_shared(service: Service) -> None:
+    """Wait until exits have carried all that was used, to the byte, session by session."""
+
+    async def differences(tx: Transaction) -> list[tuple[str, int, int]]:
+        return await tx.all(
+            lambda *row: row,
+            """
+            SELECT s.id, s.bytes_used,
+                (SELECT COALESCE(SUM(u.used_bytes), 0) FROM exit_usage AS u
+                    WHERE u.session_id = s.id) AS carried
+            FROM bandwidth_sessions AS s
+            WHERE s.bytes_used <> (
+                SELECT COALESCE(SUM(u.used_bytes), 0) FROM exit_usage AS u WHERE u.session_id = s.id
+            )
+            """,
+        )
+
+    async def are_none() -> bool:
+        return not await service.daemon.store.read(differences)
+
+    await until(are_none, "exits have carried what was used")
+
+
 @asynccontextmanager
 async def running_with_exit(folder: Path, **sections: dict[str, Any]) -> AsyncIterator[Service]:
     """Run a daemon with an exit; every session that is bought leaves through it."""
@@ -495,6 +526,7 @@ async def running_with_exit(folder: Path, **sections: dict[str, Any]) -> AsyncIt
         try:
             await until(lambda: listener_of(service).counters.parked > 0, "a connection waits")
             yield service
+            await all_is_shared(service)
         finally:
             await device.kill()
 
@@ -532,6 +564,7 @@ async def running_with_agent(folder: Path, **sections: dict[str, Any]) -> AsyncI
             listener._attached[attached.attachment][1].send(NO_LIMITS)
             await until(lambda: listener.counters.parked > 0, "a connection waits")
             yield service
+            await all_is_shared(service)
         finally:
             agent.stop("the test is over")
             await task
