@@ -222,9 +222,10 @@ def _exit_port(
     """
     assert listeners.exits is not None  # noqa: S101 - nobody gets here without
     cert, key = _exits_certificate(settings)
+    context = exits_context(cert, key)
     listener = ExitListener(
         exits.reactor,
-        exits_context(cert, key),
+        context,
         market.exits,
         directory,
         partial(_place, {ip_network(net): code for net, code in settings.geo.known.items()}),
@@ -237,9 +238,8 @@ def _exit_port(
     except ValueError as error:
         raise CannotListenError(str(error)) from error
     port = slices.exits_port(settings, bound_port(listeners.exits))
-    exit_port = ExitPort(
-        listener, listeners.exits, Door(slices.exits_host(settings), port, known_by)
-    )
+    door = Door(slices.exits_host(settings), port, known_by)
+    exit_port = ExitPort(listener, listeners.exits, door, context)
     market.exits.attached = exit_port
     market.exits.watch(listener.recheck)
     return exit_port

@@ -6,6 +6,7 @@ The streams themselves are in `test_streams.py`, each test of which runs through
 import asyncio
 import base64
 import json
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +29,8 @@ from support.story import buy, reached, used
 from support.waiting import until
 
 from proxyctl.protocol.frames import Outcome
+from proxyd.exits.certificate import fingerprint, own_certificate
+from proxyd.ops.listening import CannotListenError
 
 
 @pytest.fixture
@@ -336,6 +339,25 @@ async def test_exits_are_told_of_the_end_and_serve_until_then(tmp_path: Path) ->
         await draining
         await until(lambda: device.is_over, "it is let go of")
         assert len(listener) == 0
+
+
+async def test_another_certificate_is_shown_after_a_reload(tmp_path: Path) -> None:
+    files = [own_certificate(tmp_path / name, 1_700_000_000) for name in ("one", "two")]
+    used = tmp_path / "used.pem"
+    shutil.copy(files[0], used)
+    exits = {**EXITS["exits"], "tls_cert": str(used), "tls_key": str(used)}
+    async with running_in(tmp_path, **{**EXITS, "exits": exits}) as service:
+        for each in files:
+            shutil.copy(each, used)
+            service.daemon.reload(service.daemon.settings)
+            device = await (await consented(service)).attach(service)
+            assert device.peer_fingerprint() == fingerprint(each)
+            answer = await service.call("GET", "/api/exits/terms")
+            assert answer.body["certificate_sha256"] == fingerprint(each)
+            await device.kill()
+        used.write_text("broken")
+        with pytest.raises(CannotListenError):
+            service.daemon.reload(service.daemon.settings)
 
 
 async def test_nothing_is_left_of_exits_that_come_and_go(service: Service) -> None:

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from hashlib import sha256
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,12 @@ class Device:
         context.verify_mode = ssl.CERT_NONE
         reader, self._writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=context)
         self.spawn(self._read(reader))
+
+    def peer_fingerprint(self) -> str:
+        """Return the SHA-256 of the certificate that it was shown."""
+        assert self._writer is not None
+        shown = self._writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        return sha256(shown).hexdigest()
 
     def send(self, frame: Frame) -> None:
         assert self._writer is not None
