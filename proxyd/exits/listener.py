@@ -41,10 +41,10 @@ from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.poller import HUNG_UP, READS, Watcher
 from proxyd.loop.reactor import Reactor
 
-ARRIVAL_SECONDS: Final = 10.0  # for 33 bytes that are sent at once
+ARRIVAL_SECONDS = 10.0  # for 33 bytes that are sent at once
 TLS_SECONDS: Final = 10.0  # for a handshake of one round trip
 # A flood that keeps all places is answered by closing the oldest; who is this old is not slow.
-ROOM_AFTER_SECONDS: Final = 0.5
+ROOM_AFTER_SECONDS = 0.5
 # Of one network at once, for each exit that it may have: as many connections as one exit has
 # waiting, and as many again that replace them. They say within a round trip what they are.
 ARRIVALS_PER_EXIT: Final = 32

@@ -74,7 +74,7 @@ async def test_socks_tells_the_address_of_the_exit(service: Service) -> None:
     _, bought = await buy(service)
     async with targets.sink() as target:
         assert await answer_to(service, bought, target.port) == (0, "127.0.0.1", 0)
-        await until(lambda: target.ended + target.resets == 1)
+        await until(lambda: target.ended + target.resets >= 1)
 
 
 async def test_http_tells_which_exit_it_is(service: Service) -> None:
@@ -84,7 +84,7 @@ async def test_http_tells_which_exit_it_is(service: Service) -> None:
         assert answer.startswith("HTTP/1.1 200 ")
         assert "\r\nX-Exit: country=xx; id=" in answer
         assert device_id(service) not in answer
-        await until(lambda: target.ended + target.resets == 1)
+        await until(lambda: target.ended + target.resets >= 1)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ async def leave_directly(service: Service) -> None:
     async with targets.sink() as target:
         code, host, port = await answer_to(service, bought, target.port)
         assert (code, host, port != 0) == (0, "127.0.0.1", True)
-        await until(lambda: target.ended + target.resets == 1)
+        await until(lambda: target.ended + target.resets >= 1)
     assert not listener_of(service).counters.dials
 
 
@@ -233,7 +233,7 @@ async def test_metrics_show_exits(service: Service) -> None:
     _, bought = await buy(service)
     async with targets.sink() as target:
         await answer_to(service, bought, target.port)
-        await until(lambda: target.ended + target.resets == 1)
+        await until(lambda: target.ended + target.resets >= 1)
     async with service.http.get(service.url + "/metrics") as response:
         text = await response.text()
     for line in (
@@ -288,7 +288,7 @@ async def test_a_killed_exit_breaks_its_connections_and_the_next_go_on(tmp_path:
         again = await reached(service, bought, target)
         assert len(second.dials) == 1
         await again.close()
-        await until(lambda: target.ended + target.resets == 2)
+        await until(lambda: target.ended + target.resets >= 2)
         await second.kill()
         await service.end(person, bought)
         await service.assert_audit()
