@@ -30,8 +30,8 @@ AllowIps = Annotated[list[str], Meta(min_length=1, max_length=ADDRESSES_MAX)]
 class ExitRequest(Struct):
     """Through which exits a session leaves, unless a client says otherwise behind its user name.
 
-    `country` is a code of two letters (ISO 3166), or several joined by "_". Connections of one
-    `session`, a label, keep their exit for `lifetime_seconds` from its first use; with `strict`
+    `country` is a code of two letters (ISO 3166), "eu", or several joined by "_". Connections of
+    one `session`, a label, keep their exit for `lifetime_seconds` from its first use; with `strict`
     they rather fail than have another. With `rotate` no two in a row have the same. `dns` says
     where names are looked up, and with `tls` "only" no port but 443 is dialled.
     """

@@ -382,7 +382,7 @@ class ExitRoutes:
         )
 
     def _coverage_item(self, each: Coverage) -> CoverageItem:
-        floor = self._exits.terms.price_floor(f"country-{each.country}")
+        floor = self._exits.terms.price_floor((each.country,))
         return CoverageItem(each.country, _band(each.exits), money(floor))
 
 

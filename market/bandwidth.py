@@ -13,9 +13,9 @@ from market.bounds import Bounds, lock_user, require
 from market.context import Context
 from market.credentials import Credentials, new_credentials
 from market.errors import Code, MarketError
-from market.exit_wishes import ExitWishes
+from market.exit_wishes import ExitWishes, countries_in
 from market.exit_wishes import canonical as exit_text
-from market.exits import ExitTerms
+from market.exits import NO_EXITS, ExitTerms
 from market.idempotency import Receipt
 from market.leases import Leases, Usage
 from market.money import GB, MICRO, Currency, as_decimal, cost
@@ -148,7 +148,7 @@ class Bandwidth:
         terms: Terms,
         bounds: Bounds,
         *,
-        exit_terms: ExitTerms,
+        exit_terms: ExitTerms = NO_EXITS,
     ) -> None:
         self.bounds = bounds
         self._store = context.store
@@ -195,7 +195,9 @@ class Bandwidth:
             raise MarketError(Code.PASSWORDLESS_NOT_OFFERED, field="allow_ips")
         addresses = canonical(allow_ips)
         wanted = "" if exit_wishes is None else self._exit_text(exit_wishes)
-        floor = max(self._terms.price_floor, self._exit_terms.price_floor(wanted) if wanted else 0)
+        floor = self._terms.price_floor
+        if wanted:
+            floor = max(floor, self._exit_terms.price_floor(countries_in(wanted)))
         price = max(self._terms.price_default, floor) if price_per_gb is None else price_per_gb
         self._check(quota_bytes, price, floor)
         self._check_cost(cost(quota_bytes, price))

@@ -75,8 +75,8 @@ async def claw_back(context: Context, device_id: str, reason: str) -> ClawedBack
     """Bar an exit that has cheated, and reverse what it has earned and was not paid.
 
     The buyers of settled sessions get the whole price of the bytes back: the owner's share from the
-    pending account, the rest from the house. What it has earned of sessions that are not settled
-    is forfeited when they are. What was paid out before stays paid.
+    pending account, the rest from the house. What it carries of sessions that are not settled
+    earns and costs nothing. What was paid out before stays paid.
 
     Raises:
         MarketError: `token_not_found`, when it has never been an exit; `invalid_field`, when the

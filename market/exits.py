@@ -21,13 +21,21 @@ from market import ledger
 from market.context import Context
 from market.devices import Devices
 from market.errors import Code, MarketError
-from market.exit_wishes import countries_in
 from market.money import GB
 from storage import bandwidth as bandwidth_queries
 from storage import devices as device_queries
 from storage import exits as queries
 from storage import ledger as ledger_queries
-from storage.exits import ConsentRow, CountryRow, DayRow, EarnedDayRow, ExitRow, LimitsRow, SumRow
+from storage.exits import (
+    ConsentRow,
+    CountryRow,
+    DayRow,
+    EarnedDayRow,
+    ExitRow,
+    LimitsRow,
+    OriginRow,
+    SumRow,
+)
 from storage.store import Transaction
 
 DAY_SECONDS = 86_400
@@ -71,11 +79,14 @@ class ExitTerms(Struct, frozen=True):
     price_floors: Mapping[str, int] = {}
     limits: Limits = Limits(16, 0, 5 * GB, (80, 443, 8080, 8443))
 
-    def price_floor(self, wishes: str) -> int:
-        """Return the least price per GB of a session that wants this, as `canonical` writes it."""
+    def price_floor(self, countries: Sequence[str]) -> int:
+        """Return the least price per GB of a session that wants these countries; none: any."""
         floors = self.price_floors
         rest = floors.get(ANY_COUNTRY, 0)
-        return max((floors.get(each, rest) for each in countries_in(wishes)), default=rest)
+        return max((floors.get(each, rest) for each in countries), default=rest)
+
+
+NO_EXITS = ExitTerms()
 
 
 class ExitGrant(Struct, frozen=True):
@@ -120,6 +131,9 @@ class Attached(Protocol):
     def coverage(self) -> Sequence[Coverage]:
         """Return how many exits take connections, by country."""
 
+    def origins(self) -> Sequence[OriginRow]:
+        """Return where each attached device comes from."""
+
 
 class NoneAttached:
     """An `Attached` of a daemon without exits."""
@@ -136,6 +150,10 @@ class NoneAttached:
         """See `Attached.coverage`."""
         return ()
 
+    def origins(self) -> Sequence[OriginRow]:
+        """See `Attached.origins`."""
+        return ()
+
 
 class MyExit(Struct, frozen=True):
     """A device as its owner sees it: what it may, what it does, what it has earned."""
@@ -147,7 +165,7 @@ class MyExit(Struct, frozen=True):
 
 
 class Exits:
-    """Knows which devices are exits, and pays their owners.
+    """Knows which devices are exits, what they may carry, and what they have carried and earned.
 
     `attached` is replaced by the daemon once exits can attach.
 
@@ -167,6 +185,8 @@ class Exits:
         self._now = context.now
         self._devices = devices
         self._watchers: list[Callable[[str], None]] = []
+        # Where the exits that are attached come from, as the store has it.
+        self._recorded: dict[str, OriginRow] = {}
 
     def watch(self, changed: Callable[[str], None]) -> None:
         """Have `changed` called with each device that may do less, or other things, than before.
@@ -180,18 +200,28 @@ class Exits:
         for changed in self._watchers:
             changed(device_id)
 
-    async def tell_ended(self, device_ids: Sequence[str]) -> None:
-        """Tell those who watch of those devices that may carry nothing, whoever has decided it.
+    async def look(self) -> int:
+        """Compare the exits that are attached with the store; return how many are to be cut.
 
-        Another process may have: a command of the operator's, another daemon. To be called again
-        and again with the devices that are attached.
+        Those that may carry nothing are told to those who watch, whoever has decided it: another
+        process may have, a command of the operator's or another daemon. Where the others come from
+        is recorded, if that has changed.
 
         Raises:
-            UnavailableError: the store did not answer.
+            UnavailableError: the store did not answer; the next look catches up.
         """
-        if device_ids:
-            for device_id in await self._store.read(queries.ended, device_ids):
-                self.tell(device_id)
+        origins = {each.device_id: each for each in self.attached.origins()}
+        if not origins:
+            return 0
+        ended = await self._store.read(queries.ended, list(origins))
+        for device_id in ended:
+            self.tell(device_id)
+        recorded = self._recorded
+        moved = [each for each in origins.values() if recorded.get(each.device_id) != each]
+        if moved:
+            await self._store.write(queries.move, moved)
+        self._recorded = origins
+        return len(ended)
 
     async def consent(
         self, user_id: str, device_id: str, terms_hash: str, limits: Limits | None = None
@@ -289,10 +319,6 @@ class Exits:
             bytes_today=today,
             paused=row.paused_at is not None,
         )
-
-    async def moved(self, device_id: str, *, country: str, city: str, asn: int) -> None:
-        """Record where a device comes from that has attached; "" and 0 for what is not known."""
-        await self._store.write(queries.move, device_id, country=country, city=city, asn=asn)
 
     async def page(self, user_id: str, *, before: str, limit: int) -> list[MyExit]:
         """Return a user's devices that are or were exits, newest first.

@@ -160,7 +160,7 @@ async def _capture(
     """Capture what a session owes out of its hold; the rest is released.
 
     The owners of the exits that it went through get their share, which is pending from then on, and
-    the house gets the rest.
+    the house gets the rest. What went through exits that are barred costs nothing.
 
     Raises:
         LookupError: it has no hold; another program has removed it.
@@ -176,7 +176,9 @@ async def _capture(
     exits = await exit_queries.earned_of(tx, session.id)
     shares: Counter[str] = Counter()
     for each in exits:
-        if not each.is_barred:
+        if each.is_barred:
+            owed -= earned(each.used_bytes, session.price_per_gb)
+        else:
             shares[ledger.pending(each.user_id)] += each.amount
     rest = owed - shares.total()
     # A share is a part of the price of bytes that are among those used, rounded down like it.

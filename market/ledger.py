@@ -132,15 +132,18 @@ async def post(tx: Transaction, transfer: Transfer) -> bool:
         return False
     movements = [movement for movement in transfer.movements if movement.amount]
     await lock(tx, movements)
-    for line, (debit, credit, amount) in enumerate(movements):
-        entry = EntryRow(str(transfer.currency), debit, credit, amount)
-        try:
-            await queries.insert_entry(tx, transfer.id, line, entry)
-        except ConstraintError as error:
-            refusal = REFUSAL_OF_CONSTRAINT.get(error.constraint)
-            if refusal is None or amount < 0:  # a negative amount is our mistake, not the caller's
-                raise
-            raise MarketError(refusal) from error
+    entries = [EntryRow(str(transfer.currency), *movement) for movement in movements]
+    try:
+        if len(entries) == 1:
+            await queries.insert_entry(tx, transfer.id, 0, entries[0])
+        elif entries:  # a session may have gone through thousands of exits
+            await queries.insert_entries(tx, transfer.id, entries)
+    except ConstraintError as error:
+        refusal = REFUSAL_OF_CONSTRAINT.get(error.constraint)
+        is_ours = any(movement.amount < 0 for movement in movements)  # not the caller's mistake
+        if refusal is None or is_ours:
+            raise
+        raise MarketError(refusal) from error
     return True
 
 

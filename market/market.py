@@ -14,7 +14,7 @@ from market.context import Context
 from market.deploys import Deploys, Rates
 from market.devices import Devices
 from market.exit_payouts import ExitPayouts
-from market.exits import Exits, ExitTerms
+from market.exits import NO_EXITS, Exits, ExitTerms
 from market.jobs import Jobs, JobTerms
 from market.leases import Leases
 from market.outbox import Outbox
@@ -40,7 +40,7 @@ class Rules(Struct, frozen=True):
     bounds: Bounds
     login_limits: LoginLimits
     app_url: str
-    exits: ExitTerms = ExitTerms()
+    exits: ExitTerms = NO_EXITS
 
 
 class Keys(Struct, frozen=True):

@@ -15,6 +15,7 @@ from proxyd.exits.certificate import fingerprint
 from proxyd.exits.listener import ExitListener
 from proxyd.limits import ExitLimits
 from proxyd.loop import cancellation
+from storage.exits import OriginRow
 
 CLOSE_SECONDS = 2.0  # to end what was asked of the marketplace, and handshakes under way
 
@@ -91,3 +92,10 @@ class ExitPort:
     def coverage(self) -> Sequence[Coverage]:
         """Return how many exits take connections, by country."""
         return [Coverage(country, exits) for country, exits in self.listener.by_country().items()]
+
+    def origins(self) -> Sequence[OriginRow]:
+        """Return where each attached device comes from."""
+        return [
+            OriginRow(device_id, place.country, place.city, place.asn)
+            for device_id, place in self.listener.places()
+        ]

@@ -26,6 +26,8 @@ EXPIRY_CHECK_SECONDS = 2.0  # a session outlives its time by no more than this
 TAKE_BACK_CHECK_SECONDS = 15.0  # reads every running job; a device has ten minutes to be heard of
 JOB_EXPIRY_CHECK_SECONDS = 15.0
 REFERRAL_CHECK_SECONDS = 10.0  # how long a bonus takes once an address is confirmed, at most
+# An owner's own decision bites at once; this is for those of other processes, and for places.
+EXIT_LOOK_SECONDS = 5.0
 EXIT_PAYOUT_CHECK_SECONDS = 60.0  # owners have waited for days, and an hour's owners fit in one
 CLOSE_SECONDS = 8.0  # the API's requests in progress have 5 s of them (`api.server`)
 # 1.3 MB/s at a round trip of 100 ms, since Linux doubles it. More would stand in the kernel for so
@@ -84,6 +86,7 @@ class Services:
             market.exit_payouts.pay_due,
             "earnings of exits",
         )
+        tasks.every(EXIT_LOOK_SECONDS, "exits", market.exits.look, "exits that were ended")
         tasks.spawn("recovery", market.recovery.run())
         tasks.spawn("mail", self._mailer.run())
 

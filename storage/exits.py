@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage.ledger import DifferenceRow, differences
-from storage.paging import behind
+from storage.paging import NEWEST_FIRST, behind
 from storage.store import Transaction
 
 # An owner is paid for this many sessions at once: it bounds a transaction, and the next goes on.
@@ -58,6 +58,15 @@ class ConsentRow(NamedTuple):
     terms_hash: str
     reason: str
     created_at: int
+
+
+class OriginRow(NamedTuple):
+    """Where a device comes from: "" and 0 for what is not known; the country in lower case."""
+
+    device_id: str
+    country: str
+    city: str
+    asn: int
 
 
 class UseRow(NamedTuple):
@@ -169,7 +178,7 @@ async def of_user(tx: Transaction, user_id: str, *, before: str, limit: int) -> 
         f"""
         {_EXIT}
         WHERE e.user_id = :user_id AND e.device_id < :before
-        ORDER BY e.device_id DESC
+        ORDER BY e.device_id {NEWEST_FIRST}
         LIMIT :limit
         """,
         user_id=user_id,
@@ -269,17 +278,16 @@ async def bar(tx: Transaction, device_id: str, now: int) -> None:
     )
 
 
-async def move(tx: Transaction, device_id: str, *, country: str, city: str, asn: int) -> None:
-    """Record where a device comes from; written only if it has moved."""
+async def move(tx: Transaction, origins: Sequence[OriginRow]) -> None:
+    """Record where devices come from, in one statement; those that are no exits are left out."""
+    columns = {"device_id": "TEXT", "country": "TEXT", "city": "TEXT", "asn": "BIGINT"}
     await tx.run(
-        """
-        UPDATE exits SET country = :country, city = :city, asn = :asn
-        WHERE device_id = :device_id AND (country <> :country OR city <> :city OR asn <> :asn)
+        f"""
+        UPDATE exits SET country = moved.country, city = moved.city, asn = moved.asn
+        FROM {tx.table("moved", **columns)}
+        WHERE exits.device_id = moved.device_id
         """,
-        device_id=device_id,
-        country=country,
-        city=city,
-        asn=asn,
+        moved=json.dumps([each._asdict() for each in origins]),
     )
 
 
@@ -410,7 +418,7 @@ async def earned_of(tx: Transaction, session_id: str) -> list[EarnedRow]:
 async def insert_earnings(
     tx: Transaction, session_id: str, earnings: Sequence[EarnedRow], now: int
 ) -> None:
-    """Record what was posted to pending accounts, and what barred exits forfeit."""
+    """Record what was posted to pending accounts, and what barred exits do not get."""
     columns = {
         "device_id": "TEXT",
         "user_id": "TEXT",

@@ -1,5 +1,7 @@
 """Queries on the double-entry ledger: accounts, transfers, entries, holds."""
 
+import json
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage.paging import NEWEST_FIRST, behind
@@ -112,6 +114,26 @@ async def insert_entry(tx: Transaction, transfer_id: str, line: int, entry: Entr
         transfer_id=transfer_id,
         line=line,
         **entry._asdict(),
+    )
+
+
+async def insert_entries(tx: Transaction, transfer_id: str, entries: Sequence[EntryRow]) -> None:
+    """Move money between several accounts, in one statement; raises as `insert_entry`."""
+    columns = {
+        "line": "BIGINT",
+        "currency": "TEXT",
+        "debit_account": "TEXT",
+        "credit_account": "TEXT",
+        "amount": "BIGINT",
+    }
+    await tx.run(
+        f"""
+        INSERT INTO entries (transfer_id, line, currency, debit_account, credit_account, amount)
+        SELECT CAST(:transfer_id AS TEXT), line, currency, debit_account, credit_account, amount
+        FROM {tx.table("moved", **columns)}
+        """,
+        transfer_id=transfer_id,
+        moved=json.dumps([{"line": at, **entry._asdict()} for at, entry in enumerate(entries)]),
     )
 
 

@@ -153,6 +153,10 @@ class ExitListener:
             counts[region.country] += number
         return counts
 
+    def places(self) -> list[tuple[str, Place]]:
+        """Return the devices that are attached, and where each is."""
+        return [(device_id, attached.place) for device_id, attached in self._by_device.items()]
+
     def state(self, device_id: str) -> str | None:
         """Return why an attached device carries nothing now, "" if it does, None if it is away."""
         attached = self._by_device.get(device_id)

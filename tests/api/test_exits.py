@@ -211,7 +211,10 @@ async def test_what_an_exit_has_earned_is_shown_wherever_its_owner_looks(offered
 async def test_a_buyer_sees_where_a_session_left(offered: Service) -> None:
     owner, buyer = await offered.person(), await offered.person(usd="5")
     made = [await exit_of(offered, owner) for _ in range(2)]
-    await offered.daemon.market.exits.moved(made[0]["token_id"], country="de", city="", asn=0)
+    attached = offered.daemon.market.exits.attached
+    assert isinstance(attached, SomeAttached)
+    attached.come(made[0]["token_id"], "de")
+    await offered.daemon.market.exits.look()
     carried = {each["token_id"].replace("-", "_"): 100 + at for at, each in enumerate(made)}
     session_id = await through(offered, buyer, **carried)
     path = f"/api/bandwidth/sessions/{session_id}/exits"
@@ -228,7 +231,7 @@ async def test_a_buyer_sees_where_a_session_left(offered: Service) -> None:
 async def test_coverage_is_told_in_bands(offered: Service) -> None:
     attached = offered.daemon.market.exits.attached
     assert isinstance(attached, SomeAttached)
-    counts = {"fr": 9, "de": 10, "us": 999, "ca": 5_000, "jp": 0, "": 4}
+    counts = {"xx": 1, "fr": 9, "de": 10, "us": 999, "ca": 5_000, "jp": 0, "": 4}
     attached.places = [Coverage(country, exits) for country, exits in counts.items()]
     answer = await offered.call("GET", "/api/exits/coverage")
     assert answer.body["countries"] == [
@@ -236,6 +239,7 @@ async def test_coverage_is_told_in_bands(offered: Service) -> None:
         {"country": "de", "exits": "10-99", "price_per_gb_floor": 2.0},
         {"country": "fr", "exits": "1-9", "price_per_gb_floor": 1.0},
         {"country": "us", "exits": "100-999", "price_per_gb_floor": 1.0},
+        {"country": "xx", "exits": "1-9", "price_per_gb_floor": 1.0},
     ]
 
 

@@ -4,6 +4,7 @@ Lives of a market with exits, made up from seeds: sales, leases of several nodes
 impossible, ends, crashes, payouts, claw-backs. What everybody should have is worked out beside it.
 """
 
+import asyncio
 import random
 from collections import Counter
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 from support import nodes
 from support.books import available, balance, revenue
-from support.exits import ExitDevice, exit_device
+from support.exits import ExitDevice, exit_device, through
 from support.market import Market
 
 from market import ledger
@@ -259,6 +260,9 @@ class Life:
             session.is_active = False
             session.is_open.clear()
             captured = max(session.used * session.price // GB, 1) if session.used else 0
+            for device in self.devices:
+                if device.id in self.barred and session.earned(device):
+                    captured -= session.carried(device) * session.price // GB
             self.spent[session.buyer] += captured
             self.revenue += captured
             for device in self.devices:
@@ -316,3 +320,37 @@ async def test_what_exits_get_is_their_share_of_what_buyers_pay(market: Market, 
     await life._notice_ends()
     await life.check()
     assert life.revenue > 0
+
+
+async def test_reports_ends_payouts_and_claw_backs_at_once_lose_nothing(market: Market) -> None:
+    """They meet on the same exits, in every order, and none is refused or lost."""
+    chance = random.Random(7)
+    made = [await exit_device(market) for _ in range(5)]
+    sessions = [await through(market) for _ in range(8)]
+    for used in (1_000_000, 2_000_000):
+        carried = [chance.sample(made, len(made)) for _ in sessions]
+        await asyncio.gather(
+            *(
+                session.report(used, *((each, used // 5) for each in order))
+                for session, order in zip(sessions, carried, strict=True)
+            )
+        )
+    for session in sessions[:3]:
+        await session.end()
+    market.clock.now += HOLD_SECONDS
+    outcomes = await asyncio.gather(
+        *(session.report(3_000_000, *((each, 600_000) for each in made)) for session in sessions),
+        *(session.end() for session in sessions),
+        *(market.exit_payouts.pay_due() for _ in range(3)),
+        claw_back(market.context, made[0].id, "cheats"),
+        claw_back(market.context, made[1].id, "cheats"),
+        return_exceptions=True,
+    )
+    assert [each for each in outcomes if isinstance(each, BaseException)] == []
+    assert await market.exit_payouts.pay_due() == 0
+    market.clock.now += HOLD_SECONDS
+    await market.exit_payouts.pay_due()
+    for device in made:
+        assert await balance(market, ledger.pending(device.owner)) == 0
+    report = await audit_ledger(market.store)
+    assert report.passed, report

@@ -105,9 +105,12 @@ async def test_what_another_process_has_ended_is_told(market: Market) -> None:
     await market.devices.revoke(made["without a token"].owner, made["without a token"].id)
     heard: list[str] = []
     market.exits.watch(heard.append)
-    await market.exits.tell_ended([])
+    assert await market.exits.look() == 0
     assert heard == []
-    await market.exits.tell_ended([each.id for each in made.values()])
+    attached = market.exits.attached = SomeAttached()
+    for each in made.values():
+        attached.come(each.id)
+    assert await market.exits.look() == 4
     assert sorted(heard) == sorted(each.id for name, each in made.items() if name != "honest")
 
 
@@ -349,8 +352,14 @@ async def test_earnings_are_told_by_day(market: Market) -> None:
 
 async def test_a_buyer_sees_where_a_session_left(market: Market) -> None:
     made = [await exit_device(market) for _ in range(3)]
+    attached = market.exits.attached = SomeAttached()
+    for each, country in zip(made, ("de", "de", "xx"), strict=True):
+        attached.come(each.id, country)
+    await market.exits.look()
     for each, country in zip(made, ("de", "fr", "de"), strict=True):
-        await market.exits.moved(each.id, country=country, city="", asn=0)
+        attached.come(each.id, country)
+    for _ in range(2):
+        await market.exits.look()
     session = await through(market)
     await session.report(100, (made[0], 30), (made[1], 45), (made[2], 20))
     shown = await market.exits.by_country(session.buyer, session.bought.session_id)

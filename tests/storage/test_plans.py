@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support import grown, postgres
 from support.clock import Clock
-from support.exits import exit_device
+from support.exits import SomeAttached, exit_device
 from support.market import Market
 from support.plans import watched
 
@@ -214,10 +214,11 @@ async def leave(market: Market, buyer: str) -> None:
     usage = Usage(bought.session_id, grant.lease_id or "", GB // 2, ((made.id, GB // 2),))
     await market.leases.report([usage])
     await market.exits.authorize(made.token, market.exits.terms_hash)
-    await market.exits.moved(made.id, country="de", city="", asn=0)
+    attached = market.exits.attached = SomeAttached()
+    attached.come(made.id, "de")
+    await market.exits.look()
     await market.exits.by_country(buyer, bought.session_id)
     await market.bandwidth.end(buyer, bought.session_id)
-    await market.exits.tell_ended([made.id])
     await claw_back(market.context, made.id, "injects")
 
 

@@ -7,6 +7,7 @@ from market.bandwidth import Purchase
 from market.exit_wishes import ExitWishes
 from market.exits import Attached, Coverage, Door, Limits
 from market.leases import LeaseReply, Usage
+from storage.exits import OriginRow
 from support.market import Market
 
 
@@ -78,12 +79,20 @@ class SomeAttached(Attached):
     def __init__(self) -> None:
         self.states: dict[str, str] = {}
         self.places: list[Coverage] = []
+        self.places_of: dict[str, OriginRow] = {}
 
     def door(self) -> Door | None:
         return Door("exits.example.com", 1090, "ab" * 32)
 
     def state(self, device_id: str) -> str | None:
         return self.states.get(device_id)
+
+    def origins(self) -> Sequence[OriginRow]:
+        return list(self.places_of.values())
+
+    def come(self, device_id: str, country: str = "") -> None:
+        """Have a device be attached, from a country."""
+        self.places_of[device_id] = OriginRow(device_id, country, "", 0)
 
     def coverage(self) -> Sequence[Coverage]:
         return self.places

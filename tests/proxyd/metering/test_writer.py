@@ -1,6 +1,7 @@
 """Counts are written down, of what moved and of nothing else."""
 
 import pytest
+from support.exits import exit_device
 from support.market import Market
 from support.metering import Stalled, bought_and_used, node_of, use, written
 
@@ -10,6 +11,7 @@ from market.states import SessionStatus
 from proxyd.metering.meter import Meter
 from proxyd.metering.session import LiveSession
 from storage.errors import UnavailableError
+from storage.store import Transaction
 
 
 @pytest.mark.parametrize("among_nodes", [False, True])
@@ -103,32 +105,59 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> Reports:
     return Reports(monkeypatch)
 
 
+@pytest.fixture
+async def one(market: Market) -> str:
+    """An exit."""
+    return (await exit_device(market)).id
+
+
+@pytest.fixture
+async def two(market: Market) -> str:
+    """Another one."""
+    return (await exit_device(market)).id
+
+
 def through(session: LiveSession, device_id: str, size: int, sink: Stalled | None = None) -> None:
     """Deliver bytes through an exit."""
     session.take(size, None)
     session.share_of(device_id).deliver(size, sink)
 
 
+async def carried(market: Market, session: LiveSession) -> dict[str, int]:
+    """Return what the store says that each exit has carried of a session."""
+
+    async def counts(tx: Transaction) -> list[tuple[str, int]]:
+        return await tx.all(
+            lambda device_id, size: (device_id, int(size)),
+            """SELECT device_id, SUM(used_bytes) FROM exit_usage
+               WHERE session_id = :session_id GROUP BY device_id""",
+            session_id=session.id,
+        )
+
+    return dict(await market.store.read(counts))
+
+
 @pytest.mark.parametrize("among_nodes", [False, True])
 async def test_exits_are_reported_with_the_session_when_theirs_is_certain(
-    market: Market, meter: Meter, reports: Reports, among_nodes: bool
+    market: Market, meter: Meter, reports: Reports, among_nodes: bool, one: str, two: str
 ) -> None:
     meter = (await node_of(market)).meter if among_nodes else meter
     [session] = await bought_and_used(market, meter, 1)
     sink = Stalled()
-    through(session, "one", 100)
-    through(session, "two", 50, sink)
+    through(session, one, 100)
+    through(session, two, 50, sink)
     await meter.flush()
-    assert reports.counts == [(141, {"one": 100, "two": 40})]
+    assert reports.counts == [(141, {one: 100, two: 40})]
     await meter.flush()
     sink.waiting = 0
     use(session, 3)
     await meter.flush()
-    assert reports.counts[1:] == [(154, {"two": 50})], "the first is not told again"
-    through(session, "one", 1)
+    assert reports.counts[1:] == [(154, {two: 50})], "the first is not told again"
+    through(session, one, 1)
     await meter.stop()
-    assert reports.counts[2:] == [(155, {"one": 101})]
+    assert reports.counts[2:] == [(155, {one: 101})]
     assert await written(market, session) == 155
+    assert await carried(market, session) == {one: 101, two: 50}
 
 
 @pytest.mark.parametrize("among_nodes", [False, True])
@@ -138,10 +167,11 @@ async def test_what_was_not_written_down_is_reported_again(
     reports: Reports,
     monkeypatch: pytest.MonkeyPatch,
     among_nodes: bool,
+    one: str,
 ) -> None:
     meter = (await node_of(market)).meter if among_nodes else meter
     [session] = await bought_and_used(market, meter, 1)
-    through(session, "one", 100)
+    through(session, one, 100)
 
     async def failing(_: Leases, asks: list[Ask]) -> list[LeaseReply]:
         raise UnavailableError("the store is away")
@@ -151,43 +181,45 @@ async def test_what_was_not_written_down_is_reported_again(
         await meter.flush()
     assert reports.counts == []
     await meter.flush()
-    assert reports.counts == [(101, {"one": 100})]
+    assert reports.counts == [(101, {one: 100})]
+    assert await carried(market, session) == {one: 100}
 
 
 async def test_a_session_that_is_used_up_is_settled_with_its_exits(
-    market: Market, meter: Meter, reports: Reports
+    market: Market, meter: Meter, reports: Reports, one: str, two: str
 ) -> None:
     [session] = await bought_and_used(market, meter, 1)
     sink = Stalled()
-    through(session, "one", 400)
+    through(session, one, 400)
     await meter.flush()
-    through(session, "two", 599, sink)
+    through(session, two, 599, sink)
     await meter.flush()
-    assert reports.counts == [(401, {"one": 400}), (990, {"two": 589})]
+    assert reports.counts == [(401, {one: 400}), (990, {two: 589})]
     sink.waiting = 0
     await meter.flush()
-    assert reports.counts[2:] == [(1000, {"two": 599})]
+    assert reports.counts[2:] == [(1000, {two: 599})]
+    assert await carried(market, session) == {one: 400, two: 599}
 
 
 @pytest.mark.parametrize("among_nodes", [False, True])
 async def test_a_cut_tells_of_the_exits_what_it_tells_of_the_session(
-    market: Market, meter: Meter, among_nodes: bool
+    market: Market, meter: Meter, among_nodes: bool, one: str
 ) -> None:
     meter = (await node_of(market)).meter if among_nodes else meter
     [session] = await bought_and_used(market, meter, 1)
-    through(session, "one", 100)
+    through(session, one, 100)
     usage = meter.cut(session.id, SessionStatus.ENDED)
-    assert usage == Usage(session.id, session.lease_id or "", 101, (("one", 100),))
+    assert usage == Usage(session.id, session.lease_id or "", 101, ((one, 100),))
     await meter.stop()
 
 
 async def test_what_a_node_is_called_back_for_is_released_with_its_exits(
-    market: Market, reports: Reports
+    market: Market, reports: Reports, one: str
 ) -> None:
     node = await node_of(market)
     [session] = await bought_and_used(market, node.meter, 1)
-    through(session, "one", 100)
+    through(session, one, 100)
     node.writer.hear(Notice(Topic.CUT, session.id, SessionStatus.ENDED, "there").text)
     await node.meter.flush()
-    assert (101, {"one": 100}) in reports.counts
+    assert (101, {one: 100}) in reports.counts
     await node.meter.stop()

@@ -1,0 +1,114 @@
+"""What an exit carries becomes its owner's money, over a whole daemon; what cheats is cut."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import targets
+from support.exit_device import EXITS, Device, consented
+from support.service import Bought, Person, Service, running_in, settings_for
+from support.socks import Client, request
+from support.story import buy, reached, used
+from support.targets import Target
+from support.waiting import until
+
+from proxyd import services
+from proxyd.cli import bookkeeping
+
+PRICE = 10_000.0  # USD per GB, so that little traffic is worth something
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the sweeps come round soon."""
+    for name in ("EXIT_LOOK_SECONDS", "EXIT_PAYOUT_CHECK_SECONDS"):
+        monkeypatch.setattr(services, name, 0.05)
+
+
+def exits(**settings: Any) -> dict[str, Any]:
+    return EXITS | {"exits": {**EXITS["exits"], **settings}}
+
+
+async def carried(service: Service, bought: Bought, target: Target, size: int) -> Client:
+    """Have a session carry a payload to a target and back; return its client."""
+    client = await reached(service, bought, target)
+    payload = targets.pattern(size)
+    await client.send(payload)
+    assert await client.receive(size) == payload
+    return client
+
+
+async def wallet(service: Service, person: Person) -> dict[str, float]:
+    answer = await service.call("GET", "/api/wallet", token=person.token)
+    return dict(answer.body)
+
+
+async def test_bytes_through_an_exit_become_a_balance_by_themselves(tmp_path: Path) -> None:
+    async with running_in(tmp_path, **exits(payout_hold_days=0)) as service:
+        made = await consented(service)
+        device = await made.attach(service)
+        service.wishes = "-country-xx"
+        async with targets.echo() as target:
+            person, bought = await buy(service, quota=1_000_000, price=PRICE)
+            client = await carried(service, bought, target, 250_000)
+            await client.close()
+            assert await used(service, person, bought) == 500_000
+        await service.end(person, bought)
+        assert await service.balance(person) == 10.0 - 5.0
+
+        async def is_paid() -> bool:
+            return (await wallet(service, made.owner))["usd_balance"] > 0
+
+        await until(is_paid, "the owner is paid")
+        assert await wallet(service, made.owner) == {
+            "ok": True,
+            "credit_balance": 0.0,
+            "usd_balance": 3.0,
+            "credit_held": 0.0,
+            "usd_held": 0.0,
+            "usd_pending": 0.0,
+        }
+        path = f"/api/bandwidth/sessions/{bought.id}/exits"
+        answer = await service.call("GET", path, token=person.token)
+        assert answer.body["countries"] == [{"country": "xx", "exits": 1, "bytes": 500_000}]
+        await device.kill()
+        await service.assert_audit()
+
+
+async def test_a_claw_back_beside_a_daemon_cuts_the_exit_and_refunds(tmp_path: Path) -> None:
+    async with running_in(tmp_path, **exits()) as service, targets.echo() as target:
+        made = await consented(service)
+        device = await made.attach(service)
+        service.wishes = "-country-xx"
+        first, over = await buy(service, quota=1_000_000, price=PRICE)
+        client = await carried(service, over, target, 250_000)
+        await client.close()
+        await service.end(first, over)
+        assert (await wallet(service, made.owner))["usd_pending"] == 3.0
+        second, goes_on = await buy(service, quota=1_000_000, price=PRICE)
+        client = await carried(service, goes_on, target, 100_000)
+        settings = settings_for(f"sqlite:///{tmp_path}/proxyd.db")
+        done = await bookkeeping.claw_back_exit(
+            settings, device_id=made.device_id, reason="injects into plain HTTP"
+        )
+        assert done.endswith("1 earnings reversed, 3.00 usd; refunded to buyers: 5.00 usd")
+        await until(lambda: device.is_over, "the exit is let go of")
+        with pytest.raises(ConnectionError):
+            await client.receive(1)
+        await client.close()
+        refused = await Client.open(service.proxy_port)
+        assert await refused.log_in(goes_on.username, goes_on.password) == 0
+        await refused.send(request("127.0.0.1", target.port))
+        assert (await refused.reply())[0] == 1
+        await refused.close()
+        await service.end(second, goes_on)
+        assert await service.balance(first) == 10.0
+        assert await service.balance(second) == 10.0
+        shown = await wallet(service, made.owner)
+        assert (shown["usd_balance"], shown["usd_pending"]) == (0.0, 0.0)
+        late = await Device(device.port).attach(made.first)
+        assert late.sorry is not None
+        assert late.sorry.code == "exit_barred"
+        await asyncio.gather(device.kill(), late.kill())
+        await service.assert_audit()
