@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from proxyctl.exit.surroundings import Surroundings
 
 WATCH_SECONDS: Final = 1.0  # a pause is obeyed within this time
-SAVE_TICKS: Final = 10  # of these; more often would wear out memory cards
+SAVE_TICKS: Final = 5  # an owner who looks sees what was then
 POWER_TICKS: Final = 30
 
 # A state that was written longer ago than this is of an agent that is gone.
-STATE_STALE_SECONDS: Final = 3 * SAVE_TICKS * WATCH_SECONDS
+STATE_STALE_SECONDS: Final = 6 * SAVE_TICKS * WATCH_SECONDS
 
 _NEWS: Final = ("attached", "words", "paused")
 
@@ -73,7 +73,7 @@ class Watcher:
             FileError: a file cannot be used.
         """
         await self._ask_power()
-        self._obey()
+        self.obey()
         self._changed()
         self._save_state()
 
@@ -88,7 +88,7 @@ class Watcher:
             await asyncio.sleep(WATCH_SECONDS)
             ticks += 1
             self._journal.turn()
-            self._obey()
+            self.obey()
             if ticks % SAVE_TICKS == 0:
                 self._surroundings.refresh()
                 self._journal.save()
@@ -98,7 +98,8 @@ class Watcher:
             if ticks % SAVE_TICKS == 0 or self._has_news():
                 self._save_state()
 
-    def _obey(self) -> None:
+    def obey(self) -> None:
+        """Do what the owner asks by the control file, if it has changed."""
         stamp = files.stamp(self._control)
         if stamp == self._stamp:
             return

@@ -344,6 +344,16 @@ async def test_what_is_withdrawn_in_the_account_ends_it(daemon: ExitDaemon, fold
     assert "Your consent was withdrawn." in stop.words
 
 
+async def test_who_withdraws_here_is_told_so_although_the_daemon_is_first_to_end_it(
+    daemon: ExitDaemon, folder: Path
+) -> None:
+    async with running(daemon, folder) as (_, task):
+        await daemon.attached()
+        files.write(folder / files.CONTROL, {"revoked": True})
+        daemon.control.send(Sorry("consent_needed", "Your consent was withdrawn.", 0))
+        assert await task == Stop("the consent of this device was withdrawn", in_vain=False)
+
+
 async def test_a_daemon_that_welcomes_twice_is_left(daemon: ExitDaemon, folder: Path) -> None:
     async with running(daemon, folder):
         await daemon.attached()
