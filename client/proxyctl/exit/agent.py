@@ -131,7 +131,7 @@ class Agent:
         """Work until the owner or the daemon ends it; leaves nothing open.
 
         Raises:
-            FileError: its files cannot be written.
+            FileError: the journal cannot be written in the end.
         """
         await self._watcher.prepare()
         tasks = [

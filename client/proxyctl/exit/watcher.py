@@ -28,6 +28,7 @@ _NEWS: Final = ("attached", "words", "paused")
 _logger = logging.getLogger("exit")
 
 
+# More than 12 fields: what it was given, and what it saw last.
 class Watcher:
     """Looks around once a second.
 
@@ -65,24 +66,17 @@ class Watcher:
         self._describe = describe
         self._stamp: tuple[int, int] | None = None
         self._saved: dict[str, Any] = {}
+        self._cannot_save = False
 
     async def prepare(self) -> None:
-        """Look around for the first time, before anything is carried.
-
-        Raises:
-            FileError: a file cannot be used.
-        """
+        """Look around for the first time, before anything is carried."""
         await self._ask_power()
         self.obey()
         self._changed()
         self._save_state()
 
     async def run(self) -> None:
-        """Look around until this task is cancelled.
-
-        Raises:
-            FileError: a file cannot be used.
-        """
+        """Look around until this task is cancelled."""
         ticks = 0
         while True:
             await asyncio.sleep(WATCH_SECONDS)
@@ -91,7 +85,7 @@ class Watcher:
             self.obey()
             if ticks % SAVE_TICKS == 0:
                 self._surroundings.refresh()
-                self._journal.save()
+                self._try(self._journal.save)
             if ticks % POWER_TICKS == 0:
                 await self._ask_power()
             self._changed()
@@ -124,4 +118,15 @@ class Watcher:
 
     def _save_state(self) -> None:
         self._saved = self._describe()
-        files.write(self._state, self._saved)
+        self._try(lambda: files.write(self._state, self._saved))
+
+    def _try(self, save: Callable[[], None]) -> None:
+        """Save something; a full disk is no reason not to carry, and is told once."""
+        try:
+            save()
+        except files.FileError as error:
+            if not self._cannot_save:
+                _logger.warning("%s; the exit goes on without it", error)
+            self._cannot_save = True
+        else:
+            self._cannot_save = False

@@ -126,6 +126,35 @@ async def test_the_life_of_an_exit(device: Device, daemon: ExitDaemon) -> None:
     assert (await device.say("run"))[0] == IN_VAIN
 
 
+async def test_every_byte_arrives_as_it_was_sent(device: Device, daemon: ExitDaemon) -> None:
+    data = targets.pattern(10_000_000)
+    await device.agree(daemon)
+    await device.run("--allow", "127.0.0.0/8")
+    await daemon.attached()
+    await daemon.park(3)
+
+    async def echoed(port: int) -> bytes:
+        _, (reader, writer) = await daemon.dial(LOOPBACK, port)
+
+        async def send() -> None:
+            writer.write(data)
+            await writer.drain()
+            writer.write_eof()
+
+        sending = asyncio.create_task(send())
+        received = bytearray()
+        while block := await reader.read(65_536):
+            received += block
+            await asyncio.sleep(0)  # slowly: buffers on the way fill, and are emptied
+        await sending
+        writer.close()
+        return bytes(received)
+
+    async with targets.echo() as target:
+        results = await asyncio.gather(*(echoed(target.port) for _ in range(3)))
+    assert [result == data for result in results] == [True] * 3
+
+
 async def test_it_does_not_run_without_consent(device: Device, daemon: ExitDaemon) -> None:
     status, printed = await device.say("run")
     assert status == IN_VAIN
