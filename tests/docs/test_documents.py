@@ -186,7 +186,7 @@ def test_the_readme_names_every_command() -> None:
 
 @pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
 def test_the_files_that_are_named_exist(name: str) -> None:
-    rooms = ("proxyd", "api", "market", "storage", "config", "tests")
+    rooms = ("proxyd", "api", "market", "storage", "config", "client", "tests")
     files = [str(path.relative_to(ROOT)) for room in rooms for path in (ROOT / room).rglob("*.py")]
     mentions = re.findall(r"`([\w/]+\.py)`", (ROOT / name).read_text())
     missing = [

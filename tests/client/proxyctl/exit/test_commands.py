@@ -13,7 +13,7 @@ from support import targets
 from support.exit_api import exit_api
 from support.exit_daemon import ExitDaemon
 from support.process import ROOT
-from support.pythons import pythons
+from support.pythons import NEWEST, OLDEST, pythons
 from support.waiting import until
 
 from proxyctl.exit import files
@@ -126,6 +126,9 @@ async def test_the_life_of_an_exit(device: Device, daemon: ExitDaemon) -> None:
     assert (await device.say("run"))[0] == IN_VAIN
 
 
+@pytest.mark.parametrize(
+    "device", pythons(OLDEST, NEWEST), indirect=True, ids=lambda path: Path(path).name
+)
 async def test_every_byte_arrives_as_it_was_sent(device: Device, daemon: ExitDaemon) -> None:
     data = targets.pattern(10_000_000)
     await device.agree(daemon)
