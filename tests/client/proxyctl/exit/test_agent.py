@@ -14,15 +14,17 @@ from support.ports import silent_port
 from support.waiting import until
 
 from proxyctl.exit import agent as agent_module
+from proxyctl.exit import carrier as carrier_module
 from proxyctl.exit import files
 from proxyctl.exit import pool as pool_module
+from proxyctl.exit import watcher as watcher_module
 from proxyctl.exit.agent import Agent, Stop
 from proxyctl.exit.lan import NEVER_PORTS, Guard
 from proxyctl.exit.limits import DeviceLimits
 from proxyctl.exit.record import Consent
 from proxyctl.exit.relay import reset
 from proxyctl.exit.surroundings import Surroundings
-from proxyctl.protocol.frames import Dial, Limits, Outcome, Park, Ping, Sorry
+from proxyctl.protocol.frames import Dial, Drain, Limits, Outcome, Park, Ping, Sorry
 from proxyctl.protocol.policy import Policy
 
 LOOPBACK = (ip_address("127.0.0.1"),)
@@ -344,6 +346,16 @@ async def test_what_is_withdrawn_in_the_account_ends_it(daemon: ExitDaemon, fold
     assert "Your consent was withdrawn." in stop.words
 
 
+async def test_who_withdraws_here_is_told_so_although_the_daemon_is_first_to_end_it(
+    daemon: ExitDaemon, folder: Path
+) -> None:
+    async with running(daemon, folder) as (_, task):
+        await daemon.attached()
+        files.write(folder / files.CONTROL, {"revoked": True})
+        daemon.control.send(Sorry("consent_needed", "Your consent was withdrawn.", 0))
+        assert await task == Stop("the consent of this device was withdrawn", in_vain=False)
+
+
 async def test_a_daemon_that_welcomes_twice_is_left(daemon: ExitDaemon, folder: Path) -> None:
     async with running(daemon, folder):
         await daemon.attached()
@@ -495,6 +507,77 @@ async def test_a_device_on_battery_rests(daemon: ExitDaemon, folder: Path) -> No
     async with running(daemon, folder, power=lambda: "on battery below 50 %"):
         await daemon.attached()
         assert daemon.hellos[0].paused == "on battery below 50 %"
+
+
+async def test_a_battery_that_runs_low_lets_connections_end_for_a_while(
+    daemon: ExitDaemon, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher_module, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(agent_module, "GRACE_SECONDS", 0.2)
+    reasons = [""]
+    async with running(daemon, folder, power=lambda: reasons[0]), targets.echo() as target:
+        await daemon.attached()
+        await daemon.park(2)
+        _, (reader, writer) = await daemon.dial(LOOPBACK, target.port)
+        reasons[0] = "on battery below 50 %"
+        await until(lambda: daemon.states[-1] == "on battery below 50 %")
+        writer.write(b"not yet over")
+        assert await reader.readexactly(12) == b"not yet over"
+        with pytest.raises(ConnectionResetError):
+            await reader.read(1)
+        daemon.parked.clear()
+        reasons[0] = ""
+        await until(lambda: daemon.states[-1] == "")
+        assert (await daemon.dial(LOOPBACK, target.port))[0].outcome is Outcome.CONNECTED
+
+
+async def test_a_daemon_that_stops_is_left_and_asked_again(
+    daemon: ExitDaemon, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_module, "DRAIN_GRACE_SECONDS", 0.01)
+    async with running(daemon, folder):
+        await daemon.attached()
+        daemon.control.send(Drain(0))
+        await daemon.attached(2)
+        assert daemon.controls[0].is_lost
+
+
+async def test_a_relay_that_is_silent_for_long_is_cut(
+    daemon: ExitDaemon, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carrier_module, "IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(watcher_module, "WATCH_SECONDS", 0.01)
+    async with running(daemon, folder), targets.echo() as target:
+        await daemon.attached()
+        await daemon.park(1)
+        _, (reader, _) = await daemon.dial(LOOPBACK, target.port)
+        with pytest.raises(ConnectionResetError):
+            await reader.read(1)
+        await until(lambda: target.resets == 1)
+
+
+async def test_an_exit_goes_on_where_nothing_can_be_written(
+    daemon: ExitDaemon,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise files.FileError("exit-state.json cannot be written: No space left on device")
+
+    monkeypatch.setattr(watcher_module, "WATCH_SECONDS", 0.01)
+    async with running(daemon, folder), targets.echo() as target:
+        await daemon.attached()
+        await daemon.park(1)
+        with monkeypatch.context() as patched:
+            patched.setattr(files, "write", full)
+            _, (reader, writer) = await daemon.dial(LOOPBACK, target.port)
+            await until(lambda: "goes on without it" in caplog.text)
+            writer.write(b"hello")
+            assert await reader.readexactly(5) == b"hello"
+            writer.close()
+    assert caplog.text.count("goes on without it") <= 2
+    assert (files.read(folder / files.JOURNAL) or {})["bytes_today"] == 10
 
 
 async def test_a_rate_is_kept(daemon: ExitDaemon, folder: Path) -> None:
