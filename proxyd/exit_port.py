@@ -6,6 +6,7 @@ import socket
 import ssl
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -16,6 +17,9 @@ from proxyd.exits.listener import ExitListener
 from proxyd.limits import ExitLimits
 from proxyd.loop import cancellation
 from storage.exits import OriginRow
+
+if TYPE_CHECKING:
+    from proxyd.exits.geography import Geography
 
 CLOSE_SECONDS = 2.0  # to end what was asked of the marketplace, and handshakes under way
 
@@ -30,12 +34,19 @@ class ExitPort:
         sock: listens already, and is owned from here on.
         door: where devices find it.
         context: speaks TLS for it.
+        geography: says where exits are; closed with the port.
     """
 
     def __init__(
-        self, listener: ExitListener, sock: socket.socket, door: Door, context: ssl.SSLContext
+        self,
+        listener: ExitListener,
+        sock: socket.socket,
+        door: Door,
+        context: ssl.SSLContext,
+        geography: "Geography",
     ) -> None:
         self.listener = listener
+        self._geography = geography
         self._context = context
         self._sock = sock
         self._door = door
@@ -78,6 +89,7 @@ class ExitPort:
             self._acceptor.close()
         self.listener.close()
         await cancellation.within(CLOSE_SECONDS, self.listener.wait_closed(), "closing exits")
+        self._geography.close()
 
     # --- what the marketplace asks: see `market.exits.Attached` --------------------------------
 
