@@ -444,6 +444,23 @@ async def test_an_exit_comes_back_when_its_daemon_does(daemon: ExitDaemon, folde
         assert dialled.outcome is Outcome.CONNECTED
 
 
+async def test_an_exit_waits_for_a_daemon_that_is_gone(
+    tmp_path: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "exit")
+    daemon = ExitDaemon(tmp_path)
+    async with daemon.serving():
+        agent = running(daemon, folder)
+        await agent.__aenter__()
+        await daemon.attached()
+    try:
+        await until(lambda: "cannot be reached" in caplog.text)
+        async with daemon.serving():
+            await daemon.attached(2)
+    finally:
+        await agent.__aexit__(None, None, None)
+
+
 async def test_a_daemon_that_says_nothing_is_left(daemon: ExitDaemon, folder: Path) -> None:
     daemon.reply = daemon.reply._replace(heartbeat_seconds=1)
     async with running(daemon, folder):
