@@ -275,7 +275,7 @@ class Agent:
         return min(sorry.retry_seconds, OBEYED_MAX_SECONDS)
 
     def _look(self) -> None:
-        self._carrier.end_idle()
+        self._carrier.tend()
         self._judge()
 
     def _judge(self) -> None:

@@ -1,6 +1,8 @@
 """The agent against a daemon that judges nothing, over real sockets and TLS."""
 
 import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -191,6 +193,55 @@ async def test_a_reset_is_passed_on_as_a_reset(daemon: ExitDaemon, folder: Path,
             reset(writers[0].transport)
             with pytest.raises(ConnectionResetError):
                 await reader.read(1)
+
+
+@pytest.mark.parametrize("side", ["work", "target"])
+async def test_a_reset_behind_the_end_of_a_stream_is_passed_on(
+    daemon: ExitDaemon, folder: Path, monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    monkeypatch.setattr(watcher_module, "WATCH_SECONDS", 0.01)
+    writers: list[asyncio.StreamWriter] = []
+    ended = asyncio.Event()
+    over = asyncio.Event()
+
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        if side == "work":
+            await reader.read(-1)
+            ended.set()
+        await over.wait()
+
+    async with running(daemon, folder) as (agent, _), targets.serving(hold) as target:
+        await daemon.attached()
+        await daemon.park(1)
+        _, (reader, writer) = await daemon.dial(LOOPBACK, target.port)
+        await until(lambda: bool(writers))
+        if side == "work":
+            writer.write_eof()
+            await ended.wait()
+            reset(writer.transport)
+        else:
+            writers[0].write_eof()
+            assert await reader.read(-1) == b""
+            reset(writers[0].transport)
+        await until(lambda: agent.describe()["connections"] == 0)
+        over.set()
+
+
+async def test_urgent_bytes_are_passed_on_in_their_place(daemon: ExitDaemon, folder: Path) -> None:
+    async with running(daemon, folder), targets.sink() as target:
+        await daemon.attached()
+        await daemon.park(1)
+        _, (_, writer) = await daemon.dial(LOOPBACK, target.port)
+        sock = socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno()))
+        with sock:
+            sock.setblocking(True)
+            sock.sendall(b"before")
+            await until(lambda: target.data == b"before")
+            sock.send(b"!", socket.MSG_OOB)
+            sock.sendall(b"behind")
+        writer.write_eof()
+        await until(lambda: target.data == b"before!behind")
 
 
 async def test_a_slow_reader_holds_the_sender_back(daemon: ExitDaemon, folder: Path) -> None:
@@ -442,6 +493,23 @@ async def test_an_exit_comes_back_when_its_daemon_does(daemon: ExitDaemon, folde
         await daemon.park(2)
         dialled, _ = await daemon.dial(LOOPBACK, target.port)
         assert dialled.outcome is Outcome.CONNECTED
+
+
+async def test_an_exit_waits_for_a_daemon_that_is_gone(
+    tmp_path: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "exit")
+    daemon = ExitDaemon(tmp_path)
+    async with daemon.serving():
+        agent = running(daemon, folder)
+        await agent.__aenter__()
+        await daemon.attached()
+    try:
+        await until(lambda: "cannot be reached" in caplog.text)
+        async with daemon.serving():
+            await daemon.attached(2)
+    finally:
+        await agent.__aexit__(None, None, None)
 
 
 async def test_a_daemon_that_says_nothing_is_left(daemon: ExitDaemon, folder: Path) -> None:
