@@ -6,10 +6,8 @@ What a part needs of the settings is made in `slices`; when it runs is said in `
 import asyncio
 import gc
 import logging
-from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,7 +44,7 @@ from proxyd.exit_port import ExitPort
 from proxyd.exits import certificate
 from proxyd.exits.attached import Attached
 from proxyd.exits.dial import Exits
-from proxyd.exits.directory import Directory, Place
+from proxyd.exits.directory import Directory
 from proxyd.exits.listener import ExitListener
 from proxyd.gateway import Gateway
 from proxyd.limits import raise_descriptors
@@ -71,6 +69,7 @@ from storage.place import is_sqlite
 from storage.store import Store, probe
 
 if TYPE_CHECKING:
+    from proxyd.exits.geography import Geography
     from proxyd.outbound.chat_model import OpenAiModel
 
 HOUR_SECONDS = 3_600
@@ -137,18 +136,22 @@ async def build(
     except BaseException:
         listeners.close()
         raise
-    access_log = None
+    access_log = geography = None
     try:
         key = signing_key(settings)
         if role is None or role.has_services:
             for warning in exposed_files(settings):
                 _logger.warning("%s", warning)
+        if listeners.exits is not None:
+            geography = await _geography(settings)
         access_log = _access_log(settings, key, role)
-        daemon = _daemon(settings, listeners, store, key, access_log, role)
+        daemon = _daemon(settings, listeners, store, key, access_log, role, geography)
         await store.claim(lambda: daemon.tasks.stop_daemon("the claim on the database is lost"))
     except BaseException:
         if access_log is not None:
             access_log.close()
+        if geography is not None:
+            geography.close()
         listeners.close()
         await store.close()
         raise
@@ -162,6 +165,7 @@ def _daemon(
     key: bytes,
     access_log: AccessLog | None,
     role: Role | None,
+    geography: "Geography | None",
 ) -> Daemon:
     """Return the daemon: leases, then the meter that spends them, then all that sells and serves.
 
@@ -172,6 +176,7 @@ def _daemon(
         key: what session tokens are signed with, and other keys are derived from.
         access_log: takes records of proxied connections, if they are wanted.
         role: which of several processes this is; None where there is one.
+        geography: says where exits are; None where they cannot attach.
     """
     store = timed = TimedStore(store)
     context = Context(store, Identifiers(clock.milliseconds), clock.seconds)
@@ -201,8 +206,8 @@ def _daemon(
     services = exit_port = None
     if has_services:
         services = _services(settings, listeners, key, context, leases, meter, gateway, metrics)
-    if services is not None and exits is not None:
-        exit_port = _exit_port(settings, listeners, exits, directory, services.market)
+    if services is not None and exits is not None and geography is not None:
+        exit_port = _exit_port(settings, listeners, exits, directory, services.market, geography)
         metrics.count_exits(exit_port.listener)
     return Daemon(
         settings,
@@ -225,6 +230,7 @@ def _exit_port(
     exits: Exits,
     directory: Directory[Attached],
     market: Market,
+    geography: "Geography",
 ) -> ExitPort:
     """Return where devices attach, known to the marketplace and knowing it.
 
@@ -233,12 +239,13 @@ def _exit_port(
     """
     assert listeners.exits is not None  # noqa: S101 - nobody gets here without
     cert, key = _exits_certificate(settings)
+    context = exits_context(cert, key)
     listener = ExitListener(
         exits.reactor,
-        exits_context(cert, key),
+        context,
         market.exits,
         directory,
-        partial(_place, {ip_network(net): code for net, code in settings.geo.known.items()}),
+        geography.place,
         slices.exit_limits(settings, raise_descriptors()),
         exits.counters,
         clock.seconds,
@@ -248,9 +255,8 @@ def _exit_port(
     except ValueError as error:
         raise CannotListenError(str(error)) from error
     port = slices.exits_port(settings, bound_port(listeners.exits))
-    exit_port = ExitPort(
-        listener, listeners.exits, Door(slices.exits_host(settings), port, known_by)
-    )
+    door = Door(slices.exits_host(settings), port, known_by)
+    exit_port = ExitPort(listener, listeners.exits, door, context, geography)
     market.exits.attached = exit_port
     market.exits.watch(listener.recheck)
     return exit_port
@@ -274,13 +280,19 @@ def _exits_certificate(settings: Settings) -> tuple[str, str]:
     return made, made
 
 
-def _place(known: Mapping[IPv4Network | IPv6Network, str], address: str) -> Place:
-    """Return where an address is, as far as the operator has said."""
-    parsed = ip_address(address.partition("%")[0])
-    for network, country in known.items():
-        if parsed in network:
-            return Place(country=country)
-    return Place()
+async def _geography(settings: Settings) -> "Geography":
+    """Return what says where exits are; reading it takes a second.
+
+    Raises:
+        SettingsError: a file of it cannot be used.
+    """
+    # Here, so that a daemon without exits does not wait for it.
+    from proxyd.exits.geography import Sources, open_geography  # noqa: PLC0415
+
+    geo = settings.geo
+    return await asyncio.to_thread(
+        open_geography, Sources(geo.country, geo.city, geo.asn, geo.known)
+    )
 
 
 def _services(

@@ -24,7 +24,7 @@ from proxyd.loop import cancellation
 from proxyd.metering.meter import Meter
 from proxyd.metering.node import Node
 from proxyd.ops.access_log import AccessLog
-from proxyd.ops.listening import load_certificate, tls_context
+from proxyd.ops.listening import exits_context, load_certificate, tls_context
 from proxyd.ops.metrics import Metrics
 from proxyd.ops.role import Role
 from proxyd.ops.sd_notify import ServiceManager
@@ -174,9 +174,14 @@ class Daemon:
             CannotListenError: the certificate cannot be used; nothing has changed.
         """
         api, tls = settings.api, self.listeners.tls
+        if self.exit_port is not None and settings.exits.tls_cert:
+            exits_context(settings.exits.tls_cert, settings.exits.tls_key)
         if tls is not None:
             tls_context(api.tls_cert, api.tls_key)
             load_certificate(tls, api.tls_cert, api.tls_key)
+        exits = settings.exits
+        if self.exit_port is not None and exits.tls_cert:
+            self.exit_port.change_certificate(exits.tls_cert, exits.tls_key)
         self.settings = settings
         descriptors = raise_descriptors()
         self.gateway.change_limits(slices.limits(settings, descriptors))

@@ -3,14 +3,23 @@
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from market.exits import Coverage, Door
 from proxyd.acceptor import Acceptor
+from proxyd.exits.certificate import fingerprint
 from proxyd.exits.listener import ExitListener
 from proxyd.limits import ExitLimits
 from proxyd.loop import cancellation
 from storage.exits import OriginRow
+
+if TYPE_CHECKING:
+    from proxyd.exits.geography import Geography
 
 CLOSE_SECONDS = 2.0  # to end what was asked of the marketplace, and handshakes under way
 
@@ -24,10 +33,21 @@ class ExitPort:
         listener: takes exits in.
         sock: listens already, and is owned from here on.
         door: where devices find it.
+        context: speaks TLS for it.
+        geography: says where exits are; closed with the port.
     """
 
-    def __init__(self, listener: ExitListener, sock: socket.socket, door: Door) -> None:
+    def __init__(
+        self,
+        listener: ExitListener,
+        sock: socket.socket,
+        door: Door,
+        context: ssl.SSLContext,
+        geography: "Geography",
+    ) -> None:
         self.listener = listener
+        self._geography = geography
+        self._context = context
         self._sock = sock
         self._door = door
         self._acceptor: Acceptor[socket.socket] | None = None
@@ -45,6 +65,17 @@ class ExitPort:
         """Apply other limits from now on."""
         self.listener.change_limits(limits)
 
+    def change_certificate(self, certificate: str, key: str) -> None:
+        """Show devices another certificate (PEM files, which can be used) from now on.
+
+        Those that know the service by the fingerprint of the one before have to be told.
+        """
+        self._context.load_cert_chain(certificate, key)
+        known_by = fingerprint(Path(certificate))
+        if known_by != self._door.certificate_sha256:
+            self._door = replace(self._door, certificate_sha256=known_by)
+            _logger.info("exits know this service by the certificate %s from now on", known_by)
+
     def drain(self, seconds: float) -> None:
         """Tell exits that the daemon stops, and take no further ones.
 
@@ -58,6 +89,7 @@ class ExitPort:
             self._acceptor.close()
         self.listener.close()
         await cancellation.within(CLOSE_SECONDS, self.listener.wait_closed(), "closing exits")
+        self._geography.close()
 
     # --- what the marketplace asks: see `market.exits.Attached` --------------------------------
 

@@ -57,7 +57,6 @@ TESTED_IN = {
     "proxyd/connection.py": "tests/conformance/test_handshake.py",
     "proxyd/egress/exit.py": "tests/proxyd/egress/test_direct.py",
     "proxyd/exit_port.py": "tests/conformance/test_exits.py",
-    "proxyd/exits/directory.py": "tests/proxyd/exits/test_dial.py",
     "proxyd/listeners.py": "tests/proxyd/ops/test_listening.py",
     "proxyd/loop/runner.py": "tests/proxyd/loop/test_cancellation.py",
     "proxyd/metering/address_proofs.py": "tests/conformance/test_passwordless.py",

@@ -48,6 +48,9 @@ HOT = (
     "proxyd.egress.names",
     "proxyd.egress.own",
     "proxyd.egress.resolve",
+    "proxyd.exits.attached",
+    "proxyd.exits.dial",
+    "proxyd.exits.listener",
     # who may, and how many bytes
     "proxyd.metering.address_proofs",
     "proxyd.metering.admission",

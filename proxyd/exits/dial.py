@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 EXITS_MAX: Final = 3  # for one dial: more would take longer than a buyer waits
 # A connection of an exit is there within two round trips, unless its network drops new ones.
-PARKED_WAIT_SECONDS: Final = 2.0
+PARKED_WAIT_SECONDS = 2.0
 # An answer takes a round trip to the exit, and one from there to the target. Four, and never less
 # than what a busy device may need.
 PATIENCE_ROUND_TRIPS: Final = 4

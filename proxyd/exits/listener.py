@@ -10,7 +10,7 @@ import logging
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from ipaddress import ip_address
 from secrets import randbits
 from typing import Any, Final, Protocol, final
@@ -35,16 +35,16 @@ from proxyd.exits.control import (
     ControlServices,
     ExitGrant,
 )
-from proxyd.exits.directory import Place
+from proxyd.exits.directory import Place, Region
 from proxyd.limits import ExitLimits
 from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.poller import HUNG_UP, READS, Watcher
 from proxyd.loop.reactor import Reactor
 
-ARRIVAL_SECONDS: Final = 10.0  # for 33 bytes that are sent at once
+ARRIVAL_SECONDS = 10.0  # for 33 bytes that are sent at once
 TLS_SECONDS: Final = 10.0  # for a handshake of one round trip
 # A flood that keeps all places is answered by closing the oldest; who is this old is not slow.
-ROOM_AFTER_SECONDS: Final = 0.5
+ROOM_AFTER_SECONDS = 0.5
 # Of one network at once, for each exit that it may have: as many connections as one exit has
 # waiting, and as many again that replace them. They say within a round trip what they are.
 ARRIVALS_PER_EXIT: Final = 32
@@ -64,13 +64,19 @@ _logger = logging.getLogger("exits")
 class Book(Protocol):
     """Who may be chosen: of the directory, what the listener needs."""
 
+    def is_standby(self, entry: Attached) -> bool:
+        """Say whether an exit is not chosen because another one of its network is."""
+
+    def coverage(self) -> Mapping[Region, int]:
+        """Return how many exits may be chosen, by where they are."""
+
     def expire(self, now: float) -> None:
         """Forget what is over; to be called every few seconds."""
 
-    def add(self, exit_: Attached) -> None:
+    def add(self, entry: Attached) -> None:
         """Let an exit be chosen from now on."""
 
-    def remove(self, exit_: Attached) -> None:
+    def remove(self, entry: Attached) -> None:
         """Let it be chosen no more."""
 
 
@@ -142,9 +148,10 @@ class ExitListener:
 
     def by_country(self) -> Counter[str]:
         """Return how many exits take connections, by the country's code; "": it is not known."""
-        return Counter(
-            attached.place.country for attached, _ in self._attached.values() if attached.is_open
-        )
+        counts: Counter[str] = Counter()
+        for region, number in self._directory.coverage().items():
+            counts[region.country] += number
+        return counts
 
     def places(self) -> list[tuple[str, Place]]:
         """Return the devices that are attached, and where each is."""
@@ -157,6 +164,8 @@ class ExitListener:
             return None
         if attached.is_spent:
             return "the bytes of the day are used up"
+        if self._directory.is_standby(attached):
+            return "another device on the same line carries connections"
         return attached.paused or ("paused in the account" if attached.is_held else "")
 
     def start(self) -> None:

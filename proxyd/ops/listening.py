@@ -143,22 +143,27 @@ def exits_context(certificate: str, key: str) -> ssl.SSLContext:
 
 
 def tls_problems(settings: Settings) -> Iterator[str]:
-    """Yield one line for each mistake in the files of the certificate and its key."""
-    api = settings.api
-    if not (api.tls_cert and api.tls_key):
+    """Yield one line for each mistake in the files of the certificates and their keys."""
+    api, exits = settings.api, settings.exits
+    yield from _certificate_problems("api", api.tls_cert, api.tls_key)
+    yield from _certificate_problems("exits", exits.tls_cert, exits.tls_key)
+
+
+def _certificate_problems(section: str, certificate: str, key: str) -> Iterator[str]:
+    if not (certificate and key):
         return
     is_unreadable = False
-    for name, path in (("api.tls_cert", api.tls_cert), ("api.tls_key", api.tls_key)):
+    for name, path in (("tls_cert", certificate), ("tls_key", key)):
         try:
             Path(path).read_bytes()
         except OSError as error:
             is_unreadable = True
-            yield f"{name}: cannot read {path}: {error.strerror}"
+            yield f"{section}.{name}: cannot read {path}: {error.strerror}"
     if not is_unreadable:
         try:
-            tls_context(api.tls_cert, api.tls_key)
+            tls_context(certificate, key)
         except CannotListenError as error:
-            yield f"api.tls_cert: {error}"
+            yield f"{section}.tls_cert: {error}"
 
 
 def load_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:

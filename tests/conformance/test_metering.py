@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from support import targets
+from support.exit_device import running_with_exit
 from support.ports import silent_port
 from support.service import Bought, Person, Service, running, running_in, settings_for
 from support.socks import GREETING, Client, credentials, plain_tunnel, request, tunnel
@@ -25,8 +26,17 @@ from storage.store import Transaction
 
 MEGABYTE = 1_000_000
 QUIET_POLLS = 25
+WAYS = {"directly": running_in, "through an exit": running_with_exit}
 
 LINGER_NOT = struct.pack("ii", 1, 0)
+
+
+@pytest.fixture(params=WAYS)
+async def service(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Service]:
+    """A daemon whose sessions leave directly, or all through an exit; its ledger must agree."""
+    async with WAYS[request.param](tmp_path) as running:
+        yield running
+        await running.assert_audit()
 
 
 async def login_status(service: Service, bought: Bought) -> int:

@@ -12,7 +12,8 @@ SERVERS = {"aiohttp", "prometheus_client", "pycares", "aiodns", "swagger_ui"}
 DRIVERS = {"aiosqlite", "asyncpg", "sqlite3"}
 CRYPTOGRAPHY = {"cryptography", "jwt", "argon2"}
 OTHERS = {"PIL", "aiosmtplib", "multipart", "uvloop"}
-HEAVY = SERVERS | DRIVERS | CRYPTOGRAPHY | OTHERS
+PLACES = {"iptocc", "maxminddb"}  # a daemon without exits never needs them
+HEAVY = SERVERS | DRIVERS | CRYPTOGRAPHY | OTHERS | PLACES
 SQLITE = {"aiosqlite", "sqlite3"}
 
 EMAIL = "ada@example.com"
@@ -105,7 +106,7 @@ with patch("asyncio.Runner.run", lambda _, work: work.close()):
     commands.COMMANDS["serve"](settings, Namespace(config=None, demo=False))
 print("aiohttp.web" in sys.modules)
 unneeded = {"aiohttp.client", "aiohttp.connector", "aiosmtplib", "jwt", "PIL", "asyncpg"}
-unneeded |= {"prometheus_client.exposition", "http.server"}
+unneeded |= {"prometheus_client.exposition", "http.server", "iptocc", "maxminddb"}
 print(*sorted(unneeded & set(sys.modules)))
 """
     assert _printed(script) == "True\n\n"

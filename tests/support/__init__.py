@@ -61,6 +61,7 @@ What the daemon talks to
     upstream: a language model over HTTP
     pictures: photos and broken files, from seeds
     mounts: small file systems, which can be full
+    mmdb: files of places, of a few networks
 
 A machine
     machine: a Debian in a folder that boots with systemd

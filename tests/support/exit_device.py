@@ -8,10 +8,12 @@ import logging
 import socket
 import ssl
 import struct
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from hashlib import sha256
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
@@ -46,13 +48,14 @@ from proxyd.counters import ExitCounters
 from proxyd.exits.attached import Attached
 from proxyd.exits.certificate import own_certificate
 from proxyd.exits.dial import Exits
-from proxyd.exits.directory import Missing, Place
+from proxyd.exits.directory import Missing, Place, Region
 from proxyd.exits.listener import ExitListener
 from proxyd.limits import ExitLimits
 from proxyd.loop.reactor import Reactor
 from proxyd.ops.listening import bound_port
 from proxyd.relay.closing import is_dead
 from proxyd.wire.wants import Wants
+from storage.store import Transaction
 from support.names import Localhost
 from support.service import Person, Service, running_in
 from support.waiting import until
@@ -143,6 +146,12 @@ class Device:
         context.verify_mode = ssl.CERT_NONE
         reader, self._writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=context)
         self.spawn(self._read(reader))
+
+    def peer_fingerprint(self) -> str:
+        """Return the SHA-256 of the certificate that it was shown."""
+        assert self._writer is not None
+        shown = self._writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        return sha256(shown).hexdigest()
 
     def send(self, frame: Frame) -> None:
         assert self._writer is not None
@@ -353,6 +362,12 @@ class InOrder:
     def take_move(self, _wants: Wants, _session_id: str) -> bool:
         return self.has_moved
 
+    def is_standby(self, _entry: Attached) -> bool:
+        return False
+
+    def coverage(self) -> dict[Region, int]:
+        return Counter(Region(each.place.country, "", "") for each in self.exits.values())
+
     def expire(self, now: float) -> None: ...
 
 
@@ -486,6 +501,29 @@ def listener_of(service: Service) -> ExitListener:
     return service.daemon.exit_port.listener
 
 
+async def all_is_shared(service: Service) -> None:
+    """Wait until exits have carried all that was used, to the byte, session by session."""
+
+    async def differences(tx: Transaction) -> list[tuple[str, int, int]]:
+        return await tx.all(
+            lambda *row: row,
+            """
+            SELECT s.id, s.bytes_used,
+                (SELECT COALESCE(SUM(u.used_bytes), 0) FROM exit_usage AS u
+                    WHERE u.session_id = s.id) AS carried
+            FROM bandwidth_sessions AS s
+            WHERE s.bytes_used <> (
+                SELECT COALESCE(SUM(u.used_bytes), 0) FROM exit_usage AS u WHERE u.session_id = s.id
+            )
+            """,
+        )
+
+    async def are_none() -> bool:
+        return not await service.daemon.store.read(differences)
+
+    await until(are_none, "exits have carried what was used")
+
+
 @asynccontextmanager
 async def running_with_exit(folder: Path, **sections: dict[str, Any]) -> AsyncIterator[Service]:
     """Run a daemon with an exit; every session that is bought leaves through it."""
@@ -495,6 +533,7 @@ async def running_with_exit(folder: Path, **sections: dict[str, Any]) -> AsyncIt
         try:
             await until(lambda: listener_of(service).counters.parked > 0, "a connection waits")
             yield service
+            await all_is_shared(service)
         finally:
             await device.kill()
 
@@ -532,6 +571,7 @@ async def running_with_agent(folder: Path, **sections: dict[str, Any]) -> AsyncI
             listener._attached[attached.attachment][1].send(NO_LIMITS)
             await until(lambda: listener.counters.parked > 0, "a connection waits")
             yield service
+            await all_is_shared(service)
         finally:
             agent.stop("the test is over")
             await task

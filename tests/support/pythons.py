@@ -1,12 +1,19 @@
-"""The Pythons that the program for devices is run on: that of the tests, and the oldest one."""
+"""The Pythons that the program for devices is run on: that of the tests, and others by version."""
 
 import shutil
 import sys
 from pathlib import Path
 
+OLDEST = "3.9"
+NEWEST = "3.13"  # from 3.12 on, transports keep what they are given to write, and copy it no more
 
-def pythons() -> list[str]:
-    """Return the Python of the tests, and 3.9 if this machine has it."""
-    installed = sorted((Path.home() / ".pyenv" / "versions").glob("3.9.*/bin/python3.9"))
-    oldest = str(installed[0]) if installed else shutil.which("python3.9")
-    return [sys.executable, *([oldest] if oldest else [])]
+
+def pythons(*versions: str) -> list[str]:
+    """Return the Python of the tests, and those of some versions that this machine has."""
+    found = [sys.executable]
+    for version in versions or (OLDEST,):
+        installed = (Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python{version}")
+        path = next((str(each) for each in sorted(installed)), None)
+        path = path or shutil.which(f"python{version}")
+        found += [path] if path else []
+    return found

@@ -131,7 +131,7 @@ class Agent:
         """Work until the owner or the daemon ends it; leaves nothing open.
 
         Raises:
-            FileError: its files cannot be written.
+            FileError: the journal cannot be written in the end.
         """
         await self._watcher.prepare()
         tasks = [
@@ -269,12 +269,13 @@ class Agent:
         words = f"{words}; {hint}" if hint else words
         self._carrier.cut()
         self._say(words)
+        self._watcher.obey()  # it may be refused because its owner has just withdrawn his consent
         if not sorry.retry_seconds or sorry.code == "terms_changed":
             self.stop(words, in_vain=True)
         return min(sorry.retry_seconds, OBEYED_MAX_SECONDS)
 
     def _look(self) -> None:
-        self._carrier.end_idle()
+        self._carrier.tend()
         self._judge()
 
     def _judge(self) -> None:

@@ -149,11 +149,14 @@ class Carrier:
             self._all_over = self._loop.create_future()
             await asyncio.wait({self._all_over}, timeout=CLOSED_SECONDS)
 
-    def end_idle(self) -> None:
-        """Reset relays through which nothing has gone for long."""
+    def tend(self) -> None:
+        """Reset relays that are broken, or through which nothing has gone for long."""
         before = self._loop.time() - IDLE_SECONDS
-        for relay in [each for each in self._relays if each.moved_at < before]:
-            relay.abort()
+        for relay in tuple(self._relays):
+            if relay.moved_at < before:
+                relay.abort()
+            else:
+                relay.tend()
 
     def used_up(self) -> str:
         """Return which limit of bytes is reached, in words; empty if none is."""

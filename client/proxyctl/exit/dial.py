@@ -169,6 +169,8 @@ async def connect(address: Address, port: int, seconds: float) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
+        # A byte that was sent as urgent stays among the others: it was counted, and is passed on.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
         attempt = loop.create_task(loop.sock_connect(sock, (str(address), port)))
         try:
             await asyncio.wait({attempt}, timeout=seconds)

@@ -122,13 +122,15 @@ def describe(path: Path) -> list[str]:
     Raises:
         FileError: it cannot be read.
     """
-    stored: dict[str, Any] = files.read(path) or {}
+    stored: dict[str, Any] | None = files.read(path)
+    if stored is None:
+        return ["nothing was carried yet"]
     ports = list(stored.get("ports", {}).items())[:_PORTS_SHOWN]
     busiest = ", ".join(f"{port} ({count} connections)" for port, count in ports)
-    day = stored.get("day", "")
+    day = str(stored.get("day"))
     return [
-        f"carried on {day or 'no day yet'}: {_shown(stored.get('bytes_today', 0))}",
-        f"carried in {day[:7] or 'no month yet'}: {_shown(stored.get('bytes_this_month', 0))}",
+        f"carried on {day}: {_shown(stored.get('bytes_today', 0))}",
+        f"carried in {day[:7]}: {_shown(stored.get('bytes_this_month', 0))}",
         f"busiest ports this month: {busiest or 'none'}",
         "last targets (kept on this device only):",
         *(

@@ -56,6 +56,7 @@ _HOME_NAMES: Final = frozenset(
         "test",
     )
 )
+_FAR: Final = ip_address("198.41.0.4")  # a root name server; nothing is sent to it
 _LABEL: Final = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _NAME_MAX_CHARACTERS: Final = 253
 
@@ -126,10 +127,7 @@ class Guard:
 
 def make_guard(allow: Iterable[Network] = ()) -> tuple[Guard, netlink.Routes | None]:
     """Return the guard of this device, and what has to be closed in the end."""
-    try:
-        routes = netlink.Routes()
-    except OSError:  # not Linux, or not allowed
-        routes = None
+    routes = _open_routes()
     guard = Guard(
         policy=Policy(blocked_ports=NEVER_PORTS),
         surroundings=Surroundings(read_networks),
@@ -137,6 +135,19 @@ def make_guard(allow: Iterable[Network] = ()) -> tuple[Guard, netlink.Routes | N
         allow=allow,
     )
     return guard, routes
+
+
+def _open_routes() -> netlink.Routes | None:
+    try:
+        routes = netlink.Routes()
+    except OSError:  # not Linux, or not allowed
+        return None
+    try:
+        routes.leads_out(_FAR)
+    except OSError:  # Android lets some open it, and ask nothing
+        routes.close()
+        return None
+    return routes
 
 
 def public_name(text: str) -> str | None:

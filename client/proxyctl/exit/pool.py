@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from proxyctl.exit.dial import connect
@@ -170,4 +171,5 @@ def keep_alive(sock: socket.socket) -> None:
         ("TCP_KEEPCNT", KEEPALIVE_PROBES),
     ):
         if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+            with suppress(OSError):  # a name that Python knows and this system does not
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

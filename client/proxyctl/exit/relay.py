@@ -111,6 +111,14 @@ class End(asyncio.BufferedProtocol):
         if self.relay is not None:
             self.relay.other(self).go_on(_PEER_IS_FULL)
 
+    def is_broken(self) -> bool:
+        """Ask the system whether the socket has failed."""
+        sock = None if self.is_lost else self.transport.get_extra_info("socket")
+        try:
+            return sock is not None and bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+        except OSError:
+            return True
+
     def wait_for(self, reason: int) -> None:
         """Read no more until `go_on` was called with each reason."""
         if not self._waits_for and not self.is_lost and not self.has_ended:
@@ -194,6 +202,14 @@ class Relay:
             self._over(self)
         elif is_broken or not other.has_ended:
             reset(other.transport)
+
+    def tend(self) -> None:
+        """Reset both sockets if one broke after its stream had ended.
+
+        Nothing is read from it any more, so the loop does not hear of it.
+        """
+        if any(each.has_ended and each.is_broken() for each in (self._work, self._target)):
+            self.abort()
 
     def abort(self) -> None:
         """Reset both sockets, at once."""

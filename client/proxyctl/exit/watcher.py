@@ -17,17 +17,18 @@ if TYPE_CHECKING:
     from proxyctl.exit.surroundings import Surroundings
 
 WATCH_SECONDS: Final = 1.0  # a pause is obeyed within this time
-SAVE_TICKS: Final = 10  # of these; more often would wear out memory cards
+SAVE_TICKS: Final = 5  # an owner who looks sees what was then
 POWER_TICKS: Final = 30
 
 # A state that was written longer ago than this is of an agent that is gone.
-STATE_STALE_SECONDS: Final = 3 * SAVE_TICKS * WATCH_SECONDS
+STATE_STALE_SECONDS: Final = 6 * SAVE_TICKS * WATCH_SECONDS
 
 _NEWS: Final = ("attached", "words", "paused")
 
 _logger = logging.getLogger("exit")
 
 
+# More than 12 fields: what it was given, and what it saw last.
 class Watcher:
     """Looks around once a second.
 
@@ -65,40 +66,34 @@ class Watcher:
         self._describe = describe
         self._stamp: tuple[int, int] | None = None
         self._saved: dict[str, Any] = {}
+        self._cannot_save = False
 
     async def prepare(self) -> None:
-        """Look around for the first time, before anything is carried.
-
-        Raises:
-            FileError: a file cannot be used.
-        """
+        """Look around for the first time, before anything is carried."""
         await self._ask_power()
-        self._obey()
+        self.obey()
         self._changed()
         self._save_state()
 
     async def run(self) -> None:
-        """Look around until this task is cancelled.
-
-        Raises:
-            FileError: a file cannot be used.
-        """
+        """Look around until this task is cancelled."""
         ticks = 0
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             ticks += 1
             self._journal.turn()
-            self._obey()
+            self.obey()
             if ticks % SAVE_TICKS == 0:
                 self._surroundings.refresh()
-                self._journal.save()
+                self._try(self._journal.save)
             if ticks % POWER_TICKS == 0:
                 await self._ask_power()
             self._changed()
             if ticks % SAVE_TICKS == 0 or self._has_news():
                 self._save_state()
 
-    def _obey(self) -> None:
+    def obey(self) -> None:
+        """Do what the owner asks by the control file, if it has changed."""
         stamp = files.stamp(self._control)
         if stamp == self._stamp:
             return
@@ -123,4 +118,15 @@ class Watcher:
 
     def _save_state(self) -> None:
         self._saved = self._describe()
-        files.write(self._state, self._saved)
+        self._try(lambda: files.write(self._state, self._saved))
+
+    def _try(self, save: Callable[[], None]) -> None:
+        """Save something; a full disk is no reason not to carry, and is told once."""
+        try:
+            save()
+        except files.FileError as error:
+            if not self._cannot_save:
+                _logger.warning("%s; the exit goes on without it", error)
+            self._cannot_save = True
+        else:
+            self._cannot_save = False

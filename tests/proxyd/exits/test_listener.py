@@ -139,7 +139,10 @@ async def test_a_flood_of_silent_connections_keeps_nobody_out(
 ) -> None:
     monkeypatch.setattr(module, "ROOM_AFTER_SECONDS", 0.0)
     port = Port(tmp_path, arrivals=5)
-    silent = [await raw(port.port) for _ in range(20)]
+    silent = []
+    for _ in range(20):
+        with suppress(ConnectionError):  # it may be closed while it connects
+            silent.append(await raw(port.port))
     await until(lambda: port.counters.arrivals_refused["slow"] >= 15, "the oldest are closed")
     assert port.listener.arrivals <= 5
     await port.parked()

@@ -14,9 +14,11 @@ from proxyd.ops.listening import (
     BACKLOG,
     CannotListenError,
     bound_port,
+    exits_context,
     format_address,
     listen,
     tls_context,
+    tls_problems,
 )
 
 # Made for these tests with openssl; it protects nothing.
@@ -313,3 +315,25 @@ def test_what_is_no_certificate_is_told(tmp_path: Path, key: str) -> None:
         CannotListenError, match=f"cannot use the certificate {nonsense} with .*: ."
     ):
         tls_context(str(nonsense), key)
+
+
+def test_exits_speak_tls_1_3_alone(certificate: str, key: str) -> None:
+    context = exits_context(certificate, key)
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_3
+    with pytest.raises(CannotListenError, match="cannot read"):
+        exits_context(certificate, key + ".missing")
+
+
+def test_each_mistake_in_the_files_of_exits_is_named(tmp_path: Path, certificate: str) -> None:
+    exits = {"tls_cert": certificate, "tls_key": str(tmp_path / "missing.key")}
+    (problem,) = tls_problems(settings_for("sqlite:///unused.db", exits=exits))
+    assert problem.startswith("exits.tls_key: cannot read")
+    exits["tls_key"] = certificate
+    (problem,) = tls_problems(settings_for("sqlite:///unused.db", exits=exits))
+    assert problem.startswith("exits.tls_cert: cannot use")
+
+
+def test_the_port_of_exits_is_named_when_it_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        with pytest.raises(CannotListenError, match="PROXYD_EXITS__PORT"):
+            listen("127.0.0.1", taken.getsockname()[1], "exits")

@@ -1,6 +1,8 @@
 """The agent against a daemon that judges nothing, over real sockets and TLS."""
 
 import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -14,15 +16,17 @@ from support.ports import silent_port
 from support.waiting import until
 
 from proxyctl.exit import agent as agent_module
+from proxyctl.exit import carrier as carrier_module
 from proxyctl.exit import files
 from proxyctl.exit import pool as pool_module
+from proxyctl.exit import watcher as watcher_module
 from proxyctl.exit.agent import Agent, Stop
 from proxyctl.exit.lan import NEVER_PORTS, Guard
 from proxyctl.exit.limits import DeviceLimits
 from proxyctl.exit.record import Consent
 from proxyctl.exit.relay import reset
 from proxyctl.exit.surroundings import Surroundings
-from proxyctl.protocol.frames import Dial, Limits, Outcome, Park, Ping, Sorry
+from proxyctl.protocol.frames import Dial, Drain, Limits, Outcome, Park, Ping, Sorry
 from proxyctl.protocol.policy import Policy
 
 LOOPBACK = (ip_address("127.0.0.1"),)
@@ -191,6 +195,55 @@ async def test_a_reset_is_passed_on_as_a_reset(daemon: ExitDaemon, folder: Path,
                 await reader.read(1)
 
 
+@pytest.mark.parametrize("side", ["work", "target"])
+async def test_a_reset_behind_the_end_of_a_stream_is_passed_on(
+    daemon: ExitDaemon, folder: Path, monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    monkeypatch.setattr(watcher_module, "WATCH_SECONDS", 0.01)
+    writers: list[asyncio.StreamWriter] = []
+    ended = asyncio.Event()
+    over = asyncio.Event()
+
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        if side == "work":
+            await reader.read(-1)
+            ended.set()
+        await over.wait()
+
+    async with running(daemon, folder) as (agent, _), targets.serving(hold) as target:
+        await daemon.attached()
+        await daemon.park(1)
+        _, (reader, writer) = await daemon.dial(LOOPBACK, target.port)
+        await until(lambda: bool(writers))
+        if side == "work":
+            writer.write_eof()
+            await ended.wait()
+            reset(writer.transport)
+        else:
+            writers[0].write_eof()
+            assert await reader.read(-1) == b""
+            reset(writers[0].transport)
+        await until(lambda: agent.describe()["connections"] == 0)
+        over.set()
+
+
+async def test_urgent_bytes_are_passed_on_in_their_place(daemon: ExitDaemon, folder: Path) -> None:
+    async with running(daemon, folder), targets.sink() as target:
+        await daemon.attached()
+        await daemon.park(1)
+        _, (_, writer) = await daemon.dial(LOOPBACK, target.port)
+        sock = socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno()))
+        with sock:
+            sock.setblocking(True)
+            sock.sendall(b"before")
+            await until(lambda: target.data == b"before")
+            sock.send(b"!", socket.MSG_OOB)
+            sock.sendall(b"behind")
+        writer.write_eof()
+        await until(lambda: target.data == b"before!behind")
+
+
 async def test_a_slow_reader_holds_the_sender_back(daemon: ExitDaemon, folder: Path) -> None:
     async with running(daemon, folder), targets.source(None) as target:
         await daemon.attached()
@@ -344,6 +397,16 @@ async def test_what_is_withdrawn_in_the_account_ends_it(daemon: ExitDaemon, fold
     assert "Your consent was withdrawn." in stop.words
 
 
+async def test_who_withdraws_here_is_told_so_although_the_daemon_is_first_to_end_it(
+    daemon: ExitDaemon, folder: Path
+) -> None:
+    async with running(daemon, folder) as (_, task):
+        await daemon.attached()
+        files.write(folder / files.CONTROL, {"revoked": True})
+        daemon.control.send(Sorry("consent_needed", "Your consent was withdrawn.", 0))
+        assert await task == Stop("the consent of this device was withdrawn", in_vain=False)
+
+
 async def test_a_daemon_that_welcomes_twice_is_left(daemon: ExitDaemon, folder: Path) -> None:
     async with running(daemon, folder):
         await daemon.attached()
@@ -432,6 +495,23 @@ async def test_an_exit_comes_back_when_its_daemon_does(daemon: ExitDaemon, folde
         assert dialled.outcome is Outcome.CONNECTED
 
 
+async def test_an_exit_waits_for_a_daemon_that_is_gone(
+    tmp_path: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "exit")
+    daemon = ExitDaemon(tmp_path)
+    async with daemon.serving():
+        agent = running(daemon, folder)
+        await agent.__aenter__()
+        await daemon.attached()
+    try:
+        await until(lambda: "cannot be reached" in caplog.text)
+        async with daemon.serving():
+            await daemon.attached(2)
+    finally:
+        await agent.__aexit__(None, None, None)
+
+
 async def test_a_daemon_that_says_nothing_is_left(daemon: ExitDaemon, folder: Path) -> None:
     daemon.reply = daemon.reply._replace(heartbeat_seconds=1)
     async with running(daemon, folder):
@@ -495,6 +575,77 @@ async def test_a_device_on_battery_rests(daemon: ExitDaemon, folder: Path) -> No
     async with running(daemon, folder, power=lambda: "on battery below 50 %"):
         await daemon.attached()
         assert daemon.hellos[0].paused == "on battery below 50 %"
+
+
+async def test_a_battery_that_runs_low_lets_connections_end_for_a_while(
+    daemon: ExitDaemon, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher_module, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(agent_module, "GRACE_SECONDS", 0.2)
+    reasons = [""]
+    async with running(daemon, folder, power=lambda: reasons[0]), targets.echo() as target:
+        await daemon.attached()
+        await daemon.park(2)
+        _, (reader, writer) = await daemon.dial(LOOPBACK, target.port)
+        reasons[0] = "on battery below 50 %"
+        await until(lambda: daemon.states[-1] == "on battery below 50 %")
+        writer.write(b"not yet over")
+        assert await reader.readexactly(12) == b"not yet over"
+        with pytest.raises(ConnectionResetError):
+            await reader.read(1)
+        daemon.parked.clear()
+        reasons[0] = ""
+        await until(lambda: daemon.states[-1] == "")
+        assert (await daemon.dial(LOOPBACK, target.port))[0].outcome is Outcome.CONNECTED
+
+
+async def test_a_daemon_that_stops_is_left_and_asked_again(
+    daemon: ExitDaemon, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_module, "DRAIN_GRACE_SECONDS", 0.01)
+    async with running(daemon, folder):
+        await daemon.attached()
+        daemon.control.send(Drain(0))
+        await daemon.attached(2)
+        assert daemon.controls[0].is_lost
+
+
+async def test_a_relay_that_is_silent_for_long_is_cut(
+    daemon: ExitDaemon, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carrier_module, "IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(watcher_module, "WATCH_SECONDS", 0.01)
+    async with running(daemon, folder), targets.echo() as target:
+        await daemon.attached()
+        await daemon.park(1)
+        _, (reader, _) = await daemon.dial(LOOPBACK, target.port)
+        with pytest.raises(ConnectionResetError):
+            await reader.read(1)
+        await until(lambda: target.resets == 1)
+
+
+async def test_an_exit_goes_on_where_nothing_can_be_written(
+    daemon: ExitDaemon,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise files.FileError("exit-state.json cannot be written: No space left on device")
+
+    monkeypatch.setattr(watcher_module, "WATCH_SECONDS", 0.01)
+    async with running(daemon, folder), targets.echo() as target:
+        await daemon.attached()
+        await daemon.park(1)
+        with monkeypatch.context() as patched:
+            patched.setattr(files, "write", full)
+            _, (reader, writer) = await daemon.dial(LOOPBACK, target.port)
+            await until(lambda: "goes on without it" in caplog.text)
+            writer.write(b"hello")
+            assert await reader.readexactly(5) == b"hello"
+            writer.close()
+    assert caplog.text.count("goes on without it") <= 2
+    assert (files.read(folder / files.JOURNAL) or {})["bytes_today"] == 10
 
 
 async def test_a_rate_is_kept(daemon: ExitDaemon, folder: Path) -> None:

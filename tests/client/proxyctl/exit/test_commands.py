@@ -13,7 +13,7 @@ from support import targets
 from support.exit_api import exit_api
 from support.exit_daemon import ExitDaemon
 from support.process import ROOT
-from support.pythons import pythons
+from support.pythons import NEWEST, OLDEST, pythons
 from support.waiting import until
 
 from proxyctl.exit import files
@@ -124,6 +124,38 @@ async def test_the_life_of_an_exit(device: Device, daemon: ExitDaemon) -> None:
     assert status == 1
     assert f"127.0.0.1:{target.port}" in printed
     assert (await device.say("run"))[0] == IN_VAIN
+
+
+@pytest.mark.parametrize(
+    "device", pythons(OLDEST, NEWEST), indirect=True, ids=lambda path: Path(path).name
+)
+async def test_every_byte_arrives_as_it_was_sent(device: Device, daemon: ExitDaemon) -> None:
+    data = targets.pattern(10_000_000)
+    await device.agree(daemon)
+    await device.run("--allow", "127.0.0.0/8")
+    await daemon.attached()
+    await daemon.park(3)
+
+    async def echoed(port: int) -> bytes:
+        _, (reader, writer) = await daemon.dial(LOOPBACK, port)
+
+        async def send() -> None:
+            writer.write(data)
+            await writer.drain()
+            writer.write_eof()
+
+        sending = asyncio.create_task(send())
+        received = bytearray()
+        while block := await reader.read(65_536):
+            received += block
+            await asyncio.sleep(0)  # slowly: buffers on the way fill, and are emptied
+        await sending
+        writer.close()
+        return bytes(received)
+
+    async with targets.echo() as target:
+        results = await asyncio.gather(*(echoed(target.port) for _ in range(3)))
+    assert [result == data for result in results] == [True] * 3
 
 
 async def test_it_does_not_run_without_consent(device: Device, daemon: ExitDaemon) -> None:

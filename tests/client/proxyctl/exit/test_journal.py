@@ -84,4 +84,4 @@ def test_nothing_is_written_while_nothing_happens(tmp_path: Path) -> None:
     path.unlink()
     kept.save()
     assert not path.exists()
-    assert describe(path)[0] == "carried on no day yet: 0.000 MB"
+    assert describe(path) == ["nothing was carried yet"]

@@ -31,7 +31,7 @@ from support.home import (
 from support.process import ROOT
 from support.pythons import pythons
 
-from proxyctl.exit import files, record
+from proxyctl.exit import files, netlink, record
 from proxyctl.exit.lan import NEVER_PORTS, Guard, make_guard, public_name
 from proxyctl.exit.limits import DeviceLimits
 from proxyctl.exit.record import Consent
@@ -249,6 +249,19 @@ def test_a_kernel_that_cannot_answer_permits_nothing() -> None:
 
     guard = Guard(policy=Policy(), surroundings=Surroundings(set), kernel=Mute(), allow=())
     assert not guard.permits(ip_address("45.33.32.156"), 443)
+
+
+def test_a_kernel_that_may_not_be_asked_is_not_among_the_judges(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_: object) -> bool:
+        raise PermissionError
+
+    monkeypatch.setattr(netlink.Routes, "leads_out", refused)
+    guard, routes = make_guard()
+    assert routes is None
+    assert guard.permits(ip_address("45.33.32.156"), 443)
+    assert not guard.permits(ip_address("192.168.1.1"), 443)
 
 
 def test_this_machine_is_behind_its_own_guard() -> None:
