@@ -46,7 +46,7 @@ from proxyd.wire.wants import Wants
 DRAWS: Final = 32  # if 10 % of the exits will do, one of these does in all but one of 30 cases
 # 0.1 ms: the most that one connection may cost the others. It begins anywhere: who wants what is
 # rarer than that finds it at another try.
-SEARCHED_MAX: Final = 512
+SEARCHED_MAX = 512
 # Of so many neighbours on the ring a label has one: gaps between hashes are uneven, and an exit
 # after a wide one would have many times the labels of another.
 NEIGHBOURS: Final = 8
@@ -65,15 +65,15 @@ MINUTE_SECONDS: Final = 60
 # there is no other exit, it is not minded.
 PER_SITE_AND_MINUTE: Final = 30
 
-# Memory: about 300 bytes each.
-LABELS_PER_SESSION: Final = 4096
-LABELS_TOTAL: Final = 131_072
-ROTATING_TOTAL: Final = 65_536  # sessions whose last exit is remembered
-SITES_TOTAL: Final = 65_536  # pairs of an exit and a site, of one minute
+# About 300 bytes each. What a test replaces is not Final, which would be compiled in.
+LABELS_PER_SESSION = 4096
+LABELS_TOTAL = 131_072
+ROTATING_TOTAL = 65_536  # sessions whose last exit is remembered
+SITES_TOTAL = 65_536  # pairs of an exit and a site, of one minute
 SITES_CACHED: Final = 4096
-GONE_TOTAL: Final = 16_384  # exits that are remembered after they have gone
+GONE_TOTAL = 16_384  # exits that are remembered after they have gone
 GONE_SECONDS: Final = COOLING_MOST_SECONDS
-LABELS_PER_SWEEP: Final = 8192  # a millisecond
+LABELS_PER_SWEEP = 8192  # a millisecond
 # After its lifetime: whoever uses the label again until then gets another exit than before.
 LABEL_KEPT_SECONDS: Final = 3600.0
 
