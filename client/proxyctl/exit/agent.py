@@ -269,7 +269,7 @@ class Agent:
         words = f"{words}; {hint}" if hint else words
         self._carrier.cut()
         self._say(words)
-        self._watcher.obey()  # it may be refused because its owner has just withdrawn his consent
+        self._watcher.obey()  # it may be refused because its owner has just withdrawn it here
         if not sorry.retry_seconds or sorry.code == "terms_changed":
             self.stop(words, in_vain=True)
         return min(sorry.retry_seconds, OBEYED_MAX_SECONDS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
@@ -35,8 +34,6 @@ CLOSED_SECONDS: Final = 2.0  # a reset takes one turn of the loop; a bound on wh
 PACE_BURST_SECONDS: Final = 0.25  # short enough that a video call beside it goes on
 
 _NO_LIMITS: Final = Limits(0, 0, 0, ())
-
-_logger = logging.getLogger("exit")
 
 
 # More than 12 fields: what it was given, and what is under way.

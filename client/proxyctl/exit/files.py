@@ -1,4 +1,4 @@
-"""The agent's folder: what its owner agreed to, what it does now, and what he asks of it.
+"""The agent's folder: what its owner agreed to, what it does now, and what is asked of it.
 
 Every file is JSON, belongs to its owner alone, and is replaced whole, so that no reader meets half
 of one. Commands and the running agent talk through them and through nothing else: that works

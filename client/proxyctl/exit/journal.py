@@ -1,7 +1,7 @@
 """What an exit carried: how much, to which ports, and where to. Kept on the device alone.
 
-The owner of a device answers for his line, so he can see where strangers went through it. Nobody
-else can: the file is readable by him alone, holds the last hundred targets, and is never sent.
+Owners answer for their lines, so they can see where strangers went through them. Nobody else can:
+the file is readable by its owner alone, holds the last hundred targets, and is never sent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TARGETS_KEPT: Final = 100
-PORTS_KEPT: Final = 64  # an owner may allow more; the busiest are what he looks at
+PORTS_KEPT: Final = 64  # an owner may allow more; the busiest tell enough
 _PORTS_SHOWN: Final = 5
 
 

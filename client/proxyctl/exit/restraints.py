@@ -25,7 +25,7 @@ class Restraints:
     """Everything that may hold an exit back.
 
     Attributes:
-        owner_paused: he said so.
+        owner_paused: the owner asked for it.
         power: why the device should rest, in words.
 
     Args:

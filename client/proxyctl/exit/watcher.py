@@ -39,7 +39,7 @@ class Watcher:
         surroundings: are read anew.
         read_power: returns why the device should rest, in words; may block.
         changed: called when the restraints may have changed.
-        revoked: called when the owner has withdrawn his consent.
+        revoked: called when the owner has withdrawn the consent.
         describe: returns what the state file says beside its time.
     """
 
