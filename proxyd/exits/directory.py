@@ -8,9 +8,9 @@ for its kind. A wish is answered out of the smallest bucket that holds all exits
 the bucket does not say is asked of each exit that is looked at (`_Wish.takes`). A bucket is kept in
 the order of its exits' hashes, as a ring.
 
-Without a label, the search begins anywhere on the ring, and the better one of the first two exits
-that will do is taken (`_Standing.weight`). That spreads connections nearly evenly, and what it
-costs depends on how many will do, not on how many there are; it is bounded.
+Without a label two exits that will do are drawn, and the better one is taken (`_Standing.weight`).
+That spreads connections nearly evenly, and what it costs depends on how many will do, not on how
+many there are. When draws find none, a bounded part of the bucket is searched from end to end.
 
 A label is bound to its exit until its lifetime ends. Its first exit is found without chance: the
 label's own hash says where on the ring to look. So a daemon that was restarted finds the same exits
@@ -43,10 +43,10 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar, final
 from proxyctl.protocol.frames import Outcome
 from proxyd.wire.wants import Wants
 
-NEAR: Final = 16  # if 40 % of the exits will do, two of these do in all but one of 300 cases
+DRAWS: Final = 32  # if 10 % of the exits will do, one of these does in all but one of 30 cases
 # 0.1 ms: the most that one connection may cost the others. It begins anywhere: who wants what is
 # rarer than that finds it at another try.
-SEARCHED_MAX: Final = 512
+SEARCHED_MAX = 512
 # Of so many neighbours on the ring a label has one: gaps between hashes are uneven, and an exit
 # after a wide one would have many times the labels of another.
 NEIGHBOURS: Final = 8
@@ -65,15 +65,15 @@ MINUTE_SECONDS: Final = 60
 # there is no other exit, it is not minded.
 PER_SITE_AND_MINUTE: Final = 30
 
-# Memory: about 300 bytes each.
-LABELS_PER_SESSION: Final = 4096
-LABELS_TOTAL: Final = 131_072
-ROTATING_TOTAL: Final = 65_536  # sessions whose last exit is remembered
-SITES_TOTAL: Final = 65_536  # pairs of an exit and a site, of one minute
+# About 300 bytes each. What a test replaces is not Final, which would be compiled in.
+LABELS_PER_SESSION = 4096
+LABELS_TOTAL = 131_072
+ROTATING_TOTAL = 65_536  # sessions whose last exit is remembered
+SITES_TOTAL = 65_536  # pairs of an exit and a site, of one minute
 SITES_CACHED: Final = 4096
-GONE_TOTAL: Final = 16_384  # exits that are remembered after they have gone
+GONE_TOTAL = 16_384  # exits that are remembered after they have gone
 GONE_SECONDS: Final = COOLING_MOST_SECONDS
-LABELS_PER_SWEEP: Final = 8192  # a millisecond
+LABELS_PER_SWEEP = 8192  # a millisecond
 # After its lifetime: whoever uses the label again until then gets another exit than before.
 LABEL_KEPT_SECONDS: Final = 3600.0
 
@@ -552,35 +552,37 @@ class Directory(Generic[Exit]):
     # --- drawn by chance -----------------------------------------------------------------------
 
     def _drawn(self, wish: _Wish[Exit]) -> _Member[Exit] | Missing:
-        """Return the better one of two neighbours that will do; rather none that is worn."""
+        """Return the better one of two that will do."""
         buckets, total = self._buckets_of(wish), 0
         for bucket in buckets:
             total += len(bucket.members)
-        if not total:
+        first = self._one_of(wish, buckets, total) if total else None
+        if first is None:
             return Missing.NO_EXIT
-        first = worn = None
-        sites, site, looks = self._sites, wish.site, NEAR
+        second = self._one_of(wish, buckets, total)
+        if second is None or second is first or self._chance() < EXPLORED_SHARE:
+            return first
+        is_better = second.standing.weight(wish.minute) > first.standing.weight(wish.minute)
+        return second if is_better else first
+
+    def _one_of(
+        self, wish: _Wish[Exit], buckets: Sequence[_Bucket[Exit]], total: int
+    ) -> _Member[Exit] | None:
+        """Return one that will do, by chance; rather none that is worn."""
+        chance, sites, site = self._chance, self._sites, wish.site
         # What a bucket holds is in one of the countries, and of the kind.
         takes = wish.takes if wish.state or wish.city or wish.asn else wish.is_free
-        for member in _walk(buckets, total, int(self._chance() * total)):
-            if not takes(member):
-                continue
-            if sites.get((member.entry.device_id, site), 0) >= PER_SITE_AND_MINUTE:
-                worn = self._better(worn, member, wish.minute) if worn else member
-                looks -= 1
-                if not looks:
-                    break
-            elif first is None:
-                first = member
-            else:
-                return self._better(first, member, wish.minute)
-        return first or worn or Missing.NO_EXIT
-
-    def _better(self, first: _Member[Exit], second: _Member[Exit], minute: int) -> _Member[Exit]:
-        if self._chance() < EXPLORED_SHARE:
-            return first
-        is_better = second.standing.weight(minute) > first.standing.weight(minute)
-        return second if is_better else first
+        members = buckets[0].members
+        if len(buckets) > 1:  # of several countries one, as often as it has exits
+            members = _bucket_at(buckets, int(chance() * total)).members
+        size, worn = len(members), None
+        for _ in range(DRAWS):
+            member = members[int(chance() * size)]
+            if takes(member):
+                if sites.get((member.entry.device_id, site), 0) < PER_SITE_AND_MINUTE:
+                    return member
+                worn = member
+        return worn or next(filter(takes, _walk(buckets, total, int(chance() * total))), None)
 
     def _rotated(self, wish: _Wish[Exit], session_id: str) -> _Member[Exit] | Missing:
         """Return another exit than the session's last one."""
@@ -762,27 +764,24 @@ def _region(place: Place) -> Region:
     return Region(place.country, place.state, place.city)
 
 
+def _bucket_at(buckets: Sequence[_Bucket[Exit]], position: int) -> _Bucket[Exit]:
+    """Return the bucket of an exit, by the exit's position as if the buckets were one."""
+    for bucket in buckets:
+        if position < len(bucket.members):
+            return bucket
+        position -= len(bucket.members)
+    raise IndexError(position)
+
+
 def _walk(buckets: Sequence[_Bucket[Exit]], total: int, start: int) -> Iterator[_Member[Exit]]:
-    """Return one exit after the other, as if the buckets were one ring; of many not all.
+    """Yield one exit after the other, as if the buckets were one ring; of many not all.
 
     Args:
         buckets: the buckets.
         total: how many exits there are in them.
         start: the position to begin at.
     """
-    further = 0
-    for bucket in buckets:
-        if start < further + len(bucket.members):
-            near = bucket.members[start - further : start - further + NEAR]
-            return chain(
-                near, _walk_on(buckets, min(total, SEARCHED_MAX) - len(near), start + len(near))
-            )
-        further += len(bucket.members)
-    raise IndexError(start)
-
-
-def _walk_on(buckets: Sequence[_Bucket[Exit]], left: int, start: int) -> Iterator[_Member[Exit]]:
-    """Yield `left` exits, from a position on."""
+    left = min(total, SEARCHED_MAX)
     for bucket in (*buckets, *buckets):
         part = bucket.members[start : start + left]
         start -= min(start, len(bucket.members))

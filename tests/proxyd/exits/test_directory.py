@@ -212,6 +212,20 @@ def test_the_one_that_will_do_is_found_among_many(book):
     assert {book.pick().device_id for _ in range(100)} == {"device-77"}
 
 
+def test_a_search_sees_each_exit_once_and_of_many_not_all(book, monkeypatch):
+    for place in (BERLIN, PARIS):
+        book.fill(20, place, place.city)
+    for wants in ("kind-any", "country-de_fr"):
+        wish = module._Wish(parse(wants), "", 0, "", (), 0.0)
+        buckets = book.directory._buckets_of(wish)
+        for start in range(40):
+            walk = [each.entry for each in module._walk(buckets, 40, start)]
+            assert len(walk) == len(set(walk)) == 40
+
+    monkeypatch.setattr(module, "SEARCHED_MAX", 25)
+    assert len(list(module._walk(buckets, 40, 39))) == 25
+
+
 def test_rotation_never_chooses_an_exit_twice_in_a_row(book):
     book.fill(2)
     picks = [book.pick("rotate").device_id for _ in range(20)]
@@ -242,6 +256,20 @@ def test_connections_are_spread_nearly_evenly(book):
     assert len(picks) == 100
     assert max(picks.values()) < 2 * 100
     assert min(picks.values()) > 100 / 2
+
+
+def test_they_are_where_few_exits_will_do(book):
+    """Whose neighbours are all full would get the connections of them all."""
+    will_do = []
+    for number, each in enumerate(book.fill(600)):
+        book.note(each, *[Outcome.CONNECTED] * module.NEWCOMER_DIALS)
+        each.has_place = number % 20 == 0
+        will_do += [each] * each.has_place
+
+    picks = Counter(book.pick() for _ in range(30 * 300))
+
+    assert set(picks) == set(will_do)
+    assert max(picks.values()) < 1.5 * 300
 
 
 def test_a_newcomer_gets_some_and_less_than_the_others(book):
@@ -313,6 +341,14 @@ def test_who_comes_back_is_still_known(book):
     book.directory.expire(book.now)
     assert not book.directory._gone
     assert book.add(Device("one")) is book.pick()
+
+
+def test_who_attaches_anew_rests_on(book):
+    device = book.add(Device("one"))
+    book.note(device, None, None, None)
+    book.directory.remove(device)
+    book.directory.add(device)
+    assert book.pick() is Missing.NO_EXIT
 
 
 def test_an_exit_is_not_worn_out_on_one_site(book):
