@@ -76,7 +76,7 @@ class Callers:
                 identity, user_id = worker.id, worker.user_id
         finally:
             insistent = self.rates.exceeds(identity, user_id)
-            if insistent:
+            if insistent is not None:
                 await self.rates.refuse(insistent)
         return login, worker
 

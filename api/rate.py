@@ -81,17 +81,18 @@ class Rates:
             TransportError: `too_many_requests`.
         """
         insistent = self.exceeds(caller, user_id)
-        if insistent:
+        if insistent is not None:
             await self.refuse(insistent)
 
-    def exceeds(self, caller: str, user_id: str = "") -> str:
-        """Count a request as `count` does; return whose rate it exceeds, "" for nobody's.
+    def exceeds(self, caller: str, user_id: str = "") -> str | None:
+        """Count a request as `count` does; return whose rate it exceeds, None for nobody's.
 
-        For what answers most requests: those it lets pass cost no coroutine.
+        For what answers most requests: those it lets pass cost no coroutine. A caller may be "": a
+        connection that was reset before it was accepted has no address any more.
         """
         if not self._callers.allows(caller):
             return caller
-        return "" if not user_id or self._users.allows(user_id) else user_id
+        return None if not user_id or self._users.allows(user_id) else user_id
 
     async def count_health(self, network: str) -> None:
         """Count a health probe; it has a rate of its own, beside that of the network.

@@ -75,6 +75,8 @@ class Response(web.StreamResponse):
         assert request is not None and not data  # noqa: S101, PT018 - aiohttp prepares it, and has no data
         writer, head = request.writer, self._head(request)
         body = b"" if request.method == "HEAD" else self._content
+        # aiohttp keeps the answer until the next request, perhaps for as long as a client is idle.
+        self._content, self._request = b"", None
         if len(body) <= SLICE_BYTES:
             await writer.write_eof(head + body)
             return

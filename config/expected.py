@@ -80,12 +80,22 @@ def _example(kind: Any) -> str:  # noqa: ANN401 - as above
 
 def _shown(value: object) -> str:
     """Return a value as it was written, or nearly so."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, Decimal):
-        text = str(value if value.is_finite() else float(value))  # `inf`, as TOML writes it
-    else:
-        text = repr(value) if isinstance(value, str | list | dict) else str(value)
+    try:
+        text = _written(value)
+    except ValueError:  # TOML takes it in hexadecimal; see `sys.set_int_max_str_digits`
+        return "a number of thousands of digits"
     if len(text) > SHOWN_MAX_CHARACTERS:
         text = f"{text[:SHOWN_MAX_CHARACTERS]}…"
     return text
+
+
+def _written(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Decimal):
+        return str(value if value.is_finite() else float(value))  # `inf`, as TOML writes it
+    if isinstance(value, list):
+        return f"[{', '.join(map(_written, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key!r}: {_written(each)}' for key, each in value.items())}}}"
+    return repr(value) if isinstance(value, str) else str(value)

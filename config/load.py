@@ -20,6 +20,7 @@ SECTION_SEPARATOR = "__"
 
 Check = Callable[[Settings], Iterator[str]]
 
+_ENTRY = re.compile(r"at `\$\[(\d+)\]`")  # how msgspec's messages name an entry of a list
 _SETTING = re.compile(r"(?<![\w.])[a-z_]+\.[a-z_]+(?![\w.])")  # `section.key` within a message
 
 
@@ -92,7 +93,7 @@ def _read_file(path: Path, problems: list[str]) -> dict[str, Any]:
         problems.append(f"{path}: cannot be read: {error.strerror}")
     except UnicodeDecodeError:
         problems.append(f"{path}: is not UTF-8 text")
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # a mistake of grammar, or a number of thousands of digits
         problems.append(f"{path}: is not TOML: {error}")
     return {}
 
@@ -159,10 +160,12 @@ def _section(
                     continue
                 try:
                     converted[key] = convert(value, fields[key])
-                except (msgspec.MsgspecError, ValueError, ArithmeticError):
+                except (msgspec.MsgspecError, ValueError, ArithmeticError) as error:
                     words = mistake(
                         f"{name}.{key}", fields[key], value, is_text=values is overrides
                     )
+                    if place := _ENTRY.search(str(error)):
+                        words += f"; entry {int(place[1]) + 1} is wrong"
                     problems.append(f"{label}: {words}")
     return section(**converted)
 

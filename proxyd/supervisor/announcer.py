@@ -93,8 +93,9 @@ class Announcer:
                 if child.pid not in self._ready:
                     _logger.info("process %d (pid %d) is ready; %s", child.index, child.pid, number)
         if not self._told or (self._is_reloading and not is_busy):
-            self._is_reloading = False
-            self._log_reload()
+            if not is_busy:  # a reload may have come before the start was complete
+                self._is_reloading = False
+                self._log_reload()
             self._manager.ready(status)
         elif status != self._told:
             self._manager.status(status)

@@ -6,7 +6,8 @@ import pytest
 from support.service import running_in
 
 from api import rate
-from api.rate import RateLimit
+from api.limits import Limits
+from api.rate import RateLimit, Rates
 
 
 class Seconds:
@@ -124,3 +125,9 @@ async def test_health_has_a_rate_of_its_own_and_a_generous_one(tmp_path: Path) -
         assert statuses[:40] == [200] * 40
         assert 429 in statuses
         assert (await service.call("GET", "/nowhere")).status == 404
+
+
+def test_a_caller_without_an_address_has_a_rate_too() -> None:
+    """A connection that was reset before it was accepted has no address any more."""
+    rates = Rates(Limits(requests_per_second=1), lambda: 0.0)
+    assert [rates.exceeds("") for _ in range(3)] == [None, None, ""]

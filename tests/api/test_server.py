@@ -1,6 +1,7 @@
 """What the HTTP server answers to requests of every kind, well-formed or hostile."""
 
 import asyncio
+import gc
 import json
 import logging
 import zlib
@@ -15,7 +16,8 @@ from support.waiting import until
 from api.accounts import LoginRequest
 from api.connections import TOO_LONG
 from api.errors import Failure, Transport, of_transport
-from api.responses import refusal
+from api.responses import SLICE_BYTES, refusal
+from api.responses import Response as ServerResponse
 from api.sizes import largest
 from market.tokens import Claims
 from proxyd.loop import clock
@@ -777,3 +779,18 @@ async def test_every_answer_names_the_server_and_no_version(service: Service) ->
 def test_a_header_that_could_be_read_as_two_is_never_written(value: str) -> None:
     with pytest.raises(ValueError, match="control character"):
         refusal(Failure(405, of_transport(Transport.METHOD_NOT_ALLOWED).body, {"Allow": value}))
+
+
+async def test_an_idle_connection_keeps_no_body(service: Service) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", service.api_port)
+    writer.write(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n")
+    head = await reader.readuntil(b"\r\n\r\n")
+    (length,) = (int(line[15:]) for line in head.split(b"\r\n") if line[:15] == b"Content-Length:")
+    assert len(await reader.readexactly(length)) > SLICE_BYTES
+
+    def kept() -> list[int]:
+        return [len(each._content) for each in gc.get_objects() if isinstance(each, ServerResponse)]
+
+    await until(lambda: max(kept(), default=0) <= SLICE_BYTES, "the body is let go of")
+    writer.close()
+    await writer.wait_closed()

@@ -459,3 +459,27 @@ def test_a_variable_with_one_underscore_too_few_is_named(variable: str) -> None:
 
 def test_other_variables_of_the_same_name_are_left_alone() -> None:
     assert load(None, {"PROXYD_HOME": "/opt/proxyd", "PROXYD": "1"}) == load(None, {})
+
+
+# --- what a mistake says -----------------------------------------------------------------------
+
+
+def test_a_secret_of_the_wrong_type_is_not_shown(write: Write) -> None:
+    assert problems(write("[mail]\npassword = 123456\n")) == ["mail.password: expected text"]
+
+
+def test_a_number_too_long_to_be_written_is_a_mistake_like_any_other(write: Write) -> None:
+    digits = "f" * 5000
+    assert problems(write(f"[api]\nport = 0x{digits}\n")) == [
+        "api.port: expected a whole number from 0 to 65535, got a number of thousands of digits"
+    ]
+    (idle,) = problems(write(f"[limits]\nidle_seconds = 0x{digits}\n"))
+    assert idle.startswith("limits.idle_seconds: expected a number")
+    (grammar,) = problems(write(f"[api]\nport = {'9' * 5000}\n"))
+    assert "is not TOML" in grammar
+
+
+def test_the_wrong_entry_of_a_long_list_is_named(write: Write) -> None:
+    networks = ", ".join(f'"10.0.{number}.0/24"' for number in range(60))
+    (problem,) = problems(write(f"[egress]\ndeny = [{networks}, 7]\n"))
+    assert problem.endswith("; entry 61 is wrong")

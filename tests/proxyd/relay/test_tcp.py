@@ -206,6 +206,8 @@ async def test_what_a_cut_leaves_in_a_pipe_goes_back() -> None:
         sending = made.loop.create_task(made.loop.sock_sendall(made.target, pattern(30_000_000)))
         await until(lambda: made.pipes.lent == 1, "a pipe waits for the client")
         made.relay.abort()
+        for half in (made.relay._up, made.relay._down):  # their numbers may be others' soon
+            assert (half._source_fd, half._sink_fd) == (-1, -1)
         assert made.session.available + made.session.used == QUOTA
         with pytest.raises(OSError, match=r"reset|Broken"):
             await sending

@@ -91,6 +91,21 @@ def test_a_reload_is_complete_when_every_process_has_reloaded(processes: Process
     ]
 
 
+def test_a_reload_during_the_start_is_told_when_it_is_complete(
+    processes: Processes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    processes.announcer.reloading()
+    processes.announcer.reloaded({"log.level"}, has_certificate=False)
+    processes.children[0].must_reload = True
+    processes.says(0, "READY=1", "STATUS=here")
+    processes.says(1, "READY=1", "STATUS=here")
+    assert "reloaded: " not in caplog.text
+    processes.children[0].must_reload = False
+    processes.looked()
+    assert caplog.text.count("reloaded: ") == 1
+
+
 def test_one_that_dies_while_it_reloads_holds_up_nothing(processes: Processes) -> None:
     for index in (0, 1):
         processes.says(index, "READY=1", "STATUS=here")
