@@ -92,7 +92,11 @@ def held() -> int:
 def alive() -> Counter[str]:
     """Return what is left of connections."""
     gc.collect()
-    kinds = Counter(type(each).__name__ for each in gc.get_objects())
+    kinds = Counter(
+        type(each).__name__
+        for each in gc.get_objects()
+        if str(getattr(type(each), "__module__", "")).startswith("proxyd.")
+    )
     return Counter({kind: kinds[kind] for kind in OURS if kinds[kind]})
 
 
