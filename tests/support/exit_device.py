@@ -552,7 +552,7 @@ async def running_with_agent(folder: Path, **sections: dict[str, Any]) -> AsyncI
             token=device.first.token,
             terms=device.first.terms,
             agreed_at="2026-01-01T00:00:00+00:00",
-            limits=DeviceLimits(bytes_per_day=0, connections=1000),
+            limits=DeviceLimits(bytes_per_day=0, connections=1000, dials_per_second=1000),
         )
         guard, routes = make_guard([ip_network("127.0.0.0/8"), ip_network("::1/128")])
         agent = Agent(

@@ -125,7 +125,7 @@ async def test_lost_tickets_are_replaced(port: Port) -> None:
 
 
 async def test_all_exits_together_have_a_bound(tmp_path: Path) -> None:
-    port = Port(tmp_path, parked=2)
+    port = Port(tmp_path, parked=2, heartbeat_seconds=1.0)
     devices = [await port.device(f"device{number}") for number in range(3)]
     await until(lambda: port.counters.parked == 2)
     await until(lambda: all(any(isinstance(f, Ping) for f in each.frames) for each in devices))
