@@ -320,6 +320,14 @@ class Exits:
             paused=row.paused_at is not None,
         )
 
+    def price_floor(self, country: str) -> int:
+        """Return the least price of sessions that leave in a country, in micro-USD per GB.
+
+        Args:
+            country: in lower case; "" if it is not known.
+        """
+        return self.terms.price_floor((country,))
+
     async def page(self, user_id: str, *, before: str, limit: int) -> list[MyExit]:
         """Return a user's devices that are or were exits, newest first.
 
