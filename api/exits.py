@@ -150,9 +150,13 @@ class CoverageItem(Struct):
 
 
 class CoverageReply(Reply, kw_only=True):
-    """The countries in which exits take connections now."""
+    """The countries in which exits take connections now.
+
+    `attribution` names whom the data on places is from; show it with them.
+    """
 
     countries: list[CoverageItem]
+    attribution: list[str]
 
 
 class SessionExitItem(Struct):
@@ -356,12 +360,14 @@ class ExitRoutes:
         call: Call[Nothing, Any],  # noqa: ARG002 - the same for all
     ) -> CoverageReply:
         """Return where there are exits."""
+        attached = self._exits.attached
         return CoverageReply(
             countries=[
                 self._coverage_item(each)
-                for each in sorted(self._exits.attached.coverage(), key=lambda each: each.country)
+                for each in sorted(attached.coverage(), key=lambda each: each.country)
                 if each.exits and each.country
-            ]
+            ],
+            attribution=list(attached.attribution()),
         )
 
     async def of_session(self, call: Call[Nothing, Any]) -> SessionExitsReply:
@@ -382,7 +388,8 @@ class ExitRoutes:
         )
 
     def _coverage_item(self, each: Coverage) -> CoverageItem:
-        floor = self._exits.terms.price_floor((each.country,))
+        terms = self._exits.terms
+        floor = max(terms.session_price_floor, terms.price_floor((each.country,)))
         return CoverageItem(each.country, _band(each.exits), money(floor))
 
 

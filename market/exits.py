@@ -68,15 +68,18 @@ class ExitTerms(Struct, frozen=True):
     """What the operator offers the owners of exits, and asks of buyers.
 
     Owners get `share_percent` of the price, `hold_seconds` after a session was settled. Sessions
-    that want exits cost at least `price_floors` of their country, in micro-USD per GB; of "any" for
-    countries without one. `limits` are those of a device whose owner says nothing else; no device
-    has other ports. Without `is_offered` there is no way to attach.
+    that leave through exits cost at least `price_floors` of their country, in micro-USD per GB; of
+    "any" for countries without one. None at all is sold below `session_price_floor`.
+
+    `limits` are those of a device whose owner says nothing else; no device has other ports. Without
+    `is_offered` there is no way to attach.
     """
 
     is_offered: bool = False
     share_percent: int = 60
     hold_seconds: int = 7 * DAY_SECONDS
     price_floors: Mapping[str, int] = {}
+    session_price_floor: int = 0
     limits: Limits = Limits(16, 0, 5 * GB, (80, 443, 8080, 8443))
 
     def price_floor(self, countries: Sequence[str]) -> int:
@@ -131,6 +134,9 @@ class Attached(Protocol):
     def coverage(self) -> Sequence[Coverage]:
         """Return how many exits take connections, by country."""
 
+    def attribution(self) -> Sequence[str]:
+        """Return whom to name wherever it is shown where exits are."""
+
     def origins(self) -> Sequence[OriginRow]:
         """Return where each attached device comes from."""
 
@@ -148,6 +154,10 @@ class NoneAttached:
 
     def coverage(self) -> Sequence[Coverage]:
         """See `Attached.coverage`."""
+        return ()
+
+    def attribution(self) -> Sequence[str]:
+        """See `Attached.attribution`."""
         return ()
 
     def origins(self) -> Sequence[OriginRow]:

@@ -30,8 +30,8 @@ DEFAULTS = {
 def offered(service: Service) -> Service:
     """A daemon that has exits; their listener is the test's."""
     market = service.daemon.market
-    floors = {"de": 2 * MICRO, "any": MICRO}
-    market.exits.terms = ExitTerms(is_offered=True, price_floors=floors)
+    floors = {"ca": MICRO // 2, "de": 2 * MICRO, "any": MICRO}
+    market.exits.terms = ExitTerms(is_offered=True, price_floors=floors, session_price_floor=MICRO)
     market.bandwidth._exit_terms = market.exits.terms
     market.exits.attached = SomeAttached()
     return service
@@ -241,6 +241,7 @@ async def test_coverage_is_told_in_bands(offered: Service) -> None:
         {"country": "us", "exits": "100-999", "price_per_gb_floor": 1.0},
         {"country": "xx", "exits": "1-9", "price_per_gb_floor": 1.0},
     ]
+    assert answer.body["attribution"] == ["Places: somebody"]
 
 
 async def test_a_sale_says_what_it_wants_of_exits(offered: Service) -> None:
