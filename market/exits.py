@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from market import ledger
 from market.context import Context
@@ -34,6 +35,7 @@ from storage.exits import (
     ExitRow,
     LimitsRow,
     OriginRow,
+    StandingRow,
     SumRow,
 )
 from storage.store import Transaction
@@ -195,8 +197,11 @@ class Exits:
         self._now = context.now
         self._devices = devices
         self._watchers: list[Callable[[str], None]] = []
-        # Where the exits that are attached come from, as the store has it.
+        self._told = 0  # times that those who watch were told something
+        # Where the exits that are attached come from, as the store has it; and what they might do
+        # at the last look.
         self._recorded: dict[str, OriginRow] = {}
+        self._standings: dict[str, StandingRow] = {}
 
     def watch(self, changed: Callable[[str], None]) -> None:
         """Have `changed` called with each device that may do less, or other things, than before.
@@ -207,38 +212,45 @@ class Exits:
 
     def tell(self, device_id: str) -> None:
         """Tell those who watch that a device has changed; harmless if it has not."""
+        self._told += 1
         for changed in self._watchers:
             changed(device_id)
 
     async def look(self) -> int:
         """Compare the exits that are attached with the store; return how many are to be cut.
 
-        Those that may carry nothing are told to those who watch, whoever has decided it: another
-        process may have, a command of the operator's or another daemon. Where the others come from
-        is recorded, if that has changed.
+        Those that may carry nothing, or something else than at the last look, are told to those who
+        watch, whoever has decided it: another process may have, a command of the operator's or
+        another daemon. Where they come from is recorded, if that has changed.
 
         Raises:
             UnavailableError: the store did not answer; the next look catches up.
         """
         origins = {each.device_id: each for each in self.attached.origins()}
         if not origins:
+            self._standings = {}
             return 0
-        ended = await self._store.read(queries.ended, list(origins))
-        for device_id in ended:
-            self.tell(device_id)
+        standings = await self._store.read(queries.standings, list(origins))
+        ended = 0
+        for each in standings:
+            is_new = self._is_new(each)
+            if is_new:
+                self.tell(each.device_id)
+            ended += is_new and bool(each.is_ended or each.is_paused)
+        self._standings = {each.device_id: each for each in standings}
         recorded = self._recorded
         moved = [each for each in origins.values() if recorded.get(each.device_id) != each]
         if moved:
             await self._store.write(queries.move, moved)
         self._recorded = origins
-        return len(ended)
+        return ended
 
     async def consent(
         self, user_id: str, device_id: str, terms_hash: str, limits: Limits | None = None
     ) -> Limits:
         """Agree that a device is an exit, under the terms with this hash; return its limits.
 
-        Agreeing again changes the limits, and ends a pause.
+        Agreeing again changes the limits, if there are any, and ends a pause.
 
         Raises:
             MarketError: `exits_not_offered`, `token_not_found`, `terms_changed`, `invalid_field`,
@@ -248,10 +260,12 @@ class Exits:
             raise MarketError(Code.EXITS_NOT_OFFERED)
         if terms_hash != self.terms_hash:
             raise MarketError(Code.TERMS_CHANGED, field="terms_hash")
-        granted = self.terms.limits if limits is None else limits
-        self._check(granted)
+        if limits is not None:
+            self._check(limits)
         event = self._event(device_id, "given", self.terms_hash)
-        await self._store.write(_consent, event, user_id=user_id, limits=_row(granted))
+        granted = await self._store.write(
+            _consent, event, user_id=user_id, limits=limits, offered=self.terms.limits
+        )
         self.tell(device_id)
         return granted
 
@@ -313,7 +327,13 @@ class Exits:
         Raises:
             MarketError: `worker_unauthorized`, `consent_needed`, `terms_changed`, `exit_barred`.
         """
-        row, today = await self._store.read(_standing, device_id, self._today())
+        while True:
+            told = self._told
+            row, today = await self._store.read(_standing, device_id, self._today())
+            if told == self._told:
+                break
+            # Somebody may have decided something else since it was read, and whoever watches may
+            # not know the device yet.
         if row is None:
             raise MarketError(Code.CONSENT_NEEDED)
         if row.token_revoked_at is not None:
@@ -376,6 +396,14 @@ class Exits:
             MarketError: `session_not_found`, when there is none or it is another user's.
         """
         return await self._store.read(_by_country, user_id, session_id)
+
+    def _is_new(self, standing: StandingRow) -> bool:
+        """Say whether those who watch may not know what a device may do now."""
+        before = self._standings.get(standing.device_id)
+        if standing.is_ended or (before is not None and before != standing):
+            return True
+        is_told = before is not None and self.attached.state(standing.device_id) != ""
+        return bool(standing.is_paused) and not is_told
 
     def _check(self, limits: Limits) -> None:
         for name, least, most in (
@@ -475,23 +503,35 @@ async def _owned(tx: Transaction, user_id: str, device_id: str) -> None:
         raise MarketError(Code.TOKEN_NOT_FOUND, field="token_id")
 
 
-async def _consent(tx: Transaction, event: ConsentRow, *, user_id: str, limits: LimitsRow) -> None:
+async def _consent(
+    tx: Transaction, event: ConsentRow, *, user_id: str, limits: Limits | None, offered: Limits
+) -> Limits:
+    """Write a consent down; without limits, those of before hold, or what is offered."""
     await _owned(tx, user_id, event.device_id)
     if await device_queries.is_revoked(tx, event.device_id):
         raise MarketError(Code.TOKEN_NOT_FOUND, field="token_id")
     row = await queries.find(tx, event.device_id)
     if row is not None and row.barred_at is not None:
         raise MarketError(Code.EXIT_BARRED)
+    granted = limits or (offered if row is None else _kept(limits_of(row), offered))
     await queries.open_pending_account(tx, ledger.pending(user_id), user_id)
     await queries.consent(
         tx,
         device_id=event.device_id,
         user_id=user_id,
         terms_hash=event.terms_hash,
-        limits=limits,
+        limits=_row(granted),
         now=event.created_at,
     )
-    await queries.insert_consent(tx, event)
+    if row is None or row.revoked_at is not None or row.terms_hash != event.terms_hash:
+        await queries.insert_consent(tx, event)
+    return granted
+
+
+def _kept(limits: Limits, offered: Limits) -> Limits:
+    """Return limits without the ports that no device has any more."""
+    ports = tuple(port for port in limits.ports if port in offered.ports)
+    return replace(limits, ports=ports or offered.ports)
 
 
 async def _of_owner(

@@ -49,6 +49,22 @@ class LimitsRow(NamedTuple):
     min_price_per_gb: int
 
 
+class StandingRow(NamedTuple):
+    """What a device may do: nothing any more, nothing for now, or so much (see `LimitsRow`).
+
+    `is_ended` and `is_paused` are 0 or 1.
+    """
+
+    device_id: str
+    is_ended: int
+    is_paused: int
+    connections: int
+    bytes_per_second: int
+    bytes_per_day: int
+    ports: str
+    min_price_per_gb: int
+
+
 class ConsentRow(NamedTuple):
     """Something that was said about a device as an exit: given, revoked or barred; and when."""
 
@@ -291,16 +307,20 @@ async def move(tx: Transaction, origins: Sequence[OriginRow]) -> None:
     )
 
 
-async def ended(tx: Transaction, device_ids: Sequence[str]) -> list[str]:
-    """Return those of some exits that may carry nothing now, for whatever reason."""
+async def standings(tx: Transaction, device_ids: Sequence[str]) -> list[StandingRow]:
+    """Return what some exits may do now, whoever has decided it."""
+    limits = ", ".join(f"e.{name}" for name in LimitsRow._fields)
     return await tx.all(
-        str,
+        StandingRow,
         f"""
-        SELECT e.device_id FROM {tx.table("asked", id="TEXT")}
+        SELECT e.device_id,
+            CASE WHEN e.revoked_at IS NULL AND e.barred_at IS NULL AND d.revoked_at IS NULL
+                THEN 0 ELSE 1 END,
+            CASE WHEN e.paused_at IS NULL THEN 0 ELSE 1 END,
+            {limits}
+        FROM {tx.table("asked", id="TEXT")}
         JOIN exits AS e ON e.device_id = asked.id
         JOIN devices AS d ON d.id = e.device_id
-        WHERE e.revoked_at IS NOT NULL OR e.paused_at IS NOT NULL OR e.barred_at IS NOT NULL
-            OR d.revoked_at IS NOT NULL
         """,
         asked=json.dumps([{"id": each} for each in device_ids]),
     )
