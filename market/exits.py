@@ -402,7 +402,8 @@ class Exits:
         before = self._standings.get(standing.device_id)
         if standing.is_ended or (before is not None and before != standing):
             return True
-        is_told = before is not None and self.attached.state(standing.device_id) != ""
+        # One that is away may carry what began before.
+        is_told = before is not None and bool(self.attached.state(standing.device_id))
         return bool(standing.is_paused) and not is_told
 
     def _check(self, limits: Limits) -> None:

@@ -416,9 +416,10 @@ async def _add_to_days(tx: Transaction, days: Sequence[DayRow]) -> None:
 
 
 async def earned_of(tx: Transaction, session_id: str) -> list[EarnedRow]:
-    """Return what each exit has earned of a session, without those that earned nothing.
+    """Return what each exit has earned of a session.
 
-    They are locked, so that none is barred meanwhile.
+    Those that earned nothing are left out, unless they are barred. All that carried something are
+    locked, so that none is barred meanwhile.
     """
     query = """
         SELECT u.device_id, e.user_id, CAST(SUM(u.used_bytes) AS BIGINT),
@@ -426,13 +427,13 @@ async def earned_of(tx: Transaction, session_id: str) -> list[EarnedRow]:
         FROM exit_usage AS u JOIN exits AS e ON e.device_id = u.device_id
         WHERE u.session_id = :session_id
         GROUP BY u.device_id, e.user_id
-        HAVING SUM(u.earned) > 0
         """
     rows = await tx.all(EarnedRow, query, session_id=session_id)
     if not rows:
         return rows
     await tx.lock("devices", [row.device_id for row in rows])
-    return await tx.all(EarnedRow, query, session_id=session_id)
+    rows = await tx.all(EarnedRow, query, session_id=session_id)
+    return [row for row in rows if row.amount or row.is_barred]
 
 
 async def insert_earnings(
@@ -454,7 +455,7 @@ async def insert_earnings(
             CASE WHEN is_barred = 0 THEN CAST(:now AS BIGINT) END,
             CASE WHEN is_barred = 0 THEN NULL ELSE CAST(:now AS BIGINT) END
         FROM {tx.table("earned", **columns)}
-        WHERE TRUE
+        WHERE amount > 0
         """,
         session_id=session_id,
         now=now,

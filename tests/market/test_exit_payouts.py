@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 from support.books import available, balance, refusal, revenue
 from support.exits import exit_device, through
 from support.market import Market
@@ -160,6 +161,23 @@ async def test_what_a_barred_exit_carried_is_free_where_it_is_not_settled(market
     agreeing = exits.consent(made.owner, made.id, exits.terms_hash)
     assert await refusal(agreeing) is Code.EXIT_BARRED
     assert [each.state for each in await exits.page(made.owner, before="", limit=1)] == ["barred"]
+
+
+@pytest.mark.parametrize(("used", "share_percent"), [(GB, 0), (1_001, 60), (3, 60)])
+async def test_what_a_barred_exit_carried_is_free_even_if_it_earns_nothing(
+    market: Market, used: int, share_percent: int
+) -> None:
+    market.bandwidth._exit_terms = replace(market.exits.terms, share_percent=share_percent)
+    cheats, session = await exit_device(market), await through(market, price=MICRO)
+    other = await exit_device(market)
+    await session.report(used, (cheats, used - used // 2), (other, used // 2))
+    for each in (cheats, other):
+        await claw_back(market.context, each.id, "blackholes")
+    await session.end()
+    assert await revenue(market) == 0
+    assert await available(market, session.buyer) == 100 * MICRO
+    report = await audit_ledger(market.store)
+    assert report.passed, report
 
 
 async def test_only_an_exit_can_be_clawed_back(market: Market) -> None:
