@@ -55,6 +55,18 @@ async def test_shares_are_rounded_down_and_never_pass_what_is_captured(market: M
     assert await revenue(market) == 7 * 999_983 * 123_457 // GB - 7 * each
 
 
+@pytest.mark.parametrize("share_percent", [0, 1, 99, 100])
+async def test_owners_may_get_nothing_or_all(market: Market, share_percent: int) -> None:
+    market.bandwidth._exit_terms = replace(market.exits.terms, share_percent=share_percent)
+    made, session = await exit_device(market), await through(market, price=MICRO)
+    await session.report(999_999_999, (made, 999_999_999))
+    await session.end()
+    assert await pending(market, made.owner) == 999_999_999 * share_percent // (100 * 1_000)
+    assert await pending(market, made.owner) + await revenue(market) == 999_999
+    report = await audit_ledger(market.store)
+    assert report.passed, report
+
+
 async def test_several_leases_of_a_session_are_one_earning(market: Market) -> None:
     made, session = await exit_device(market), await through(market)
     await session.report(GB // 2, (made, GB // 2))
