@@ -269,6 +269,16 @@ class Exits:
         self.tell(device_id)
         return granted
 
+    async def limits(self, user_id: str, device_id: str) -> Limits:
+        """Return how much a device carries at most; of one that is no exit of a user's, the usual.
+
+        Ports that are not offered any more are left out.
+        """
+        row = await self._store.read(queries.find, device_id)
+        if row is None or row.user_id != user_id:
+            return self.terms.limits
+        return _kept(limits_of(row), self.terms.limits)
+
     async def change_limits(self, user_id: str, device_id: str, limits: Limits) -> None:
         """Set how much a device carries at most.
 

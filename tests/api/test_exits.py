@@ -114,8 +114,16 @@ async def test_a_device_becomes_an_exit_and_stops_being_one(offered: Service) ->
         "limits": {"ports": [443], "min_price_per_gb": 0.5, "bytes_per_day": 0},
     }
     answer = await offered.call("POST", LIMITS, changes, token=owner.token)
-    expected = DEFAULTS | {"ports": [443], "min_price_per_gb": 0.5, "bytes_per_day": 0}
+    expected = DEFAULTS | {
+        "connections": 3,
+        "ports": [443],
+        "min_price_per_gb": 0.5,
+        "bytes_per_day": 0,
+    }
     assert answer.body["limits"] == expected
+    for limits in ({}, {"limits": {}}):  # to the same text, or to another one
+        answer = await consent(offered, owner, made["token_id"], **limits)
+        assert answer.body["limits"] == expected
     for path, state in ((PAUSE, "paused"), (RESUME, "offline"), (REVOKE, "revoked")):
         for _ in range(2):
             answer = await offered.call(
