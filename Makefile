@@ -177,14 +177,14 @@ bench-growth: setup
 bench-siege: setup
 	PYTHONPATH=.:tests SIEGE_SECONDS=$${SIEGE_SECONDS:-60} $(VENV)/bin/python -m bench.siege
 
-# kill -9 under load, a hundred times on each engine and of several processes, at random moments (SEED): ten
-# minutes.
+# kill -9 under load, a hundred times on each engine, of several processes and of exits, at random moments
+# (SEED): twenty minutes.
 KILLS ?= 100
 
 crash: setup
 	@seed=$${SEED:-$$(date +%s)}; echo "SEED=$$seed KILLS=$(KILLS)"; \
 	PROXYD_CRASH_SEED=$$seed PROXYD_CRASH_KILLS=$(KILLS) $(VENV)/bin/python -m pytest \
-		--timeout 0 --capture no tests/faults/test_kill.py
+		--timeout 0 --capture no tests/faults/test_kill.py tests/faults/test_kill_exits.py
 
 # Loads a daemon with everything at once: what it holds must stop growing.
 soak: setup

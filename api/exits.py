@@ -37,7 +37,7 @@ class TermsReply(Reply, kw_only=True):
 
 
 class LimitsBody(Struct):
-    """How much a device carries at most; what is left out is as the service proposes it.
+    """How much a device carries at most; what is left out stays as it is, at first as proposed.
 
     Bytes are both ways together, and 0 is no limit. `ports` are those of targets. The device
     carries nothing for buyers who pay less than `min_price_per_gb`, in USD.
@@ -150,9 +150,13 @@ class CoverageItem(Struct):
 
 
 class CoverageReply(Reply, kw_only=True):
-    """The countries in which exits take connections now."""
+    """The countries in which exits take connections now.
+
+    `attribution` names whom the data on places is from; show it with them.
+    """
 
     countries: list[CoverageItem]
+    attribution: list[str]
 
 
 class SessionExitItem(Struct):
@@ -302,14 +306,16 @@ class ExitRoutes:
         """Make a device of the caller's an exit."""
         body = call.body
         device_id = in_body(body.token_id, "token_id")
-        limits = self._limits(body.limits) if body.limits is not None else None
+        limits = None
+        if body.limits is not None:
+            limits = _over(await self._exits.limits(call.user_id, device_id), body.limits)
         granted = await self._exits.consent(call.user_id, device_id, body.terms_hash, limits)
         return ConsentReply(limits=_limits_item(granted))
 
     async def limits(self, call: Call[LimitsRequest, Any]) -> ConsentReply:
         """Set limits."""
         device_id = in_body(call.body.token_id, "token_id")
-        limits = self._limits(call.body.limits)
+        limits = _over(await self._exits.limits(call.user_id, device_id), call.body.limits)
         await self._exits.change_limits(call.user_id, device_id, limits)
         return ConsentReply(limits=_limits_item(limits))
 
@@ -356,12 +362,14 @@ class ExitRoutes:
         call: Call[Nothing, Any],  # noqa: ARG002 - the same for all
     ) -> CoverageReply:
         """Return where there are exits."""
+        attached = self._exits.attached
         return CoverageReply(
             countries=[
                 self._coverage_item(each)
-                for each in sorted(self._exits.attached.coverage(), key=lambda each: each.country)
+                for each in sorted(attached.coverage(), key=lambda each: each.country)
                 if each.exits and each.country
-            ]
+            ],
+            attribution=list(attached.attribution()),
         )
 
     async def of_session(self, call: Call[Nothing, Any]) -> SessionExitsReply:
@@ -370,19 +378,9 @@ class ExitRoutes:
         rows = await self._exits.by_country(call.user_id, session_id)
         return SessionExitsReply(countries=[_session_item(row) for row in rows])
 
-    def _limits(self, body: LimitsBody) -> Limits:
-        """Return limits, with what the service proposes where a request leaves something out."""
-        proposed = self._exits.terms.limits
-        return Limits(
-            proposed.connections if body.connections is None else body.connections,
-            proposed.bytes_per_second if body.bytes_per_second is None else body.bytes_per_second,
-            proposed.bytes_per_day if body.bytes_per_day is None else body.bytes_per_day,
-            proposed.ports if body.ports is None else tuple(body.ports),
-            proposed.min_price_per_gb if body.min_price_per_gb is None else body.min_price_per_gb,
-        )
-
     def _coverage_item(self, each: Coverage) -> CoverageItem:
-        floor = self._exits.terms.price_floor((each.country,))
+        terms = self._exits.terms
+        floor = max(terms.session_price_floor, terms.price_floor((each.country,)))
         return CoverageItem(each.country, _band(each.exits), money(floor))
 
 
@@ -393,6 +391,17 @@ def _band(exits: int) -> Literal["1-9", "10-99", "100-999", "1000+"]:
     if exits < 100:
         return "10-99"
     return "100-999" if exits < 1_000 else "1000+"
+
+
+def _over(limits: Limits, body: LimitsBody) -> Limits:
+    """Return limits, with those of a request where it has any."""
+    return Limits(
+        limits.connections if body.connections is None else body.connections,
+        limits.bytes_per_second if body.bytes_per_second is None else body.bytes_per_second,
+        limits.bytes_per_day if body.bytes_per_day is None else body.bytes_per_day,
+        limits.ports if body.ports is None else tuple(body.ports),
+        limits.min_price_per_gb if body.min_price_per_gb is None else body.min_price_per_gb,
+    )
 
 
 def _limits_item(limits: Limits) -> LimitsItem:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from market import ledger
 from market.context import Context
@@ -34,6 +35,7 @@ from storage.exits import (
     ExitRow,
     LimitsRow,
     OriginRow,
+    StandingRow,
     SumRow,
 )
 from storage.store import Transaction
@@ -68,15 +70,18 @@ class ExitTerms(Struct, frozen=True):
     """What the operator offers the owners of exits, and asks of buyers.
 
     Owners get `share_percent` of the price, `hold_seconds` after a session was settled. Sessions
-    that want exits cost at least `price_floors` of their country, in micro-USD per GB; of "any" for
-    countries without one. `limits` are those of a device whose owner says nothing else; no device
-    has other ports. Without `is_offered` there is no way to attach.
+    that leave through exits cost at least `price_floors` of their country, in micro-USD per GB; of
+    "any" for countries without one. None at all is sold below `session_price_floor`.
+
+    `limits` are those of a device whose owner says nothing else; no device has other ports. Without
+    `is_offered` there is no way to attach.
     """
 
     is_offered: bool = False
     share_percent: int = 60
     hold_seconds: int = 7 * DAY_SECONDS
     price_floors: Mapping[str, int] = {}
+    session_price_floor: int = 0
     limits: Limits = Limits(16, 0, 5 * GB, (80, 443, 8080, 8443))
 
     def price_floor(self, countries: Sequence[str]) -> int:
@@ -131,6 +136,9 @@ class Attached(Protocol):
     def coverage(self) -> Sequence[Coverage]:
         """Return how many exits take connections, by country."""
 
+    def attribution(self) -> Sequence[str]:
+        """Return whom to name wherever it is shown where exits are."""
+
     def origins(self) -> Sequence[OriginRow]:
         """Return where each attached device comes from."""
 
@@ -148,6 +156,10 @@ class NoneAttached:
 
     def coverage(self) -> Sequence[Coverage]:
         """See `Attached.coverage`."""
+        return ()
+
+    def attribution(self) -> Sequence[str]:
+        """See `Attached.attribution`."""
         return ()
 
     def origins(self) -> Sequence[OriginRow]:
@@ -185,8 +197,11 @@ class Exits:
         self._now = context.now
         self._devices = devices
         self._watchers: list[Callable[[str], None]] = []
-        # Where the exits that are attached come from, as the store has it.
+        self._told = 0  # times that those who watch were told something
+        # Where the exits that are attached come from, as the store has it; and what they might do
+        # at the last look.
         self._recorded: dict[str, OriginRow] = {}
+        self._standings: dict[str, StandingRow] = {}
 
     def watch(self, changed: Callable[[str], None]) -> None:
         """Have `changed` called with each device that may do less, or other things, than before.
@@ -197,38 +212,45 @@ class Exits:
 
     def tell(self, device_id: str) -> None:
         """Tell those who watch that a device has changed; harmless if it has not."""
+        self._told += 1
         for changed in self._watchers:
             changed(device_id)
 
     async def look(self) -> int:
         """Compare the exits that are attached with the store; return how many are to be cut.
 
-        Those that may carry nothing are told to those who watch, whoever has decided it: another
-        process may have, a command of the operator's or another daemon. Where the others come from
-        is recorded, if that has changed.
+        Those that may carry nothing, or something else than at the last look, are told to those who
+        watch, whoever has decided it: another process may have, a command of the operator's or
+        another daemon. Where they come from is recorded, if that has changed.
 
         Raises:
             UnavailableError: the store did not answer; the next look catches up.
         """
         origins = {each.device_id: each for each in self.attached.origins()}
         if not origins:
+            self._standings = {}
             return 0
-        ended = await self._store.read(queries.ended, list(origins))
-        for device_id in ended:
-            self.tell(device_id)
+        standings = await self._store.read(queries.standings, list(origins))
+        ended = 0
+        for each in standings:
+            is_new = self._is_new(each)
+            if is_new:
+                self.tell(each.device_id)
+            ended += is_new and bool(each.is_ended or each.is_paused)
+        self._standings = {each.device_id: each for each in standings}
         recorded = self._recorded
         moved = [each for each in origins.values() if recorded.get(each.device_id) != each]
         if moved:
             await self._store.write(queries.move, moved)
         self._recorded = origins
-        return len(ended)
+        return ended
 
     async def consent(
         self, user_id: str, device_id: str, terms_hash: str, limits: Limits | None = None
     ) -> Limits:
         """Agree that a device is an exit, under the terms with this hash; return its limits.
 
-        Agreeing again changes the limits, and ends a pause.
+        Agreeing again changes the limits, if there are any, and ends a pause.
 
         Raises:
             MarketError: `exits_not_offered`, `token_not_found`, `terms_changed`, `invalid_field`,
@@ -238,12 +260,24 @@ class Exits:
             raise MarketError(Code.EXITS_NOT_OFFERED)
         if terms_hash != self.terms_hash:
             raise MarketError(Code.TERMS_CHANGED, field="terms_hash")
-        granted = self.terms.limits if limits is None else limits
-        self._check(granted)
+        if limits is not None:
+            self._check(limits)
         event = self._event(device_id, "given", self.terms_hash)
-        await self._store.write(_consent, event, user_id=user_id, limits=_row(granted))
+        granted = await self._store.write(
+            _consent, event, user_id=user_id, limits=limits, offered=self.terms.limits
+        )
         self.tell(device_id)
         return granted
+
+    async def limits(self, user_id: str, device_id: str) -> Limits:
+        """Return how much a device carries at most; of one that is no exit of a user's, the usual.
+
+        Ports that are not offered any more are left out.
+        """
+        row = await self._store.read(queries.find, device_id)
+        if row is None or row.user_id != user_id:
+            return self.terms.limits
+        return _kept(limits_of(row), self.terms.limits)
 
     async def change_limits(self, user_id: str, device_id: str, limits: Limits) -> None:
         """Set how much a device carries at most.
@@ -303,7 +337,13 @@ class Exits:
         Raises:
             MarketError: `worker_unauthorized`, `consent_needed`, `terms_changed`, `exit_barred`.
         """
-        row, today = await self._store.read(_standing, device_id, self._today())
+        while True:
+            told = self._told
+            row, today = await self._store.read(_standing, device_id, self._today())
+            if told == self._told:
+                break
+            # Somebody may have decided something else since it was read, and whoever watches may
+            # not know the device yet.
         if row is None:
             raise MarketError(Code.CONSENT_NEEDED)
         if row.token_revoked_at is not None:
@@ -319,6 +359,14 @@ class Exits:
             bytes_today=today,
             paused=row.paused_at is not None,
         )
+
+    def price_floor(self, country: str) -> int:
+        """Return the least price of sessions that leave in a country, in micro-USD per GB.
+
+        Args:
+            country: in lower case; "" if it is not known.
+        """
+        return self.terms.price_floor((country,))
 
     async def page(self, user_id: str, *, before: str, limit: int) -> list[MyExit]:
         """Return a user's devices that are or were exits, newest first.
@@ -358,6 +406,15 @@ class Exits:
             MarketError: `session_not_found`, when there is none or it is another user's.
         """
         return await self._store.read(_by_country, user_id, session_id)
+
+    def _is_new(self, standing: StandingRow) -> bool:
+        """Say whether those who watch may not know what a device may do now."""
+        before = self._standings.get(standing.device_id)
+        if standing.is_ended or (before is not None and before != standing):
+            return True
+        # One that is away may carry what began before.
+        is_told = before is not None and bool(self.attached.state(standing.device_id))
+        return bool(standing.is_paused) and not is_told
 
     def _check(self, limits: Limits) -> None:
         for name, least, most in (
@@ -457,23 +514,35 @@ async def _owned(tx: Transaction, user_id: str, device_id: str) -> None:
         raise MarketError(Code.TOKEN_NOT_FOUND, field="token_id")
 
 
-async def _consent(tx: Transaction, event: ConsentRow, *, user_id: str, limits: LimitsRow) -> None:
+async def _consent(
+    tx: Transaction, event: ConsentRow, *, user_id: str, limits: Limits | None, offered: Limits
+) -> Limits:
+    """Write a consent down; without limits, those of before hold, or what is offered."""
     await _owned(tx, user_id, event.device_id)
     if await device_queries.is_revoked(tx, event.device_id):
         raise MarketError(Code.TOKEN_NOT_FOUND, field="token_id")
     row = await queries.find(tx, event.device_id)
     if row is not None and row.barred_at is not None:
         raise MarketError(Code.EXIT_BARRED)
+    granted = limits or (offered if row is None else _kept(limits_of(row), offered))
     await queries.open_pending_account(tx, ledger.pending(user_id), user_id)
     await queries.consent(
         tx,
         device_id=event.device_id,
         user_id=user_id,
         terms_hash=event.terms_hash,
-        limits=limits,
+        limits=_row(granted),
         now=event.created_at,
     )
-    await queries.insert_consent(tx, event)
+    if row is None or row.revoked_at is not None or row.terms_hash != event.terms_hash:
+        await queries.insert_consent(tx, event)
+    return granted
+
+
+def _kept(limits: Limits, offered: Limits) -> Limits:
+    """Return limits without the ports that no device has any more."""
+    ports = tuple(port for port in limits.ports if port in offered.ports)
+    return replace(limits, ports=ports or offered.ports)
 
 
 async def _of_owner(

@@ -169,17 +169,18 @@ async def _capture(
     hold = await ledger_queries.find_hold(tx, hold_id)
     if hold is None:
         raise LookupError(f"the session {session.id} has no hold")
-    owed = earned(session.bytes_used, session.price_per_gb)
-    if session.bytes_used:
-        owed = max(owed, 1)  # what is worth less than a millionth would be free, as often as wanted
-    owed = min(owed, hold.amount)
     exits = await exit_queries.earned_of(tx, session.id)
     shares: Counter[str] = Counter()
+    paid_bytes = session.bytes_used
     for each in exits:
         if each.is_barred:
-            owed -= earned(each.used_bytes, session.price_per_gb)
+            paid_bytes -= each.used_bytes
         else:
             shares[ledger.pending(each.user_id)] += each.amount
+    owed = earned(paid_bytes, session.price_per_gb)
+    if paid_bytes:
+        owed = max(owed, 1)  # what is worth less than a millionth would be free, as often as wanted
+    owed = min(owed, hold.amount)
     rest = owed - shares.total()
     # A share is a part of the price of bytes that are among those used, rounded down like it.
     assert rest >= 0  # noqa: S101 - or the exits would be paid more than the buyer pays

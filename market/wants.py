@@ -162,7 +162,7 @@ class Wants:
         is_silent = self.spelled_out.isdisjoint
         return Wants(
             countries=self.countries or default.countries,
-            state=self.state or default.state,
+            state=_state_in(self.state, default.countries) or default.state,
             city=self.city or default.city,
             asn=self.asn or default.asn,
             kind=self.kind or (default.kind if is_silent({"kind"}) else ""),
@@ -282,8 +282,13 @@ def _consistent(wants: Wants, words: dict[str, str]) -> Wants:
     if wants.rotate and (wants.session or wants.strict):
         other = words["session"] if wants.session else words["strict"]
         raise WantsError(words["rotate"], f"With '{words['rotate']}' there can be no '{other}'.")
-    country, _, state = wants.state.partition("_")
-    return replace(wants, state=state) if state and country in wants.countries else wants
+    return replace(wants, state=_state_in(wants.state, wants.countries))
+
+
+def _state_in(name: str, countries: tuple[str, ...]) -> str:
+    """Return the name of a state without the code of its country before it."""
+    country, _, state = name.partition("_")
+    return state if state and country in countries else name
 
 
 def _country(wants: Wants, value: str) -> Wants | None:

@@ -105,6 +105,10 @@ class ExitPort:
         """Return how many exits take connections, by country."""
         return [Coverage(country, exits) for country, exits in self.listener.by_country().items()]
 
+    def attribution(self) -> Sequence[str]:
+        """Return whom to name wherever it is shown where exits are."""
+        return self._geography.attribution
+
     def origins(self) -> Sequence[OriginRow]:
         """Return where each attached device comes from."""
         return [

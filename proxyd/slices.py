@@ -206,6 +206,7 @@ def exit_terms(settings: Settings) -> ExitTerms:
         share_percent=exits.share_percent,
         hold_seconds=exits.payout_hold_days * DAY_SECONDS,
         price_floors={country: micro(price) for country, price in floors.items()},
+        session_price_floor=micro(settings.market.price_per_gb_floor_usd),
         limits=ExitDeviceLimits(
             exits.connections, exits.bytes_per_second, exits.bytes_per_day, exits.ports
         ),

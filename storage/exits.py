@@ -49,6 +49,22 @@ class LimitsRow(NamedTuple):
     min_price_per_gb: int
 
 
+class StandingRow(NamedTuple):
+    """What a device may do: nothing any more, nothing for now, or so much (see `LimitsRow`).
+
+    `is_ended` and `is_paused` are 0 or 1.
+    """
+
+    device_id: str
+    is_ended: int
+    is_paused: int
+    connections: int
+    bytes_per_second: int
+    bytes_per_day: int
+    ports: str
+    min_price_per_gb: int
+
+
 class ConsentRow(NamedTuple):
     """Something that was said about a device as an exit: given, revoked or barred; and when."""
 
@@ -291,16 +307,20 @@ async def move(tx: Transaction, origins: Sequence[OriginRow]) -> None:
     )
 
 
-async def ended(tx: Transaction, device_ids: Sequence[str]) -> list[str]:
-    """Return those of some exits that may carry nothing now, for whatever reason."""
+async def standings(tx: Transaction, device_ids: Sequence[str]) -> list[StandingRow]:
+    """Return what some exits may do now, whoever has decided it."""
+    limits = ", ".join(f"e.{name}" for name in LimitsRow._fields)
     return await tx.all(
-        str,
+        StandingRow,
         f"""
-        SELECT e.device_id FROM {tx.table("asked", id="TEXT")}
+        SELECT e.device_id,
+            CASE WHEN e.revoked_at IS NULL AND e.barred_at IS NULL AND d.revoked_at IS NULL
+                THEN 0 ELSE 1 END,
+            CASE WHEN e.paused_at IS NULL THEN 0 ELSE 1 END,
+            {limits}
+        FROM {tx.table("asked", id="TEXT")}
         JOIN exits AS e ON e.device_id = asked.id
         JOIN devices AS d ON d.id = e.device_id
-        WHERE e.revoked_at IS NOT NULL OR e.paused_at IS NOT NULL OR e.barred_at IS NOT NULL
-            OR d.revoked_at IS NOT NULL
         """,
         asked=json.dumps([{"id": each} for each in device_ids]),
     )
@@ -396,9 +416,10 @@ async def _add_to_days(tx: Transaction, days: Sequence[DayRow]) -> None:
 
 
 async def earned_of(tx: Transaction, session_id: str) -> list[EarnedRow]:
-    """Return what each exit has earned of a session, without those that earned nothing.
+    """Return what each exit has earned of a session.
 
-    They are locked, so that none is barred meanwhile.
+    Those that earned nothing are left out, unless they are barred. All that carried something are
+    locked, so that none is barred meanwhile.
     """
     query = """
         SELECT u.device_id, e.user_id, CAST(SUM(u.used_bytes) AS BIGINT),
@@ -406,13 +427,13 @@ async def earned_of(tx: Transaction, session_id: str) -> list[EarnedRow]:
         FROM exit_usage AS u JOIN exits AS e ON e.device_id = u.device_id
         WHERE u.session_id = :session_id
         GROUP BY u.device_id, e.user_id
-        HAVING SUM(u.earned) > 0
         """
     rows = await tx.all(EarnedRow, query, session_id=session_id)
     if not rows:
         return rows
     await tx.lock("devices", [row.device_id for row in rows])
-    return await tx.all(EarnedRow, query, session_id=session_id)
+    rows = await tx.all(EarnedRow, query, session_id=session_id)
+    return [row for row in rows if row.amount or row.is_barred]
 
 
 async def insert_earnings(
@@ -434,7 +455,7 @@ async def insert_earnings(
             CASE WHEN is_barred = 0 THEN CAST(:now AS BIGINT) END,
             CASE WHEN is_barred = 0 THEN NULL ELSE CAST(:now AS BIGINT) END
         FROM {tx.table("earned", **columns)}
-        WHERE TRUE
+        WHERE amount > 0
         """,
         session_id=session_id,
         now=now,

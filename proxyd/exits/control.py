@@ -117,6 +117,13 @@ class Authority(Protocol):
             StoreError: that cannot be said now.
         """
 
+    def price_floor(self, country: str) -> int:
+        """Return the least price of sessions that leave there, in micro-USD per GB.
+
+        Args:
+            country: of the exit, in lower case; "" if it is not known.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class ControlServices:

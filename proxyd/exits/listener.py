@@ -111,6 +111,7 @@ class ExitListener:
         self.counters = counters
         self._reactor = reactor
         self._context = context
+        self._authority = authority
         self._directory = directory
         self._locate = locate
         self._now = now
@@ -313,13 +314,13 @@ class ExitListener:
             words = "Too many devices are attached from this network."
             control.refuse("too_many_on_network", words, AGAIN_SECONDS)
             return
-        reactor = self._reactor
+        reactor, place = self._reactor, self._locate(control.address)
         attached = Attached(
             self._fresh(),
             grant.device_id,
             grant.user_id,
-            grant.min_price_per_gb,
-            self._locate(control.address),
+            self._least_price(grant, place),
+            place,
             network,
             ip_address(control.address.partition("%")[0]),
             limits_of(grant),
@@ -335,7 +336,6 @@ class ExitListener:
         self._per_network.add(network)
         self._beats.add(attached)
         self.counters.attached += 1
-        place = attached.place
         control.send(
             Welcome(
                 attached.attachment,
@@ -354,6 +354,13 @@ class ExitListener:
         if attached.is_open:
             self._directory.add(attached)
         _logger.info("exit %s: attached from %s", attached.device_id, attached.address)
+
+    def _least_price(self, grant: ExitGrant, place: Place) -> int:
+        """Return what a session has to cost that leaves through an exit, in micro-USD per GB.
+
+        The operator's floor holds for those too that were sold without wishes, or for any country.
+        """
+        return max(grant.min_price_per_gb, self._authority.price_floor(place.country))
 
     def _fresh(self) -> int:
         """Return a number that no exit has: it is guessed no more easily than a ticket."""
@@ -385,7 +392,7 @@ class ExitListener:
     def _changed(self, attached: Attached, grant: ExitGrant) -> None:
         """The marketplace says something else of an exit."""
         was_open, attached.is_held = attached.is_open, grant.paused
-        attached.min_price_per_gb = grant.min_price_per_gb
+        attached.min_price_per_gb = self._least_price(grant, attached.place)
         limits = limits_of(grant)
         if limits != attached.limits:
             attached.limits = limits

@@ -158,7 +158,7 @@ ANSWER_OF_FAILURE = {
     Failure.NO_EXIT: Answer(
         HTTPStatus.SERVICE_UNAVAILABLE,
         "destination_unavailable",
-        "No exit of the kind that is wanted takes the connection right now.",
+        "No exit of the kind that is wanted takes the connection now, at the price of the session.",
         (_LATER,),
     ),
     Failure.EXIT_LOST: Answer(

@@ -30,8 +30,8 @@ DEFAULTS = {
 def offered(service: Service) -> Service:
     """A daemon that has exits; their listener is the test's."""
     market = service.daemon.market
-    floors = {"de": 2 * MICRO, "any": MICRO}
-    market.exits.terms = ExitTerms(is_offered=True, price_floors=floors)
+    floors = {"ca": MICRO // 2, "de": 2 * MICRO, "any": MICRO}
+    market.exits.terms = ExitTerms(is_offered=True, price_floors=floors, session_price_floor=MICRO)
     market.bandwidth._exit_terms = market.exits.terms
     market.exits.attached = SomeAttached()
     return service
@@ -114,8 +114,16 @@ async def test_a_device_becomes_an_exit_and_stops_being_one(offered: Service) ->
         "limits": {"ports": [443], "min_price_per_gb": 0.5, "bytes_per_day": 0},
     }
     answer = await offered.call("POST", LIMITS, changes, token=owner.token)
-    expected = DEFAULTS | {"ports": [443], "min_price_per_gb": 0.5, "bytes_per_day": 0}
+    expected = DEFAULTS | {
+        "connections": 3,
+        "ports": [443],
+        "min_price_per_gb": 0.5,
+        "bytes_per_day": 0,
+    }
     assert answer.body["limits"] == expected
+    for limits in ({}, {"limits": {}}):  # to the same text, or to another one
+        answer = await consent(offered, owner, made["token_id"], **limits)
+        assert answer.body["limits"] == expected
     for path, state in ((PAUSE, "paused"), (RESUME, "offline"), (REVOKE, "revoked")):
         for _ in range(2):
             answer = await offered.call(
@@ -241,6 +249,7 @@ async def test_coverage_is_told_in_bands(offered: Service) -> None:
         {"country": "us", "exits": "100-999", "price_per_gb_floor": 1.0},
         {"country": "xx", "exits": "1-9", "price_per_gb_floor": 1.0},
     ]
+    assert answer.body["attribution"] == ["Places: somebody"]
 
 
 async def test_a_sale_says_what_it_wants_of_exits(offered: Service) -> None:

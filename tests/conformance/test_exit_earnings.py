@@ -39,6 +39,16 @@ async def carried(service: Service, bought: Bought, target: Target, size: int) -
     return client
 
 
+async def answer_to(service: Service, bought: Bought, target: Target) -> int:
+    """Ask for a target by SOCKS5, and return the status of the reply."""
+    client = await Client.open(service.proxy_port)
+    assert await client.log_in(bought.username, bought.password) == 0
+    await client.send(request(target.host, target.port))
+    status, _, _ = await client.reply()
+    await client.close()
+    return status
+
+
 async def wallet(service: Service, person: Person) -> dict[str, float]:
     answer = await service.call("GET", "/api/wallet", token=person.token)
     return dict(answer.body)
@@ -97,11 +107,7 @@ async def test_a_claw_back_beside_a_daemon_cuts_the_exit_and_refunds(tmp_path: P
         with pytest.raises(ConnectionError):
             await client.receive(1)
         await client.close()
-        refused = await Client.open(service.proxy_port)
-        assert await refused.log_in(goes_on.username, goes_on.password) == 0
-        await refused.send(request("127.0.0.1", target.port))
-        assert (await refused.reply())[0] == 1
-        await refused.close()
+        assert await answer_to(service, goes_on, target) == 1
         await service.end(second, goes_on)
         assert await service.balance(first) == 10.0
         assert await service.balance(second) == 10.0
@@ -111,4 +117,21 @@ async def test_a_claw_back_beside_a_daemon_cuts_the_exit_and_refunds(tmp_path: P
         assert late.sorry is not None
         assert late.sorry.code == "exit_barred"
         await asyncio.gather(device.kill(), late.kill())
+        await service.assert_audit()
+
+
+@pytest.mark.parametrize("wishes", ["-country-xx", "-kind-any", "-session-abc"])
+async def test_a_session_sold_without_wishes_leaves_below_no_floor(
+    tmp_path: Path, wishes: str
+) -> None:
+    floors = {"price_per_gb_floor_usd": {"xx": 2.0, "any": 0.5}}
+    async with running_in(tmp_path, **exits(**floors)) as service, targets.sink() as target:
+        device = await (await consented(service)).attach(service)
+        service.wishes = wishes
+        _, cheap = await buy(service, price=1.0)
+        assert await answer_to(service, cheap, target) == 1
+        assert device.dials == []
+        _, dear = await buy(service, price=2.0)
+        assert await answer_to(service, dear, target) == 0
+        await device.kill()
         await service.assert_audit()

@@ -259,10 +259,10 @@ class Life:
                 continue
             session.is_active = False
             session.is_open.clear()
-            captured = max(session.used * session.price // GB, 1) if session.used else 0
-            for device in self.devices:
-                if device.id in self.barred and session.earned(device):
-                    captured -= session.carried(device) * session.price // GB
+            paid = session.used - sum(
+                session.carried(each) for each in self.devices if each.id in self.barred
+            )
+            captured = max(paid * session.price // GB, 1) if paid else 0
             self.spent[session.buyer] += captured
             self.revenue += captured
             for device in self.devices:

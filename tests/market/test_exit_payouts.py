@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 from support.books import available, balance, refusal, revenue
 from support.exits import exit_device, through
 from support.market import Market
@@ -52,6 +53,18 @@ async def test_shares_are_rounded_down_and_never_pass_what_is_captured(market: M
     each = 999_983 * 123_457 * 60 // (GB * 100)
     assert await pending(market, owner) == 7 * each
     assert await revenue(market) == 7 * 999_983 * 123_457 // GB - 7 * each
+
+
+@pytest.mark.parametrize("share_percent", [0, 1, 99, 100])
+async def test_owners_may_get_nothing_or_all(market: Market, share_percent: int) -> None:
+    market.bandwidth._exit_terms = replace(market.exits.terms, share_percent=share_percent)
+    made, session = await exit_device(market), await through(market, price=MICRO)
+    await session.report(999_999_999, (made, 999_999_999))
+    await session.end()
+    assert await pending(market, made.owner) == 999_999_999 * share_percent // (100 * 1_000)
+    assert await pending(market, made.owner) + await revenue(market) == 999_999
+    report = await audit_ledger(market.store)
+    assert report.passed, report
 
 
 async def test_several_leases_of_a_session_are_one_earning(market: Market) -> None:
@@ -160,6 +173,23 @@ async def test_what_a_barred_exit_carried_is_free_where_it_is_not_settled(market
     agreeing = exits.consent(made.owner, made.id, exits.terms_hash)
     assert await refusal(agreeing) is Code.EXIT_BARRED
     assert [each.state for each in await exits.page(made.owner, before="", limit=1)] == ["barred"]
+
+
+@pytest.mark.parametrize(("used", "share_percent"), [(GB, 0), (1_001, 60), (3, 60)])
+async def test_what_a_barred_exit_carried_is_free_even_if_it_earns_nothing(
+    market: Market, used: int, share_percent: int
+) -> None:
+    market.bandwidth._exit_terms = replace(market.exits.terms, share_percent=share_percent)
+    cheats, session = await exit_device(market), await through(market, price=MICRO)
+    other = await exit_device(market)
+    await session.report(used, (cheats, used - used // 2), (other, used // 2))
+    for each in (cheats, other):
+        await claw_back(market.context, each.id, "blackholes")
+    await session.end()
+    assert await revenue(market) == 0
+    assert await available(market, session.buyer) == 100 * MICRO
+    report = await audit_ledger(market.store)
+    assert report.passed, report
 
 
 async def test_only_an_exit_can_be_clawed_back(market: Market) -> None:

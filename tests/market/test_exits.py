@@ -1,5 +1,7 @@
 """Exits: by the consent of their owners alone, within their limits, at the price of the sale."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 from support.books import refusal
@@ -7,6 +9,7 @@ from support.exits import ExitDevice, SomeAttached, device, exit_device, through
 from support.market import RULES, Market
 from support.statements import counted
 
+from market import exits as exits_module
 from market.errors import Code, MarketError
 from market.exit_payouts import claw_back
 from market.exit_wishes import ExitWishes
@@ -62,6 +65,43 @@ async def test_terms_that_change_are_agreed_to_anew(market: Market) -> None:
     assert (await other.authorize(made.token, other.terms_hash)).device_id == made.id
 
 
+async def test_agreeing_again_keeps_the_limits_of_before(market: Market) -> None:
+    made = await exit_device(market, limits=replace(LIMITS, ports=(443, 8080)))
+    terms = replace(market.exits.terms, limits=Limits(16, 0, 5 * GB, (80, 443)))
+    other = Exits(market.context, market.devices, terms)
+    granted = await other.consent(made.owner, made.id, other.terms_hash)
+    assert granted == (await other.current(made.id)).limits == LIMITS
+    terms = replace(terms, limits=replace(terms.limits, ports=(80,)))
+    other = Exits(market.context, market.devices, terms)
+    assert (await other.consent(made.owner, made.id, other.terms_hash)).ports == (80,)
+
+
+async def test_what_is_said_twice_is_kept_once(market: Market) -> None:
+    made = await exit_device(market)
+    for _ in range(3):
+        await market.exits.consent(made.owner, made.id, market.exits.terms_hash, LIMITS)
+    [given] = await market.store.read(queries.consents, made.id)
+    assert given.event == "given"
+
+
+async def test_a_consent_that_ends_while_it_is_looked_up_lets_nobody_attach(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, read = await exit_device(market), list[str]()
+
+    async def read_just_before_the_end(work: Any, *arguments: Any, **options: Any) -> Any:
+        found = await just_read(work, *arguments, **options)
+        if work is exits_module._standing and not read:
+            read.append(made.id)
+            await market.exits.revoke(made.owner, made.id)
+        return found
+
+    just_read = market.store.read
+    monkeypatch.setattr(market.store, "read", read_just_before_the_end)
+    assert await authorized(market, made) is Code.CONSENT_NEEDED
+    assert read == [made.id]
+
+
 async def test_consents_are_kept_for_good(market: Market) -> None:
     made = await exit_device(market)
     for _ in range(2):
@@ -112,6 +152,36 @@ async def test_what_another_process_has_ended_is_told(market: Market) -> None:
         attached.come(each.id)
     assert await market.exits.look() == 4
     assert sorted(heard) == sorted(each.id for name, each in made.items() if name != "honest")
+
+
+async def test_what_another_process_has_changed_is_told_once(market: Market) -> None:
+    made, other = await exit_device(market), await exit_device(market)
+    elsewhere = Exits(market.context, market.devices, market.exits.terms)
+    attached = market.exits.attached = SomeAttached()
+    for each in (made, other):
+        attached.come(each.id)
+    heard: list[str] = []
+    market.exits.watch(heard.append)
+
+    async def looked(state: str) -> tuple[int, list[str]]:
+        """Look twice; return what was found, and check that the second time has no news."""
+        heard.clear()
+        ended, told = await market.exits.look(), heard.copy()
+        attached.states[made.id] = state
+        assert await market.exits.look() == 0
+        assert heard == told
+        return ended, told
+
+    assert await looked("") == (0, [])
+    await elsewhere.change_limits(made.owner, made.id, LIMITS)
+    assert await looked("") == (0, [made.id])
+    await elsewhere.pause(made.owner, made.id)
+    assert await looked("paused in the account") == (1, [made.id])
+    await elsewhere.resume(made.owner, made.id)
+    assert await looked("") == (0, [made.id])
+    await elsewhere.pause(made.owner, made.id)
+    for _ in range(2):  # until it has been heard of: it still carries
+        assert await market.exits.look() == 1
 
 
 async def test_a_device_whose_token_is_revoked_is_no_exit(market: Market) -> None:

@@ -207,6 +207,8 @@ def test_no_wish_at_all_is_any_exit_and_not_the_way_without() -> None:
         ("country-fr", "country-de-session-b", "country-fr-session-b"),
         ("country-fr", "country-de-state-bavaria-city-munich-asn-3320", "country-fr"),
         ("state-hesse", "country-de-state-bavaria-city-munich", "country-de-state-hesse"),
+        ("state-us_ohio", "country-us_ca", "country-us_ca-state-ohio"),
+        ("country-ca-state-us_ohio", "country-us", "country-ca-state-us_ohio"),
         ("city-berlin", "country-de-strict", "country-de-city-berlin-strict"),
         ("asn-3209", "country-de-asn-3320", "country-de-asn-3209"),
         ("kind-any", "country-de-kind-mobile", "country-de"),

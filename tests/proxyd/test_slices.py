@@ -101,6 +101,13 @@ def test_processes_share_the_ports_of_datagrams_and_nothing_else() -> None:
     assert slices.limits(many, 64).associations == 1
 
 
+def test_exits_know_the_floors_of_countries_and_that_of_all_sessions() -> None:
+    floors = {"price_per_gb_floor_usd": {"de": Decimal("0.05"), "any": Decimal("0.5")}}
+    terms = slices.exit_terms(settings(exits=floors))
+    assert [terms.price_floor((each,)) for each in ("de", "fr", "")] == [50_000, 500_000, 500_000]
+    assert terms.session_price_floor == 100_000
+
+
 def test_exits_take_their_part_of_the_descriptors_where_they_listen() -> None:
     without, having = settings(), settings(exits={"host": "127.0.0.1", "public_port": 443})
     assert slices.limits(having, DESCRIPTORS).connections_total < (

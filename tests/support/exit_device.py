@@ -86,12 +86,14 @@ class Devices:
     """Lets devices attach: each token is the name of one, and `owner` has them all.
 
     `refusal` is raised instead, `grants` say something else of some; `asked` counts questions.
+    `price_floors` are by country.
     """
 
     owner: str = "owner"
     grants: dict[str, Granted] = field(default_factory=dict)
     refusal: Exception | None = None
     asked: int = 0
+    price_floors: dict[str, int] = field(default_factory=dict)
 
     async def authorize(self, token: str, _terms: str) -> Granted:
         self.asked += 1
@@ -101,6 +103,9 @@ class Devices:
 
     async def current(self, device_id: str) -> Granted:
         return await self.authorize(device_id, "")
+
+    def price_floor(self, country: str) -> int:
+        return self.price_floors.get(country, 0)
 
 
 Obey = Callable[["Device", Dial], Awaitable[None]]

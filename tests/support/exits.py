@@ -87,6 +87,9 @@ class SomeAttached(Attached):
     def state(self, device_id: str) -> str | None:
         return self.states.get(device_id)
 
+    def attribution(self) -> Sequence[str]:
+        return ("Places: somebody",)
+
     def origins(self) -> Sequence[OriginRow]:
         return list(self.places_of.values())
 

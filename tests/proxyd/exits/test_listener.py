@@ -238,6 +238,21 @@ async def test_other_limits_are_passed_on(port: Port) -> None:
     assert (exit_.limits, exit_.min_price_per_gb) == (limits, 7)
 
 
+async def test_no_exit_is_cheaper_than_its_country(port: Port) -> None:
+    port.devices.price_floors = {"xx": 5}
+    port.devices.grants["dear"] = Granted("dear", "owner", 7)
+    await port.device("cheap")
+    await port.device("dear")
+    prices = {key: each.min_price_per_gb for key, each in port.directory.exits.items()}
+    assert prices == {"cheap": 5, "dear": 7}
+    limits = Limits(3, 0, 0, (443,))
+    port.devices.grants = {"dear": Granted("dear", "owner", 4, limits)}
+    port.listener.recheck("dear")
+    exit_ = port.directory.exits["dear"]
+    await until(lambda: exit_.limits == limits, "it was asked again")
+    assert exit_.min_price_per_gb == 5
+
+
 async def test_a_store_that_is_away_lets_nobody_go(port: Port) -> None:
     await port.parked()
     asked = port.devices.asked
