@@ -14,7 +14,7 @@ from market.assistant.goodness import RewardTerms
 from market.bandwidth import Terms
 from market.bounds import Bounds
 from market.deploys import Rates
-from market.exits import ExitTerms
+from market.exits import ANY_COUNTRY, ExitTerms
 from market.exits import Limits as ExitDeviceLimits
 from market.jobs import JobTerms
 from market.market import Rules
@@ -200,12 +200,13 @@ def limits(settings: Settings, descriptors: int) -> Limits:
 
 def exit_terms(settings: Settings) -> ExitTerms:
     """Return what the operator offers the owners of exits, and asks of buyers."""
-    exits, floors = settings.exits, settings.exits.price_per_gb_floor_usd
+    exits, least = settings.exits, settings.market.price_per_gb_floor_usd
+    floors = {ANY_COUNTRY: least} | exits.price_per_gb_floor_usd
     return ExitTerms(
         is_offered=bool(exits.host),
         share_percent=exits.share_percent,
         hold_seconds=exits.payout_hold_days * DAY_SECONDS,
-        price_floors={country: micro(price) for country, price in floors.items()},
+        price_floors={country: micro(max(price, least)) for country, price in floors.items()},
         limits=ExitDeviceLimits(
             exits.connections, exits.bytes_per_second, exits.bytes_per_day, exits.ports
         ),

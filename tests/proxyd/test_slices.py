@@ -41,6 +41,18 @@ def test_money_is_in_millionths_and_times_in_seconds() -> None:
     assert (jobs.fee, jobs.waiting_seconds) == (250, 86_400)
 
 
+def test_no_country_is_cheaper_through_exits_than_any_session() -> None:
+    market = {"price_per_gb_floor_usd": Decimal("0.5")}
+    assert slices.exit_terms(settings(market=market)).price_floor(["de"]) == 500_000
+    floors = {"de": Decimal(2), "fr": Decimal("0.1")}
+    sold = slices.exit_terms(settings(market=market, exits={"price_per_gb_floor_usd": floors}))
+    assert [sold.price_floor([each]) for each in ("de", "fr", "jp")] == [
+        2_000_000,
+        500_000,
+        500_000,
+    ]
+
+
 @pytest.mark.parametrize(
     ("verification", "host", "needs_verified"),
     [
