@@ -59,8 +59,11 @@ demonstrations.
 """
 
 
-EXITS = """Have a connection leave through a device of somebody else: run `make exit` in another
-terminal, and write a country behind the user name. `xx` is this machine:
+EXITS = """Have a connection leave through a device of somebody else: run
+
+  {make_exit}
+
+in another terminal, and write a country behind the user name. `xx` is this machine:
 
   curl -x socks5h://{username}-country-xx:{secret}@{proxy} {api}/
 
@@ -194,5 +197,7 @@ def _text(daemon: Daemon, token: str, bought: Purchase) -> str:
         "username": bought.username,
         "secret": bought.password,
     }
-    exits = EXITS.format(**used) if daemon.exit_port is not None else ""
+    is_moved = api.port != ApiSettings().port
+    make_exit = f"make exit API={url}" if is_moved else "make exit"
+    exits = "" if daemon.exit_port is None else EXITS.format(make_exit=make_exit, **used)
     return TEXT.format(email=EMAIL, password=PASSWORD, token=token, exits=exits, **used)
