@@ -67,6 +67,9 @@ in another terminal, and write a country behind the user name. `xx` is this mach
 
   curl -x socks5h://{username}-country-xx:{secret}@{proxy} {api}/
 
+The device belongs to {owner}, whose password is the same as yours: /api/exits/me says
+to that login what the device has carried and earned.
+
 """
 
 
@@ -199,5 +202,7 @@ def _text(daemon: Daemon, token: str, bought: Purchase) -> str:
     }
     is_moved = api.port != ApiSettings().port
     make_exit = f"make exit API={url}" if is_moved else "make exit"
-    exits = "" if daemon.exit_port is None else EXITS.format(make_exit=make_exit, **used)
+    exits = ""
+    if daemon.exit_port is not None:
+        exits = EXITS.format(make_exit=make_exit, owner=OWNER_EMAIL, **used)
     return TEXT.format(email=EMAIL, password=PASSWORD, token=token, exits=exits, **used)
