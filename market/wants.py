@@ -6,7 +6,7 @@ any order, a key and its value joined by `-`; the keys, and all values but a ses
 either case:
 
     country     codes of ISO 3166 (de), several joined by _ (us_ca), or eu
-    state, city a place as the coverage list spells it
+    state, city a place like sao_paulo: small letters without marks, `_` for the rest
     asn         the number of a network
     kind        residential, mobile, datacenter or any
     session     a label: connections of one label leave through one exit
@@ -82,8 +82,8 @@ _FLAGS: Final = frozenset(("strict", "rotate", "direct"))
 # What a value must be, in the words of a refusal.
 _VALUES: Final = {
     "country": "codes of two letters such as de, us_ca or eu",
-    "state": "the name of a state as the coverage list spells it",
-    "city": "the name of a city as the coverage list spells it",
+    "state": "the name of a state, such as california or sao_paulo",
+    "city": "the name of a city, such as berlin or new_york",
     "asn": "the number of a network, such as 3320",
     "kind": "residential, mobile, datacenter or any",
     "session": f"a label of 1 to {LABEL_MAX_CHARACTERS} letters, digits and _",
@@ -376,7 +376,8 @@ def _joined(countries: tuple[str, ...]) -> str:
 
 def _shown(text: str) -> str:
     """Return a text of a client as it may stand in a header and in the log."""
-    return _UNSHOWABLE.sub("?", text[:SHOWN_MAX_CHARACTERS])
+    rest = "..." if len(text) > SHOWN_MAX_CHARACTERS else ""
+    return _UNSHOWABLE.sub("?", text[:SHOWN_MAX_CHARACTERS]) + rest
 
 
 _READERS: Final[dict[str, Callable[[Wants, str], Wants | None]]] = {

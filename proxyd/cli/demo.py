@@ -59,10 +59,16 @@ demonstrations.
 """
 
 
-EXITS = """Have a connection leave through a device of somebody else: run `make exit` in another
-terminal, and write a country behind the user name. `xx` is this machine:
+EXITS = """Have a connection leave through a device of somebody else: run
+
+  {make_exit}
+
+in another terminal, and write a country behind the user name. `xx` is this machine:
 
   curl -x socks5h://{username}-country-xx:{secret}@{proxy} {api}/
+
+The device belongs to {owner}, whose password is the same as yours: /api/exits/me says
+to that login what the device has carried and earned.
 
 """
 
@@ -194,5 +200,9 @@ def _text(daemon: Daemon, token: str, bought: Purchase) -> str:
         "username": bought.username,
         "secret": bought.password,
     }
-    exits = EXITS.format(**used) if daemon.exit_port is not None else ""
+    is_moved = api.port != ApiSettings().port
+    make_exit = f"make exit API={url}" if is_moved else "make exit"
+    exits = ""
+    if daemon.exit_port is not None:
+        exits = EXITS.format(make_exit=make_exit, owner=OWNER_EMAIL, **used)
     return TEXT.format(email=EMAIL, password=PASSWORD, token=token, exits=exits, **used)

@@ -272,8 +272,12 @@ class ExitDial(Cancellable, Expiring):
         self._release()
 
     def timed_out(self) -> None:
-        """The time for everything together is over."""
-        self._finish(Failure.TIMED_OUT)
+        """The time for everything together is over.
+
+        The target cannot be at fault if no order has been given: no exit had a connection for it.
+        """
+        is_ordered = not self._attempts or any(each.is_ordered for each in self._attempts)
+        self._finish(Failure.TIMED_OUT if is_ordered else self._failure or Failure.NO_EXIT)
 
     # --- the target ----------------------------------------------------------------------------
 
@@ -511,6 +515,11 @@ class _Attempt(Asker):
         """The connection that it has."""
         assert self._parked is not None  # noqa: S101 - an order goes out on one
         return self._parked
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the exit was told the target."""
+        return self._parked is not None
 
     def start(self) -> bool:
         """Take a connection and give the order; False when it waits for one."""

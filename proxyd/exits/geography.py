@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from unicodedata import normalize
 
 from config.load import SettingsError
+from config.settings import Settings
 from market.networks import Address, plain
 from market.wants import COUNTRIES, KINDS, PLACE_MAX_CHARACTERS
 from proxyd.exits.directory import Place
@@ -169,19 +170,7 @@ def open_geography(sources: Sources) -> Geography:
     """
     problems: list[str] = []
     with ExitStack() as stack:
-        files: dict[str, Records | None] = {}
-        for name, path, fields in (
-            ("geo.country", sources.country, _COUNTRY),
-            ("geo.city", sources.city, _CITY),
-            ("geo.asn", sources.asn, _ASN),
-        ):
-            files[name] = None
-            try:
-                if path:
-                    files[name] = records = Records(name, path, fields)
-                    stack.callback(records.close)
-            except SettingsError as error:
-                problems += error.problems
+        files = _files(sources, stack, problems)
         known = Known(sources.known, problems)
         named = [each for each in (files["geo.country"], files["geo.city"]) if each is not None]
         countries: list[Countries] = [*named] or [*_packaged(sources.debian, problems)]
@@ -192,6 +181,34 @@ def open_geography(sources: Sources) -> Geography:
     if not named:
         attribution += [REGISTRIES] + [DEBIAN] * (len(countries) - 1)
     return Geography(known, countries, files["geo.city"], files["geo.asn"], attribution)
+
+
+def geography_problems(settings: Settings) -> Iterator[str]:
+    """Yield one line for each mistake in the files that are named, where there are exits."""
+    geo = settings.geo
+    problems: list[str] = []
+    with ExitStack() as stack:
+        if settings.exits.host:
+            _files(Sources(geo.country, geo.city, geo.asn), stack, problems)
+    yield from problems
+
+
+def _files(sources: Sources, stack: ExitStack, problems: list[str]) -> dict[str, "Records | None"]:
+    """Open the files that are named until the stack closes; `problems` gets a line a mistake."""
+    files: dict[str, Records | None] = {}
+    for name, path, fields in (
+        ("geo.country", sources.country, _COUNTRY),
+        ("geo.city", sources.city, _CITY),
+        ("geo.asn", sources.asn, _ASN),
+    ):
+        files[name] = None
+        try:
+            if path:
+                files[name] = records = Records(name, path, fields)
+                stack.callback(records.close)
+        except SettingsError as error:
+            problems += error.problems
+    return files
 
 
 class Known:

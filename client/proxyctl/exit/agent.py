@@ -266,7 +266,7 @@ class Agent:
     def _refused(self, sorry: Sorry) -> int:
         hint = _HINTS.get(sorry.code)
         words = plain_line(f"the daemon refuses this exit: {sorry.words}")
-        words = f"{words}; {hint}" if hint else words
+        words = f"{words.rstrip('.')}; {hint}" if hint else words
         self._carrier.cut()
         self._say(words)
         self._watcher.obey()  # it may be refused because its owner has just withdrawn it here

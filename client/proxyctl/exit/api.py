@@ -16,7 +16,14 @@ _REPLY_MAX_BYTES: Final = 1 << 20
 
 
 class ApiError(Exception):
-    """The API did not do what it was asked; the message is for the owner of the device."""
+    """The API did not do what it was asked; the message is for the owner of the device.
+
+    `code` is the API's own word for it; empty where it said none.
+    """
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -74,7 +81,7 @@ def _ask(request: Request) -> dict[str, Any]:
             data = reply.read(_REPLY_MAX_BYTES)
     except HTTPError as error:
         with error:
-            raise ApiError(_refusal(error.code, error.read(_REPLY_MAX_BYTES))) from None
+            raise _refusal(error.code, error.read(_REPLY_MAX_BYTES)) from None
     except (URLError, OSError) as error:
         reason = getattr(error, "reason", error)
         raise ApiError(f"{request.host} cannot be reached: {plain_line(str(reason))}") from None
@@ -84,11 +91,12 @@ def _ask(request: Request) -> dict[str, Any]:
     return fields
 
 
-def _refusal(status: int, data: bytes) -> str:
+def _refusal(status: int, data: bytes) -> ApiError:
     fields = _object(data) or {}
     error = fields.get("error")
-    message = error.get("message") if isinstance(error, dict) else None
-    return plain_line(message) if isinstance(message, str) else f"the API answered {status}"
+    if not isinstance(error, dict) or not isinstance(error.get("message"), str):
+        return ApiError(f"the API answered {status}")
+    return ApiError(plain_line(error["message"]), str(error.get("code", "")))
 
 
 def _object(data: bytes) -> dict[str, Any] | None:

@@ -103,6 +103,9 @@ def call(arguments: argparse.Namespace) -> int:
     except _MISTAKES as error:
         sys.stderr.write(f"proxyctl: {error}\n")
         return IN_VAIN if isinstance(error, record.ConsentError) else FAILED
+    except BrokenPipeError:  # whoever reads what is printed has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
     except (KeyboardInterrupt, EOFError):
         sys.stderr.write("\n")
         return FAILED
@@ -119,7 +122,10 @@ def _consent(arguments: argparse.Namespace) -> int:
         show=_show,
         ask=input,
     )
-    _show(f"Agreed, and written to {path}. Begin with: proxyctl exit run")
+    run = "proxyctl exit run"
+    if arguments.folder != files.default_folder():
+        run += f" --folder {arguments.folder}"
+    _show(f"Agreed, and written to {path}. It carries connections while this runs: {run}")
     return DONE
 
 
@@ -151,7 +157,9 @@ def _run(arguments: argparse.Namespace) -> int:
             "STRANGERS MAY REACH %s THROUGH THIS DEVICE, because of --allow", network
         )
     stop = asyncio.run(_work(agreement, arguments.folder, arguments.allow))
-    logging.getLogger("exit").info("ended: %s", stop.words)
+    # Why the daemon refuses it for good has been said just now.
+    words = "the same would happen again" if stop.in_vain else stop.words
+    logging.getLogger("exit").info("ended: %s", words)
     return IN_VAIN if stop.in_vain else DONE
 
 

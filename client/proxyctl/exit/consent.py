@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 TOKEN_VARIABLE: Final = "PROXYCTL_TOKEN"  # noqa: S105 - the name of a variable
 _YES: Final = "yes"
+_UNKNOWN_TOKEN: Final = "worker_unauthorized"  # noqa: S105 - a code of the API
 _TOKEN_MAX_CHARACTERS: Final = 500  # what a Hello can carry
 
 
@@ -119,10 +120,13 @@ def withdraw(folder: Path) -> str:
         try:
             api.revoke(api.api_address(address), token)
         except api.ApiError as error:
-            raise api.ApiError(
-                f"this device carries nothing any more, but its account does not know: {error}; "
-                "run the command again, or withdraw the consent in your account"
-            ) from None
+            # A token that the service does not know, or that was revoked, makes no exit there.
+            if error.code != _UNKNOWN_TOKEN:
+                raise api.ApiError(
+                    "this device carries nothing any more, but its account does not know: "
+                    f"{str(error).rstrip('.')}; "
+                    "run the command again, or withdraw the consent in your account"
+                ) from None
     files.remove(path)
     return "withdrawn: this device carries nothing any more, and its token is deleted here"
 

@@ -470,6 +470,17 @@ def test_the_settings_to_check_are_named_with_or_without_the_option(
     assert str(file) in run(["config", "check", str(file)]).stdout
 
 
+def test_files_of_places_are_looked_at_where_there_are_exits(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "proxyd.toml"
+    geo = f'[geo]\ncountry = "{tmp_path}/missing.mmdb"\nasn = "{file}"\n'
+    file.write_text(geo)
+    assert run(["config", "check", str(file)]).returncode == 0
+    file.write_text(f'{geo}[exits]\nhost = "127.0.0.1"\n')
+    done = run(["config", "check", str(file)])
+    assert done.returncode == 2
+    assert [line.split(": ")[2] for line in done.stderr.splitlines()] == ["geo.country", "geo.asn"]
+
+
 def test_mistakes_in_files_are_named_beside_those_in_settings(run: Run, tmp_path: Path) -> None:
     file, key = tmp_path / "proxyd.toml", tmp_path / "signing.key"
     key.write_text("short")

@@ -470,6 +470,7 @@ def test_the_demonstration_prints_lines_that_work(
     assert "socks5h://" in by_socks
     assert "http://" in by_http
     assert "-country-xx:" in through
+    assert f"\n  make exit API={url}\n" in out()  # its port was moved
     for fetch in (by_socks, by_http):
         assert in_bash(fetch, tmp_path) == ALIVE
     until_true(lambda: '"bytes_used":0,' not in in_bash(look, tmp_path), "the bytes are shown")

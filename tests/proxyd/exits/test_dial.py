@@ -384,6 +384,18 @@ async def test_an_exit_without_connections_is_passed_over(
     assert first.dials == []
 
 
+async def test_an_exit_that_never_had_a_connection_is_no_target_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PARKED_WAIT_SECONDS", 0.05)
+    port = Port(tmp_path, seconds=0.3)
+    device = port.unattached()
+    device.parks = False
+    await device.attach()
+    assert (await dialled(port)).failure is Failure.NO_EXIT
+    await port.close()
+
+
 async def test_a_dial_ends_with_its_time(tmp_path: Path) -> None:
     port = Port(tmp_path, seconds=0.3)
     device = await port.parked()

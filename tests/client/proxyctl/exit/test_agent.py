@@ -394,7 +394,7 @@ async def test_what_is_withdrawn_in_the_account_ends_it(daemon: ExitDaemon, fold
         with pytest.raises(ConnectionResetError):
             await reader.read(1)
     assert stop.in_vain
-    assert "Your consent was withdrawn." in stop.words
+    assert "Your consent was withdrawn; log in" in stop.words
 
 
 async def test_who_withdraws_here_is_told_so_although_the_daemon_is_first_to_end_it(

@@ -1,6 +1,7 @@
 """The commands as programs, on the oldest Python that devices may have and on that of the tests."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -175,8 +176,19 @@ async def test_it_ends_when_the_terms_have_changed(device: Device, daemon: ExitD
     daemon.reply = Sorry("terms_changed", "There are new terms.", 5)
     status, printed = await device.say("run")
     assert status == IN_VAIN
-    assert "There are new terms." in printed
+    assert printed.count("There are new terms; the terms have changed") == 1
     assert "run: proxyctl exit consent" in printed
+
+
+async def test_a_reader_that_has_seen_enough_is_no_mishap(device: Device) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    process = await asyncio.create_subprocess_exec(
+        *device.line("status"), env=device.environment(), stdout=writes, stderr=subprocess.PIPE
+    )
+    os.close(writes)
+    _, errors = await process.communicate()
+    assert (process.returncode, errors) == (1, b"")
 
 
 async def test_it_runs_once(device: Device, daemon: ExitDaemon) -> None:

@@ -150,6 +150,15 @@ def test_a_withdrawal_holds_here_although_nobody_hears_of_it(path: Path) -> None
     assert not path.exists()
 
 
+def test_where_the_token_is_not_known_there_is_nothing_left_to_withdraw(path: Path) -> None:
+    with exit_api() as api:
+        agree(api, path)
+        error = {"code": "worker_unauthorized", "message": "The worker token was revoked."}
+        api.refusal = {"ok": False, "error": error}
+        assert consent.withdraw(path.parent).startswith("withdrawn")
+    assert not path.exists()
+
+
 def test_a_token_is_not_sent_to_where_a_redirect_leads(path: Path) -> None:
     with exit_api() as api, exit_api() as other:
         agree(api, path)
