@@ -16,10 +16,11 @@ SEPARATOR: Final = b"-"
 def split(username: bytes) -> tuple[bytes, bytes]:
     """Return a user name as it was sold, and the parameters behind it; empty when there are none.
 
-    Who has to be fast looks for a `-` first: most user names have none.
+    Nothing behind a `-` is a mistake, which `wanted` finds: a variable of the client's may be
+    empty. Who has to be fast looks for a `-` first: most user names have none.
     """
-    base, _, parameters = username.partition(SEPARATOR)
-    return base, parameters
+    base, separator, parameters = username.partition(SEPARATOR)
+    return base, parameters or separator
 
 
 def wanted(parameters: bytes, default: Wants | None) -> Wants | None:

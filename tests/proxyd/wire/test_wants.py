@@ -11,7 +11,7 @@ GERMAN = Wants(countries=("de",))
     ("username", "parts"),
     [
         (b"abcdefgh", (b"abcdefgh", b"")),
-        (b"abcdefgh-", (b"abcdefgh", b"")),
+        (b"abcdefgh-", (b"abcdefgh", b"-")),
         (b"abcdefgh-country-de", (b"abcdefgh", b"country-de")),
         (b"-country-de", (b"", b"country-de")),
         (b"", (b"", b"")),
