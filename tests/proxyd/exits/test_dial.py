@@ -401,7 +401,8 @@ async def test_a_dial_waits_on_where_there_is_no_other_exit(
     device.parks, device.obey = False, answering(Outcome.REFUSED)
     await device.attach()
     call = Call(port, LOOPBACK, 80)
-    await until(lambda: call.dial._timer is None, "it has looked for another exit")
+    (attempt,) = call.dial._attempts
+    await until(lambda: attempt.is_overdue, "it has looked for another exit")
     device.parks = True
     await device.park()
     assert (await call.end()).failure is Failure.REFUSED
