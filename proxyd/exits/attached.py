@@ -289,6 +289,10 @@ class Pool:
         self._tickets.clear()
         while self._parked:
             self._close(self._parked.popleft())
+        self.dismiss()
+
+    def dismiss(self) -> None:
+        """Tell the dials that wait for a connection that none will come."""
         waiting, self._waiting = self._waiting, {}
         for asker in waiting:
             asker.lose()
@@ -514,13 +518,18 @@ class Attached(Expiring):
 
     # --- the end -------------------------------------------------------------------------------
 
+    def interrupt(self) -> None:
+        """Let its dials know that it takes nothing any more; what waits is kept."""
+        dials, self.dials = self.dials, {}
+        self.pool.dismiss()
+        for asker in dials.values():
+            asker.lose()
+
     def close(self) -> None:
         """Let its dials know that it is gone, and close what waits; twice is harmless."""
         self.is_gone = True
-        dials, self.dials = self.dials, {}
         self.pool.close()
-        for asker in dials.values():
-            asker.lose()
+        self.interrupt()
 
     def cut(self) -> None:
         """Cut the buyers' connections that go through it."""

@@ -86,7 +86,7 @@ async def test_a_flood_is_cut_and_others_are_served(port: Port) -> None:
     await until(lambda: Pong(b"payload!") in other.frames)
 
 
-async def test_answers_to_orders_are_no_flood(port: Port) -> None:
+async def test_answers_are_no_flood(port: Port) -> None:
     await port.parked()
     (control,) = port.listener._controls
     before = control._allowance
@@ -94,6 +94,8 @@ async def test_answers_to_orders_are_no_flood(port: Port) -> None:
     parked = exit_.pool._parked[0]
     exit_.order(parked, "example.com", 443, by=Nobody())
     assert control._allowance == before + module.ANSWER_BYTES
+    control.send(Ping(b"8 bytes."))
+    assert control._allowance == before + 2 * module.ANSWER_BYTES
     assert len(encode(Dialled(1, Outcome.CONNECTED, 0, None, 0))) + 16 <= module.ANSWER_BYTES
 
 
