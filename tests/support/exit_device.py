@@ -484,11 +484,11 @@ class Consented:
     device_id: str
     first: Hello
 
-    async def attach(self, service: Service) -> Device:
+    async def attach(self, service: Service, address: str = "127.0.0.1") -> Device:
         """Attach it to a daemon; it carries whatever it is asked to."""
         listener = listener_of(service)
         port = bound_port(service.daemon.listeners.exits)
-        device = await Device(port).attach(self.first)
+        device = await Device(port, address).attach(self.first)
         assert device.welcome is not None, device.sorry
         # Targets of tests are at any port, and more than a household would allow.
         listener._by_device[self.device_id].limits = NO_LIMITS
