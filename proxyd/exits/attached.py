@@ -312,14 +312,17 @@ class Pool:
         least = 0 if is_idle else 1
         wanted = math.ceil(self._rate * 2 * self.rtt - ALMOST_NOTHING) + least + len(self._waiting)
         room = self._budget.most - (self._budget.wanted - self._asked)
-        return max(0, min(wanted, PARKED_MAX, room))
+        # A dial that waits gets a connection all the same: it does not wait, but is taken at once.
+        return max(0, min(wanted, PARKED_MAX, max(room, len(self._waiting))))
 
     def _refill(self) -> None:
         """Tell the exit if more shall wait than before, with tickets for them.
 
-        Fewer are asked for by `tend` alone: one burst is often followed by another.
+        Fewer are asked for by `tend` alone, unless there are too many: one burst is often followed
+        by another.
         """
-        self._ask(max(self._wanted(), self._asked))
+        has_room = self._budget.wanted <= self._budget.most
+        self._ask(max(self._wanted(), self._asked) if has_room else self._wanted())
 
     def _ask(self, wanted: int) -> None:
         if len(self._tickets) < wanted:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.exit_device import Granted, Port, answering, ignore
+from support.exit_device import Granted, Port, answering, hello, ignore
 from support.waiting import until
 
 from market.errors import Code, MarketError
@@ -141,6 +141,23 @@ async def test_all_exits_together_have_a_bound(tmp_path: Path) -> None:
 
 
 # --- heartbeats ----------------------------------------------------------------------------------
+
+
+async def test_a_dial_is_served_where_other_exits_use_up_the_bound(tmp_path: Path) -> None:
+    port = Port(tmp_path, parked=1)
+    await port.parked("first")
+    device = port.unattached()
+    device.obey = answering(Outcome.REFUSED)
+    await device.attach(hello("second"))
+    port.directory.remove(exit_of(port, "first"))
+    outcomes: list[object] = []
+    port.exits.dial(Wants(), Somebody(), "localhost", 80, lambda *each: outcomes.append(each))
+    await until(lambda: bool(outcomes))
+    assert outcomes == [(Failure.REFUSED, True, None)]
+    await until(lambda: device.wanted == 0, "none has to wait any more")
+    assert port.listener._budget.wanted == 1
+    port.directory.add(port.listener._by_device["first"])
+    await port.close()
 
 
 async def test_the_round_trip_is_measured(port: Port) -> None:
