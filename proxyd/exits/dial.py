@@ -31,7 +31,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, final
 
-from market.networks import Address
+from market.networks import Address, plain
 from proxyctl.protocol.frames import CANDIDATES_MAX, NAME_MAX_BYTES, Dialled, Outcome
 from proxyctl.protocol.policy import Policy
 from proxyd.counters import ExitCounters
@@ -496,12 +496,10 @@ class ExitDial(Cancellable, Expiring):
         exits.counters.seconds.observe(exits.reactor.loop.time() - self._began)
         sock = attempt.keep()
         del self._attempts[attempt]
-        address = dialled.address
         has_moved = exits.directory.take_move(self._wants, self._session.id)
         via = Via(
             attached,
-            # A device behind a translator knows its private address alone.
-            address if address is not None and address.is_global else attached.address,
+            seen_address(attached.address, dialled.address),
             dialled.port,
             (f"X-Exit: {attached.text}; ip={attached.address}", *_CHANGED[:has_moved]),
         )
@@ -601,6 +599,20 @@ class _Attempt(Asker):
             self.attached.forgo(parked.number)
             reactor.poller.forget(parked.sock.fileno())
             parked.sock.close()
+
+
+def seen_address(known: Address, claimed: Address | None) -> Address:
+    """Return the address that a target sees, as far as that is known.
+
+    Args:
+        known: where the exit's control connection comes from.
+        claimed: what the exit says. It is believed for the other family alone: the daemon sees the
+            address of its own, and a device behind a translator knows its private one.
+    """
+    if claimed is None:
+        return known
+    address = plain(claimed)
+    return address if address.version != known.version and address.is_global else known
 
 
 def _name(host: str) -> str:

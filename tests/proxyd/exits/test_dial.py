@@ -129,6 +129,25 @@ async def test_a_target_is_reached_through_an_exit(port: Port) -> None:
     assert port.counters.dials == {"connected": 1}
 
 
+@pytest.mark.parametrize(
+    ("claimed", "told"),
+    [
+        (None, "198.51.100.7"),
+        ("8.8.8.8", "198.51.100.7"),
+        ("192.168.1.2", "198.51.100.7"),
+        ("2606:4700::1", "2606:4700::1"),
+        ("fd00::1", "198.51.100.7"),
+        ("::ffff:8.8.8.8", "198.51.100.7"),
+    ],
+)
+def test_what_an_exit_says_of_its_address_is_believed_where_it_can_be(
+    claimed: str | None, told: str
+) -> None:
+    known = ip_address("198.51.100.7")
+    said = ip_address(claimed) if claimed is not None else None
+    assert module.seen_address(known, said) == ip_address(told)
+
+
 async def test_a_buyer_is_told_that_another_exit_was_promised(port: Port) -> None:
     device = await port.parked()
     device.obey = answering(Outcome.CONNECTED)
