@@ -9,10 +9,11 @@ A dial goes from exit to exit (`_Attempt`, at most `EXITS_MAX` of them) until on
 
 * the exit has connected: the connection that waited is the relay's, and the buyer is told the
   exit's address;
-* the target has said no (refused, unreachable, unknown) or the device never goes there: these are
-  the target's words, another exit would hear the same, and the buyer is told them;
+* the target has said no (refused, unreachable, unknown): these are the target's words, another exit
+  would hear the same, and the buyer is told them;
 * the exit is gone, paused, full or silent, or none of its connections comes in time: the next one
-  is tried. So it is, once, when the target did not answer: an exit may be the one that is cut off.
+  is tried. So it is, once, when the target did not answer, the exit has no route to it (many have
+  no IPv6), or does not go there: that may be the exit's own, and is told when another one agrees;
 * there is no further exit, or no time left.
 
 An exit that does not answer in time is asked whether it is there, and again as long as it does not
@@ -75,15 +76,18 @@ LOST: Final = "lost"
 FAILURE_OF_OUTCOME: Final = {
     Outcome.REFUSED: Failure.REFUSED,
     Outcome.HOST_UNREACHABLE: Failure.HOST_UNREACHABLE,
+    Outcome.NAME_UNKNOWN: Failure.HOST_UNREACHABLE,
+}
+# What may be the exit's own: told when a second exit has failed, too.
+FAILURE_OF_DOUBTFUL: Final = {
+    Outcome.TIMED_OUT: Failure.TIMED_OUT,
     Outcome.NETWORK_UNREACHABLE: Failure.NETWORK_UNREACHABLE,
     Outcome.NOT_ALLOWED: Failure.NOT_ALLOWED,
-    Outcome.NAME_UNKNOWN: Failure.HOST_UNREACHABLE,
 }
 WORD_OF_OUTCOME: Final = {outcome: outcome.name.lower() for outcome in Outcome}
 
 _CHANGED: Final = ("X-Exit-Changed: 1",)
 _CONNECTED: Final = Outcome.CONNECTED
-_TIMED_OUT: Final = Outcome.TIMED_OUT
 _logger = logging.getLogger("exits")
 
 
@@ -404,10 +408,12 @@ class ExitDial(Cancellable, Expiring):
             self._connected(attempt, dialled)
             return
         self._let_go(attempt)
-        failure = FAILURE_OF_OUTCOME.get(outcome)
-        if failure is None and outcome is _TIMED_OUT:
-            failure = Failure.TIMED_OUT if self._failure is Failure.TIMED_OUT else None
-            self._failure = Failure.TIMED_OUT
+        failure, doubtful = FAILURE_OF_OUTCOME.get(outcome), FAILURE_OF_DOUBTFUL.get(outcome)
+        if doubtful is not None:
+            failure = self._failure  # of another exit
+            self._failure = doubtful
+            while self._attempts:  # the same exit would say the same again
+                self._let_go(next(iter(self._attempts)))
         if failure is not None:
             self._finish(failure)
         elif not self._attempts:

@@ -218,8 +218,6 @@ async def test_what_is_no_name_is_not_asked_for(port: Port, host: str, dns_at_ex
     [
         (Outcome.REFUSED, Failure.REFUSED),
         (Outcome.HOST_UNREACHABLE, Failure.HOST_UNREACHABLE),
-        (Outcome.NETWORK_UNREACHABLE, Failure.NETWORK_UNREACHABLE),
-        (Outcome.NOT_ALLOWED, Failure.NOT_ALLOWED),
         (Outcome.NAME_UNKNOWN, Failure.HOST_UNREACHABLE),
     ],
 )
@@ -247,12 +245,46 @@ async def test_an_exit_that_cannot_is_passed_over(port: Port, outcome: Outcome) 
     assert port.counters.failovers == 1
 
 
-async def test_a_target_that_does_not_answer_is_tried_through_one_more_exit(port: Port) -> None:
+DOUBTFUL = pytest.mark.parametrize(
+    ("outcome", "failure"),
+    [
+        (Outcome.TIMED_OUT, Failure.TIMED_OUT),
+        (Outcome.NETWORK_UNREACHABLE, Failure.NETWORK_UNREACHABLE),
+        (Outcome.NOT_ALLOWED, Failure.NOT_ALLOWED),
+    ],
+)
+
+
+@DOUBTFUL
+async def test_what_may_be_the_exits_own_is_tried_through_one_more(
+    port: Port, outcome: Outcome, failure: Failure
+) -> None:
     devices = [await port.parked(token) for token in ("one", "two", "three")]
     for each in devices:
-        each.obey = answering(Outcome.TIMED_OUT)
-    assert (await dialled(port)).failure is Failure.TIMED_OUT
+        each.obey = answering(outcome)
+    assert (await dialled(port)).failure is failure
     assert [len(each.dials) for each in devices] == [1, 1, 0]
+
+
+@DOUBTFUL
+async def test_it_is_told_where_there_is_no_other_exit(
+    port: Port, outcome: Outcome, failure: Failure
+) -> None:
+    device = await port.parked()
+    device.obey = answering(outcome)
+    assert (await dialled(port)).failure is failure
+    assert len(device.dials) == 1
+
+
+async def test_an_exit_without_the_targets_family_is_passed_over(port: Port) -> None:
+    first, second = await port.parked("first"), await port.parked("second")
+    first.obey = answering(Outcome.NETWORK_UNREACHABLE)
+    async with targets.echo() as target:
+        answer = await dialled(port, LOOPBACK, target.port)
+        assert answer.via is not None
+        assert answer.via.attached.device_id == "second"
+        await answer.close(port, target)
+    assert len(second.dials) == 1
 
 
 async def test_three_exits_are_enough(port: Port) -> None:
