@@ -20,6 +20,8 @@ An exit that does not answer in time is asked whether it is there, and again as 
 answer. If it is, the same order goes out once more on another of its connections (a hedge), and the
 first answer counts. If it says nothing, the next exit is tried: soon where any will do, a little
 later where a label would lose its exit or there is no other one, because a busy line may be late.
+One that is there, but does not say for long how its dial goes, is left for another one, if no label
+needs it; if that one reaches the target, the first was at fault.
 All that only while the buyer has heard nothing: after that a lost exit is a broken connection.
 
 Bytes of the target may come before the exit's answer, since they take another way: they wait in the
@@ -58,6 +60,9 @@ if TYPE_CHECKING:
 EXITS_MAX: Final = 3  # for one dial: more would take longer than a buyer waits
 # A connection of an exit is there within two round trips, unless its network drops new ones.
 PARKED_WAIT_SECONDS = 2.0
+# An exit that is there and says nothing of its order waits for a silent target, or does not obey.
+# Targets that answer do so to the first or second attempt, which are one and three seconds old.
+UNANSWERED_SECONDS = 4.0
 # An answer takes a round trip to the exit, and one from there to the target. Four, and never less
 # than what a busy device may need.
 PATIENCE_ROUND_TRIPS: Final = 4
@@ -234,6 +239,7 @@ class ExitDial(Cancellable, Expiring):
         "_attempts",
         "_began",
         "_done",
+        "_doubted",
         "_exits",
         "_failure",
         "_has_hedged",
@@ -261,6 +267,7 @@ class ExitDial(Cancellable, Expiring):
         self._began = 0.0
         self._asked_at = 0.0  # when the exit was asked last whether it is there
         self._has_hedged = False
+        self._doubted: Attached | None = None  # has not said how its dial went
 
     def start(self, host: Address | str) -> None:
         """Begin. A name is looked up here, unless the exit shall do it."""
@@ -463,6 +470,8 @@ class ExitDial(Cancellable, Expiring):
             hedge = _Attempt(self, attached)
             self._attempts[hedge] = None
             hedge.start()
+        elif attached.now() >= first.began + UNANSWERED_SECONDS and self._failure is None:
+            self._unanswered(attached)
 
     def _silent(self, attached: Attached) -> None:
         """The exit says nothing: try another one, at once or when it has had its time."""
@@ -478,6 +487,16 @@ class ExitDial(Cancellable, Expiring):
                 self._try(chosen)
                 return
         self._wait(left, self._look)
+
+    def _unanswered(self, attached: Attached) -> None:
+        """An exit that is there does not say how its dial goes: try another one, if any will do."""
+        if self._wants.session:  # a target that does not answer costs no label its exit
+            return
+        chosen = self._choose()
+        if isinstance(chosen, Attached):
+            self._doubted, self._failure = attached, Failure.TIMED_OUT
+            self._give_up()
+            self._try(chosen)
 
     def _no_connection(self, first: "_Attempt") -> None:
         """No connection of the exit has come in time: try another one, or wait on without one."""
@@ -499,6 +518,8 @@ class ExitDial(Cancellable, Expiring):
     def _connected(self, attempt: "_Attempt", dialled: Dialled) -> None:
         """The target is reached."""
         exits, attached = self._exits, attempt.attached
+        if self._doubted is not None:
+            self._note_lost(self._doubted)
         exits.counters.seconds.observe(exits.reactor.loop.time() - self._began)
         sock = attempt.keep()
         del self._attempts[attempt]

@@ -409,6 +409,40 @@ async def test_an_exit_that_is_slow_and_there_is_ordered_twice_and_the_first_ans
     await until(lambda: not port.directory.exits, "it was heard")
 
 
+@pytest.mark.parametrize("reaches", [True, False])
+async def test_an_exit_that_is_there_and_does_not_obey_is_left(
+    port: Port, monkeypatch: pytest.MonkeyPatch, reaches: bool
+) -> None:
+    monkeypatch.setattr(module, "UNANSWERED_SECONDS", 0.0)
+    first, second = await port.parked("first"), await port.parked("second")
+    first.obey = ignore
+    outcome = Outcome.CONNECTED if reaches else Outcome.TIMED_OUT
+    second.obey = answering(outcome)
+    answer = await dialled(port)
+    if reaches:
+        assert port.directory.noted == [("second", outcome), ("first", None)]
+        await answer.close(port)
+    else:
+        assert answer.failure is Failure.TIMED_OUT
+        assert port.directory.noted == [("second", outcome)]
+    assert port.directory.exits["first"].dials == {}
+
+
+async def test_a_label_stays_with_an_exit_whose_target_is_silent(
+    port: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "UNANSWERED_SECONDS", 0.0)
+    first, second = await port.parked("first"), await port.parked("second")
+    first.obey = ignore
+    call = Call(port, LOOPBACK, 80, Wants(session="label"))
+    await until(lambda: port.counters.hedges == 1, "it was ordered once more")
+    for _ in range(2):
+        asked_at = call.dial._asked_at
+        await until(lambda before=asked_at: call.dial._asked_at > before, "it was looked at")
+    call.dial.cancel()
+    assert second.dials == []
+
+
 async def test_a_dial_that_finds_nothing_waiting_takes_the_next_connection(port: Port) -> None:
     device = port.unattached()
     device.parks = False
