@@ -63,6 +63,7 @@ TICKETS_KEPT: Final = 64  # more are not on their way at once: the oldest were l
 RATE_SECONDS: Final = 5.0  # over which dials are counted: a burst is remembered so long
 ID_CHARACTERS: Final = 12  # no two exits share them by chance, and nobody learns the device's name
 SILENT_BEATS: Final = 3  # one heartbeat may be lost, and the next be late
+RTT_MOST_SECONDS: Final = 2.0  # who answers late on purpose gets no more connections for it
 SRTT_SHARE: Final = 0.125  # RFC 6298, section 2.3
 ALMOST_NOTHING: Final = 0.05  # of a connection: what is left of a rate long after the last dial
 FIRST_RTT_SECONDS: Final = 0.1  # until it was measured
@@ -511,7 +512,7 @@ class Attached(Expiring):
         if payload != self._ping:
             return False
         self._ping = None
-        measured = self.heard_at - self._pinged_at
+        measured = min(self.heard_at - self._pinged_at, RTT_MOST_SECONDS)
         self.pool.rtt += SRTT_SHARE * (measured - self.pool.rtt)
         return True
 

@@ -168,6 +168,9 @@ async def test_the_round_trip_is_measured(port: Port) -> None:
     before = exit_.pool.rtt
     assert not exit_.ponged(b"12345678")
     assert exit_.pool.rtt == before
+    exit_._ping, exit_._pinged_at = b"12345678", exit_.heard_at - 3600  # it has taken its time
+    assert exit_.ponged(b"12345678")
+    assert exit_.pool.rtt < module.RTT_MOST_SECONDS
 
 
 async def test_a_silent_exit_is_cut_with_what_goes_through_it(tmp_path: Path) -> None:
