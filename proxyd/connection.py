@@ -439,7 +439,8 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
                 seconds,
                 ending,
                 via.attached.device_id if via is not None else "",
-                str(via.address) if via is not None else "",
+                # As it was seen here: what the exit says of itself is no evidence.
+                str(via.attached.address) if via is not None else "",
             )
         )
 

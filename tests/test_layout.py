@@ -104,6 +104,7 @@ ABOUT_SEVERAL = {
     "tests/market/test_exit_invariants.py": "the money of exits, by any sequence of operations",
     "tests/market/test_leases_among_nodes.py": "market/leases.py, any sequence on several nodes",
     "tests/market/test_ledger_invariants.py": "money, by any sequence of operations",
+    "tests/proxyd/exits/test_failover.py": "dial.py with the choice of directory.py",
     "tests/proxyd/test_imports.py": "what each command imports",
     "tests/proxyd/wire/test_fuzz.py": "both protocols, with conversations that are made up",
     "tests/storage/test_plans.py": "the cost of every query as the market grows",

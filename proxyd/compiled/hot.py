@@ -50,6 +50,7 @@ HOT = (
     "proxyd.egress.resolve",
     "proxyd.exits.attached",
     "proxyd.exits.dial",
+    "proxyd.exits.directory",
     "proxyd.exits.listener",
     # who may, and how many bytes
     "proxyd.metering.address_proofs",

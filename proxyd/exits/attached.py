@@ -63,6 +63,7 @@ TICKETS_KEPT: Final = 64  # more are not on their way at once: the oldest were l
 RATE_SECONDS: Final = 5.0  # over which dials are counted: a burst is remembered so long
 ID_CHARACTERS: Final = 12  # no two exits share them by chance, and nobody learns the device's name
 SILENT_BEATS: Final = 3  # one heartbeat may be lost, and the next be late
+RTT_MOST_SECONDS: Final = 2.0  # who answers late on purpose gets no more connections for it
 SRTT_SHARE: Final = 0.125  # RFC 6298, section 2.3
 ALMOST_NOTHING: Final = 0.05  # of a connection: what is left of a rate long after the last dial
 FIRST_RTT_SECONDS: Final = 0.1  # until it was measured
@@ -289,6 +290,10 @@ class Pool:
         self._tickets.clear()
         while self._parked:
             self._close(self._parked.popleft())
+        self.dismiss()
+
+    def dismiss(self) -> None:
+        """Tell the dials that wait for a connection that none will come."""
         waiting, self._waiting = self._waiting, {}
         for asker in waiting:
             asker.lose()
@@ -308,14 +313,17 @@ class Pool:
         least = 0 if is_idle else 1
         wanted = math.ceil(self._rate * 2 * self.rtt - ALMOST_NOTHING) + least + len(self._waiting)
         room = self._budget.most - (self._budget.wanted - self._asked)
-        return max(0, min(wanted, PARKED_MAX, room))
+        # A dial that waits gets a connection all the same: it does not wait, but is taken at once.
+        return max(0, min(wanted, PARKED_MAX, max(room, len(self._waiting))))
 
     def _refill(self) -> None:
         """Tell the exit if more shall wait than before, with tickets for them.
 
-        Fewer are asked for by `tend` alone: one burst is often followed by another.
+        Fewer are asked for by `tend` alone, unless there are too many: one burst is often followed
+        by another.
         """
-        self._ask(max(self._wanted(), self._asked))
+        has_room = self._budget.wanted <= self._budget.most
+        self._ask(max(self._wanted(), self._asked) if has_room else self._wanted())
 
     def _ask(self, wanted: int) -> None:
         if len(self._tickets) < wanted:
@@ -504,7 +512,7 @@ class Attached(Expiring):
         if payload != self._ping:
             return False
         self._ping = None
-        measured = self.heard_at - self._pinged_at
+        measured = min(self.heard_at - self._pinged_at, RTT_MOST_SECONDS)
         self.pool.rtt += SRTT_SHARE * (measured - self.pool.rtt)
         return True
 
@@ -514,13 +522,18 @@ class Attached(Expiring):
 
     # --- the end -------------------------------------------------------------------------------
 
+    def interrupt(self) -> None:
+        """Let its dials know that it takes nothing any more; what waits is kept."""
+        dials, self.dials = self.dials, {}
+        self.pool.dismiss()
+        for asker in dials.values():
+            asker.lose()
+
     def close(self) -> None:
         """Let its dials know that it is gone, and close what waits; twice is harmless."""
         self.is_gone = True
-        dials, self.dials = self.dials, {}
         self.pool.close()
-        for asker in dials.values():
-            asker.lose()
+        self.interrupt()
 
     def cut(self) -> None:
         """Cut the buyers' connections that go through it."""

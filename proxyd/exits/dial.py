@@ -9,16 +9,20 @@ A dial goes from exit to exit (`_Attempt`, at most `EXITS_MAX` of them) until on
 
 * the exit has connected: the connection that waited is the relay's, and the buyer is told the
   exit's address;
-* the target has said no (refused, unreachable, unknown) or the device never goes there: these are
-  the target's words, another exit would hear the same, and the buyer is told them;
+* the target has said no (refused, unreachable, unknown): these are the target's words, another exit
+  would hear the same, and the buyer is told them;
 * the exit is gone, paused, full or silent, or none of its connections comes in time: the next one
-  is tried. So it is, once, when the target did not answer: an exit may be the one that is cut off.
+  is tried. So it is, once, when the target did not answer, the exit has no route to it (many have
+  no IPv6), or does not go there: that may be the exit's own, and is told when another one agrees;
 * there is no further exit, or no time left.
 
-An exit that does not answer in time is asked whether it is there. If it is, the same order goes out
-once more on another of its connections (a hedge), and the first answer counts; if it is not, the
-next exit is tried. Both only while the buyer has heard nothing: after that a lost exit is a broken
-connection.
+An exit that does not answer in time is asked whether it is there, and again as long as it does not
+answer. If it is, the same order goes out once more on another of its connections (a hedge), and the
+first answer counts. If it says nothing, the next exit is tried: soon where any will do, a little
+later where a label would lose its exit or there is no other one, because a busy line may be late.
+One that is there, but does not say for long how its dial goes, is left for another one, if no label
+needs it; if that one reaches the target, the first was at fault.
+All that only while the buyer has heard nothing: after that a lost exit is a broken connection.
 
 Bytes of the target may come before the exit's answer, since they take another way: they wait in the
 kernel, and so does the end of the stream.
@@ -30,7 +34,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, final
 
-from market.networks import Address
+from market.networks import Address, plain
 from proxyctl.protocol.frames import CANDIDATES_MAX, NAME_MAX_BYTES, Dialled, Outcome
 from proxyctl.protocol.policy import Policy
 from proxyd.counters import ExitCounters
@@ -56,10 +60,19 @@ if TYPE_CHECKING:
 EXITS_MAX: Final = 3  # for one dial: more would take longer than a buyer waits
 # A connection of an exit is there within two round trips, unless its network drops new ones.
 PARKED_WAIT_SECONDS = 2.0
+# An exit that is there and says nothing of its order waits for a silent target, or does not obey.
+# Targets that answer do so to the first or second attempt, which are one and three seconds old.
+UNANSWERED_SECONDS = 4.0
 # An answer takes a round trip to the exit, and one from there to the target. Four, and never less
 # than what a busy device may need.
 PATIENCE_ROUND_TRIPS: Final = 4
 PATIENCE_LEAST_SECONDS: Final = 0.25
+# An exit that is late with its answers on purpose must not be believed to be far away.
+PATIENCE_MOST_SECONDS: Final = 1.2
+# Who does not answer a question for so long is gone: it takes one round trip, and labels have to go
+# on within 1.5 seconds.
+SILENCE_SECONDS: Final = 0.8
+ASK_AGAIN_SECONDS: Final = 0.3  # while an exit that is there has not said how it went
 PORT_TRIES: Final = 8  # exits that are passed over because their owners allow other ports
 TLS_PORT: Final = 443
 LOST: Final = "lost"
@@ -68,15 +81,18 @@ LOST: Final = "lost"
 FAILURE_OF_OUTCOME: Final = {
     Outcome.REFUSED: Failure.REFUSED,
     Outcome.HOST_UNREACHABLE: Failure.HOST_UNREACHABLE,
+    Outcome.NAME_UNKNOWN: Failure.HOST_UNREACHABLE,
+}
+# What may be the exit's own: told when a second exit has failed, too.
+FAILURE_OF_DOUBTFUL: Final = {
+    Outcome.TIMED_OUT: Failure.TIMED_OUT,
     Outcome.NETWORK_UNREACHABLE: Failure.NETWORK_UNREACHABLE,
     Outcome.NOT_ALLOWED: Failure.NOT_ALLOWED,
-    Outcome.NAME_UNKNOWN: Failure.HOST_UNREACHABLE,
 }
 WORD_OF_OUTCOME: Final = {outcome: outcome.name.lower() for outcome in Outcome}
 
 _CHANGED: Final = ("X-Exit-Changed: 1",)
 _CONNECTED: Final = Outcome.CONNECTED
-_TIMED_OUT: Final = Outcome.TIMED_OUT
 _logger = logging.getLogger("exits")
 
 
@@ -219,11 +235,14 @@ class ExitDial(Cancellable, Expiring):
     """
 
     __slots__ = (
+        "_asked_at",
         "_attempts",
         "_began",
         "_done",
+        "_doubted",
         "_exits",
         "_failure",
+        "_has_hedged",
         "_host",
         "_lookup",
         "_port",
@@ -246,6 +265,9 @@ class ExitDial(Cancellable, Expiring):
         self._failure: Failure | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._began = 0.0
+        self._asked_at = 0.0  # when the exit was asked last whether it is there
+        self._has_hedged = False
+        self._doubted: Attached | None = None  # has not said how its dial went
 
     def start(self, host: Address | str) -> None:
         """Begin. A name is looked up here, unless the exit shall do it."""
@@ -272,12 +294,12 @@ class ExitDial(Cancellable, Expiring):
         self._release()
 
     def timed_out(self) -> None:
-        """The time for everything together is over.
-
-        The target cannot be at fault if no order has been given: no exit had a connection for it.
-        """
-        is_ordered = not self._attempts or any(each.is_ordered for each in self._attempts)
-        self._finish(Failure.TIMED_OUT if is_ordered else self._failure or Failure.NO_EXIT)
+        """The time for everything together is over."""
+        is_asked = self._failure is not None or not self._attempts
+        if is_asked or any(not each.is_waiting for each in self._attempts):
+            self._finish(Failure.TIMED_OUT)
+        else:  # nobody has looked for the target
+            self._finish(Failure.NO_EXIT)
 
     # --- the target ----------------------------------------------------------------------------
 
@@ -336,10 +358,11 @@ class ExitDial(Cancellable, Expiring):
         if self._tried:
             self._exits.counters.failovers += 1
         self._tried.append(chosen)
+        self._has_hedged = False
         attempt = _Attempt(self, chosen)
         self._attempts[attempt] = None
-        if not attempt.start():
-            self._wait(PARKED_WAIT_SECONDS, self._no_connection)
+        self._wait(_patience(chosen) / 2, self._ask)
+        attempt.start()
 
     def _choose(self) -> Attached | Failure:
         """Return an exit that may be asked for the port, or why there is none."""
@@ -377,9 +400,9 @@ class ExitDial(Cancellable, Expiring):
 
     def ordered(self, attempt: "_Attempt") -> None:
         """An exit has its order: it is asked whether it is there if it takes its time."""
-        attempt.attached.order(attempt.taken, self._host, self._port, attempt)
         if len(self._attempts) == 1:
             self._wait(_patience(attempt.attached) / 2, self._ask)
+        attempt.attached.order(attempt.taken, self._host, self._port, attempt)
 
     def answered(self, attempt: "_Attempt", dialled: Dialled) -> None:
         """An exit says how it went."""
@@ -392,10 +415,12 @@ class ExitDial(Cancellable, Expiring):
             self._connected(attempt, dialled)
             return
         self._let_go(attempt)
-        failure = FAILURE_OF_OUTCOME.get(outcome)
-        if failure is None and outcome is _TIMED_OUT:
-            failure = Failure.TIMED_OUT if self._failure is Failure.TIMED_OUT else None
-            self._failure = Failure.TIMED_OUT
+        failure, doubtful = FAILURE_OF_OUTCOME.get(outcome), FAILURE_OF_DOUBTFUL.get(outcome)
+        if doubtful is not None:
+            failure = self._failure  # of another exit
+            self._failure = doubtful
+            while self._attempts:  # the same exit would say the same again
+                self._let_go(next(iter(self._attempts)))
         if failure is not None:
             self._finish(failure)
         elif not self._attempts:
@@ -405,56 +430,103 @@ class ExitDial(Cancellable, Expiring):
         """An exit is gone, or silent: another one is tried."""
         if attempt not in self._attempts:  # given up meanwhile
             return
-        self._count_lost(attempt)
-        if not self._attempts:
-            self._next()
+        self._note_lost(attempt.attached)
+        self._give_up()
+        self._next()
 
-    def _count_lost(self, attempt: "_Attempt") -> None:
+    def _note_lost(self, attached: Attached) -> None:
         exits = self._exits
-        exits.counters.dials[LOST] += 1
-        exits.directory.note(attempt.attached, None, exits.reactor.loop.time())
-        self._let_go(attempt)
+        exits.directory.note(attached, None, exits.reactor.loop.time())
 
-    def _no_connection(self) -> None:
-        """No connection of the exit has come in time: try another one, or wait on without one."""
-        self._timer = None
-        chosen = self._choose()
-        if isinstance(chosen, Attached):
-            for attempt in tuple(self._attempts):
-                self._count_lost(attempt)
-            self._try(chosen)
+    def _give_up(self) -> None:
+        """Let go of the exit that is tried now, with all that it was asked for."""
+        self._exits.counters.dials[LOST] += 1
+        while self._attempts:
+            self._let_go(next(iter(self._attempts)))
+
+    # --- an exit that takes its time -----------------------------------------------------------
 
     def _ask(self) -> None:
-        """Half of the time is over: ask an exit that has not been heard whether it is there."""
-        first = next(iter(self._attempts))
-        if first.attached.heard_at <= first.ordered_at:
-            first.attached.ping()
-        self._wait(_patience(first.attached) / 2, self._hedge)
+        """Ask the exit whether it is there."""
+        attached = self._tried[-1]
+        self._asked_at = attached.now()
+        attached.ping()
+        self._wait(_patience(attached) / 2, self._look)
 
-    def _hedge(self) -> None:
-        """All of it is over: order again from an exit that is there, or try another one."""
-        self._timer = None
-        first = next(iter(self._attempts))
-        if first.attached.heard_at <= first.ordered_at:
-            self.lost(first)
+    def _look(self) -> None:
+        """Look whether the exit has said anything since it was asked."""
+        attached = self._tried[-1]
+        if attached.heard_at < self._asked_at:
+            self._silent(attached)
             return
-        self._exits.counters.hedges += 1
-        hedge = _Attempt(self, first.attached)
-        self._attempts[hedge] = None
-        hedge.start()
+        first = next(iter(self._attempts))
+        self._wait(ASK_AGAIN_SECONDS, self._ask)
+        if first.is_waiting:
+            if attached.now() >= first.began + PARKED_WAIT_SECONDS:
+                self._no_connection(first)
+        elif not self._has_hedged:
+            self._has_hedged = True
+            self._exits.counters.hedges += 1
+            hedge = _Attempt(self, attached)
+            self._attempts[hedge] = None
+            hedge.start()
+        elif attached.now() >= first.began + UNANSWERED_SECONDS and self._failure is None:
+            self._unanswered(attached)
+
+    def _silent(self, attached: Attached) -> None:
+        """The exit says nothing: try another one, at once or when it has had its time."""
+        left = self._asked_at + SILENCE_SECONDS - attached.now()
+        if left <= 0:
+            self.lost(next(iter(self._attempts)))
+            return
+        if not self._wants.session:
+            chosen = self._choose()
+            if isinstance(chosen, Attached):
+                self._note_lost(attached)
+                self._give_up()
+                self._try(chosen)
+                return
+        self._wait(left, self._look)
+
+    def _unanswered(self, attached: Attached) -> None:
+        """An exit that is there does not say how its dial goes: try another one, if any will do."""
+        if self._wants.session:  # a target that does not answer costs no label its exit
+            return
+        chosen = self._choose()
+        if isinstance(chosen, Attached):
+            self._doubted, self._failure = attached, Failure.TIMED_OUT
+            self._give_up()
+            self._try(chosen)
+
+    def _no_connection(self, first: "_Attempt") -> None:
+        """No connection of the exit has come in time: try another one, or wait on without one."""
+        attached, is_noted = first.attached, False
+        if self._wants.session and not first.is_overdue:
+            # First: a label keeps its exit as long as that has done nothing wrong.
+            self._note_lost(attached)
+            is_noted = True
+        first.is_overdue = True
+        chosen = self._choose()
+        if isinstance(chosen, Attached):
+            if not is_noted:
+                self._note_lost(attached)
+            self._give_up()
+            self._try(chosen)
+        elif chosen is Failure.EXIT_LOST:
+            self._finish(chosen)
 
     def _connected(self, attempt: "_Attempt", dialled: Dialled) -> None:
         """The target is reached."""
         exits, attached = self._exits, attempt.attached
+        if self._doubted is not None:
+            self._note_lost(self._doubted)
         exits.counters.seconds.observe(exits.reactor.loop.time() - self._began)
         sock = attempt.keep()
         del self._attempts[attempt]
-        address = dialled.address
         has_moved = exits.directory.take_move(self._wants, self._session.id)
         via = Via(
             attached,
-            # A device behind a translator knows its private address alone.
-            address if address is not None and address.is_global else attached.address,
+            seen_address(attached.address, dialled.address),
             dialled.port,
             (f"X-Exit: {attached.text}; ip={attached.address}", *_CHANGED[:has_moved]),
         )
@@ -502,13 +574,19 @@ class _Attempt(Asker):
         attached: the exit.
     """
 
-    __slots__ = ("_dial", "_parked", "attached", "ordered_at")
+    __slots__ = ("_dial", "_parked", "attached", "began", "is_overdue")
 
     def __init__(self, dial: ExitDial, attached: Attached) -> None:
         self._dial = dial
         self._parked: Parked | None = None
         self.attached = attached
-        self.ordered_at = 0.0
+        self.began = attached.now()
+        self.is_overdue = False
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it has no connection yet, and so gave no order."""
+        return self._parked is None
 
     @property
     def taken(self) -> Parked:
@@ -516,23 +594,15 @@ class _Attempt(Asker):
         assert self._parked is not None  # noqa: S101 - an order goes out on one
         return self._parked
 
-    @property
-    def is_ordered(self) -> bool:
-        """Whether the exit was told the target."""
-        return self._parked is not None
-
-    def start(self) -> bool:
-        """Take a connection and give the order; False when it waits for one."""
+    def start(self) -> None:
+        """Take a connection and give the order, or wait for one."""
         parked = self.attached.pool.take(self)
-        if parked is None:
-            return False
-        self.take(parked)
-        return True
+        if parked is not None:
+            self.take(parked)
 
     def take(self, parked: Parked) -> None:
         """See `Asker.take`."""
         self._parked = parked
-        self.ordered_at = self.attached.now()
         self._dial.ordered(self)
 
     def answer(self, dialled: Dialled) -> None:
@@ -558,6 +628,20 @@ class _Attempt(Asker):
             parked.sock.close()
 
 
+def seen_address(known: Address, claimed: Address | None) -> Address:
+    """Return the address that a target sees, as far as that is known.
+
+    Args:
+        known: where the exit's control connection comes from.
+        claimed: what the exit says. It is believed for the other family alone: the daemon sees the
+            address of its own, and a device behind a translator knows its private one.
+    """
+    if claimed is None:
+        return known
+    address = plain(claimed)
+    return address if address.version != known.version and address.is_global else known
+
+
 def _name(host: str) -> str:
     """Return a name as an exit is asked for it; "" for what is looked up here.
 
@@ -569,4 +653,5 @@ def _name(host: str) -> str:
 
 def _patience(attached: Attached) -> float:
     """Return how long an exit may take to answer, in seconds."""
-    return max(PATIENCE_LEAST_SECONDS, PATIENCE_ROUND_TRIPS * attached.pool.rtt)
+    patience = max(PATIENCE_LEAST_SECONDS, PATIENCE_ROUND_TRIPS * attached.pool.rtt)
+    return min(patience, PATIENCE_MOST_SECONDS)

@@ -15,6 +15,7 @@ from ipaddress import ip_address
 from secrets import randbits
 from typing import Any, Final, Protocol, final
 
+from market.errors import MarketError
 from market.networks import NetworkCounts, counted_network, crowded
 from proxyctl.protocol.frames import (
     PREFACE,
@@ -40,6 +41,7 @@ from proxyd.limits import ExitLimits
 from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.poller import HUNG_UP, READS, Watcher
 from proxyd.loop.reactor import Reactor
+from storage.errors import StoreError
 
 ARRIVAL_SECONDS = 10.0  # for 33 bytes that are sent at once
 TLS_SECONDS: Final = 10.0  # for a handshake of one round trip
@@ -52,7 +54,8 @@ ATTACHMENT_BITS: Final = 64
 EXPIRY_SECONDS: Final = 5.0  # between looks at what the directory may forget: a millisecond each
 DAY_SECONDS: Final = 86_400
 # Why an exit that is let go of takes the buyers' connections with it: it is not there any more, or
-# must not carry anything. Those of one whose control was lost go on until they end themselves.
+# must not carry anything. Those of one whose control was lost go on until they end themselves, or
+# their device may carry nothing any more.
 HARMLESS: Final = frozenset(("lost", "attached_again", "stopping"))
 
 _TLS: Final = b"\x16"
@@ -119,9 +122,13 @@ class ExitListener:
         self._arrivals: Deadlines[Arrival] = Deadlines(reactor.loop, ARRIVAL_SECONDS)
         self._arriving = NetworkCounts()
         self._handshakes = 0
+        # Controls that have not attached, the oldest first, with what each is counted by.
+        self._strangers: dict[Control, str] = {}
         self._controls: set[Control] = set()
         self._attached: dict[int, tuple[Attached, Control]] = {}
         self._by_device: dict[str, Attached] = {}
+        # Those that are gone while buyers' connections through them go on, by device.
+        self._detached: dict[str, list[Attached]] = {}
         self._per_network = NetworkCounts()
         self._beats: Deadlines[Attached] = Deadlines(reactor.loop, limits.heartbeat_seconds)
         self._expiry: asyncio.TimerHandle | None = None
@@ -144,8 +151,8 @@ class ExitListener:
 
     @property
     def arrivals(self) -> int:
-        """How many connections have not said yet what they are."""
-        return len(self._arrivals) + self._handshakes
+        """How many connections have not said yet what they are, or have not been taken."""
+        return len(self._arrivals) + self._handshakes + len(self._strangers)
 
     def by_country(self) -> Counter[str]:
         """Return how many exits take connections, by the country's code; "": it is not known."""
@@ -155,8 +162,9 @@ class ExitListener:
         return counts
 
     def places(self) -> list[tuple[str, Place]]:
-        """Return the devices that are attached, and where each is."""
-        return [(device_id, attached.place) for device_id, attached in self._by_device.items()]
+        """Return the devices that are attached or still carry something, and where each is."""
+        carrying = {device_id: gone[-1] for device_id, gone in self._detached.items()}
+        return [(each.device_id, each.place) for each in (carrying | self._by_device).values()]
 
     def state(self, device_id: str) -> str | None:
         """Return why an attached device carries nothing now, "" if it does, None if it is away."""
@@ -170,9 +178,13 @@ class ExitListener:
         return attached.paused or ("paused in the account" if attached.is_held else "")
 
     def start(self) -> None:
-        """Begin to look after the directory."""
+        """Begin to look after what may be forgotten."""
         loop = self._reactor.loop
         self._directory.expire(loop.time())
+        for device_id, gone in tuple(self._detached.items()):
+            self._detached[device_id] = [each for each in gone if each.relays]
+            if not self._detached[device_id]:
+                del self._detached[device_id]
         self._expiry = loop.call_later(EXPIRY_SECONDS, self.start)
 
     # --- arrivals ------------------------------------------------------------------------------
@@ -202,6 +214,13 @@ class ExitListener:
         """Close connections that have said nothing for a while; return how many."""
         shed = 0
         while shed < most and self._arrivals.expire_oldest(ROOM_AFTER_SECONDS):
+            shed += 1
+        old = self._reactor.loop.time() - ROOM_AFTER_SECONDS
+        while shed < most and (stranger := next(iter(self._strangers), None)) is not None:
+            if stranger.began > old:
+                break
+            self._known(stranger)  # here, because its end is heard of later
+            stranger.abort("slow")
             shed += 1
         return shed
 
@@ -237,7 +256,7 @@ class ExitListener:
             self.forget(arrival)
 
     async def _shake_hands(self, arrival: "Arrival") -> None:
-        control = Control(self._for_controls, arrival.address, self._controls.discard)
+        control = Control(self._for_controls, arrival.address, self._over)
         self._arriving.add(arrival.network)
         self._handshakes += 1
         try:
@@ -251,12 +270,27 @@ class ExitListener:
             self.counters.arrivals_refused["tls"] += 1
             _logger.debug("exit at %s: no TLS: %s", arrival.address, error)
         else:
-            self._controls.add(control)
+            if not control.is_over:  # the exit may have left already
+                self._controls.add(control)
+                if control.attached is None:
+                    self._strangers[control] = arrival.network
+                    self._arriving.add(arrival.network)
             if self._is_closed:
                 control.cut("stopping")
         finally:
             self._handshakes -= 1
             self._arriving.add(arrival.network, -1)
+
+    def _over(self, control: Control) -> None:
+        """A control connection is over."""
+        self._controls.discard(control)
+        self._known(control)
+
+    def _known(self, control: Control) -> None:
+        """Count a control connection as arriving no more."""
+        network = self._strangers.pop(control, None)
+        if network is not None:
+            self._arriving.add(network, -1)
 
     # --- exits ---------------------------------------------------------------------------------
 
@@ -266,6 +300,26 @@ class ExitListener:
         if attached is not None:
             _, control = self._attached[attached.attachment]
             control.check_again()
+        elif device_id in self._detached:
+            self._spawn(self._recheck_detached(device_id))
+
+    async def _recheck_detached(self, device_id: str) -> None:
+        """Cut what goes on through a device whose control was lost, if it may carry nothing."""
+        try:
+            grant = await self._for_controls.authority.current(device_id)
+        except MarketError as error:
+            _logger.info("exit %s: what goes on is cut: %s", device_id, error.code.word)
+        except StoreError as error:  # the marketplace asks for it again
+            _logger.warning("exit %s: cannot be looked up now: %s", device_id, error)
+            return
+        else:
+            if not grant.paused:
+                return
+        self._cut_detached(device_id)
+
+    def _cut_detached(self, device_id: str) -> None:
+        for each in self._detached.pop(device_id, ()):
+            each.cut()
 
     def change_limits(self, limits: ExitLimits) -> None:
         """Apply other limits from now on; no exit is let go of."""
@@ -331,6 +385,7 @@ class ExitListener:
         )
         control.accepted()
         control.attached = attached
+        self._known(control)
         self._attached[attached.attachment] = attached, control
         self._by_device[grant.device_id] = attached
         self._per_network.add(network)
@@ -383,6 +438,9 @@ class ExitListener:
         attached.close()
         if reason not in HARMLESS:
             attached.cut()
+            self._cut_detached(attached.device_id)
+        elif attached.relays:
+            self._detached.setdefault(attached.device_id, []).append(attached)
 
     def _paused(self, attached: Attached, words: str) -> None:
         """An exit takes nothing from now on, or takes connections again."""
@@ -399,7 +457,9 @@ class ExitListener:
             self._attached[attached.attachment][1].send(limits)
         self._opened(attached, was_open=was_open)
         if attached.is_held:
+            attached.interrupt()
             attached.cut()
+            self._cut_detached(attached.device_id)
 
     def _opened(self, attached: Attached, *, was_open: bool) -> None:
         """Tell the directory if an exit takes connections that did not, or the other way round."""

@@ -208,7 +208,6 @@ async def test_who_was_admitted_and_says_nothing_more_is_recorded(scenes) -> Non
     ("sold", "username", "wants"),
     [
         ("", b"user", None),
-        ("", b"user-", None),
         ("", b"user-country-de", "country-de"),
         ("country-de", b"user", "country-de"),
         ("country-de", b"user-session-aB", "country-de-session-aB"),

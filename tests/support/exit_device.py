@@ -48,7 +48,7 @@ from proxyd.counters import ExitCounters
 from proxyd.exits.attached import Attached
 from proxyd.exits.certificate import own_certificate
 from proxyd.exits.dial import Exits
-from proxyd.exits.directory import Missing, Place, Region
+from proxyd.exits.directory import Directory, Missing, Place, Region
 from proxyd.exits.listener import ExitListener
 from proxyd.limits import ExitLimits
 from proxyd.loop.reactor import Reactor
@@ -116,11 +116,13 @@ class Device:
 
     `frames` are all that came; `welcome`, `sorry` and `drained` the last ones of these. `parked`
     are its work connections that wait, by number. `parks` says whether it opens any by itself, and
-    `obey` what it does with an order: `carry` by default.
+    `obey` what it does with an order: `carry` by default. It attaches from `address`: two exits of
+    one address are not both chosen.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, address: str = "127.0.0.1") -> None:
         self.port = port
+        self.address = address
         self.frames: list[Frame] = []
         self.welcome: Welcome | None = None
         self.sorry: Sorry | None = None
@@ -149,7 +151,9 @@ class Device:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-        reader, self._writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=context)
+        reader, self._writer = await asyncio.open_connection(
+            "127.0.0.1", self.port, ssl=context, local_addr=(self.address, 0)
+        )
         self.spawn(self._read(reader))
 
     def peer_fingerprint(self) -> str:
@@ -379,14 +383,23 @@ class InOrder:
 class Port:
     """The exits' port without the rest of a daemon: what attaches there may be chosen.
 
-    `devices` says which may attach, `exits` dials through them.
+    `devices` says which may attach, `exits` dials through them. Without a `directory` who came
+    first is chosen.
     """
 
-    def __init__(self, folder: Path, *, seconds: float = 10.0, **limits: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        seconds: float = 10.0,
+        directory: Directory[Attached] | None = None,
+        **limits: Any,
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.reactor = Reactor(loop, 100)
         self.devices = Devices()
         self.directory = InOrder()
+        book = directory if directory is not None else self.directory
         self.counters = ExitCounters()
         bounds = {
             "exits_total": 100,
@@ -399,7 +412,7 @@ class Port:
             self.reactor,
             context_of(own_certificate(folder, 1_700_000_000)),
             self.devices,
-            self.directory,
+            book,
             lambda _: Place(country="xx"),
             ExitLimits(**{**bounds, **limits}),
             self.counters,
@@ -407,9 +420,7 @@ class Port:
         )
         self.policy = Policy(allow=["127.0.0.0/8"], blocked_ports=[25])
         self.resolver = Localhost("127.0.0.1")
-        self.exits = Exits(
-            self.reactor, self.directory, self.resolver, self.policy, seconds, self.counters
-        )
+        self.exits = Exits(self.reactor, book, self.resolver, self.policy, seconds, self.counters)
         sock = socket.create_server(("127.0.0.1", 0), backlog=1000)
         self.port: int = sock.getsockname()[1]
         self.acceptor = Acceptor(
@@ -422,16 +433,20 @@ class Port:
         )
         self._devices: list[Device] = []
 
-    async def device(self, token: str = "device", **changes: Any) -> Device:
+    async def device(
+        self, token: str = "device", address: str = "127.0.0.1", **changes: Any
+    ) -> Device:
         """Return a device that has attached."""
-        device = await Device(self.port).attach(hello(token, **changes))
+        device = await Device(self.port, address).attach(hello(token, **changes))
         self._devices.append(device)
         return device
 
-    async def parked(self, token: str = "device", count: int = 1) -> Device:
+    async def parked(
+        self, token: str = "device", count: int = 1, address: str = "127.0.0.1"
+    ) -> Device:
         """Return a device whose work connections wait here."""
         before = self.counters.parked
-        device = await self.device(token)
+        device = await self.device(token, address)
         await until(lambda: self.counters.parked >= before + count, "its connections wait")
         return device
 
@@ -474,11 +489,11 @@ class Consented:
     device_id: str
     first: Hello
 
-    async def attach(self, service: Service) -> Device:
+    async def attach(self, service: Service, address: str = "127.0.0.1") -> Device:
         """Attach it to a daemon; it carries whatever it is asked to."""
         listener = listener_of(service)
         port = bound_port(service.daemon.listeners.exits)
-        device = await Device(port).attach(self.first)
+        device = await Device(port, address).attach(self.first)
         assert device.welcome is not None, device.sorry
         # Targets of tests are at any port, and more than a household would allow.
         listener._by_device[self.device_id].limits = NO_LIMITS

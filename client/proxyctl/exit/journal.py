@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 TARGETS_KEPT: Final = 100
 PORTS_KEPT: Final = 64  # an owner may allow more; the busiest tell enough
+# A device without a clock of its own begins in some earlier year, until a network tells it better.
+FIRST_DAY: Final = "2024-01-01"
 _PORTS_SHOWN: Final = 5
 
 
@@ -70,9 +72,9 @@ class Journal:
         return target
 
     def turn(self) -> None:
-        """Begin a new day or month, if one has begun."""
+        """Begin a new day or month, if one has begun; a clock that is not set yet begins none."""
         day = self._now().date().isoformat()
-        if day == self._day:
+        if day == self._day or (self._day and day < FIRST_DAY):
             return
         self._day, self.bytes_today = day, 0
         if day[:7] != self._month:

@@ -3,14 +3,17 @@
 from pathlib import Path
 
 import pytest
-from support.exit_device import Granted, Port, answering, ignore
+from support.exit_device import Granted, Port, answering, hello, ignore
 from support.waiting import until
 
+from market.errors import Code, MarketError
 from proxyctl.protocol.frames import Limits, Outcome, Ping
 from proxyd.exits import attached as module
 from proxyd.exits.attached import Attached
 from proxyd.exits.directory import Place
+from proxyd.wire.events import Failure
 from proxyd.wire.wants import Wants
+from storage.errors import StoreError
 
 
 class Relayed:
@@ -140,6 +143,23 @@ async def test_all_exits_together_have_a_bound(tmp_path: Path) -> None:
 # --- heartbeats ----------------------------------------------------------------------------------
 
 
+async def test_a_dial_is_served_where_other_exits_use_up_the_bound(tmp_path: Path) -> None:
+    port = Port(tmp_path, parked=1)
+    await port.parked("first")
+    device = port.unattached()
+    device.obey = answering(Outcome.REFUSED)
+    await device.attach(hello("second"))
+    port.directory.remove(exit_of(port, "first"))
+    outcomes: list[object] = []
+    port.exits.dial(Wants(), Somebody(), "localhost", 80, lambda *each: outcomes.append(each))
+    await until(lambda: bool(outcomes))
+    assert outcomes == [(Failure.REFUSED, True, None)]
+    await until(lambda: device.wanted == 0, "none has to wait any more")
+    assert port.listener._budget.wanted == 1
+    port.directory.add(port.listener._by_device["first"])
+    await port.close()
+
+
 async def test_the_round_trip_is_measured(port: Port) -> None:
     await port.parked()
     exit_ = exit_of(port)
@@ -148,6 +168,9 @@ async def test_the_round_trip_is_measured(port: Port) -> None:
     before = exit_.pool.rtt
     assert not exit_.ponged(b"12345678")
     assert exit_.pool.rtt == before
+    exit_._ping, exit_._pinged_at = b"12345678", exit_.heard_at - 3600  # it has taken its time
+    assert exit_.ponged(b"12345678")
+    assert exit_.pool.rtt < module.RTT_MOST_SECONDS
 
 
 async def test_a_silent_exit_is_cut_with_what_goes_through_it(tmp_path: Path) -> None:
@@ -173,7 +196,60 @@ async def test_what_goes_through_an_exit_whose_control_is_lost_goes_on(port: Por
     assert not exit_.has_place
 
 
+REVOKED = MarketError(Code.WORKER_UNAUTHORIZED)
+
+
+@pytest.mark.parametrize("refusal", [REVOKED, None], ids=["revoked", "paused"])
+@pytest.mark.parametrize("is_back", [False, True], ids=["away", "attached again"])
+async def test_what_goes_on_without_control_ends_when_the_device_may_carry_nothing(
+    port: Port, refusal: MarketError | None, is_back: bool
+) -> None:
+    device = await port.parked()
+    exit_, relay = exit_of(port), Relayed()
+    exit_.begin(relay)
+    await device.kill()
+    await until(lambda: len(port.listener) == 0)
+    if is_back:
+        await port.parked()
+    assert [each for each, _ in port.listener.places()] == ["device"]
+    port.listener.start()  # what carries something is not forgotten
+    port.devices.refusal = StoreError("away")
+    port.listener.recheck("device")
+    await until(lambda: not port.listener._tasks)
+    assert not relay.was_cut
+    port.devices.refusal = refusal
+    port.devices.grants["device"] = Granted("device", "owner", paused=True)
+    port.listener.recheck("device")
+    await until(lambda: relay.was_cut)
+
+
+async def test_who_carries_nothing_is_forgotten(port: Port) -> None:
+    device = await port.parked()
+    exit_, relay = exit_of(port), Relayed()
+    exit_.begin(relay)
+    await device.kill()
+    await until(lambda: len(port.listener) == 0)
+    exit_.end(relay)
+    port.listener.start()
+    assert port.listener.places() == []
+
+
 # --- what it may carry ---------------------------------------------------------------------------
+
+
+async def test_a_pause_in_the_account_ends_dials_under_way(port: Port) -> None:
+    """A target that the device reaches later would be relayed although it may carry nothing."""
+    device = await port.parked()
+    device.obey = ignore
+    outcomes: list[object] = []
+    port.exits.dial(Wants(), Somebody(), "localhost", 80, lambda *each: outcomes.append(each))
+    await until(lambda: bool(device.dials))
+    exit_ = exit_of(port)
+    port.devices.grants["device"] = Granted("device", "owner", paused=True)
+    port.listener.recheck("device")
+    await until(lambda: bool(outcomes))
+    assert outcomes == [(Failure.NO_EXIT, True, None)]
+    assert exit_.dials == {}
 
 
 async def test_a_device_that_is_paused_in_the_account_stays_and_carries_nothing(port: Port) -> None:

@@ -86,7 +86,19 @@ async def test_a_flood_is_cut_and_others_are_served(port: Port) -> None:
     await until(lambda: Pong(b"payload!") in other.frames)
 
 
-async def test_answers_to_orders_are_no_flood(port: Port) -> None:
+async def test_a_device_that_changes_its_state_all_the_time_is_cut(port: Port) -> None:
+    """Each change files it anew, which takes longer than to read it."""
+    device = await port.parked()
+    changes = [paused("battery"), paused("")] * 40
+    device.send_raw(b"".join(map(encode, changes[:20])))
+    device.send(Ping(b"8 bytes."))
+    await until(lambda: Pong(b"8 bytes.") in device.frames)
+    assert len(port.listener) == 1
+    device.send_raw(b"".join(map(encode, changes)))
+    await until(lambda: port.counters.cut == {"flood": 1})
+
+
+async def test_answers_are_no_flood(port: Port) -> None:
     await port.parked()
     (control,) = port.listener._controls
     before = control._allowance
@@ -94,6 +106,8 @@ async def test_answers_to_orders_are_no_flood(port: Port) -> None:
     parked = exit_.pool._parked[0]
     exit_.order(parked, "example.com", 443, by=Nobody())
     assert control._allowance == before + module.ANSWER_BYTES
+    control.send(Ping(b"8 bytes."))
+    assert control._allowance == before + 2 * module.ANSWER_BYTES
     assert len(encode(Dialled(1, Outcome.CONNECTED, 0, None, 0))) + 16 <= module.ANSWER_BYTES
 
 

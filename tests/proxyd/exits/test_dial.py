@@ -129,6 +129,25 @@ async def test_a_target_is_reached_through_an_exit(port: Port) -> None:
     assert port.counters.dials == {"connected": 1}
 
 
+@pytest.mark.parametrize(
+    ("claimed", "told"),
+    [
+        (None, "198.51.100.7"),
+        ("8.8.8.8", "198.51.100.7"),
+        ("192.168.1.2", "198.51.100.7"),
+        ("2606:4700::1", "2606:4700::1"),
+        ("fd00::1", "198.51.100.7"),
+        ("::ffff:8.8.8.8", "198.51.100.7"),
+    ],
+)
+def test_what_an_exit_says_of_its_address_is_believed_where_it_can_be(
+    claimed: str | None, told: str
+) -> None:
+    known = ip_address("198.51.100.7")
+    said = ip_address(claimed) if claimed is not None else None
+    assert module.seen_address(known, said) == ip_address(told)
+
+
 async def test_a_buyer_is_told_that_another_exit_was_promised(port: Port) -> None:
     device = await port.parked()
     device.obey = answering(Outcome.CONNECTED)
@@ -199,8 +218,6 @@ async def test_what_is_no_name_is_not_asked_for(port: Port, host: str, dns_at_ex
     [
         (Outcome.REFUSED, Failure.REFUSED),
         (Outcome.HOST_UNREACHABLE, Failure.HOST_UNREACHABLE),
-        (Outcome.NETWORK_UNREACHABLE, Failure.NETWORK_UNREACHABLE),
-        (Outcome.NOT_ALLOWED, Failure.NOT_ALLOWED),
         (Outcome.NAME_UNKNOWN, Failure.HOST_UNREACHABLE),
     ],
 )
@@ -228,12 +245,46 @@ async def test_an_exit_that_cannot_is_passed_over(port: Port, outcome: Outcome) 
     assert port.counters.failovers == 1
 
 
-async def test_a_target_that_does_not_answer_is_tried_through_one_more_exit(port: Port) -> None:
+DOUBTFUL = pytest.mark.parametrize(
+    ("outcome", "failure"),
+    [
+        (Outcome.TIMED_OUT, Failure.TIMED_OUT),
+        (Outcome.NETWORK_UNREACHABLE, Failure.NETWORK_UNREACHABLE),
+        (Outcome.NOT_ALLOWED, Failure.NOT_ALLOWED),
+    ],
+)
+
+
+@DOUBTFUL
+async def test_what_may_be_the_exits_own_is_tried_through_one_more(
+    port: Port, outcome: Outcome, failure: Failure
+) -> None:
     devices = [await port.parked(token) for token in ("one", "two", "three")]
     for each in devices:
-        each.obey = answering(Outcome.TIMED_OUT)
-    assert (await dialled(port)).failure is Failure.TIMED_OUT
+        each.obey = answering(outcome)
+    assert (await dialled(port)).failure is failure
     assert [len(each.dials) for each in devices] == [1, 1, 0]
+
+
+@DOUBTFUL
+async def test_it_is_told_where_there_is_no_other_exit(
+    port: Port, outcome: Outcome, failure: Failure
+) -> None:
+    device = await port.parked()
+    device.obey = answering(outcome)
+    assert (await dialled(port)).failure is failure
+    assert len(device.dials) == 1
+
+
+async def test_an_exit_without_the_targets_family_is_passed_over(port: Port) -> None:
+    first, second = await port.parked("first"), await port.parked("second")
+    first.obey = answering(Outcome.NETWORK_UNREACHABLE)
+    async with targets.echo() as target:
+        answer = await dialled(port, LOOPBACK, target.port)
+        assert answer.via is not None
+        assert answer.via.attached.device_id == "second"
+        await answer.close(port, target)
+    assert len(second.dials) == 1
 
 
 async def test_three_exits_are_enough(port: Port) -> None:
@@ -358,6 +409,40 @@ async def test_an_exit_that_is_slow_and_there_is_ordered_twice_and_the_first_ans
     await until(lambda: not port.directory.exits, "it was heard")
 
 
+@pytest.mark.parametrize("reaches", [True, False])
+async def test_an_exit_that_is_there_and_does_not_obey_is_left(
+    port: Port, monkeypatch: pytest.MonkeyPatch, reaches: bool
+) -> None:
+    monkeypatch.setattr(module, "UNANSWERED_SECONDS", 0.0)
+    first, second = await port.parked("first"), await port.parked("second")
+    first.obey = ignore
+    outcome = Outcome.CONNECTED if reaches else Outcome.TIMED_OUT
+    second.obey = answering(outcome)
+    answer = await dialled(port)
+    if reaches:
+        assert port.directory.noted == [("second", outcome), ("first", None)]
+        await answer.close(port)
+    else:
+        assert answer.failure is Failure.TIMED_OUT
+        assert port.directory.noted == [("second", outcome)]
+    assert port.directory.exits["first"].dials == {}
+
+
+async def test_a_label_stays_with_an_exit_whose_target_is_silent(
+    port: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "UNANSWERED_SECONDS", 0.0)
+    first, second = await port.parked("first"), await port.parked("second")
+    first.obey = ignore
+    call = Call(port, LOOPBACK, 80, Wants(session="label"))
+    await until(lambda: port.counters.hedges == 1, "it was ordered once more")
+    for _ in range(2):
+        asked_at = call.dial._asked_at
+        await until(lambda before=asked_at: call.dial._asked_at > before, "it was looked at")
+    call.dial.cancel()
+    assert second.dials == []
+
+
 async def test_a_dial_that_finds_nothing_waiting_takes_the_next_connection(port: Port) -> None:
     device = port.unattached()
     device.parks = False
@@ -413,7 +498,8 @@ async def test_a_dial_waits_on_where_there_is_no_other_exit(
     device.parks, device.obey = False, answering(Outcome.REFUSED)
     await device.attach()
     call = Call(port, LOOPBACK, 80)
-    await until(lambda: call.dial._timer is None, "it has looked for another exit")
+    (attempt,) = call.dial._attempts
+    await until(lambda: attempt.is_overdue, "it has looked for another exit")
     device.parks = True
     await device.park()
     assert (await call.end()).failure is Failure.REFUSED

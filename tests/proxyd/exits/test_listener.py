@@ -151,6 +151,33 @@ async def test_a_flood_of_silent_connections_keeps_nobody_out(
     await port.close()
 
 
+async def test_a_flood_of_those_who_speak_tls_and_say_no_more_keeps_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ROOM_AFTER_SECONDS", 0.0)
+    port = Port(tmp_path, arrivals=5)
+    for _ in range(20):
+        device = port.unattached()
+        await device.connect()
+        assert port.listener.arrivals <= 5
+    await port.parked()
+    assert len(port.listener._controls) <= 5
+    await port.close()
+
+
+async def test_one_network_may_not_have_all_who_speak_tls_and_say_no_more(tmp_path: Path) -> None:
+    port = Port(tmp_path, exits_per_network=1)
+    for _ in range(module.ARRIVALS_PER_EXIT):
+        await port.unattached().connect()
+    await until(lambda: len(port.listener._strangers) == module.ARRIVALS_PER_EXIT)
+    with suppress(ConnectionError):  # it may be closed while it connects
+        with await raw(port.port) as sock:
+            assert await is_closed(sock)
+    assert port.counters.arrivals_refused == {"network": 1}
+    await port.close()
+    assert not port.listener._arriving
+
+
 async def test_one_network_may_not_have_all_arrivals(tmp_path: Path) -> None:
     port = Port(tmp_path, exits_per_network=1)
     silent = [await raw(port.port) for _ in range(module.ARRIVALS_PER_EXIT)]

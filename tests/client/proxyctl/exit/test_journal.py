@@ -34,6 +34,20 @@ def test_days_and_months_begin_anew(tmp_path: Path) -> None:
     assert (kept.bytes_today, kept.bytes_this_month) == (0, 0)
 
 
+def test_a_clock_that_is_not_set_yet_gives_no_bytes_anew(tmp_path: Path) -> None:
+    days, path = Days(), tmp_path / "journal"
+    kept = Journal(path, days)
+    kept.add_bytes(5)
+    kept.save()
+    now, days.now = days.now, datetime(1970, 1, 1, tzinfo=UTC)
+    again = Journal(path, days)  # the device was started again
+    assert (again.bytes_today, again.bytes_this_month) == (5, 5)
+    again.add_bytes(1)
+    days.now = now
+    again.turn()
+    assert (again.bytes_today, again.bytes_this_month) == (6, 6)
+
+
 def test_it_goes_on_where_it_was_saved(tmp_path: Path) -> None:
     days, path = Days(), tmp_path / "journal"
     kept = Journal(path, days)

@@ -1,0 +1,159 @@
+"""The agent of an exit, a process of its own, dies in every way: labels go on, or are told."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from support import targets
+from support.exit_device import EXITS, NO_LIMITS, Consented, consented, listener_of
+from support.forwarder import Forwarder
+from support.service import Service, running_in
+from support.socks import Client, request
+from support.story import buy, reached
+from support.waiting import until
+
+from proxyctl.exit import files, record
+from proxyctl.exit.limits import DeviceLimits
+from proxyctl.exit.record import Consent
+from proxyd.ops.listening import bound_port
+
+HOST_UNREACHABLE = 4
+FOLDER = Path(__file__).parents[1]
+# In which a label has to be elsewhere; a dial that takes longer is over.
+DIAL = {"dial_seconds": 1.5}
+
+
+@contextmanager
+def free_port() -> Iterator[int]:
+    """Yield a port that nobody has."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+    yield port
+
+
+@asynccontextmanager
+async def agent_of(
+    service: Service, device: Consented, folder: Path, port: int
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run the agent of a device, which finds the daemon at a port, and may reach this machine."""
+    assert service.daemon.exit_port is not None
+    door = service.daemon.exit_port.door()
+    assert door is not None
+    agreement = Consent(
+        api=service.url,
+        host="127.0.0.1",
+        port=port,
+        pin=door.certificate_sha256,
+        token=device.first.token,
+        terms=device.first.terms,
+        agreed_at="2026-01-01T00:00:00+00:00",
+        limits=DeviceLimits(bytes_per_day=0, connections=1000),
+    )
+    folder.mkdir()
+    record.save(folder / files.CONSENT, agreement)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "support.exit_agent",
+        str(folder),
+        "all",
+        env=os.environ | {"PYTHONPATH": str(FOLDER)},
+    )
+    try:
+        await attached(service, device)
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            process.send_signal(signal.SIGCONT)
+        await process.wait()
+
+
+async def attached(service: Service, device: Consented) -> None:
+    """Wait until a device can carry a connection to any port."""
+    listener = listener_of(service)
+    await until(lambda: device.device_id in listener._by_device, "it is attached")
+    exit_ = listener._by_device[device.device_id]
+    exit_.limits = NO_LIMITS  # targets of tests are at any port
+    listener._attached[exit_.attachment][1].send(NO_LIMITS)
+    await until(lambda: len(exit_.pool) > 0, "a connection waits")
+
+
+async def refusal(service: Service, username: str, password: str, port: int) -> int:
+    """Ask for a target by SOCKS5, and return the reply."""
+    client = await Client.open(service.proxy_port)
+    assert await client.log_in(username, password) == 0
+    await client.send(request("127.0.0.1", port))
+    reply = await client.reply()
+    await client.close()
+    return reply[0]
+
+
+@pytest.mark.parametrize("wishes", ["", "-strict"], ids=["soft", "strict"])
+@pytest.mark.parametrize("end", ["killed", "frozen", "cut off"])
+async def test_a_label_whose_exit_dies(tmp_path: Path, end: str, wishes: str) -> None:
+    async with (
+        running_in(tmp_path, **EXITS, limits=DIAL) as service,
+        targets.echo() as target,
+    ):
+        port = bound_port(service.daemon.listeners.exits)
+        first, second = await consented(service), await consented(service)
+        with Forwarder.running(f"postgresql://x@127.0.0.1:{port}/x") as line:
+            through = urlsplit(line.url).port
+            assert through is not None
+            async with agent_of(service, first, tmp_path / "agent", through) as process:
+                service.wishes = f"-country-xx-session-label{wishes}"
+                _, bought = await buy(service)
+                client = await reached(service, bought, target)
+                await client.send(b"words")
+                assert await client.receive(5) == b"words"
+                other = await second.attach(service, "127.0.0.2")
+                if end == "cut off":
+                    line.freeze()
+                else:
+                    process.send_signal(signal.SIGKILL if end == "killed" else signal.SIGSTOP)
+                if wishes:
+                    if end == "killed":
+                        await until(lambda: len(listener_of(service)) == 1, "it is gone")
+                    shown = bought.username, bought.password
+                    assert await refusal(service, *shown, target.port) == HOST_UNREACHABLE
+                    assert other.dials == []
+                else:
+                    again = await reached(service, bought, target)
+                    await again.send(b"more words")
+                    assert await again.receive(10) == b"more words"
+                    assert len(other.dials) == 1
+                    await again.close()
+                await client.close()
+        await other.kill()
+
+
+async def test_a_label_goes_on_after_the_daemon_was_started_again(tmp_path: Path) -> None:
+    with free_port() as port:
+        exits = EXITS | {"exits": EXITS["exits"] | {"port": port}}
+        async with running_in(tmp_path, **exits) as service, targets.echo() as target:
+            device = await consented(service)
+            running = agent_of(service, device, tmp_path / "agent", port)
+            await running.__aenter__()
+            service.wishes = "-country-xx-session-label-strict"
+            person, bought = await buy(service)
+            client = await reached(service, bought, target)
+            await client.send(b"words")
+            assert await client.receive(5) == b"words"
+            await client.close()
+        async with running_in(tmp_path, **exits) as service, targets.echo() as target:
+            await attached(service, device)
+            client = await reached(service, bought, target)
+            await client.send(b"words")
+            assert await client.receive(5) == b"words"
+            await client.close()
+            await service.end(person, bought)
+            await service.assert_audit()
+            await running.__aexit__(None, None, None)
