@@ -6,14 +6,16 @@ import socketserver
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from support.targets import PATTERN
 from support.threads import served
 from support.waiting import until_true
 
 CHUNK_BYTES = 65_536
+STUCK_SECONDS = 0.3  # nothing is taken for so long: whatever is on the way is full
 ENDLESS = 1 << 62
+QUIET_KEY = "quiet"  # of what `KeyedTarget.wait_quiet` itself sends
 
 
 class Tally:
@@ -68,7 +70,9 @@ class KeyedTarget(socketserver.ThreadingTCPServer):
     def wait_quiet(self) -> None:
         """Wait until everything that has connected so far has been read to its end."""
         with socket.create_connection(("127.0.0.1", self.port)) as last:
-            last.sendall(b"last 0 1\n")  # whoever came before is accepted before
+            last.sendall(
+                f"{QUIET_KEY[::-1]} 0 1\n".encode()
+            )  # whoever came before is accepted before
             assert last.recv(1)
         until_true(lambda: self._open == 0, "the target has seen every end")
 
@@ -156,3 +160,29 @@ def converse(
             if not data:
                 raise ConnectionError("the stream has ended early")
             down -= len(data)
+
+
+def clog(
+    connect: Callable[[], socket.socket], key: str, tally: Tally, wait: Callable[[], object]
+) -> None:
+    """Fill both directions with what nobody reads, and wait; then read what has come.
+
+    Whoever dies with unread data resets its connections, and what it had not sent is lost.
+
+    Raises:
+        OSError: there was no connection.
+    """
+    tally.add(key, 0)
+    with connect() as sock, suppress(OSError):
+        sock.settimeout(STUCK_SECONDS)
+        try:
+            sock.sendall(f"{key[::-1]} 0 {ENDLESS}\n".encode())
+            while sock.send(bytes(CHUNK_BYTES)):
+                pass
+        except TimeoutError:
+            wait()
+        except OSError:
+            pass  # it is used up before it is full
+        sock.settimeout(30)
+        while data := sock.recv(CHUNK_BYTES):
+            tally.add(key, len(data))

@@ -251,6 +251,11 @@ def proxied(
     )
 
 
+def is_refused(error: OSError) -> bool:
+    """Say whether `proxied` has failed because the credentials are not accepted any more."""
+    return isinstance(getattr(error, "socket_err", None), socks.SOCKS5AuthError)
+
+
 def begin(daemon: Api, proxy: dict[str, Any], port: int) -> socket.socket:
     """Begin a download from `threads.web` that is too large for the buffers on its way."""
     connection = proxied(daemon, proxy, port)
@@ -275,16 +280,16 @@ def bytes_used(url: str, session_id: str) -> int:
         return thread.submit(asyncio.run, look()).result()
 
 
-def funded(url: str, usd: str = "100") -> tuple[str, str]:
+def funded(url: str, usd: str = "100", name: str = "buyer") -> tuple[str, str]:
     """Open an account with money, by the command line, and return its address and password."""
-    email, password = "buyer@example.com", "long enough"
+    email, password = f"{name}@example.com", "long enough"
     done = run(
         url,
         "user",
         "create",
         email,
         "--username",
-        "buyer",
+        name,
         "--usd",
         usd,
         "--password-stdin",
