@@ -177,8 +177,8 @@ bench-growth: setup
 bench-siege: setup
 	PYTHONPATH=.:tests SIEGE_SECONDS=$${SIEGE_SECONDS:-60} $(VENV)/bin/python -m bench.siege
 
-# kill -9 under load, a hundred times on each engine, of several processes and of exits, at random moments
-# (SEED): twenty minutes.
+# kill -9 under load, a hundred times on each engine, of several processes, and of a daemon and its exits on each
+# engine, at random moments (SEED): twenty minutes.
 KILLS ?= 100
 
 crash: setup

@@ -2,8 +2,9 @@
 
 In each life of the daemon no session is billed more than both ends of its transfers saw, and both
 ends see no more than what was left of what it had bought. Where one of several processes is killed,
-the others hand out again what it had not reported, so only the first half holds. `make crash` kills
-a hundred times.
+the others hand out again what it had not reported, so only the first half holds. Of what leaves
+through exits, whose agents are killed too, the far end is where the daemon hands it to an exit:
+what an exit had taken and not passed on is used. `make crash` kills a hundred times.
 """
 
 import asyncio
@@ -23,7 +24,18 @@ from typing import Any, NamedTuple
 
 import pytest
 from support import process
-from support.keyed import KeyedTarget, Tally, converse, keyed
+from support.exit_process import ExitAgents, exit_agents
+from support.exit_wire import wired
+from support.keyed import (
+    CHUNK_BYTES,
+    ENDLESS,
+    QUIET_KEY,
+    KeyedTarget,
+    Tally,
+    clog,
+    converse,
+    keyed,
+)
 from support.process import Process
 from support.waiting import until_true
 
@@ -31,7 +43,7 @@ from market.audit import audit_ledger
 from storage.open import open_store
 from storage.store import Store, Transaction
 
-KILLS = {"sqlite": 5, "postgresql": 3, "processes": 4}
+KILLS = {"sqlite": 5, "postgresql": 3, "processes": 4, "exits": 4}
 PROCESSES = 3
 SEVERAL = {
     process.PROCESSES: str(PROCESSES),
@@ -39,10 +51,22 @@ SEVERAL = {
     "PROXYD_LIMITS__SESSIONS_PER_USER": "0",  # clients leave many sessions behind
 }
 CLIENTS = 6
+EXITS = 2
+EXIT_SHARE_PERCENT = 60
+EXIT_WISHES = (
+    "-country-xx",
+    "-country-xx-session-a",
+    "-country-xx-session-b",
+    "-country-xx-rotate",
+)
+LOST_SHARE = 0.5  # of the exits go with their daemon
+RESET_SHARE = 0.25  # of the lives have exits die by resets, which lose what is under way
+FAILED_SECONDS = 0.02
 LIFE_MAX_SECONDS = 1.0
 STILLBORN_SHARE = 0.15  # of the daemons are killed while they start
 TRANSFER_MAX_BYTES = 400_000
 REST_SHARE = 0.05
+CLOGGED_SHARE = 0.1
 QUOTAS_GB = (0.0003, 0.002, 0.05)
 
 
@@ -53,19 +77,27 @@ class Sold(NamedTuple):
     quota_bytes: int
     bytes_used: int
 
+    @property
+    def is_spent(self) -> bool:
+        return self.bytes_used == self.quota_bytes
+
 
 @dataclass
 class Load:
     """Clients that buy, use and end sessions until their daemon is killed.
 
     Some rest at some point, and have nothing on its way that could hide a byte too many.
-    `held` are the sessions that each client goes on with in the next life.
+    `held` are the sessions that each client goes on with in the next life. `wishes` are what user
+    names end with, by chance: by which exits the connection leaves. If it `clogs`, some connections
+    are full in both directions when the daemon is killed.
     """
 
     target: KeyedTarget
     tally: Tally
     seed: str
     held: list[dict[str, Any] | None]
+    wishes: Sequence[str] = ("",)
+    clogs: bool = False
 
     def run(self, daemon: Process, token: str) -> list[threading.Thread]:
         """Start the clients."""
@@ -98,18 +130,28 @@ class Load:
         bought = self.held[number]
         if bought is None:
             bought = self.held[number] = daemon.buy(token, chance.choice(QUOTAS_GB))
-        session, proxy = bought["session_id"], bought["proxy"]
+        session, proxy = bought["session_id"], wishing(bought["proxy"], chance.choice(self.wishes))
 
         def connect() -> socket.socket:
             return process.proxied(daemon, proxy, self.target.port)
 
         try:
-            converse(connect, session, self.tally, chance, TRANSFER_MAX_BYTES)
-        except OSError:
-            self.held[number] = None if daemon.process.poll() is None else bought
+            if self.clogs and number % 2 and chance.random() < CLOGGED_SHARE:
+                clog(connect, session, self.tally, daemon.process.wait)
+            else:
+                converse(connect, session, self.tally, chance, TRANSFER_MAX_BYTES)
+        except OSError as error:  # it is used up, its exit is gone, or the daemon is
+            if process.is_refused(error):
+                self.held[number] = None
+            time.sleep(FAILED_SECONDS)
         if chance.random() < 0.05:
             self.held[number] = None
             daemon.call("POST", "/api/bandwidth/end", {"session_id": session}, token)
+
+
+def wishing(proxy: dict[str, Any], wish: str) -> dict[str, Any]:
+    """Return credentials whose user name says by which exits to leave."""
+    return {**proxy, "username": proxy["username"] + wish}
 
 
 async def _sold(tx: Transaction) -> list[Sold]:
@@ -161,6 +203,38 @@ async def test_killed_at_random_moments_under_load(store_url: str) -> None:
     await end_all(store_url, email, password, before)
 
 
+class Carried(NamedTuple):
+    """What an exit carried under a lease, as the database knows it; amounts in micro-USD."""
+
+    session_id: str
+    price_per_gb: int
+    used_bytes: int
+    earned: int
+
+
+async def _carried(tx: Transaction) -> tuple[list[Sold], list[Carried]]:
+    rows = await tx.all(
+        Carried,
+        """
+        SELECT s.id, s.price_per_gb, u.used_bytes, u.earned
+        FROM exit_usage AS u JOIN bandwidth_sessions AS s ON s.id = u.session_id
+        """,
+    )
+    return await _sold(tx), rows
+
+
+async def assert_shared(store: Store) -> list[Carried]:
+    """Check that exits carried all that was used, to the byte, and earn a share of each count."""
+    sold, carried = await store.read(_carried)
+    sums = dict.fromkeys((each.id for each in sold), 0)
+    for each in carried:
+        sums[each.session_id] += each.used_bytes
+        share = each.used_bytes * each.price_per_gb * EXIT_SHARE_PERCENT // (10**9 * 100)
+        assert each.earned == share, each
+    assert sums == {each.id: each.bytes_used for each in sold}
+    return carried
+
+
 def live(
     load: Load, chance: random.Random, url: str, email: str, password: str, *, is_first: bool
 ) -> None:
@@ -187,13 +261,15 @@ def live(
     load.target.wait_quiet()
 
 
-def assert_books(url: str) -> None:
-    """Check the ledger while others write."""
+def assert_books(url: str, *, is_shared: bool = False) -> None:
+    """Check the ledger while others write; and that exits carried everything, if they should."""
 
     async def check() -> None:
         store = await open_store(url)
         try:
             await books(store)
+            if is_shared:
+                await assert_shared(store)
         finally:
             await store.close()
 
@@ -259,6 +335,148 @@ def live_as_several(
             thread.join()
     assert "CRITICAL" not in daemon.output, daemon.output
     load.target.wait_quiet()
+
+
+@pytest.mark.timeout(300)
+async def test_daemon_or_exits_killed_at_random_moments_under_load(
+    store_url: str, tmp_path: Path
+) -> None:
+    """Each life ends by a kill of the daemon, alone or with exits; in between exits are killed."""
+    seed = os.environ.get("PROXYD_CRASH_SEED", "1")
+    engine = store_url.partition(":")[0]
+    kills = int(os.environ.get("PROXYD_CRASH_KILLS") or KILLS["exits"])
+    print(f"PROXYD_CRASH_SEED={seed} PROXYD_CRASH_KILLS={kills} of exits on {engine}")  # noqa: T201
+    chance = random.Random(seed)
+    email, password = process.funded(store_url, "1000000")
+    owner, _ = process.funded(store_url, "0.01", "owner")
+    tally, arrived = Tally(), Tally()
+    before: dict[str, Sold] = {}
+    with (
+        keyed(arrived) as target,
+        wired(tally, EXITS) as wire,
+        exit_agents(tmp_path, wire, [target.port]) as exits,
+    ):
+        load = Load(target, tally, seed, [None] * CLIENTS, EXIT_WISHES, clogs=True)
+        with process.serving(store_url, **exits.settings) as daemon:
+            for agent in exits.agents:
+                agent.agree(daemon, daemon.log_in(owner, password))
+        while kills > 0:
+            tally.seen.clear()
+            victims = chance.choices(range(EXITS), k=min(kills - 1, chance.randrange(4)))
+            wire.passes_resets = chance.random() < RESET_SHARE
+            live_with_exits(load, exits, chance, store_url, (email, password), victims)
+            kills -= len(victims) + 1
+            before = await fair_and_shared(store_url, before, tally, resets=wire.passes_resets)
+        assert sum(each.bytes_used for each in before.values()) > 0
+        tally.seen.clear()
+        spend_all(load, exits, store_url, email, password)
+        before = await fair_and_shared(store_url, before, tally)
+        left = [each for each in load.held if each is not None]
+        assert all(before[each["session_id"]].is_spent for each in left)
+        came = sum(size for key, size in arrived.seen.items() if key != QUIET_KEY)
+        print(f"{wire.handed_over - came} of {wire.handed_over} bytes were lost with exits")  # noqa: T201
+        assert came <= wire.handed_over
+    await end_all(store_url, email, password, before)
+    await assert_earned(store_url, owner, password)
+
+
+async def fair_and_shared(
+    url: str, before: dict[str, Sold], tally: Tally, *, resets: bool = False
+) -> dict[str, Sold]:
+    """Check the books after a life through exits, and return every session.
+
+    Where deaths are resets, what was under way was counted nowhere.
+    """
+    store = await open_store(url)
+    try:
+        after = await books(store)
+        await assert_shared(store)
+    finally:
+        await store.close()
+    seen = dict(tally.seen)
+    if resets:
+        seen = {each.id: each.quota_bytes for each in after.values()}
+    assert_fair(before, after, seen, is_one=not resets)
+    return after
+
+
+def live_with_exits(
+    load: Load,
+    exits: ExitAgents,
+    chance: random.Random,
+    url: str,
+    buyer: tuple[str, str],
+    victims: Sequence[int],
+) -> None:
+    """Run a daemon with exits under load; kill some exits one after the other, then the daemon."""
+    daemon = Process(url, **exits.settings)
+    threads: list[threading.Thread] = []
+    try:
+        daemon.wait_ready()
+        exits.serve(daemon)
+        threads = load.run(daemon, daemon.log_in(*buyer))
+        until_true(lambda: load.has_counted(url), "something is written down")
+        for victim in victims:
+            time.sleep(chance.uniform(0, LIFE_MAX_SECONDS))
+            exits.agents[victim].kill()
+            assert_books(url, is_shared=True)
+            exits.start()
+        time.sleep(chance.uniform(0, LIFE_MAX_SECONDS))
+    finally:
+        with_it = [each for each in exits.agents if chance.random() < LOST_SHARE]
+        first = with_it if chance.random() < 0.5 else []
+        for agent in first:
+            agent.kill()
+        daemon.stop(signal.SIGKILL)
+        for agent in with_it:
+            agent.kill()
+        for thread in threads:
+            thread.join()
+    assert "CRITICAL" not in daemon.output, daemon.output
+    exits.lose()
+    load.target.wait_quiet()
+
+
+def spend_all(load: Load, exits: ExitAgents, url: str, email: str, password: str) -> None:
+    """Use up what is left of every session that clients hold, and stop as an operator does."""
+    with process.serving(url, **exits.settings) as daemon:
+        exits.serve(daemon)
+        for each in load.held:
+            if each is not None:
+                proxy = wishing(each["proxy"], EXIT_WISHES[0])
+                spend(daemon, proxy, load, each["session_id"])
+        assert daemon.stop(signal.SIGTERM) == 0, daemon.output
+    exits.lose()
+    load.target.wait_quiet()
+
+
+def spend(daemon: Process, proxy: dict[str, Any], load: Load, session: str) -> None:
+    """Download until a session is used up; none is left if it was already."""
+    while True:
+        try:
+            with process.proxied(daemon, proxy, load.target.port) as client:
+                client.settimeout(30)
+                client.sendall(f"{session[::-1]} 0 {ENDLESS}\n".encode())
+                while data := client.recv(CHUNK_BYTES):
+                    load.tally.add(session, len(data))
+        except OSError as error:
+            if process.is_refused(error):
+                return
+            time.sleep(FAILED_SECONDS)
+
+
+async def assert_earned(url: str, email: str, password: str) -> None:
+    """Check that an owner's exits have earned their share of all bytes, and nothing else."""
+    store = await open_store(url)
+    try:
+        carried = await assert_shared(store)
+    finally:
+        await store.close()
+    with process.serving(url) as daemon:
+        _, wallet = daemon.call("GET", "/api/wallet", token=daemon.log_in(email, password))
+    earned = sum(each.earned for each in carried)
+    assert earned > 0
+    assert round(wallet["usd_pending"] * 1_000_000) == earned
 
 
 async def end_all(url: str, email: str, password: str, sold: dict[str, Sold]) -> None:
