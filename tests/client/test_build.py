@@ -94,7 +94,8 @@ def test_the_same_sources_give_the_same_bytes(archive: Path, tmp_path: Path) -> 
 def test_make_client_says_what_it_is(tmp_path: Path) -> None:
     shutil.copytree(CLIENT, tmp_path / "client")
     shutil.copy(ROOT / "Makefile", tmp_path)
-    done = run(["make", "client", f"PYTHON={sys.executable}"], tmp_path)
+    make = ["make", "--no-print-directory", "client", f"PYTHON={sys.executable}"]
+    done = run(make, tmp_path)
     assert done.returncode == 0, done.stderr
     target = tmp_path / "dist" / "proxyctl.pyz"
     assert done.stdout.startswith(f"dist/proxyctl.pyz: {target.stat().st_size} bytes, SHA-256 ")
