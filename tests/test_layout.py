@@ -56,6 +56,7 @@ TESTED_IN = {
     "proxyd/compiled/toolchain.py": "tests/proxyd/compiled/test_builder.py",
     "proxyd/connection.py": "tests/conformance/test_handshake.py",
     "proxyd/egress/exit.py": "tests/proxyd/egress/test_direct.py",
+    "proxyd/egress/lookup.py": "tests/proxyd/egress/test_direct.py",
     "proxyd/exit_port.py": "tests/conformance/test_exits.py",
     "proxyd/listeners.py": "tests/proxyd/ops/test_listening.py",
     "proxyd/loop/runner.py": "tests/proxyd/loop/test_cancellation.py",

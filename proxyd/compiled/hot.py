@@ -45,6 +45,7 @@ HOT = (
     "proxyd.egress.direct",
     "proxyd.egress.dns_cache",
     "proxyd.egress.exit",
+    "proxyd.egress.lookup",
     "proxyd.egress.names",
     "proxyd.egress.own",
     "proxyd.egress.resolve",

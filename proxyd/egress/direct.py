@@ -17,12 +17,8 @@ from market.networks import Address
 from proxyctl.protocol.policy import Policy
 from proxyd.egress.candidates import candidates
 from proxyd.egress.exit import Cancellable, Done, Exit
-from proxyd.egress.resolve import (
-    LookupFailedError,
-    LookupTimedOutError,
-    NameNotFoundError,
-    Resolver,
-)
+from proxyd.egress.lookup import Answer, Lookup, known
+from proxyd.egress.resolve import Resolver
 from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.poller import GONE, READS, Watcher
 from proxyd.loop.reactor import Reactor
@@ -171,7 +167,7 @@ class Dial(Cancellable, Expiring):
         self._asker = asker
         self._done: Done | None = done
         self._stagger: asyncio.TimerHandle | None = None
-        self._lookup: asyncio.Task[list[Address]] | None = None
+        self._lookup: Lookup | None = None
         self._attempts: dict[_Attempt, None] = {}
         self._waiting: list[Address] = []
         self._failure = _LEAST_TELLING
@@ -194,39 +190,22 @@ class Dial(Cancellable, Expiring):
         self._release()
 
     def _look_up(self, name: str) -> None:
-        try:
-            addresses = self._exit.resolver.cached(name)
-        except NameNotFoundError:
-            self._finish(Failure.HOST_UNREACHABLE)
+        exit_ = self._exit
+        answer = known(exit_.resolver, name)
+        if answer is not None:
+            self._looked_up(answer)
             return
-        if addresses is not None:
-            self._race(addresses)
-            return
-        self._exit.deadlines.add(self)
-        self._lookup = self._exit.reactor.loop.create_task(
-            self._exit.resolver.resolve(name, self._asker)
+        exit_.deadlines.add(self)
+        self._lookup = Lookup(
+            exit_.reactor.loop, exit_.resolver, name, self._asker, self._looked_up
         )
-        self._lookup.add_done_callback(self._looked_up)
 
-    def _looked_up(self, lookup: "asyncio.Task[list[Address]]") -> None:
+    def _looked_up(self, answer: Answer) -> None:
         self._lookup = None
-        if lookup.cancelled():
-            return
-        error = lookup.exception()
-        if self._done is None:
-            return
-        if error is None:
-            self._race(lookup.result())
-        elif isinstance(error, NameNotFoundError):
-            self._finish(Failure.HOST_UNREACHABLE)
-        elif isinstance(error, LookupTimedOutError):
-            self._finish(Failure.TIMED_OUT)
+        if isinstance(answer, Failure):
+            self._finish(answer)
         else:
-            self._finish(Failure.GENERAL)
-            if not isinstance(error, LookupFailedError):
-                self._exit.reactor.loop.call_exception_handler(
-                    {"message": "looking up a name failed", "exception": error}
-                )
+            self._race(answer)
 
     def _race(self, addresses: list[Address]) -> None:
         self._waiting = candidates(addresses, self._port, self._exit.policy)

@@ -40,13 +40,9 @@ from proxyctl.protocol.policy import Policy
 from proxyd.counters import ExitCounters
 from proxyd.egress.candidates import candidates
 from proxyd.egress.exit import Cancellable
+from proxyd.egress.lookup import Answer, Lookup, known
 from proxyd.egress.names import canonical, is_number
-from proxyd.egress.resolve import (
-    LookupFailedError,
-    LookupTimedOutError,
-    NameNotFoundError,
-    Resolver,
-)
+from proxyd.egress.resolve import Resolver
 from proxyd.exits.attached import Asker, Attached, Parked
 from proxyd.exits.directory import Missing
 from proxyd.loop.deadlines import Deadlines, Expiring
@@ -259,7 +255,7 @@ class ExitDial(Cancellable, Expiring):
         self._port = port
         self._done: Done | None = done
         self._host: tuple[Address, ...] | str = ""
-        self._lookup: asyncio.Task[list[Address]] | None = None
+        self._lookup: Lookup | None = None
         self._attempts: dict[_Attempt, None] = {}
         self._tried: list[Attached] = []
         self._failure: Failure | None = None
@@ -304,36 +300,21 @@ class ExitDial(Cancellable, Expiring):
     # --- the target ----------------------------------------------------------------------------
 
     def _look_up(self, name: str) -> None:
-        resolver = self._exits.resolver
-        try:
-            addresses = resolver.cached(name)
-        except NameNotFoundError:
-            self._finish(Failure.HOST_UNREACHABLE)
+        exits = self._exits
+        answer = known(exits.resolver, name)
+        if answer is not None:
+            self._looked_up(answer)
             return
-        if addresses is not None:
-            self._judge(addresses)
-            return
-        task = self._exits.reactor.loop.create_task(resolver.resolve(name, self._session.id))
-        self._lookup = task
-        task.add_done_callback(self._looked_up)
+        self._lookup = Lookup(
+            exits.reactor.loop, exits.resolver, name, self._session.id, self._looked_up
+        )
 
-    def _looked_up(self, lookup: "asyncio.Task[list[Address]]") -> None:
+    def _looked_up(self, answer: Answer) -> None:
         self._lookup = None
-        if lookup.cancelled():
-            return
-        error = lookup.exception()
-        if self._done is None:
-            return
-        if error is None:
-            self._judge(lookup.result())
-        elif isinstance(error, NameNotFoundError):
-            self._finish(Failure.HOST_UNREACHABLE)
-        elif isinstance(error, LookupTimedOutError):
-            self._finish(Failure.TIMED_OUT)
+        if isinstance(answer, Failure):
+            self._finish(answer)
         else:
-            self._finish(Failure.GENERAL)
-            if not isinstance(error, LookupFailedError):
-                _logger.error("looking up a name failed", exc_info=error)
+            self._judge(answer)
 
     def _judge(self, addresses: list[Address]) -> None:
         permitted = candidates(addresses, self._port, self._exits.policy)
