@@ -135,6 +135,8 @@ def _exits(settings: Settings) -> Iterator[str]:
             "exits.public_host: expected a name or an address without scheme, port or path, got "
             f"{exits.public_host!r}; the port goes into exits.public_port"
         )
+    if not exits.ports:
+        yield "exits.ports: must name at least one port: the terms tell it to owners"
     if bool(exits.tls_cert) != bool(exits.tls_key):
         missing = "exits.tls_key" if exits.tls_cert else "exits.tls_cert"
         yield f"{missing}: must be set too, a certificate and its key go together"

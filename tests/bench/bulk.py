@@ -41,7 +41,7 @@ def measure(kinds: list[Kind], rounds: int) -> Part:
             for count in STREAMS:
                 for up in (False, True):
                     progress(f"bulk: round {number + 1}, {count} streams {'up' if up else 'down'}")
-                    _turn(part.samples, [NO_PROXY, *servers], end, count, up=up)
+                    turn(part.samples, [NO_PROXY, *servers], end, count, up=up)
     part.notes.append(f"Medians of {rounds} rounds.")
     is_default = buffers.are_default()
     part.notes.append(buffers.described())
@@ -49,7 +49,7 @@ def measure(kinds: list[Kind], rounds: int) -> Part:
     return part
 
 
-def _turn(
+def turn(
     samples: Samples, servers: list[Server], end: streams.Target, count: int, *, up: bool
 ) -> None:
     way = f"{count} {'stream' if count == 1 else 'streams'} {'up' if up else 'down'}"

@@ -11,12 +11,15 @@ from bench.bought import INTERPRETED, PROXYD, several
 from bench.native import compiled
 from bench.report import Bound, Part, Samples, progress
 from bench.servers import (
+    HERE,
     LOOPBACK,
     NO_PROXY,
     PATIENCE_SECONDS,
     Kind,
+    Place,
     Server,
     ServerError,
+    accepts,
     all_started,
     free_port,
 )
@@ -29,20 +32,16 @@ MEDIAN, TAIL = "p50, ms", "p99, ms"
 
 
 @contextmanager
-def echo(folder: Path) -> Iterator[int]:
+def echo(folder: Path, place: Place = HERE, port: int = 0) -> Iterator[int]:
     """Run the target that sends everything back, and yield its port."""
-    port = free_port()
-    running = subprocess.Popen([compiled("echo", folder), str(port)])
+    port = port or free_port()
+    running = subprocess.Popen([*place.prefix, compiled("echo", folder), str(port)])
     try:
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            try:
-                NO_PROXY.connect(LOOPBACK, port).close()
-                break
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.01)
+        while not accepts(Server("echo", place.host, port), place):
+            if time.monotonic() > deadline:
+                raise ServerError("the echo server does not come up")
+            time.sleep(0.01)
         yield port
     finally:
         running.kill()
@@ -57,7 +56,7 @@ def measure(kinds: list[Kind], rounds: int, folder: Path) -> Part:
         for number in range(rounds):
             progress(f"connections: round {number + 1}")
             for server in [NO_PROXY, *servers]:
-                failed = _turn(part, server, port, compiled("connections", folder))
+                failed = turn(part, server, port, compiled("connections", folder))
                 failures[server.name] = failures.get(server.name, 0) + failed
     part.notes.append(f"Medians of {rounds} rounds.")
     part.notes += [f"Failed at {name}: {count}." for name, count in failures.items() if count]
@@ -89,7 +88,7 @@ def _bounds(samples: Samples) -> list[Bound]:
     return bounds
 
 
-def _turn(part: Part, server: Server, port: int, program: str) -> int:
+def turn(part: Part, server: Server, port: int, program: str) -> int:
     """Drive one server for a while; return how many connections failed."""
     command = [program, server.host or LOOPBACK, str(server.port or port), str(port)]
     command += [str(SECONDS), str(AT_ONCE)]

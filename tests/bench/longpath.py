@@ -23,7 +23,6 @@ from bench.servers import NO_PROXY, Kind, Place, Server, all_started
 WARM_UP_SECONDS, SECONDS = 1.0, 2.5
 ROUNDS_MAX = 3
 DELAY_MS, LOSS_PERCENT = 20, 0.1
-NETEM = ("netem", "delay", f"{DELAY_MS}ms", "loss", f"{LOSS_PERCENT}%", "limit", "100000")
 MEASURED = ("proxyd", "dante", "microsocks")
 QUEUE_PACKETS = 10_000
 
@@ -44,26 +43,18 @@ class End:
 def measure(kinds: list[Kind], rounds: int, folder: Path) -> Part:
     """Measure in both directions, with the proxy at either end; or say why that cannot be."""
     part, rounds = Part("longpath"), min(rounds, ROUNDS_MAX)
-    if os.geteuid() != 0 or not (shutil.which("ip") and shutil.which("tc")):
-        part.notes.append("Skipped: it needs root and iproute2 (apt-get install iproute2).")
-        return part
-    near = End(f"proxyd-near-{os.getpid()}", f"pbn{os.getpid()}", "10.213.77.1")
-    far = End(f"proxyd-far-{os.getpid()}", f"pbf{os.getpid()}", "10.213.77.2")
     chosen = [kind for kind in kinds if kind.name in MEASURED]
-    with _namespaces(near, far), _way(near, far, folder) as way:
-        if not way:
-            part.notes.append("Skipped: the kernel has neither netem nor TUN devices.")
+    with ends(part, folder, LOSS_PERCENT) as joined:
+        if joined is None:
             return part
-        part.notes.append(
-            f"{2 * DELAY_MS} ms there and back, {LOSS_PERCENT} % lost, by {way};"
-            f" medians of {rounds} rounds."
-        )
-        with streams.target(far.place) as target:
-            for name, place in (("client", near.place), ("target", far.place)):
+        near, far = joined
+        part.notes.append(f"Medians of {rounds} rounds.")
+        with streams.target(far) as target:
+            for name, place in (("client", near), ("target", far)):
                 with all_started(chosen, place) as servers:
                     for number in range(rounds):
                         progress(f"longpath: round {number + 1}, the proxy near the {name}")
-                        _turn(part, [NO_PROXY, *servers], target, near.place, name)
+                        _turn(part, [NO_PROXY, *servers], target, near, name)
     for measure_name in part.samples.measures():
         for other in MEASURED[1:]:
             ratio = part.samples.ratio(measure_name, "proxyd", other)
@@ -85,6 +76,24 @@ def _turn(
 
 
 @contextmanager
+def ends(part: Part, folder: Path, loss_percent: float) -> Iterator[tuple[Place, Place] | None]:
+    """Make a long way; yield its near and its far end, or None and a note on why it cannot be."""
+    if os.geteuid() != 0 or not (shutil.which("ip") and shutil.which("tc")):
+        part.notes.append("Skipped: it needs root and iproute2 (apt-get install iproute2).")
+        yield None
+        return
+    near = End(f"proxyd-near-{os.getpid()}", f"pbn{os.getpid()}", "10.213.77.1")
+    far = End(f"proxyd-far-{os.getpid()}", f"pbf{os.getpid()}", "10.213.77.2")
+    with _namespaces(near, far), _way(near, far, folder, loss_percent) as way:
+        if not way:
+            part.notes.append("Skipped: the kernel has neither netem nor TUN devices.")
+            yield None
+            return
+        part.notes.append(f"{2 * DELAY_MS} ms there and back, {loss_percent} % lost, by {way}.")
+        yield near.place, far.place
+
+
+@contextmanager
 def _namespaces(*ends: End) -> Iterator[None]:
     made = []
     try:
@@ -99,16 +108,17 @@ def _namespaces(*ends: End) -> Iterator[None]:
 
 
 @contextmanager
-def _way(near: End, far: End, folder: Path) -> Iterator[str]:
+def _way(near: End, far: End, folder: Path, loss_percent: float) -> Iterator[str]:
     """Join two namespaces; yield what does it, or nothing where neither can be had."""
     program = None
+    netem = ("netem", "delay", f"{DELAY_MS}ms", "loss", f"{loss_percent}%", "limit", "100000")
     try:
-        if _has_netem(near):
+        if _has_netem(near, netem):
             _ip("link", "add", near.device, "type", "veth", "peer", "name", far.device)
             _settle(near, far)
             for end in (near, far):
                 command = ("tc", "-n", end.namespace, "qdisc", "add", "dev", end.device, "root")
-                subprocess.run([*command, *NETEM], check=True)
+                subprocess.run([*command, *netem], check=True)
             yield "netem"
             return
         if not Path("/dev/net/tun").exists():
@@ -116,7 +126,7 @@ def _way(near: End, far: End, folder: Path) -> Iterator[str]:
             return
         command = (compiled("longpath", folder), near.device, far.device)
         program = subprocess.Popen(
-            [*command, str(DELAY_MS), str(LOSS_PERCENT)], stdout=subprocess.PIPE
+            [*command, str(DELAY_MS), str(loss_percent)], stdout=subprocess.PIPE
         )
         assert program.stdout is not None
         assert program.stdout.readline() == b"ready\n"
@@ -137,9 +147,9 @@ def _settle(*ends: End) -> None:
         _ip(*inside, "link", "set", end.device, "txqueuelen", str(QUEUE_PACKETS), "up")
 
 
-def _has_netem(end: End) -> bool:
+def _has_netem(end: End, netem: tuple[str, ...]) -> bool:
     """Try netem on the loopback of a namespace, and take it away again."""
-    command = ["tc", "-n", end.namespace, "qdisc", "add", "dev", "lo", "root", *NETEM]
+    command = ["tc", "-n", end.namespace, "qdisc", "add", "dev", "lo", "root", *netem]
     if subprocess.run(command, capture_output=True, check=False).returncode != 0:
         return False
     command = ["tc", "-n", end.namespace, "qdisc", "del", "dev", "lo", "root"]

@@ -20,6 +20,7 @@ from bench import (
     buffers,
     bulk,
     connections,
+    exits,
     flush,
     latency,
     longpath,
@@ -37,7 +38,17 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 ROUNDS = 5
-PARTS = ("bulk", "connections", "echo", "memory", "startup", "metering", "flush", "longpath")
+PARTS = (
+    "bulk",
+    "connections",
+    "echo",
+    "memory",
+    "startup",
+    "metering",
+    "flush",
+    "longpath",
+    "exits",
+)
 
 
 def main() -> None:
@@ -56,6 +67,8 @@ def main() -> None:
         others = rivals.named(os.environ.get("RIVALS", ""))
     except rivals.RivalError as error:
         sys.exit(str(error))
+    tunnels = [each for each in others if rivals.is_tunnel(each)]
+    others = [each for each in others if not rivals.is_tunnel(each)]
     rivals.install()
     beside, reasons = rivals.usual()
     for reason in reasons:
@@ -73,6 +86,7 @@ def main() -> None:
             "metering": lambda: metering.measure(rounds),
             "flush": lambda: flush.measure(rounds),
             "longpath": lambda: longpath.measure(kinds, rounds, folder),
+            "exits": lambda: exits.measure(ours[0], tunnels, rounds, folder),
         }
         report.rewrite("bench-proxy-machine", report.machine())
         way = "compiled" if bought.is_compiled() else "interpreted"

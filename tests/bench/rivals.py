@@ -99,12 +99,18 @@ def named(text: str) -> list[Kind]:
     """Read further servers: `name=command; name=command`.
 
     In a command {host}, {port}, {user} and {password} stand for what the server is to be given, and
-    {config:PATH} for a copy of a file in which they are filled in.
+    {config:PATH} for a copy of a file in which they are filled in. One with {device}, which stands
+    for what the device's part of it has to be behind, is a tunnel: it is measured beside exits.
 
     Raises:
         RivalError: an entry has no name or no command, or its file cannot be read.
     """
     return [_kind(*entry.partition("=")[::2]) for entry in text.split(";") if entry.strip()]
+
+
+def is_tunnel(kind: Kind) -> bool:
+    """Say whether a server has a part at a device, and so is measured beside exits alone."""
+    return any("{device}" in each for each in kind.command)
 
 
 def _kind(name: str, command: str) -> Kind:

@@ -152,7 +152,7 @@ def _filled(text: str, known: dict[str, str]) -> str:
     return text
 
 
-def _accepts(server: Server, place: Place) -> bool:
+def accepts(server: Server, place: Place) -> bool:
     """Say whether a server accepts a connection; one in another place is looked at from there."""
     if place.prefix:
         listening = subprocess.run(
@@ -169,7 +169,7 @@ def _accepts(server: Server, place: Place) -> bool:
 def _wait_accepting(server: Server, place: Place, printed: Path) -> None:
     assert server.process is not None
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not _accepts(server, place):
+    while not accepts(server, place):
         if server.process.poll() is not None or time.monotonic() > deadline:
             said = printed.read_text(errors="replace").strip()
             raise ServerError(f"{server.name} does not come up: {said or 'it says nothing'}")

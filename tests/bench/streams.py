@@ -93,9 +93,9 @@ class End:
 class Target:
     """A source and a sink that listen in some place."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, ports: tuple[int, int] | None) -> None:
         self.host = place.host
-        self.source_port, self.sink_port = free_port(), free_port()
+        self.source_port, self.sink_port = ports or (free_port(), free_port())
         self.received = Counter()
         source: dict[str, object] = {"listen": [place.host, self.source_port]}
         sink = {"listen": [place.host, self.sink_port], "counter": self.received.fd}
@@ -137,9 +137,9 @@ class Client:
 
 
 @contextmanager
-def target(place: Place = HERE) -> Iterator[Target]:
-    """Run a source and a sink."""
-    running = Target(place)
+def target(place: Place = HERE, ports: tuple[int, int] | None = None) -> Iterator[Target]:
+    """Run a source and a sink, on two ports if these are given."""
+    running = Target(place, ports)
     try:
         yield running
     finally:

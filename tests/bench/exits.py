@@ -1,0 +1,106 @@
+"""Exits: connections and bulk through a device, beside `ssh -R` and the tunnels that are named.
+
+Every server is a pair here: the public side, and the device behind it, whose processor time is
+counted, too. `proxyd` alone leaves directly, from where the daemon is.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from bench import bulk, connections, exits_attached, first_byte, longpath, streams
+from bench.bought import PROXYD, Bought
+from bench.exit_ways import EXIT, PORTABLE, SSH, named_way, proxyd_ways, ssh_way
+from bench.native import compiled
+from bench.report import Bound, Part, progress
+from bench.servers import HERE, LOOPBACK, Kind, Place, free_port, started
+
+ROUND_TRIP_MS = 2 * longpath.DELAY_MS
+RATE, COST = connections.RATE, connections.COST
+FIRST_BYTE = f"connect and 64 bytes back at {ROUND_TRIP_MS} ms, one at a time, p50 ms"
+FIRST_BYTE_OF_MANY = (
+    f"connect and 64 bytes back at {ROUND_TRIP_MS} ms, {first_byte.AT_ONCE} at once, p50 ms"
+)
+STREAMS = (1, 16)
+# A server, by where its public side is and where its device is.
+Maker = Callable[[Place, Place], Kind]
+
+
+def measure(direct: Bought, named: Sequence[Kind], rounds: int, folder: Path) -> Part:
+    """Measure every pair in turn; then a daemon with as many exits as fit here."""
+    part, ports = Part("exits"), (free_port(), free_port(), free_port())
+    makers: list[Maker] = [lambda _here, _there: direct.kind]
+    makers += [way.kind_at for way in proxyd_ways(folder, ports)]
+    ssh = ssh_way(folder)
+    if isinstance(ssh, str):
+        part.notes.append(f"Skipped: {ssh}.")
+    else:
+        makers.append(ssh)
+    makers += [named_way(kind) for kind in named]
+    _near(part, makers, rounds, folder, ports)
+    _far(part, makers[1:], rounds, folder, ports[0])
+    part.notes.append(f"Medians of {rounds} rounds; processor time is that of both ends.")
+    exits_attached.measure(part, folder)
+    part.bounds = [*_bounds(part), *part.bounds]
+    return part
+
+
+def _near(
+    part: Part, makers: Sequence[Maker], rounds: int, folder: Path, ports: tuple[int, int, int]
+) -> None:
+    """Measure connections and bulk with everything on loopback."""
+    with ExitStack() as stack:
+        servers = [stack.enter_context(started(make(HERE, HERE))) for make in makers]
+        port = stack.enter_context(connections.echo(folder, port=ports[0]))
+        end = stack.enter_context(streams.target(ports=ports[1:]))
+        for server in servers:
+            first_byte.wait_serving(server, LOOPBACK, port)
+        program = compiled("connections", folder)
+        failures: dict[str, int] = {}
+        for number in range(rounds):
+            progress(f"exits: round {number + 1}")
+            for server in servers:
+                failed = connections.turn(part, server, port, program)
+                failures[server.name] = failures.get(server.name, 0) + failed
+            for count in STREAMS:
+                for up in (False, True):
+                    bulk.turn(part.samples, servers, end, count, up=up)
+        part.notes += [f"Failed at {name}: {count}." for name, count in failures.items() if count]
+
+
+def _far(part: Part, makers: Sequence[Maker], rounds: int, folder: Path, port: int) -> None:
+    """Measure the time to the first byte, the device and the target far from the daemon."""
+    with longpath.ends(part, folder, 0) as ends:
+        if ends is None:
+            return
+        near, far = ends
+        with ExitStack() as stack:
+            servers = [stack.enter_context(started(make(near, far), near)) for make in makers]
+            stack.enter_context(connections.echo(folder, far, port))
+            for number in range(rounds):
+                progress(f"exits: far away, round {number + 1}")
+                for server in servers:
+                    alone, together = first_byte.measured(server, far.host, port, near)
+                    part.samples.add(FIRST_BYTE, server.name, alone)
+                    part.samples.add(FIRST_BYTE_OF_MANY, server.name, together)
+
+
+def _bounds(part: Part) -> list[Bound]:
+    samples = part.samples
+    bounds = [
+        Bound("connections/s of direct", samples.ratio(RATE, EXIT, PROXYD), 0.7),
+        Bound("connections/s of ssh -R", samples.ratio(RATE, EXIT, SSH), 1),
+        Bound(f"connections/s of ssh -R, {PORTABLE}", samples.ratio(RATE, PORTABLE, SSH), 1),
+        Bound(
+            f"connect and first byte at {ROUND_TRIP_MS} ms: two round trips and 5 ms",
+            samples.median(FIRST_BYTE, EXIT),
+            2 * ROUND_TRIP_MS + 5,
+            at_most=True,
+        ),
+    ]
+    for measure_name in samples.measures():
+        if measure_name.endswith("CPU s/GB"):
+            ratio = samples.ratio(measure_name, EXIT, SSH)
+            way = measure_name.partition(",")[0]
+            bounds.append(Bound(f"{way}: CPU per GB of ssh -R's", ratio, 0.4, at_most=True))
+    return bounds
