@@ -18,7 +18,6 @@ import logging
 import os
 import platform
 import random
-import secrets
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -237,7 +236,7 @@ class Agent:
                 control.close("the daemon is silent")
                 await control.closed
             else:
-                control.send(Ping(secrets.token_bytes(PING_BYTES)))
+                control.send(Ping(os.urandom(PING_BYTES)))
 
     def _receive(self, control: ControlConnection, frame: Frame) -> None:
         if isinstance(frame, Sorry):  # at first, or whenever something was withdrawn
