@@ -348,9 +348,11 @@ class Pool:
 class Attached(Expiring):
     """An exit.
 
-    `text` is what buyers are told of it. `relays` are the buyers' connections that go through it.
-    `heard_at` is when it last sent anything (loop time, seconds). `paused` is why the device takes
-    nothing now, empty when it does; `is_held` says that its owner has paused it in the account.
+    `text` is what buyers are told of it. `since` is when it attached (UTC, in milliseconds),
+    `features` are what its agent can do beside the rest. `relays` are the buyers' connections that
+    go through it. `heard_at` is when it last sent anything (loop time, seconds). `paused` is why
+    the device takes nothing now, empty when it does; `is_held` says that its owner has paused it
+    in the account.
 
     Args:
         attachment: its number, which its work connections name.
@@ -379,6 +381,7 @@ class Attached(Expiring):
         "attachment",
         "device_id",
         "dials",
+        "features",
         "heard_at",
         "is_gone",
         "is_held",
@@ -392,6 +395,7 @@ class Attached(Expiring):
         "place",
         "pool",
         "relays",
+        "since",
         "text",
     )
 
@@ -423,6 +427,8 @@ class Attached(Expiring):
         self.relays: set[Carried] = set()
         self.paused = ""
         self.text = describe(device_id, place)
+        self.since = 0
+        self.features: tuple[str, ...] = ()
         self.is_held = False
         self.is_spent = False
         self.is_gone = False

@@ -53,6 +53,8 @@ from proxyd.wire.wants import Wants
 if TYPE_CHECKING:
     import asyncio
 
+    from proxyd.exits.remote import AnyExit
+
 EXITS_MAX: Final = 3  # for one dial: more would take longer than a buyer waits
 # A connection of an exit is there within two round trips, unless its network drops new ones.
 PARKED_WAIT_SECONDS = 2.0
@@ -136,7 +138,7 @@ class Chooser(Protocol):
         target: str,
         tried: Sequence[str],
         now: float,
-    ) -> Attached | Missing:
+    ) -> "AnyExit | Missing":
         """Choose an exit: see `Directory.pick`."""
 
     def note(self, entry: Attached, outcome: Outcome | None, now: float) -> None:

@@ -29,6 +29,7 @@ from proxyd.wire.links import (
     Leaving,
     LinkReader,
     LoanNumbers,
+    Moved,
     Passed,
     Ping,
     Pong,
@@ -88,6 +89,7 @@ RECORDED: list[tuple[Frame, bytes]] = [
     (Ping(b"12345678"), b"\x00\x09\x8912345678"),
     (Pong(b"12345678"), b"\x00\x09\x8a12345678"),
     (Leaving(), b"\x00\x01\x8b"),
+    (Moved("session", "label"), b'\x00\x14\x8c["session","label"]'),
 ]
 
 
