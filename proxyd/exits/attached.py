@@ -360,10 +360,11 @@ class Pool:
 class Attached(Expiring):
     """An exit.
 
-    `text` is what buyers are told of it. `features` are what its agent has said that it can do.
-    `relays` are the buyers' connections that go through it.
-    `heard_at` is when it last sent anything (loop time, seconds). `paused` is why the device takes
-    nothing now, empty when it does; `is_held` says that its owner has paused it in the account.
+    `text` is what buyers are told of it. `since` is when it attached (UTC, in milliseconds),
+    `features` are what its agent can do beside the rest. `relays` are the buyers' connections that
+    go through it. `heard_at` is when it last sent anything (loop time, seconds). `paused` is why
+    the device takes nothing now, empty when it does; `is_held` says that its owner has paused it
+    in the account.
 
     Args:
         attachment: its number, which its work connections name.
@@ -407,6 +408,7 @@ class Attached(Expiring):
         "place",
         "pool",
         "relays",
+        "since",
         "text",
     )
 
@@ -438,6 +440,7 @@ class Attached(Expiring):
         self.relays: set[Carried] = set()
         self.paused = ""
         self.text = describe(device_id, place)
+        self.since = 0
         self.features: tuple[str, ...] = ()
         self.is_held = False
         self.is_spent = False

@@ -211,7 +211,6 @@ class Borrowing:
         loan = self._by_device.get(entry.device_id)
         if loan is not None:
             if loan.link is entry.link:
-                loan.attached.limits = entry.limits
                 return loan.attached
             self._end(loan, "attached_again")  # the device has another home by now
         if entry.link.is_over or not self._has_room():
@@ -238,6 +237,13 @@ class Borrowing:
         self._beats.close()
 
     # --- what homes say ------------------------------------------------------------------------
+
+    def changed(self, entry: Lendable) -> None:
+        """A home says something else of an exit."""
+        loan = self._by_device.get(entry.device_id)
+        if loan is not None and loan.link is entry.link:
+            loan.attached.limits = entry.limits
+            loan.attached.min_price_per_gb = entry.min_price_per_gb
 
     def borrowed(self, link: NodeLink, frame: Borrowed) -> None:
         """A home lends an exit, or does not, or not any more."""

@@ -30,6 +30,7 @@ from proxyctl.protocol.frames import (
     encode,
 )
 from proxyd.exits.attached import Attached
+from proxyd.wire.links import is_link
 from storage.errors import StoreError
 
 HELLO_SECONDS: Final = 10.0  # to say hello, and to be taken: many round trips, and a busy store
@@ -189,8 +190,9 @@ class ControlServices:
 
     `attach` takes an exit in, or refuses it by `Control.refuse`. `lost` hears why one is gone,
     `paused` that it takes nothing any more, or takes connections again, `changed` what the
-    marketplace says of it by now. `spawn` runs a task that is ended with the listener. `loaner`
-    returns who lends exits to other nodes.
+    marketplace says of it by now. `spawn` runs a task that is ended with the listener. `welcome`
+    takes the connection of another node over, with what it has begun with, or says that it is none.
+    `loaner` returns who lends exits to other nodes.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -201,6 +203,7 @@ class ControlServices:
     changed: Callable[[Attached, ExitGrant], None]
     refused: Callable[[str], None]
     spawn: Callable[[Coroutine[Any, Any, None]], None]
+    welcome: Callable[[asyncio.Transport, bytes], bool]
     loaner: Callable[[], Loaner]
 
 
@@ -221,6 +224,7 @@ class Control(asyncio.Protocol):
         "_allowance",
         "_allowed_at",
         "_has_greeted",
+        "_has_heard",
         "_is_closed",
         "_over",
         "_reader",
@@ -244,6 +248,7 @@ class Control(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._has_greeted = False
+        self._has_heard = False
         self._is_closed = False
         self.address = address
         self.attached: Attached | None = None
@@ -257,6 +262,11 @@ class Control(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
+        if not self._has_heard:
+            self._has_heard = True
+            if is_link(data):
+                self._hand_over(data)
+                return
         now = self._services.loop.time()
         if self._allowance < BURST_BYTES:
             more = (now - self._allowed_at) * BYTES_PER_SECOND
@@ -281,6 +291,19 @@ class Control(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         self.is_over = True
         self._close("lost")
+        self._over(self)
+
+    def _hand_over(self, data: bytes) -> None:
+        """It is no exit, but another node, or says so."""
+        transport = self._transport
+        if self._is_closed or transport is None:
+            return
+        if not self._services.welcome(transport, data):
+            _logger.warning("exit at %s: cut: it is no node of this service", self.address)
+            self.cut("not a node")
+            return
+        self._close("a node")
+        self.is_over = True
         self._over(self)
 
     def send(self, frame: Frame) -> None:

@@ -16,6 +16,7 @@ from secrets import randbits
 from typing import Any, Final, Protocol, final
 
 from market.errors import MarketError
+from market.exits import Door
 from market.networks import NetworkCounts, counted_network, crowded
 from proxyctl.protocol.frames import (
     PREFACE,
@@ -65,6 +66,12 @@ DAY_SECONDS: Final = 86_400
 _TLS: Final = b"\x16"
 _PREFACE_BYTES: Final = PREFACE.size
 _MSG_PEEK: Final = socket.MSG_PEEK
+# What a device is told of which another one with the same token has come, here or at another node.
+_DISPLACED: Final = (
+    "attached_again",
+    "The same device has attached again; if it was not you, revoke its token.",
+    AGAIN_SECONDS,
+)
 _logger = logging.getLogger("exits")
 
 
@@ -87,10 +94,72 @@ class Book(Protocol):
         """Let it be chosen no more."""
 
 
+class Neighbours(Protocol):
+    """Other nodes, which are told who is attached here."""
+
+    __slots__ = ()
+
+    def since(self, device_id: str) -> int:
+        """Return when a device attaches that does so now (UTC, milliseconds).
+
+        It is later than each time before, and than any that another node has told of the device.
+        """
+
+    def attached(self, attached: Attached) -> None:
+        """An exit has attached."""
+
+    def changed(self, attached: Attached) -> None:
+        """It carries nothing from now on, or carries again, or its limits have changed."""
+
+    def gone(self, attached: Attached) -> None:
+        """It is not attached any more."""
+
+    def welcome(self, transport: asyncio.Transport, data: bytes) -> bool:
+        """Take the connection of another node that has begun with `data`; False if it is none."""
+
+    def doors(self) -> list[Door]:
+        """Return where devices may attach instead of here, the best first."""
+
+
+@final
+class Alone(Neighbours):
+    """There is no other node."""
+
+    __slots__ = ("_now", "_since")
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        self._now = now
+        self._since = 0
+
+    def since(self, device_id: str) -> int:  # noqa: ARG002 - nobody else has it
+        """See `Neighbours.since`."""
+        self._since = max(self._now() * 1000, self._since + 1)
+        return self._since
+
+    def attached(self, attached: Attached) -> None:
+        """See `Neighbours.attached`."""
+
+    def changed(self, attached: Attached) -> None:
+        """See `Neighbours.changed`."""
+
+    def gone(self, attached: Attached) -> None:
+        """See `Neighbours.gone`."""
+
+    def welcome(self, transport: asyncio.Transport, data: bytes) -> bool:  # noqa: ARG002 - as above
+        """See `Neighbours.welcome`."""
+        return False
+
+    def doors(self) -> list[Door]:
+        """See `Neighbours.doors`."""
+        return []
+
+
 # More than 12 fields: what it was given, who has come, who is attached, and the bounds on both.
 @final
 class ExitListener:
     """Takes exits in, within bounds, and lets them go.
+
+    `neighbours` are replaced by the daemon where there are others.
 
     Args:
         reactor: what the sockets of the loop share.
@@ -116,6 +185,7 @@ class ExitListener:
     ) -> None:
         self.limits = limits
         self.counters = counters
+        self.neighbours: Neighbours = Alone(now)
         self.loaner: Loaner = NoLoans()  # replaced where there are other nodes
         self._reactor = reactor
         self._context = context
@@ -149,6 +219,7 @@ class ExitListener:
             changed=self._changed,
             refused=self._refused,
             spawn=self._spawn,
+            welcome=self._welcome_node,
             loaner=lambda: self.loaner,
         )
 
@@ -316,6 +387,18 @@ class ExitListener:
         elif device_id in self._detached:
             self._spawn(self._recheck_detached(device_id))
 
+    def displace(self, device_id: str) -> None:
+        """Let go of an exit that has attached to another node later."""
+        attached = self._by_device.get(device_id)
+        if attached is not None:
+            self._attached[attached.attachment][1].refuse(*_DISPLACED)
+
+    def nodes_changed(self) -> None:
+        """There are other nodes than before where devices may attach."""
+
+    def _welcome_node(self, transport: asyncio.Transport, data: bytes) -> bool:
+        return self.neighbours.welcome(transport, data)
+
     async def _recheck_detached(self, device_id: str) -> None:
         """Cut what goes on through a device whose control was lost, if it may carry nothing."""
         try:
@@ -382,8 +465,7 @@ class ExitListener:
             return
         older = self._by_device.get(grant.device_id)
         if older is not None:
-            words = "The same device has attached again; if it was not you, revoke its token."
-            self._attached[older.attachment][1].refuse("attached_again", words, AGAIN_SECONDS)
+            self._attached[older.attachment][1].refuse(*_DISPLACED)
         if len(self._attached) >= limits.exits_total:
             control.refuse("too_many_exits", "The service has enough devices now.", AGAIN_SECONDS)
             return
@@ -406,6 +488,7 @@ class ExitListener:
             self._beat,
             reactor.loop.time,
         )
+        attached.since = self.neighbours.since(grant.device_id)
         attached.features = hello.features
         control.accepted()
         control.attached = attached
@@ -430,6 +513,7 @@ class ExitListener:
         attached.pool.open()
         attached.carried_before(grant.bytes_today, self._now() // DAY_SECONDS)
         attached.paused, attached.is_held = hello.paused, grant.paused
+        self.neighbours.attached(attached)
         if attached.is_open:
             self._directory.add(attached)
         _logger.info("exit %s: attached from %s", attached.device_id, attached.address)
@@ -457,6 +541,7 @@ class ExitListener:
         self._beats.discard(attached)
         if attached.is_open:
             self._directory.remove(attached)
+        self.neighbours.gone(attached)
         self.counters.cut[reason] += 1
         _logger.info("exit %s: gone: %s", attached.device_id, reason)
         attached.close()
@@ -489,6 +574,7 @@ class ExitListener:
 
     def _opened(self, attached: Attached, *, was_open: bool) -> None:
         """Tell the directory if an exit takes connections that did not, or the other way round."""
+        self.neighbours.changed(attached)
         if was_open and not attached.is_open:
             self._directory.remove(attached)
         elif attached.is_open and not was_open:
@@ -505,7 +591,10 @@ class ExitListener:
             _, control = self._attached[attached.attachment]
             control.cut("silent")
             return
+        was_spent = attached.is_spent
         attached.spend(self._now() // DAY_SECONDS)
+        if attached.is_spent != was_spent:
+            self.neighbours.changed(attached)
         attached.pool.tend()
         attached.ping()
         if not attached.is_gone:  # it may have been cut just now: it does not read

@@ -7,7 +7,7 @@ from proxyd.exits.attached import Attached
 from proxyd.exits.borrowing import Borrowing, Lendable, NodeLink
 from proxyd.exits.control import Loaner
 from proxyd.exits.lending import Lending
-from proxyd.wire.links import Borrow, Borrowed, Carrying, Passed, Return
+from proxyd.wire.links import Borrow, Borrowed, Carrying, Loan, Passed
 
 
 @final
@@ -19,70 +19,75 @@ class Loans(Loaner):
         lending: the exits of this one.
     """
 
-    __slots__ = ("borrowing", "lending")
+    __slots__ = ("_borrowing", "_lending")
 
     def __init__(self, borrowing: Borrowing, lending: Lending) -> None:
-        self.borrowing = borrowing
-        self.lending = lending
+        self._borrowing = borrowing
+        self._lending = lending
 
     def exit_of(self, entry: Lendable) -> Attached | None:
         """Return what an exit of another node is dialled by; None when it cannot be borrowed."""
-        return self.borrowing.exit_of(entry)
+        return self._borrowing.exit_of(entry)
 
     # --- what other nodes say ------------------------------------------------------------------
 
-    def receive(
-        self, link: NodeLink, frame: Borrow | Borrowed | Passed | Return | Carrying
-    ) -> None:
+    def lending(self, link: NodeLink, frame: Loan) -> None:
         """Act on what another node says of a loan.
 
         Raises:
             FrameError: it does not speak the protocol.
         """
         if isinstance(frame, Passed):
-            if self.borrowing.has(link, frame.number):
-                self.borrowing.passed(link, frame)
+            if self._borrowing.has(link, frame.number):
+                self._borrowing.passed(link, frame)
             else:
-                self.lending.passed(link, frame)
+                self._lending.passed(link, frame)
         elif isinstance(frame, Borrow):
-            self.lending.borrow(link, frame)
+            self._lending.borrow(link, frame)
         elif isinstance(frame, Borrowed):
-            self.borrowing.borrowed(link, frame)
+            self._borrowing.borrowed(link, frame)
         elif isinstance(frame, Carrying):
-            self.lending.carrying(link, frame)
-        elif self.borrowing.has(link, frame.number):
-            self.borrowing.returned(link, frame.number)
+            self._lending.carrying(link, frame)
+        elif self._borrowing.has(link, frame.number):
+            self._borrowing.returned(link, frame.number)
         else:
-            self.lending.returned(link, frame.number)
+            self._lending.returned(link, frame.number)
+
+    def changed(self, remote: Lendable) -> None:
+        """Another node says something else of an exit."""
+        self._borrowing.changed(remote)
+
+    def gone(self, remote: Lendable) -> None:
+        """An exit is gone: its node says why over the loan, if there is one."""
 
     def lost(self, link: NodeLink) -> None:
         """A link is gone, and with it all loans over it."""
-        self.borrowing.lost(link)
-        self.lending.lost(link)
+        self._borrowing.lost(link)
+        self._lending.lost(link)
 
     # --- what the listener says: see `Loaner` --------------------------------------------------
 
     def find(self, attachment: int) -> Attached | None:
         """See `Loaner.find`."""
-        return self.borrowing.find(attachment)
+        return self._borrowing.find(attachment)
 
     def agent_said(self, attached: Attached, frame: For | Lent) -> None:
         """See `Loaner.agent_said`."""
-        self.lending.agent_said(attached, frame)
+        self._lending.agent_said(attached, frame)
 
     def ponged(self, attached: Attached, frame: Pong) -> None:
         """See `Loaner.ponged`."""
-        self.lending.ponged(attached, frame)
+        self._lending.ponged(attached, frame)
 
     def ended(self, attached: Attached, reason: str) -> None:
         """See `Loaner.ended`."""
-        self.lending.ended(attached, reason)
+        self._lending.ended(attached, reason)
 
     def change_heartbeat(self, seconds: float) -> None:
         """See `Loaner.change_heartbeat`."""
-        self.borrowing.change_heartbeat(seconds)
+        self._borrowing.change_heartbeat(seconds)
 
     def close(self) -> None:
         """See `Loaner.close`."""
-        self.borrowing.close()
-        self.lending.close()
+        self._borrowing.close()
+        self._lending.close()

@@ -8,7 +8,7 @@ Nodes of one database keep a link with one another, over TLS, so that each knows
     Greeting: who it is, and a proof -------------->
              <-------------- Accepted: who answers, and a proof
     Exits, Gone, Leaving ... both ways, whenever something has changed
-    Recheck ... both ways: look at a device again
+    Recheck, Moved ... both ways: look at a device, or the exit of a label, again
     Ping, Pong ... both ways, a heartbeat
 
 A link begins with nothing known: each side announces every exit that is attached to it (`Exits`),
@@ -69,6 +69,7 @@ class Kind(IntEnum):
     PING = 137
     PONG = 138
     LEAVING = 139
+    MOVED = 140
     CARRYING = 141
 
 
@@ -137,6 +138,13 @@ class Leaving(NamedTuple):
     """The node that says so takes no more exits, and ends soon."""
 
 
+class Moved(NamedTuple):
+    """A label of a session has another exit than before, which the store knows."""
+
+    session_id: str
+    label: str
+
+
 class Borrow(NamedTuple):
     """The sender wants work connections of an exit that is attached to the receiver.
 
@@ -192,7 +200,7 @@ class Pong(NamedTuple):
 
 
 Loan = Borrow | Borrowed | Passed | Return | Carrying  # about lent exits
-Frame = Greeting | Accepted | Exits | Gone | Recheck | Leaving | Ping | Pong | Loan
+Frame = Greeting | Accepted | Exits | Gone | Recheck | Leaving | Moved | Ping | Pong | Loan
 
 
 class LoanNumbers:
@@ -390,6 +398,11 @@ def _decode_leaving(_body: bytes) -> Leaving:
     return Leaving()
 
 
+def _decode_moved(body: bytes) -> Moved:
+    fields = _list(json.loads(body))
+    return Moved(_text(fields[0]), _text(fields[1]))
+
+
 def _payload(data: bytes) -> bytes:
     if len(data) != PING_BYTES:
         raise ValueError
@@ -492,6 +505,7 @@ _ENCODING: Final[dict[type, tuple[Kind, Callable[[Any], bytes]]]] = {
     Gone: (Kind.GONE, lambda frame: frame.device_id.encode()),
     Recheck: (Kind.RECHECK, lambda frame: frame.device_id.encode()),
     Leaving: (Kind.LEAVING, lambda _: b""),
+    Moved: (Kind.MOVED, lambda frame: _json(frame).encode()),
     Greeting: (Kind.GREETING, _encode_greeting),
     Accepted: (Kind.ACCEPTED, _encode_accepted),
 }
@@ -507,6 +521,7 @@ _DECODING: Final[dict[int, Callable[[bytes], Frame]]] = {
     Kind.GONE: lambda body: Gone(_text(body.decode())),
     Kind.RECHECK: lambda body: Recheck(_text(body.decode())),
     Kind.LEAVING: _decode_leaving,
+    Kind.MOVED: _decode_moved,
     Kind.GREETING: _decode_greeting,
     Kind.ACCEPTED: _decode_accepted,
 }

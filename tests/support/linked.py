@@ -57,7 +57,7 @@ class Link:
         for frame in self._reader.receive_data(data):
             try:
                 if not self.is_over:
-                    self.node.loans.receive(self, frame)  # type: ignore[arg-type]
+                    self.node.loans.lending(self, frame)  # type: ignore[arg-type]
             except FrameError as error:
                 self.error = error
                 self.cut()

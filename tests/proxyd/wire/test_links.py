@@ -21,6 +21,7 @@ from proxyd.wire.links import (
     AnnouncedExit,
     Borrow,
     Borrowed,
+    Carrying,
     Exits,
     Frame,
     Gone,
@@ -29,6 +30,7 @@ from proxyd.wire.links import (
     Leaving,
     LinkReader,
     LoanNumbers,
+    Moved,
     Passed,
     Ping,
     Pong,
@@ -84,10 +86,12 @@ RECORDED: list[tuple[Frame, bytes]] = [
     ),
     (Borrowed(9, "gone"), b"\x00\x0d\x86\0\0\0\0\0\0\0\x09gone"),
     (Passed(9, b"\x00\x01\x05"), b"\x00\x0c\x87\0\0\0\0\0\0\0\x09\x00\x01\x05"),
+    (Carrying(9, 3, 5_000), b"\x00\x15\x8d\0\0\0\0\0\0\0\x09\0\0\0\x03\0\0\0\0\0\0\x13\x88"),
     (Return(9), b"\x00\x09\x88\0\0\0\0\0\0\0\x09"),
     (Ping(b"12345678"), b"\x00\x09\x8912345678"),
     (Pong(b"12345678"), b"\x00\x09\x8a12345678"),
     (Leaving(), b"\x00\x01\x8b"),
+    (Moved("session", "label"), b'\x00\x14\x8c["session","label"]'),
 ]
 
 
