@@ -221,7 +221,7 @@ def _daemon(
             settings, listeners, exits, directory, services.market, geography, mesh
         )
         if mesh is not None:
-            mesh.lender = _loans(exits, exit_port, gateway)
+            mesh.lender = loans_of(exits, exit_port, gateway)
         metrics.count_exits(exit_port.listener)
     return Daemon(
         settings,
@@ -277,7 +277,7 @@ def _exit_port(
     return exit_port
 
 
-def _loans(exits: Exits, port: ExitPort, gateway: Gateway) -> Loans:
+def loans_of(exits: Exits, port: ExitPort, gateway: Gateway) -> Loans:
     """Return what borrows exits of other nodes and lends those of this one."""
     listener, reactor = port.listener, exits.reactor
     loans = Loans(
