@@ -49,6 +49,7 @@ FRAME_MAX_BYTES: Final = (
 TICKET_BYTES: Final = 16
 TICKETS_MAX: Final = 128  # in one frame
 CANDIDATES_MAX: Final = 4
+NODES_MAX: Final = 8  # more are not tried before the first one is back
 NAME_MAX_BYTES: Final = 255  # RFC 1035, section 2.3.4
 PING_BYTES: Final = 8
 # What a device says of itself, and why it refuses, are lines, not pages.
@@ -81,6 +82,7 @@ class Kind(IntEnum):
     DRAIN = 10
     PING = 11
     PONG = 12
+    NODES = 17
 
 
 class Outcome(IntEnum):
@@ -211,7 +213,26 @@ class Pong(NamedTuple):
     payload: bytes
 
 
-Frame = Union[Hello, Welcome, Sorry, Tickets, Park, Dial, Dialled, State, Limits, Drain, Ping, Pong]
+class Node(NamedTuple):
+    """Where an exit may attach, and the SHA-256 of the certificate there, in hexadecimal."""
+
+    host: str
+    port: int
+    certificate: str
+
+
+class Nodes(NamedTuple):
+    """Where else the exit may attach when this daemon is gone or drains, the best first.
+
+    Only for an exit that has told the feature "nodes".
+    """
+
+    nodes: tuple[Node, ...]
+
+
+Frame = Union[
+    Nodes, Hello, Welcome, Sorry, Tickets, Park, Dial, Dialled, State, Limits, Drain, Ping, Pong
+]
 
 
 class FrameError(Exception):
@@ -441,7 +462,14 @@ def _decode_json(kind: Kind, body: bytes) -> Frame:
         )
     if kind is Kind.STATE:
         return State(_text(fields["paused"]))
+    if kind is Kind.NODES:
+        return Nodes(tuple(_node(each) for each in _list(fields["nodes"])[:NODES_MAX]))
     return _limits(fields)
+
+
+def _node(value: object) -> Node:
+    fields = _list(value)
+    return Node(_text(fields[0]), _integer(fields[1], PORT_MAX), _text(fields[2]))
 
 
 def _limits(fields: dict[str, Any]) -> Limits:
@@ -491,4 +519,5 @@ _KIND_OF: Final = {
     Sorry: Kind.SORRY,
     State: Kind.STATE,
     Limits: Kind.LIMITS,
+    Nodes: Kind.NODES,
 }

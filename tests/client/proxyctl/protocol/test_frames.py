@@ -25,6 +25,8 @@ from proxyctl.protocol.frames import (
     Hello,
     Kind,
     Limits,
+    Node,
+    Nodes,
     Outcome,
     Park,
     Ping,
@@ -94,6 +96,10 @@ RECORDED: list[tuple[Frame, bytes]] = [
     (Drain(20), b"\x00\x03\x0a\x00\x14"),
     (Ping(b"12345678"), b"\x00\x09\x0b12345678"),
     (Pong(b"12345678"), b"\x00\x09\x0c12345678"),
+    (
+        Nodes((Node("exits.example.com", 1090, "ab"),)),
+        b'\x00\x2c\x11{"nodes":[["exits.example.com",1090,"ab"]]}',
+    ),
 ]
 
 
@@ -158,6 +164,7 @@ any_frame = st.one_of(
     st.builds(Drain, st.integers(0, 65_535)),
     st.builds(Ping, st.binary(min_size=8, max_size=8)),
     st.builds(Pong, st.binary(min_size=8, max_size=8)),
+    st.builds(Nodes, st.lists(st.builds(Node, lines, ports, lines), max_size=8).map(tuple)),
 )
 
 
