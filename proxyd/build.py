@@ -42,11 +42,15 @@ from proxyd.egress.own import OwnAddresses
 from proxyd.egress.resolve import DnsResolver
 from proxyd.exit_port import ExitPort
 from proxyd.exits import certificate
+from proxyd.exits.borrowing import Borrowing
 from proxyd.exits.dial import Exits
 from proxyd.exits.directory import Directory
+from proxyd.exits.lending import Lending
 from proxyd.exits.listener import ExitListener
+from proxyd.exits.loans import Loans
 from proxyd.exits.mesh import Cluster, Mesh
 from proxyd.exits.remote import AnyExit
+from proxyd.exits.stand_in import StandInServices
 from proxyd.gateway import Gateway
 from proxyd.limits import raise_descriptors
 from proxyd.listeners import Listeners
@@ -64,6 +68,7 @@ from proxyd.ops.timed_store import TimedStore
 from proxyd.outbound.mailer import LogTransport, Mailer, Transport
 from proxyd.services import TAKE_BACK_CHECK_SECONDS, Services
 from proxyd.tasks import REAP_CHECK_SECONDS
+from proxyd.unmetered import UnmeteredRelays
 from proxyd.wire.links import link_key
 from storage.errors import StoreError
 from storage.open import load, open_store
@@ -215,6 +220,8 @@ def _daemon(
         exit_port = _exit_port(
             settings, listeners, exits, directory, services.market, geography, mesh
         )
+        if mesh is not None:
+            mesh.lender = _loans(exits, exit_port, gateway)
         metrics.count_exits(exit_port.listener)
     return Daemon(
         settings,
@@ -268,6 +275,29 @@ def _exit_port(
     market.exits.attached = exit_port
     market.exits.watch(exit_port.recheck)
     return exit_port
+
+
+def _loans(exits: Exits, port: ExitPort, gateway: Gateway) -> Loans:
+    """Return what borrows exits of other nodes and lends those of this one."""
+    listener, reactor = port.listener, exits.reactor
+    loans = Loans(
+        Borrowing(
+            reactor,
+            listener.budget,
+            exits.counters,
+            port.reached_at,
+            listener.keep_detached,
+            listener.limits.heartbeat_seconds,
+        ),
+        Lending(
+            listener,
+            StandInServices(
+                reactor, UnmeteredRelays(reactor, gateway.closer), listener.limits.stand_ins
+            ),
+        ),
+    )
+    listener.loaner = exits.borrower = loans
+    return loans
 
 
 def _mesh(

@@ -117,6 +117,10 @@ class ExitPort:
         await cancellation.within(CLOSE_SECONDS, self.listener.wait_closed(), "closing exits")
         self._geography.close()
 
+    def reached_at(self) -> tuple[str, int]:
+        """Return the host and port where work connections come in."""
+        return self._door.host, self._door.port
+
     # --- what the marketplace asks: see `market.exits.Attached` --------------------------------
 
     def door(self) -> Door | None:

@@ -21,21 +21,18 @@ from proxyd.wire.links import (
     PING_BYTES,
     VERSION,
     Accepted,
-    Borrow,
-    Borrowed,
     Exits,
     Frame,
     Gone,
     Greeting,
     Leaving,
     LinkReader,
+    Loan,
     LoanNumbers,
     Moved,
-    Passed,
     Ping,
     Pong,
     Recheck,
-    Return,
     encode,
     proof,
 )
@@ -58,7 +55,7 @@ class LinkHandler(Protocol):
     def announced(self, link: "Link", frame: Exits | Gone | Leaving | Recheck | Moved) -> None:
         """The other node tells of its exits, of a device, or of itself."""
 
-    def lending(self, link: "Link", frame: Borrow | Borrowed | Passed | Return) -> None:
+    def lending(self, link: "Link", frame: Loan) -> None:
         """The other node says something about a loan."""
 
     def lost(self, link: "Link") -> None:

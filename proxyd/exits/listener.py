@@ -31,7 +31,14 @@ from proxyctl.protocol.frames import (
     Welcome,
 )
 from proxyd.counters import ExitCounters
-from proxyd.exits.attached import SILENT_BEATS, Attached, ParkedBudget, Pool
+from proxyd.exits.attached import (
+    ATTACHMENT_BITS,
+    HARMLESS,
+    SILENT_BEATS,
+    Attached,
+    ParkedBudget,
+    Pool,
+)
 from proxyd.exits.control import (
     AGAIN_SECONDS,
     SOON_SECONDS,
@@ -39,6 +46,8 @@ from proxyd.exits.control import (
     Control,
     ControlServices,
     ExitGrant,
+    Loaner,
+    NoLoans,
 )
 from proxyd.exits.directory import Place, Region
 from proxyd.limits import ExitLimits
@@ -54,16 +63,11 @@ ROOM_AFTER_SECONDS = 0.5
 # Of one network at once, for each exit that it may have: as many connections as one exit has
 # waiting, and as many again that replace them. They say within a round trip what they are.
 ARRIVALS_PER_EXIT: Final = 32
-ATTACHMENT_BITS: Final = 64
 NODES_FEATURE: Final = "nodes"  # of an agent that attaches elsewhere when its daemon is gone
 NODES_SECONDS: Final = 0.2  # for links that come and go together
 CONTROLS_PER_TURN: Final = 100  # that are told something in one turn of the loop: a millisecond
 EXPIRY_SECONDS: Final = 5.0  # between looks at what the directory may forget: a millisecond each
 DAY_SECONDS: Final = 86_400
-# Why an exit that is let go of takes the buyers' connections with it: it is not there any more, or
-# must not carry anything. Those of one whose control was lost go on until they end themselves, or
-# their device may carry nothing any more.
-HARMLESS: Final = frozenset(("lost", "attached_again", "stopping"))
 
 _TLS: Final = b"\x16"
 _PREFACE_BYTES: Final = PREFACE.size
@@ -188,6 +192,7 @@ class ExitListener:
         self.limits = limits
         self.counters = counters
         self.neighbours: Neighbours = Alone(now)
+        self.loaner: Loaner = NoLoans()  # replaced where there are other nodes
         self._reactor = reactor
         self._context = context
         self._authority = authority
@@ -222,10 +227,16 @@ class ExitListener:
             refused=self._refused,
             spawn=self._spawn,
             welcome=self._welcome_node,
+            loaner=lambda: self.loaner,
         )
 
     def __len__(self) -> int:
         return len(self._attached)
+
+    @property
+    def budget(self) -> ParkedBudget:
+        """How many connections of exits may wait: one bound for its own and borrowed ones."""
+        return self._budget
 
     @property
     def arrivals(self) -> int:
@@ -323,6 +334,8 @@ class ExitListener:
     def admit(self, arrival: "Arrival", preface: Preface) -> None:
         """One is a work connection: let it wait, if it has a ticket."""
         attached, _ = self._attached.get(preface.attachment, (None, None))
+        if attached is None:
+            attached = self.loaner.find(preface.attachment)
         if attached is None or not attached.pool.admits(preface.number, preface.ticket):
             self.reject(arrival, "ticket")
             return
@@ -433,6 +446,14 @@ class ExitListener:
                 return
         self._cut_detached(device_id)
 
+    def attached_here(self, device_id: str) -> Attached | None:
+        """Return the exit that a device is, if it is attached to this node."""
+        return self._by_device.get(device_id)
+
+    def keep_detached(self, attached: Attached) -> None:
+        """Look after an exit that is gone while connections through it go on."""
+        self._detached.setdefault(attached.device_id, []).append(attached)
+
     def _cut_detached(self, device_id: str) -> None:
         for each in self._detached.pop(device_id, ()):
             each.cut()
@@ -442,6 +463,7 @@ class ExitListener:
         self.limits = limits
         self._budget.most = limits.parked
         self._beats.seconds = limits.heartbeat_seconds
+        self.loaner.change_heartbeat(limits.heartbeat_seconds)
 
     def drain(self, seconds: float) -> None:
         """Tell every exit that the daemon stops, and take no more; dials and relays go on."""
@@ -456,6 +478,7 @@ class ExitListener:
             self.reject(arrival, "stopping")
         for control in tuple(self._controls):
             control.cut("stopping")
+        self.loaner.close()
         self._arrivals.close()
         self._beats.close()
         for timer in (self._expiry, self._nodes_timer):
@@ -557,11 +580,12 @@ class ExitListener:
         self.counters.cut[reason] += 1
         _logger.info("exit %s: gone: %s", attached.device_id, reason)
         attached.close()
+        self.loaner.ended(attached, reason)
         if reason not in HARMLESS:
             attached.cut()
             self._cut_detached(attached.device_id)
         elif attached.relays:
-            self._detached.setdefault(attached.device_id, []).append(attached)
+            self.keep_detached(attached)
 
     def _paused(self, attached: Attached, words: str) -> None:
         """An exit takes nothing from now on, or takes connections again."""
@@ -580,6 +604,7 @@ class ExitListener:
         if attached.is_held:
             attached.interrupt()
             attached.cut()
+            self.loaner.ended(attached, "paused")
             self._cut_detached(attached.device_id)
 
     def _opened(self, attached: Attached, *, was_open: bool) -> None:

@@ -35,10 +35,9 @@ from proxyd.wire.links import (
     Gone,
     Leaving,
     LinkReader,
+    Loan,
     Moved,
-    Passed,
     Recheck,
-    Return,
     encode_exits,
 )
 from storage import mesh as queries
@@ -63,7 +62,7 @@ _logger = logging.getLogger("exits")
 class Lender(Protocol):
     """Borrows exits of other nodes, and lends those of this one."""
 
-    def lending(self, link: Link, frame: Borrow | Borrowed | Passed | Return) -> None:
+    def lending(self, link: Link, frame: Loan) -> None:
         """Another node says something about a loan."""
 
     def changed(self, remote: RemoteExit) -> None:
@@ -425,7 +424,7 @@ class Mesh:
             link.is_leaving = True
             self._tell_nodes()
 
-    def lending(self, link: Link, frame: Borrow | Borrowed | Passed | Return) -> None:
+    def lending(self, link: Link, frame: Loan) -> None:
         """See `LinkHandler.lending`."""
         if self.lender is not None:
             self.lender.lending(link, frame)

@@ -50,6 +50,7 @@ _HEAD: Final = Struct("!HB")
 _LENGTH: Final = Struct("!H")
 _NUMBER: Final = Struct("!Q")
 _BORROW: Final = Struct("!QQH")
+_CARRYING: Final = Struct("!QIQ")
 _KEY_PURPOSE: Final = b"proxyd: links between nodes"
 
 
@@ -69,6 +70,7 @@ class Kind(IntEnum):
     PONG = 138
     LEAVING = 139
     MOVED = 140
+    CARRYING = 141
 
 
 class Greeting(NamedTuple):
@@ -177,6 +179,14 @@ class Return(NamedTuple):
     number: int
 
 
+class Carrying(NamedTuple):
+    """How much goes through a borrowed exit: connections now, and bytes since it was borrowed."""
+
+    number: int
+    connections: int
+    size: int
+
+
 class Ping(NamedTuple):
     """Is the other node there?"""
 
@@ -189,7 +199,7 @@ class Pong(NamedTuple):
     payload: bytes
 
 
-Loan = Borrow | Borrowed | Passed | Return  # about lent exits
+Loan = Borrow | Borrowed | Passed | Return | Carrying  # about lent exits
 Frame = Greeting | Accepted | Exits | Gone | Recheck | Leaving | Moved | Ping | Pong | Loan
 
 
@@ -486,6 +496,7 @@ def _shown(data: bytes) -> str:
 _ENCODING: Final[dict[type, tuple[Kind, Callable[[Any], bytes]]]] = {
     Passed: (Kind.PASSED, _encode_passed),
     Return: (Kind.RETURN, lambda frame: _NUMBER.pack(frame.number)),
+    Carrying: (Kind.CARRYING, lambda frame: _CARRYING.pack(*frame)),
     Borrow: (Kind.BORROW, _encode_borrow),
     Borrowed: (Kind.BORROWED, lambda frame: _NUMBER.pack(frame.number) + frame.code.encode()),
     Ping: (Kind.PING, lambda frame: _payload(frame.payload)),
@@ -501,6 +512,7 @@ _ENCODING: Final[dict[type, tuple[Kind, Callable[[Any], bytes]]]] = {
 _DECODING: Final[dict[int, Callable[[bytes], Frame]]] = {
     Kind.PASSED: _decode_passed,
     Kind.RETURN: lambda body: Return(_NUMBER.unpack(body)[0]),
+    Kind.CARRYING: lambda body: Carrying(*_CARRYING.unpack(body)),
     Kind.BORROW: _decode_borrow,
     Kind.BORROWED: _decode_borrowed,
     Kind.PING: lambda body: Ping(_payload(body)),

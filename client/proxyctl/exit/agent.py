@@ -342,7 +342,7 @@ class Agent:
             token=self._consent.token,
             version=__version__,
             system=f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
-            features=("dns", "nodes"),
+            features=("dns", "lend", "nodes"),
             terms=self._consent.terms,
             paused=self._carrier.paused,
         )

