@@ -364,7 +364,7 @@ class Attached(Expiring):
     `features` are what its agent can do beside the rest. `relays` are the buyers' connections that
     go through it. `heard_at` is when it last sent anything (loop time, seconds). `paused` is why
     the device takes nothing now, empty when it does; `is_held` says that its owner has paused it
-    in the account.
+    in the account, `knows_nodes` that it was told where else it may attach.
 
     Args:
         attachment: its number, which its work connections name.
@@ -399,6 +399,7 @@ class Attached(Expiring):
         "is_gone",
         "is_held",
         "is_spent",
+        "knows_nodes",
         "limits",
         "min_price_per_gb",
         "network",
@@ -442,6 +443,7 @@ class Attached(Expiring):
         self.text = describe(device_id, place)
         self.since = 0
         self.features: tuple[str, ...] = ()
+        self.knows_nodes = False
         self.is_held = False
         self.is_spent = False
         self.is_gone = False
