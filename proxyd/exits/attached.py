@@ -62,6 +62,11 @@ TICKETS_SPARE: Final = 8
 TICKETS_KEPT: Final = 64  # more are not on their way at once: the oldest were lost
 RATE_SECONDS: Final = 5.0  # over which dials are counted: a burst is remembered so long
 ID_CHARACTERS: Final = 12  # no two exits share them by chance, and nobody learns the device's name
+ATTACHMENT_BITS: Final = 64
+# Why an exit that is let go of takes the buyers' connections with it: it is not there any more, or
+# must not carry anything. Those of one whose control was lost go on until they end themselves, or
+# their device may carry nothing any more.
+HARMLESS: Final = frozenset(("lost", "attached_again", "stopping"))
 SILENT_BEATS: Final = 3  # one heartbeat may be lost, and the next be late
 RTT_MOST_SECONDS: Final = 2.0  # who answers late on purpose gets no more connections for it
 SRTT_SHARE: Final = 0.125  # RFC 6298, section 2.3
@@ -214,6 +219,13 @@ class Pool:
         """Ask the exit for its first connections."""
         self._refill()
 
+    def reopen(self) -> None:
+        """Ask anew for all that are wanted, with other tickets: somebody else opens them now."""
+        self._tickets.clear()
+        self._budget.wanted -= self._asked
+        self._asked = 0
+        self._refill()
+
     def admits(self, number: int, ticket: bytes) -> bool:
         """Say whether a ticket is one that was handed out; it is none any more then."""
         expected = self._tickets.get(number)
@@ -232,7 +244,7 @@ class Pool:
         Raises:
             OSError: it has broken meanwhile; the caller still owns it.
         """
-        _prepare(sock)
+        prepare(sock)
         parked = Parked(self, number, sock, self._reactor.loop.time())
         asker = next(iter(self._waiting), None)
         if asker is not None:
@@ -348,9 +360,11 @@ class Pool:
 class Attached(Expiring):
     """An exit.
 
-    `text` is what buyers are told of it. `relays` are the buyers' connections that go through it.
-    `heard_at` is when it last sent anything (loop time, seconds). `paused` is why the device takes
-    nothing now, empty when it does; `is_held` says that its owner has paused it in the account.
+    `text` is what buyers are told of it. `since` is when it attached (UTC, in milliseconds),
+    `features` are what its agent can do beside the rest. `relays` are the buyers' connections that
+    go through it. `heard_at` is when it last sent anything (loop time, seconds). `paused` is why
+    the device takes nothing now, empty when it does; `is_held` says that its owner has paused it
+    in the account, `knows_nodes` that it was told where else it may attach.
 
     Args:
         attachment: its number, which its work connections name.
@@ -369,6 +383,7 @@ class Attached(Expiring):
 
     __slots__ = (
         "_beat",
+        "_connections_elsewhere",
         "_day",
         "_ended_bytes",
         "_ping",
@@ -379,10 +394,12 @@ class Attached(Expiring):
         "attachment",
         "device_id",
         "dials",
+        "features",
         "heard_at",
         "is_gone",
         "is_held",
         "is_spent",
+        "knows_nodes",
         "limits",
         "min_price_per_gb",
         "network",
@@ -392,6 +409,7 @@ class Attached(Expiring):
         "place",
         "pool",
         "relays",
+        "since",
         "text",
     )
 
@@ -423,11 +441,15 @@ class Attached(Expiring):
         self.relays: set[Carried] = set()
         self.paused = ""
         self.text = describe(device_id, place)
+        self.since = 0
+        self.features: tuple[str, ...] = ()
+        self.knows_nodes = False
         self.is_held = False
         self.is_spent = False
         self.is_gone = False
         self._send = send
         self._beat = beat
+        self._connections_elsewhere = 0
         self._ended_bytes = 0  # of relays that are over
         self._yesterdays_bytes = 0  # of all relays, up to the beginning of the day
         self._day = 0
@@ -445,9 +467,8 @@ class Attached(Expiring):
     def has_place(self) -> bool:
         """Whether it takes one more connection now."""
         most = self.limits.connections
-        return not (self.is_spent or self.is_gone) and (
-            not most or len(self.relays) + len(self.dials) + self.pool.waiting < most
-        )
+        taken = len(self.relays) + len(self.dials) + self.pool.waiting + self._connections_elsewhere
+        return not (self.is_spent or self.is_gone) and (not most or taken < most)
 
     def allows(self, port: int) -> bool:
         """Say whether it may be asked for a port of targets."""
@@ -470,7 +491,21 @@ class Attached(Expiring):
         asker.answer(dialled)
         return True
 
+    def say(self, frame: Frame) -> None:
+        """Send its agent a frame."""
+        self._send(frame)
+
     # --- what it carries -----------------------------------------------------------------------
+
+    @property
+    def carried(self) -> int:
+        """How many bytes it has carried since it attached, and before that in the day."""
+        return self._ended_bytes + sum(sum(relay.traffic) for relay in self.relays)
+
+    def carried_elsewhere(self, connections: int, size: int) -> None:
+        """Count what goes through it from other nodes: how many more connections, and bytes."""
+        self._connections_elsewhere += connections
+        self._ended_bytes += size
 
     def begin(self, relay: Carried) -> None:
         """Count a buyer's connection that goes through it."""
@@ -492,7 +527,7 @@ class Attached(Expiring):
         Args:
             day: the number of the day.
         """
-        carried = self._ended_bytes + sum(sum(relay.traffic) for relay in self.relays)
+        carried = self.carried
         if day != self._day:
             self._day, self._yesterdays_bytes = day, carried
         most = self.limits.bytes_per_day
@@ -554,7 +589,7 @@ def describe(device_id: str, place: Place) -> str:
     return "; ".join(f"{name}={value}" for name, value in parts if value)
 
 
-def _prepare(sock: socket.SocketType) -> None:
+def prepare(sock: socket.SocketType) -> None:
     """Set what a connection needs that may wait long, and then carries a stream.
 
     Raises:

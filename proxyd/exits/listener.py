@@ -16,18 +16,29 @@ from secrets import randbits
 from typing import Any, Final, Protocol, final
 
 from market.errors import MarketError
+from market.exits import Door
 from market.networks import NetworkCounts, counted_network, crowded
 from proxyctl.protocol.frames import (
+    NODES_MAX,
     PREFACE,
     WORK,
     FrameError,
     Hello,
     Limits,
+    Node,
+    Nodes,
     Preface,
     Welcome,
 )
 from proxyd.counters import ExitCounters
-from proxyd.exits.attached import SILENT_BEATS, Attached, ParkedBudget, Pool
+from proxyd.exits.attached import (
+    ATTACHMENT_BITS,
+    HARMLESS,
+    SILENT_BEATS,
+    Attached,
+    ParkedBudget,
+    Pool,
+)
 from proxyd.exits.control import (
     AGAIN_SECONDS,
     SOON_SECONDS,
@@ -35,6 +46,8 @@ from proxyd.exits.control import (
     Control,
     ControlServices,
     ExitGrant,
+    Loaner,
+    NoLoans,
 )
 from proxyd.exits.directory import Place, Region
 from proxyd.limits import ExitLimits
@@ -50,20 +63,24 @@ ROOM_AFTER_SECONDS = 0.5
 # Of one network at once, for each exit that it may have: as many connections as one exit has
 # waiting, and as many again that replace them. They say within a round trip what they are.
 ARRIVALS_PER_EXIT: Final = 32
-ATTACHMENT_BITS: Final = 64
 # Handshakes that are begun in one turn of the loop: each costs half a millisecond of signing, and
 # the API and other connections wait for the end of the turn.
 HANDSHAKES_PER_TURN: Final = 8
+NODES_FEATURE: Final = "nodes"  # of an agent that attaches elsewhere when its daemon is gone
+NODES_SECONDS: Final = 0.2  # for links that come and go together
+CONTROLS_PER_TURN: Final = 100  # that are told something in one turn of the loop: a millisecond
 EXPIRY_SECONDS: Final = 5.0  # between looks at what the directory may forget: a millisecond each
 DAY_SECONDS: Final = 86_400
-# Why an exit that is let go of takes the buyers' connections with it: it is not there any more, or
-# must not carry anything. Those of one whose control was lost go on until they end themselves, or
-# their device may carry nothing any more.
-HARMLESS: Final = frozenset(("lost", "attached_again", "stopping"))
 
 _TLS: Final = b"\x16"
 _PREFACE_BYTES: Final = PREFACE.size
 _MSG_PEEK: Final = socket.MSG_PEEK
+# What a device is told of which another one with the same token has come, here or at another node.
+_DISPLACED: Final = (
+    "attached_again",
+    "The same device has attached again; if it was not you, revoke its token.",
+    AGAIN_SECONDS,
+)
 _logger = logging.getLogger("exits")
 
 
@@ -86,10 +103,72 @@ class Book(Protocol):
         """Let it be chosen no more."""
 
 
+class Neighbours(Protocol):
+    """Other nodes, which are told who is attached here."""
+
+    __slots__ = ()
+
+    def since(self, device_id: str) -> int:
+        """Return when a device attaches that does so now (UTC, milliseconds).
+
+        It is later than each time before, and than any that another node has told of the device.
+        """
+
+    def attached(self, attached: Attached) -> None:
+        """An exit has attached."""
+
+    def changed(self, attached: Attached) -> None:
+        """It carries nothing from now on, or carries again, or its limits have changed."""
+
+    def gone(self, attached: Attached) -> None:
+        """It is not attached any more."""
+
+    def welcome(self, transport: asyncio.Transport, data: bytes) -> bool:
+        """Take the connection of another node that has begun with `data`; False if it is none."""
+
+    def doors(self) -> list[Door]:
+        """Return where devices may attach instead of here, the best first."""
+
+
+@final
+class Alone(Neighbours):
+    """There is no other node."""
+
+    __slots__ = ("_now", "_since")
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        self._now = now
+        self._since = 0
+
+    def since(self, device_id: str) -> int:  # noqa: ARG002 - nobody else has it
+        """See `Neighbours.since`."""
+        self._since = max(self._now() * 1000, self._since + 1)
+        return self._since
+
+    def attached(self, attached: Attached) -> None:
+        """See `Neighbours.attached`."""
+
+    def changed(self, attached: Attached) -> None:
+        """See `Neighbours.changed`."""
+
+    def gone(self, attached: Attached) -> None:
+        """See `Neighbours.gone`."""
+
+    def welcome(self, transport: asyncio.Transport, data: bytes) -> bool:  # noqa: ARG002 - as above
+        """See `Neighbours.welcome`."""
+        return False
+
+    def doors(self) -> list[Door]:
+        """See `Neighbours.doors`."""
+        return []
+
+
 # More than 12 fields: what it was given, who has come, who is attached, and the bounds on both.
 @final
 class ExitListener:
     """Takes exits in, within bounds, and lets them go.
+
+    `neighbours` are replaced by the daemon where there are others.
 
     Args:
         reactor: what the sockets of the loop share.
@@ -115,6 +194,8 @@ class ExitListener:
     ) -> None:
         self.limits = limits
         self.counters = counters
+        self.neighbours: Neighbours = Alone(now)
+        self.loaner: Loaner = NoLoans()  # replaced where there are other nodes
         self._reactor = reactor
         self._context = context
         self._authority = authority
@@ -136,6 +217,7 @@ class ExitListener:
         self._per_network = NetworkCounts()
         self._beats: Deadlines[Attached] = Deadlines(reactor.loop, limits.heartbeat_seconds)
         self._expiry: asyncio.TimerHandle | None = None
+        self._nodes_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_draining = False
         self._is_closed = False
@@ -148,10 +230,17 @@ class ExitListener:
             changed=self._changed,
             refused=self._refused,
             spawn=self._spawn,
+            welcome=self._welcome_node,
+            loaner=lambda: self.loaner,
         )
 
     def __len__(self) -> int:
         return len(self._attached)
+
+    @property
+    def budget(self) -> ParkedBudget:
+        """How many connections of exits may wait: one bound for its own and borrowed ones."""
+        return self._budget
 
     @property
     def arrivals(self) -> int:
@@ -261,6 +350,8 @@ class ExitListener:
     def admit(self, arrival: "Arrival", preface: Preface) -> None:
         """One is a work connection: let it wait, if it has a ticket."""
         attached, _ = self._attached.get(preface.attachment, (None, None))
+        if attached is None:
+            attached = self.loaner.find(preface.attachment)
         if attached is None or not attached.pool.admits(preface.number, preface.ticket):
             self.reject(arrival, "ticket")
             return
@@ -317,6 +408,44 @@ class ExitListener:
         elif device_id in self._detached:
             self._spawn(self._recheck_detached(device_id))
 
+    def displace(self, device_id: str) -> None:
+        """Let go of an exit that has attached to another node later."""
+        attached = self._by_device.get(device_id)
+        if attached is not None:
+            self._attached[attached.attachment][1].refuse(*_DISPLACED)
+
+    def nodes_changed(self) -> None:
+        """There are other nodes than before where devices may attach: tell all that want to know.
+
+        Later and together, because a node that ends or starts changes more than once.
+        """
+        if self._nodes_timer is None and not self._is_closed:
+            loop = self._reactor.loop
+            self._nodes_timer = loop.call_later(NODES_SECONDS, self._spawn_tell_nodes)
+
+    def _spawn_tell_nodes(self) -> None:
+        self._nodes_timer = None
+        self._spawn(self._tell_all_nodes())
+
+    async def _tell_all_nodes(self) -> None:
+        for number, (_, control) in enumerate(tuple(self._attached.values())):
+            self._tell_nodes(control)
+            if number % CONTROLS_PER_TURN == 0:
+                await asyncio.sleep(0)
+
+    def _tell_nodes(self, control: Control) -> None:
+        attached = control.attached
+        if attached is None or NODES_FEATURE not in attached.features:
+            return
+        doors = self.neighbours.doors()[:NODES_MAX]
+        nodes = tuple(Node(each.host, each.port, each.certificate_sha256) for each in doors)
+        if nodes or attached.knows_nodes:
+            attached.knows_nodes = True
+            control.send(Nodes(nodes))
+
+    def _welcome_node(self, transport: asyncio.Transport, data: bytes) -> bool:
+        return self.neighbours.welcome(transport, data)
+
     async def _recheck_detached(self, device_id: str) -> None:
         """Cut what goes on through a device whose control was lost, if it may carry nothing."""
         try:
@@ -331,6 +460,14 @@ class ExitListener:
                 return
         self._cut_detached(device_id)
 
+    def attached_here(self, device_id: str) -> Attached | None:
+        """Return the exit that a device is, if it is attached to this node."""
+        return self._by_device.get(device_id)
+
+    def keep_detached(self, attached: Attached) -> None:
+        """Look after an exit that is gone while connections through it go on."""
+        self._detached.setdefault(attached.device_id, []).append(attached)
+
     def _cut_detached(self, device_id: str) -> None:
         for each in self._detached.pop(device_id, ()):
             each.cut()
@@ -340,6 +477,7 @@ class ExitListener:
         self.limits = limits
         self._budget.most = limits.parked
         self._beats.seconds = limits.heartbeat_seconds
+        self.loaner.change_heartbeat(limits.heartbeat_seconds)
 
     def drain(self, seconds: float) -> None:
         """Tell every exit that the daemon stops, and take no more; dials and relays go on."""
@@ -356,10 +494,12 @@ class ExitListener:
             self._to_shake_hands.popleft().sock.close()
         for control in tuple(self._controls):
             control.cut("stopping")
+        self.loaner.close()
         self._arrivals.close()
         self._beats.close()
-        if self._expiry is not None:
-            self._expiry.cancel()
+        for timer in (self._expiry, self._nodes_timer):
+            if timer is not None:
+                timer.cancel()
         for task in self._tasks:
             task.cancel()
 
@@ -375,8 +515,7 @@ class ExitListener:
             return
         older = self._by_device.get(grant.device_id)
         if older is not None:
-            words = "The same device has attached again; if it was not you, revoke its token."
-            self._attached[older.attachment][1].refuse("attached_again", words, AGAIN_SECONDS)
+            self._attached[older.attachment][1].refuse(*_DISPLACED)
         if len(self._attached) >= limits.exits_total:
             control.refuse("too_many_exits", "The service has enough devices now.", AGAIN_SECONDS)
             return
@@ -399,6 +538,8 @@ class ExitListener:
             self._beat,
             reactor.loop.time,
         )
+        attached.since = self.neighbours.since(grant.device_id)
+        attached.features = hello.features
         control.accepted()
         control.attached = attached
         self._known(control)
@@ -418,10 +559,12 @@ class ExitListener:
                 max(1, round(limits.heartbeat_seconds)),
             )
         )
+        self._tell_nodes(control)
         attached.ping()
         attached.pool.open()
         attached.carried_before(grant.bytes_today, self._now() // DAY_SECONDS)
         attached.paused, attached.is_held = hello.paused, grant.paused
+        self.neighbours.attached(attached)
         if attached.is_open:
             self._directory.add(attached)
         _logger.info("exit %s: attached from %s", attached.device_id, attached.address)
@@ -449,14 +592,16 @@ class ExitListener:
         self._beats.discard(attached)
         if attached.is_open:
             self._directory.remove(attached)
+        self.neighbours.gone(attached)
         self.counters.cut[reason] += 1
         _logger.info("exit %s: gone: %s", attached.device_id, reason)
         attached.close()
+        self.loaner.ended(attached, reason)
         if reason not in HARMLESS:
             attached.cut()
             self._cut_detached(attached.device_id)
         elif attached.relays:
-            self._detached.setdefault(attached.device_id, []).append(attached)
+            self.keep_detached(attached)
 
     def _paused(self, attached: Attached, words: str) -> None:
         """An exit takes nothing from now on, or takes connections again."""
@@ -475,10 +620,12 @@ class ExitListener:
         if attached.is_held:
             attached.interrupt()
             attached.cut()
+            self.loaner.ended(attached, "paused")
             self._cut_detached(attached.device_id)
 
     def _opened(self, attached: Attached, *, was_open: bool) -> None:
         """Tell the directory if an exit takes connections that did not, or the other way round."""
+        self.neighbours.changed(attached)
         if was_open and not attached.is_open:
             self._directory.remove(attached)
         elif attached.is_open and not was_open:
@@ -495,7 +642,10 @@ class ExitListener:
             _, control = self._attached[attached.attachment]
             control.cut("silent")
             return
+        was_spent = attached.is_spent
         attached.spend(self._now() // DAY_SECONDS)
+        if attached.is_spent != was_spent:
+            self.neighbours.changed(attached)
         attached.pool.tend()
         attached.ping()
         if not attached.is_gone:  # it may have been cut just now: it does not read
