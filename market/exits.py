@@ -124,6 +124,20 @@ class Coverage(Struct, frozen=True):
     exits: int
 
 
+class Whereabouts(Struct, frozen=True):
+    """Where an address is, in lower case; "" and 0 for what is not known.
+
+    `opinions` are the countries that the sources name, "" where one knows none.
+    """
+
+    country: str = ""
+    state: str = ""
+    city: str = ""
+    asn: int = 0
+    kind: str = ""
+    opinions: Mapping[str, str] = {}
+
+
 class Attached(Protocol):
     """What the marketplace asks of the exits that are attached; the daemon answers."""
 
@@ -141,6 +155,9 @@ class Attached(Protocol):
 
     def origins(self) -> Sequence[OriginRow]:
         """Return where each attached device comes from."""
+
+    def locate(self, address: str) -> Whereabouts:
+        """Return where an address is."""
 
 
 class NoneAttached:
@@ -165,6 +182,10 @@ class NoneAttached:
     def origins(self) -> Sequence[OriginRow]:
         """See `Attached.origins`."""
         return ()
+
+    def locate(self, address: str) -> Whereabouts:  # noqa: ARG002 - nothing is known of any
+        """See `Attached.locate`."""
+        return Whereabouts()
 
 
 class MyExit(Struct, frozen=True):

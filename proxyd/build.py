@@ -190,7 +190,8 @@ def _daemon(
     reactor = Reactor(asyncio.get_running_loop(), limits.pipes)
     exits, directory = None, Directory[Attached]()
     if listeners.exits is not None:
-        exits = Exits(reactor, directory, resolver, policy, limits.dial_seconds, ExitCounters())
+        of_exits = slices.policy(settings)
+        exits = Exits(reactor, directory, resolver, of_exits, limits.dial_seconds, ExitCounters())
     gateway = Gateway(
         reactor,
         meter,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from market.exits import Coverage, Door
+from market.exits import Coverage, Door, Whereabouts
 from proxyd.acceptor import Acceptor
 from proxyd.exits.certificate import fingerprint
 from proxyd.exits.listener import ExitListener
@@ -115,3 +115,9 @@ class ExitPort:
             OriginRow(device_id, place.country, place.city, place.asn)
             for device_id, place in self.listener.places()
         ]
+
+    def locate(self, address: str) -> Whereabouts:
+        """Return where an address is."""
+        place = self._geography.place(address)
+        opinions = self._geography.opinions(address)
+        return Whereabouts(place.country, place.state, place.city, place.asn, place.kind, opinions)
