@@ -11,7 +11,16 @@ from api.listing import Page, Timestamp, timestamp
 from api.literals import EXIT_STATES, ExitState
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.errors import Code, MarketError
-from market.exits import CONNECTIONS_MAX, DAY_SECONDS, Coverage, Exits, Limits, MyExit, limits_of
+from market.exits import (
+    CONNECTIONS_MAX,
+    DAY_SECONDS,
+    Coverage,
+    Exits,
+    Limits,
+    MyExit,
+    barred_because,
+    limits_of,
+)
 from storage.exits import CountryRow, EarnedDayRow
 
 PORTS_MAX = 100
@@ -97,7 +106,8 @@ class ExitItem(Struct):
     """A device as an exit; bytes both ways together, amounts in USD, days since 00:00 UTC.
 
     `earned_usd` is everything that its bytes have earned; of that, `pending_usd` is posted and not
-    paid out yet. What sessions that go on have earned is posted when they end.
+    paid out yet. What sessions that go on have earned is posted when they end. `barred_because`
+    says why one that is barred is so, and is empty otherwise.
     """
 
     # One field for each thing that an owner wants to know.
@@ -111,6 +121,7 @@ class ExitItem(Struct):
     earned_today_usd: float
     earned_usd: float
     pending_usd: float
+    barred_because: str
 
 
 class MyExitsReply(Reply, kw_only=True):
@@ -427,6 +438,7 @@ def _item(mine: MyExit) -> ExitItem:
         earned_today_usd=money(sums.day_earned),
         earned_usd=money(sums.earned),
         pending_usd=money(sums.pending),
+        barred_because=barred_because(row),
     )
 
 

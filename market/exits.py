@@ -47,6 +47,16 @@ RATE_MAX_BYTES = 125_000_000_000  # a terabit a second: a mistyped number, rathe
 PRICE_MAX_PER_GB = 1_000_000_000_000
 EARNINGS_MAX_DAYS = 366
 ANY_COUNTRY = "any"
+# What is found of exits that lie, by its kind, in words for their owners.
+BARRED_WORDS = {
+    "content": "Pages came changed through this device.",
+    "certificate": "Through this device a site showed another certificate than its own.",
+    "junk": "Something else than the target's answer came through this device.",
+    "dns": "Names that this device looks up lead somewhere else.",
+    "silence": "Connections through this device were said to be there, and led nowhere.",
+    "unasked": "This device reported connections that nobody had asked for.",
+    "flood": "This device flooded the service.",
+}
 
 # A query that changes a device as an exit: it takes the transaction, the device and a value.
 _Change = Callable[..., Coroutine[Any, Any, None]]
@@ -493,6 +503,14 @@ def limits_of(row: ExitRow) -> Limits:
     )
 
 
+def barred_because(row: ExitRow) -> str:
+    """Return in a sentence or two why a device is barred, for its owner; "" when it is not."""
+    if row.barred_at is None:
+        return ""
+    words = BARRED_WORDS.get(row.barred_for, "")
+    return f"{words} {Code.EXIT_BARRED.meaning}".strip()
+
+
 def text_of(terms: ExitTerms) -> str:
     """Return what owners agree to: a page, with the figures that the operator has set."""
     page = Path(__file__).with_name("exit_terms.txt").read_text(encoding="utf-8")
@@ -518,7 +536,7 @@ def _row(limits: Limits) -> LimitsRow:
 
 def _require_consent(row: ExitRow) -> None:
     if row.barred_at is not None:
-        raise MarketError(Code.EXIT_BARRED)
+        raise MarketError(Code.EXIT_BARRED, barred_because(row))
     if row.revoked_at is not None:
         raise MarketError(Code.CONSENT_NEEDED)
 
@@ -544,7 +562,7 @@ async def _consent(
         raise MarketError(Code.TOKEN_NOT_FOUND, field="token_id")
     row = await queries.find(tx, event.device_id)
     if row is not None and row.barred_at is not None:
-        raise MarketError(Code.EXIT_BARRED)
+        raise MarketError(Code.EXIT_BARRED, barred_because(row))
     granted = limits or (offered if row is None else _kept(limits_of(row), offered))
     await queries.open_pending_account(tx, ledger.pending(user_id), user_id)
     await queries.consent(

@@ -43,8 +43,10 @@ from proxyd.egress.resolve import DnsResolver
 from proxyd.exit_port import ExitPort
 from proxyd.exits import certificate
 from proxyd.exits.attached import Attached
+from proxyd.exits.canaries import Canaries
 from proxyd.exits.dial import Exits
 from proxyd.exits.directory import Directory
+from proxyd.exits.fetch import page_of
 from proxyd.exits.listener import ExitListener
 from proxyd.gateway import Gateway
 from proxyd.limits import raise_descriptors
@@ -257,7 +259,16 @@ def _exit_port(
         raise CannotListenError(str(error)) from error
     port = slices.exits_port(settings, bound_port(listeners.exits))
     door = Door(slices.exits_host(settings), port, known_by)
-    exit_port = ExitPort(listener, listeners.exits, door, context, geography)
+    listener.watch = canaries = Canaries(
+        exits.reactor,
+        exits.resolver,
+        exits.policy,
+        [page_of(url) for url in settings.exits.canaries],
+        market.exit_canaries,
+        listener,
+        exits.counters,
+    )
+    exit_port = ExitPort(listener, listeners.exits, door, context, geography, canaries)
     market.exits.attached = exit_port
     market.exits.watch(listener.recheck)
     return exit_port

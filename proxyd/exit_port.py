@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from market.exits import Coverage, Door, Whereabouts
 from proxyd.acceptor import Acceptor
+from proxyd.exits.canaries import Canaries
 from proxyd.exits.certificate import fingerprint
 from proxyd.exits.listener import ExitListener
 from proxyd.limits import ExitLimits
@@ -35,6 +36,7 @@ class ExitPort:
         door: where devices find it.
         context: speaks TLS for it.
         geography: says where exits are; closed with the port.
+        canaries: look whether exits are honest, as long as the port is there.
     """
 
     def __init__(
@@ -44,8 +46,10 @@ class ExitPort:
         door: Door,
         context: ssl.SSLContext,
         geography: "Geography",
+        canaries: Canaries,
     ) -> None:
         self.listener = listener
+        self.canaries = canaries
         self._geography = geography
         self._context = context
         self._sock = sock
@@ -56,6 +60,7 @@ class ExitPort:
         """Begin to take exits in."""
         loop, listener = asyncio.get_running_loop(), self.listener
         listener.start()
+        self.canaries.start()
         self._acceptor = Acceptor(
             loop, self._sock, listener.welcome, listener.shed, _logger, socket.socket
         )
@@ -87,8 +92,10 @@ class ExitPort:
         """Let every exit go."""
         if self._acceptor is not None:
             self._acceptor.close()
+        self.canaries.close()
         self.listener.close()
         await cancellation.within(CLOSE_SECONDS, self.listener.wait_closed(), "closing exits")
+        await cancellation.within(CLOSE_SECONDS, self.canaries.wait_closed(), "ending canaries")
         self._geography.close()
 
     # --- what the marketplace asks: see `market.exits.Attached` --------------------------------

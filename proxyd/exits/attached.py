@@ -67,6 +67,7 @@ RTT_MOST_SECONDS: Final = 2.0  # who answers late on purpose gets no more connec
 SRTT_SHARE: Final = 0.125  # RFC 6298, section 2.3
 ALMOST_NOTHING: Final = 0.05  # of a connection: what is left of a rate long after the last dial
 FIRST_RTT_SECONDS: Final = 0.1  # until it was measured
+TLS_PORT: Final = 443  # what goes there cannot be changed unseen
 
 _SOL_SOCKET: Final = socket.SOL_SOCKET
 _SO_KEEPALIVE: Final = socket.SO_KEEPALIVE
@@ -264,6 +265,11 @@ class Pool:
         self._refill()
         return parked
 
+    def has_used(self, number: int) -> bool:
+        """Say whether a ticket's connection may have been given an order."""
+        is_issued = 0 < number < self._next_ticket and number not in self._tickets
+        return is_issued and all(each.number != number for each in self._parked)
+
     def stop_waiting(self, asker: Asker) -> None:
         """Forget about a dial that may be waiting."""
         self._waiting.pop(asker, None)
@@ -350,7 +356,8 @@ class Attached(Expiring):
 
     `text` is what buyers are told of it. `relays` are the buyers' connections that go through it.
     `heard_at` is when it last sent anything (loop time, seconds). `paused` is why the device takes
-    nothing now, empty when it does; `is_held` says that its owner has paused it in the account.
+    nothing now, empty when it does; `is_held` says that its owner has paused it in the account. One
+    that is not `is_proven` carries port 443 alone.
 
     Args:
         attachment: its number, which its work connections name.
@@ -382,6 +389,7 @@ class Attached(Expiring):
         "heard_at",
         "is_gone",
         "is_held",
+        "is_proven",
         "is_spent",
         "limits",
         "min_price_per_gb",
@@ -424,6 +432,7 @@ class Attached(Expiring):
         self.paused = ""
         self.text = describe(device_id, place)
         self.is_held = False
+        self.is_proven = True
         self.is_spent = False
         self.is_gone = False
         self._send = send
@@ -450,7 +459,11 @@ class Attached(Expiring):
         )
 
     def allows(self, port: int) -> bool:
-        """Say whether it may be asked for a port of targets."""
+        """Say whether a buyer may ask it for a port of targets."""
+        return (self.is_proven or port == TLS_PORT) and self.may_ask(port)
+
+    def may_ask(self, port: int) -> bool:
+        """Say whether its owner allows a port of targets."""
         return not self.limits.ports or port in self.limits.ports
 
     def order(self, parked: Parked, host: tuple[Address, ...] | str, port: int, by: Asker) -> None:

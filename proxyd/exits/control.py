@@ -134,7 +134,8 @@ class ControlServices:
 
     `attach` takes an exit in, or refuses it by `Control.refuse`. `lost` hears why one is gone,
     `paused` that it takes nothing any more, or takes connections again, `changed` what the
-    marketplace says of it by now. `spawn` runs a task that is ended with the listener.
+    marketplace says of it by now, `suspected` what it did that no honest one does: the kind, and
+    what shows it. `spawn` runs a task that is ended with the listener.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -144,6 +145,7 @@ class ControlServices:
     paused: Callable[[Attached, str], None]
     changed: Callable[[Attached, ExitGrant], None]
     refused: Callable[[str], None]
+    suspected: Callable[[Attached, str, str], None]
     spawn: Callable[[Coroutine[Any, Any, None]], None]
 
 
@@ -296,7 +298,9 @@ class Control(asyncio.Protocol):
             self._has_greeted = True
             self._services.spawn(self._authorize(frame))
         elif isinstance(frame, Dialled):
-            attached.answered(frame)
+            if not attached.answered(frame) and not attached.pool.has_used(frame.number):
+                words = f"{frame.outcome.name} for {frame.number}, which has no order"
+                self._services.suspected(attached, "unasked", words)
         elif isinstance(frame, Pong):
             attached.ponged(frame.payload)
         elif isinstance(frame, State):

@@ -161,12 +161,15 @@ class Exits:
         policy: says which addresses may be dialled.
         seconds: how long a dial may take in all.
         counters: count what becomes of dials.
+        is_canary: whether its dials look if an exit may be trusted; they may ask one for any port
+            that its owner allows.
     """
 
     __slots__ = (
         "counters",
         "deadlines",
         "directory",
+        "is_canary",
         "policy",
         "reactor",
         "resolver",
@@ -180,7 +183,9 @@ class Exits:
         policy: Policy,
         seconds: float,
         counters: ExitCounters,
+        is_canary: bool = False,
     ) -> None:
+        self.is_canary = is_canary
         self.reactor = reactor
         self.directory = directory
         self.resolver = resolver
@@ -366,7 +371,7 @@ class ExitDial(Cancellable, Expiring):
                 return Failure.EXIT_LOST
             if not isinstance(chosen, Attached):
                 return self._failure or (Failure.NOT_ALLOWED if passed_over else Failure.NO_EXIT)
-            if chosen.allows(self._port):
+            if chosen.allows(self._port) or (exits.is_canary and chosen.may_ask(self._port)):
                 return chosen
             passed_over += 1
             # A label keeps its exit, whatever that is good for.

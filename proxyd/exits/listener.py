@@ -58,10 +58,22 @@ DAY_SECONDS: Final = 86_400
 # their device may carry nothing any more.
 HARMLESS: Final = frozenset(("lost", "attached_again", "stopping"))
 
+FLOOD: Final = "flood"
+
 _TLS: Final = b"\x16"
 _PREFACE_BYTES: Final = PREFACE.size
 _MSG_PEEK: Final = socket.MSG_PEEK
 _logger = logging.getLogger("exits")
+
+
+class Watch(Protocol):
+    """Looks whether exits are honest; until somebody does, all are taken to be."""
+
+    def admit(self, attached: Attached) -> None:
+        """Hear of an exit that attaches, before it may be chosen."""
+
+    def suspect(self, attached: Attached, kind: str, evidence: str) -> None:
+        """Hear of what no honest exit does; it may have been let go of for it."""
 
 
 class Book(Protocol):
@@ -88,6 +100,8 @@ class Book(Protocol):
 class ExitListener:
     """Takes exits in, within bounds, and lets them go.
 
+    `watch` looks whether they are honest; it may be set until the first one attaches.
+
     Args:
         reactor: what the sockets of the loop share.
         context: speaks TLS.
@@ -112,6 +126,7 @@ class ExitListener:
     ) -> None:
         self.limits = limits
         self.counters = counters
+        self.watch: Watch | None = None
         self._reactor = reactor
         self._context = context
         self._authority = authority
@@ -143,6 +158,7 @@ class ExitListener:
             paused=self._paused,
             changed=self._changed,
             refused=self._refused,
+            suspected=self._suspected,
             spawn=self._spawn,
         )
 
@@ -406,9 +422,23 @@ class ExitListener:
         attached.pool.open()
         attached.carried_before(grant.bytes_today, self._now() // DAY_SECONDS)
         attached.paused, attached.is_held = hello.paused, grant.paused
+        if self.watch is not None:
+            self.watch.admit(attached)
         if attached.is_open:
             self._directory.add(attached)
         _logger.info("exit %s: attached from %s", attached.device_id, attached.address)
+
+    def expel(self, attached: Attached, words: str) -> None:
+        """Cut an exit with all that goes through it; `words` tell its owner why."""
+        if attached.is_gone:
+            self._cut_detached(attached.device_id)
+        else:
+            self._attached[attached.attachment][1].refuse("exit_barred", words, 0)
+
+    def _suspected(self, attached: Attached, kind: str, evidence: str) -> None:
+        """An exit did what no honest one does."""
+        if self.watch is not None:
+            self.watch.suspect(attached, kind, evidence)
 
     def _least_price(self, grant: ExitGrant, place: Place) -> int:
         """Return what a session has to cost that leaves through an exit, in micro-USD per GB.
@@ -436,6 +466,8 @@ class ExitListener:
         self.counters.cut[reason] += 1
         _logger.info("exit %s: gone: %s", attached.device_id, reason)
         attached.close()
+        if reason == FLOOD:
+            self._suspected(attached, FLOOD, "more bytes or states than it may send")
         if reason not in HARMLESS:
             attached.cut()
             self._cut_detached(attached.device_id)
