@@ -18,7 +18,6 @@ from market.exits import (
     Exits,
     Limits,
     MyExit,
-    barred_because,
     limits_of,
 )
 from storage.exits import CountryRow, EarnedDayRow
@@ -106,8 +105,8 @@ class ExitItem(Struct):
     """A device as an exit; bytes both ways together, amounts in USD, days since 00:00 UTC.
 
     `earned_usd` is everything that its bytes have earned; of that, `pending_usd` is posted and not
-    paid out yet. What sessions that go on have earned is posted when they end. `barred_because`
-    says why one that is barred is so, and is empty otherwise.
+    paid out yet. What sessions that go on have earned is posted when they end. `reason`
+    says why it carries nothing, or that it leaves from elsewhere; it is empty when all is well.
     """
 
     # One field for each thing that an owner wants to know.
@@ -121,7 +120,7 @@ class ExitItem(Struct):
     earned_today_usd: float
     earned_usd: float
     pending_usd: float
-    barred_because: str
+    reason: str
 
 
 class MyExitsReply(Reply, kw_only=True):
@@ -438,7 +437,7 @@ def _item(mine: MyExit) -> ExitItem:
         earned_today_usd=money(sums.day_earned),
         earned_usd=money(sums.earned),
         pending_usd=money(sums.pending),
-        barred_because=barred_because(row),
+        reason=mine.reason,
     )
 
 

@@ -169,6 +169,9 @@ class Attached(Protocol):
     def locate(self, address: str) -> Whereabouts:
         """Return where an address is."""
 
+    def remark(self, device_id: str) -> str:
+        """Return what the owner of an attached device should know; "" for nothing."""
+
 
 class NoneAttached:
     """An `Attached` of a daemon without exits."""
@@ -197,13 +200,21 @@ class NoneAttached:
         """See `Attached.locate`."""
         return Whereabouts()
 
+    def remark(self, device_id: str) -> str:  # noqa: ARG002 - nobody is there
+        """See `Attached.remark`."""
+        return ""
+
 
 class MyExit(Struct, frozen=True):
-    """A device as its owner sees it: what it may, what it does, what it has earned."""
+    """A device as its owner sees it: what it may, what it does, what it has earned.
+
+    `reason` says why it carries nothing, or not from where it is attached; "" when all is well.
+    """
 
     id: str
     row: ExitRow
     state: str
+    reason: str
     sums: SumRow
 
 
@@ -410,7 +421,10 @@ class Exits:
         rows, sums = await self._store.read(
             _page, user_id, before=before, limit=limit, today=self._today()
         )
-        return [MyExit(row.device_id, row, self._state(row), sums[row.device_id]) for row in rows]
+        return [
+            MyExit(row.device_id, row, self._state(row), self._reason(row), sums[row.device_id])
+            for row in rows
+        ]
 
     async def today(self, device_ids: Sequence[str]) -> dict[str, DayRow]:
         """Return what those of some devices that were exits today carried since 00:00 UTC."""
@@ -490,6 +504,12 @@ class Exits:
         if state is None:
             return "offline"
         return "resting" if state else "online"
+
+    def _reason(self, row: ExitRow) -> str:
+        if row.barred_at is not None:
+            return barred_because(row)
+        attached = self.attached
+        return attached.state(row.device_id) or attached.remark(row.device_id)
 
 
 def limits_of(row: ExitRow) -> Limits:

@@ -46,8 +46,10 @@ from proxyd.exits.attached import Attached
 from proxyd.exits.canaries import Canaries
 from proxyd.exits.dial import Exits
 from proxyd.exits.directory import Directory
+from proxyd.exits.errand import Ways
 from proxyd.exits.fetch import page_of
 from proxyd.exits.listener import ExitListener
+from proxyd.exits.origin import OriginCheck
 from proxyd.gateway import Gateway
 from proxyd.limits import raise_descriptors
 from proxyd.listeners import Listeners
@@ -259,11 +261,11 @@ def _exit_port(
         raise CannotListenError(str(error)) from error
     port = slices.exits_port(settings, bound_port(listeners.exits))
     door = Door(slices.exits_host(settings), port, known_by)
+    ways = Ways(exits.reactor, exits.resolver, exits.policy)
     listener.watch = canaries = Canaries(
-        exits.reactor,
-        exits.resolver,
-        exits.policy,
+        ways,
         [page_of(url) for url in settings.exits.canaries],
+        OriginCheck(ways, listener, lambda: (door.host, door.port)),
         market.exit_canaries,
         listener,
         exits.counters,

@@ -128,3 +128,7 @@ class ExitPort:
         place = self._geography.place(address)
         opinions = self._geography.opinions(address)
         return Whereabouts(place.country, place.state, place.city, place.asn, place.kind, opinions)
+
+    def remark(self, device_id: str) -> str:
+        """Return what the owner of an attached device should know; "" for nothing."""
+        return self.listener.remark(device_id)

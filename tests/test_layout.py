@@ -58,6 +58,7 @@ TESTED_IN = {
     "proxyd/egress/exit.py": "tests/proxyd/egress/test_direct.py",
     "proxyd/egress/lookup.py": "tests/proxyd/egress/test_direct.py",
     "proxyd/exit_port.py": "tests/conformance/test_exits.py",
+    "proxyd/exits/errand.py": "tests/proxyd/exits/test_canaries.py",
     "proxyd/listeners.py": "tests/proxyd/ops/test_listening.py",
     "proxyd/loop/runner.py": "tests/proxyd/loop/test_cancellation.py",
     "proxyd/metering/address_proofs.py": "tests/conformance/test_passwordless.py",

@@ -357,7 +357,8 @@ class Attached(Expiring):
     `text` is what buyers are told of it. `relays` are the buyers' connections that go through it.
     `heard_at` is when it last sent anything (loop time, seconds). `paused` is why the device takes
     nothing now, empty when it does; `is_held` says that its owner has paused it in the account. One
-    that is not `is_proven` carries port 443 alone.
+    that is not `is_proven` carries port 443 alone. Connections of one that `is_elsewhere` leave
+    from another line than it is attached from, and of one that `is_wandering` from changing ones.
 
     Args:
         attachment: its number, which its work connections name.
@@ -366,7 +367,7 @@ class Attached(Expiring):
         min_price_per_gb: micro-USD; cheaper sessions do not leave through it.
         place: where it is.
         network: what it is counted by.
-        address: as the daemon sees it.
+        address: as the daemon sees it; later, from which its connections leave.
         limits: what it is used for at most; replaced when they change.
         pool: its connections that wait.
         send: takes a frame for it.
@@ -387,10 +388,12 @@ class Attached(Expiring):
         "device_id",
         "dials",
         "heard_at",
+        "is_elsewhere",
         "is_gone",
         "is_held",
         "is_proven",
         "is_spent",
+        "is_wandering",
         "limits",
         "min_price_per_gb",
         "network",
@@ -433,6 +436,8 @@ class Attached(Expiring):
         self.text = describe(device_id, place)
         self.is_held = False
         self.is_proven = True
+        self.is_elsewhere = False
+        self.is_wandering = False
         self.is_spent = False
         self.is_gone = False
         self._send = send
@@ -448,7 +453,12 @@ class Attached(Expiring):
     @property
     def is_open(self) -> bool:
         """Whether it may be chosen, as long as it has a place."""
-        return not (self.paused or self.is_held)
+        return not (self.paused or self.is_held or self.is_wandering)
+
+    def leave_from(self, address: Address, place: Place, network: str) -> None:
+        """Be counted where its connections leave; not while it is in the directory."""
+        self.address, self.place, self.network = address, place, network
+        self.text = describe(self.device_id, place)
 
     @property
     def has_place(self) -> bool:

@@ -23,6 +23,9 @@ An order that fails is no lie, but proves nothing either: the round is run again
 when the page does not answer from here. A verdict cuts the exit and bars it (`Judge.bar`); what it
 did on its control connection may be a verdict, too (`suspect`).
 
+Before each round it is looked whether the exit's connections leave from where it is attached
+(`origin.py`).
+
 No byte of this belongs to a session: it is neither metered nor paid.
 """
 
@@ -38,20 +41,13 @@ from typing import Any, Final, Protocol, final
 
 from market.errors import MarketError
 from market.networks import Address
-from proxyctl.protocol.frames import Outcome
-from proxyctl.protocol.policy import Policy
 from proxyd.counters import ExitCounters
 from proxyd.egress.candidates import candidates
-from proxyd.egress.lookup import known
-from proxyd.egress.resolve import LookupFailedError, NameNotFoundError, Resolver
 from proxyd.exits.attached import Attached
-from proxyd.exits.dial import Exits, Via
-from proxyd.exits.directory import Missing
+from proxyd.exits.errand import Errand, Unknown, Ways
 from proxyd.exits.fetch import Answer, CutError, JunkError, Page, fetch
-from proxyd.loop.reactor import Reactor
-from proxyd.wire.events import Failure
+from proxyd.exits.origin import OriginCheck
 from proxyd.wire.hosts import address_of
-from proxyd.wire.wants import Wants
 from storage.errors import StoreError
 
 PAGES_PER_ROUND: Final = 3
@@ -105,79 +101,15 @@ class Finding:
     is_certain: bool
 
 
-class Unknown(Exception):  # noqa: N818 - nobody is at fault
-    """Neither a lie nor a proof: the message says why."""
-
-
-@final
-class _Only:
-    """A `Chooser` of one exit."""
-
-    def __init__(self, attached: Attached) -> None:
-        self._attached = attached
-
-    def pick(
-        self,
-        wants: Wants,  # noqa: ARG002 - there is one
-        *,
-        session_id: str,  # noqa: ARG002
-        owner_id: str,  # noqa: ARG002
-        price_per_gb: int,  # noqa: ARG002
-        target: str,  # noqa: ARG002
-        tried: Sequence[str],
-        now: float,  # noqa: ARG002
-    ) -> Attached | Missing:
-        """See `Chooser.pick`."""
-        attached = self._attached
-        is_out = attached.is_gone or attached.device_id in tried
-        return Missing.NO_EXIT if is_out else attached
-
-    def note(self, entry: Attached, outcome: Outcome | None, now: float) -> None:
-        """See `Chooser.note`: what a canary meets says nothing of how buyers fare."""
-
-    def take_move(self, _wants: Wants, _session_id: str) -> bool:
-        """See `Chooser.take_move`."""
-        return False
-
-
-@dataclass(frozen=True, slots=True)
-class _House:
-    """A `Buyer` that pays nothing, and owns no device."""
-
-    id: str = "canary"
-    user_id: str = ""
-    price_per_gb: int = 0
-
-
-@final
-class _Errand:
-    """A fetch under way, as the exit's relays are counted; its bytes are nobody's."""
-
-    __slots__ = ("_task",)
-
-    def __init__(self, task: "asyncio.Task[Any]") -> None:
-        self._task = task
-
-    @property
-    def traffic(self) -> tuple[int, int]:
-        """See `Carried.traffic`."""
-        return 0, 0
-
-    def abort(self) -> None:
-        """See `Carried.abort`: the exit is let go of, and what comes of it proves nothing."""
-        self._task.cancel()
-
-
 # More than 12 fields: what it was given, the truth, and who is due when.
 @final
 class Canaries:
     """Looks whether exits carry what they are given.
 
     Args:
-        reactor: what the sockets of the loop share.
-        resolver: looks names up.
-        policy: says what exits may be asked for.
+        ways: how connections are made.
         pages: of which the answer is known.
+        origins: looks where exits' connections leave; not asked where it is None.
         judge: writes verdicts down.
         gate: lets go of exits.
         counters: count rounds and verdicts.
@@ -186,19 +118,18 @@ class Canaries:
 
     def __init__(
         self,
-        reactor: Reactor,
-        resolver: Resolver,
-        policy: Policy,
+        ways: Ways,
         pages: Sequence[Page],
+        origins: OriginCheck | None,
         judge: Judge,
         gate: Gate,
         counters: ExitCounters,
         chance: Random | None = None,
     ) -> None:
-        self._reactor = reactor
-        self._resolver = resolver
-        self._policy = policy
+        self._ways = ways
+        self._loop = ways.reactor.loop
         self._pages = tuple(pages)
+        self._origins = origins
         self._judge = judge
         self._gate = gate
         self._counters = counters
@@ -217,6 +148,9 @@ class Canaries:
         """Begin."""
         if self._pages:
             self._spawn(self._learn())
+        else:
+            self._is_ready.set()
+        if self._pages or self._origins is not None:
             self._spawn(self._run())
 
     def close(self) -> None:
@@ -231,12 +165,10 @@ class Canaries:
 
     def admit(self, attached: Attached) -> None:
         """Have an exit that attaches be looked at: soon, if it is new."""
-        if not self._pages:
+        if not self._pages and self._origins is None:
             return
-        now = self._reactor.loop.time()
-        due = self._proven.get(attached.device_id)
-        attached.is_proven = due is not None
-        self._schedule(attached, now if due is None else max(due, now), 0)
+        attached.is_proven = attached.device_id in self._proven or not self._pages
+        self._schedule(attached, self._loop.time(), 0)
 
     def suspect(self, attached: Attached, kind: str, evidence: str) -> None:
         """Bar an exit for what it did on its control connection, where canaries are wanted."""
@@ -252,7 +184,7 @@ class Canaries:
 
     async def _run(self) -> None:
         """Begin each round when it is due, and no more than are bearable."""
-        loop = self._reactor.loop
+        loop = self._loop
         await self._is_ready.wait()
         while True:
             self._is_due.clear()
@@ -273,7 +205,13 @@ class Canaries:
 
     async def _look(self, attached: Attached, failures: int) -> None:
         """Run a round, and draw the conclusion."""
-        now = self._reactor.loop.time
+        now = self._loop.time
+        if self._origins is not None:
+            await self._origins.look(attached)
+        due = self._proven.get(attached.device_id, 0.0)
+        if due > now():  # it has attached again, perhaps from somewhere else
+            self._schedule(attached, due, 0)
+            return
         try:
             finding = await self._round(attached)
         except Unknown as error:
@@ -287,7 +225,8 @@ class Canaries:
         if finding is not None:
             await self._condemn(attached, finding)
             return
-        self._counters.canaries["passed"] += 1
+        if self._pages:
+            self._counters.canaries["passed"] += 1
         attached.is_proven = True
         due = now() + self._chance.expovariate(1 / ROUND_SECONDS)
         self._proven.pop(attached.device_id, None)
@@ -354,10 +293,10 @@ class Canaries:
         truth = self._truths.get(page)
         if truth is None:
             raise Unknown(f"{page.url} is no canary any more")
-        sock = await self._dial(attached, page, at_exit=at_exit)
+        sock = await self._ways.dial(attached, _host(page), page.port, dns_at_exit=at_exit)
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine runs in one
-        errand = _Errand(task)
+        errand = Errand(task)
         attached.begin(errand)
         try:
             async with asyncio.timeout(FETCH_SECONDS):
@@ -384,7 +323,7 @@ class Canaries:
         Raises:
             Unknown: it does not: its line is down, or it is gone.
         """
-        loop = self._reactor.loop
+        loop = self._loop
         asked = loop.time()
         attached.ping()
         while loop.time() < asked + ALIVE_SECONDS:
@@ -394,48 +333,6 @@ class Canaries:
                 return
             await asyncio.sleep(ALIVE_LOOK_SECONDS)
         raise Unknown("it is not there any more")
-
-    async def _dial(self, attached: Attached, page: Page, *, at_exit: bool) -> socket.socket:
-        """Return a connection to a page through an exit, the caller's from here on.
-
-        Raises:
-            Unknown: the exit has not connected.
-        """
-        reactor = self._reactor
-        future: asyncio.Future[socket.SocketType | Failure] = reactor.loop.create_future()
-
-        def done(outcome: socket.SocketType | Failure, _unread: bool, _via: Via | None) -> None:
-            if not future.done():
-                future.set_result(outcome)
-            elif isinstance(outcome, socket.SocketType):
-                reactor.poller.forget(outcome.fileno())
-                outcome.close()
-
-        exits = Exits(
-            reactor,
-            _Only(attached),
-            self._resolver,
-            self._policy,
-            DIAL_SECONDS,
-            ExitCounters(),
-            is_canary=True,
-        )
-        wants = Wants(dns_at_exit=at_exit)
-        dial = exits.dial(wants, _House(), _host(page), page.port, done)
-        try:
-            outcome = await future
-        except asyncio.CancelledError:
-            dial.cancel()
-            if future.done() and not future.cancelled():
-                done(future.result(), False, None)
-            raise
-        finally:
-            exits.close()
-        if isinstance(outcome, Failure):
-            raise Unknown(f"{page.url} is not reached: {outcome.name.lower()}")
-        reactor.poller.release(outcome.fileno())
-        assert isinstance(outcome, socket.socket)  # noqa: S101 - the acceptor makes such
-        return outcome
 
     async def _condemn(self, attached: Attached, finding: Finding) -> None:
         """Cut an exit, and bar it; that is tried until it is written down."""
@@ -502,23 +399,15 @@ class Canaries:
         Raises:
             OSError: there is none.
         """
-        host = _host(page)
-        if isinstance(host, str):
-            try:
-                answer = known(self._resolver, host)
-                found = answer if isinstance(answer, list) else await self._resolver.resolve(host)
-            except (NameNotFoundError, LookupFailedError) as error:
-                raise OSError(f"{host} cannot be looked up") from error
-        else:
-            found = [host]
-        permitted = candidates(found, page.port, self._policy)
+        ways = self._ways
+        permitted = candidates(await ways.addresses(page.host), page.port, ways.policy)
         if not permitted:
             raise OSError("exits may not be asked for it")
         for at, address in enumerate(permitted, 1):
             family = socket.AF_INET if address.version == 4 else socket.AF_INET6
             sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
             try:
-                await self._reactor.loop.sock_connect(sock, (str(address), page.port))
+                await ways.reactor.loop.sock_connect(sock, (str(address), page.port))
             except OSError:
                 sock.close()
                 if at == len(permitted):
@@ -531,7 +420,7 @@ class Canaries:
         raise OSError("it has no address")
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
-        task = self._reactor.loop.create_task(work)
+        task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task

@@ -161,15 +161,14 @@ class Exits:
         policy: says which addresses may be dialled.
         seconds: how long a dial may take in all.
         counters: count what becomes of dials.
-        is_canary: whether its dials look if an exit may be trusted; they may ask one for any port
-            that its owner allows.
+        is_errand: whether its dials are the house's own, which may ask for any port.
     """
 
     __slots__ = (
         "counters",
         "deadlines",
         "directory",
-        "is_canary",
+        "is_errand",
         "policy",
         "reactor",
         "resolver",
@@ -183,9 +182,9 @@ class Exits:
         policy: Policy,
         seconds: float,
         counters: ExitCounters,
-        is_canary: bool = False,
+        is_errand: bool = False,
     ) -> None:
-        self.is_canary = is_canary
+        self.is_errand = is_errand
         self.reactor = reactor
         self.directory = directory
         self.resolver = resolver
@@ -371,7 +370,7 @@ class ExitDial(Cancellable, Expiring):
                 return Failure.EXIT_LOST
             if not isinstance(chosen, Attached):
                 return self._failure or (Failure.NOT_ALLOWED if passed_over else Failure.NO_EXIT)
-            if chosen.allows(self._port) or (exits.is_canary and chosen.may_ask(self._port)):
+            if exits.is_errand or chosen.allows(self._port):
                 return chosen
             passed_over += 1
             # A label keeps its exit, whatever that is good for.

@@ -37,6 +37,7 @@ from proxyd.exits.control import (
     ExitGrant,
 )
 from proxyd.exits.directory import Place, Region
+from proxyd.exits.origin import CALL, NUMBER_BYTES
 from proxyd.limits import ExitLimits
 from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.poller import HUNG_UP, READS, Watcher
@@ -59,6 +60,11 @@ DAY_SECONDS: Final = 86_400
 HARMLESS: Final = frozenset(("lost", "attached_again", "stopping"))
 
 FLOOD: Final = "flood"
+# An exit that was found to leave from another line so often since the start has no place to sell.
+MOVES_MAX: Final = 3
+MOVES_KEPT: Final = 10_000
+WANDERING: Final = "its connections leave from changing addresses"
+CALL_BYTES: Final = len(CALL) + NUMBER_BYTES
 
 _TLS: Final = b"\x16"
 _PREFACE_BYTES: Final = PREFACE.size
@@ -148,6 +154,8 @@ class ExitListener:
         self._beats: Deadlines[Attached] = Deadlines(reactor.loop, limits.heartbeat_seconds)
         self._expiry: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._calls: dict[bytes, Callable[[str], None]] = {}  # as many as are under way
+        self._moves: dict[str, int] = {}  # of devices whose connections leave from elsewhere
         self._is_draining = False
         self._is_closed = False
         self._for_controls = ControlServices(
@@ -189,9 +197,18 @@ class ExitListener:
             return None
         if attached.is_spent:
             return "the bytes of the day are used up"
+        if attached.is_wandering:
+            return WANDERING
         if self._directory.is_standby(attached):
             return "another device on the same line carries connections"
         return attached.paused or ("paused in the account" if attached.is_held else "")
+
+    def remark(self, device_id: str) -> str:
+        """Return what the owner of an attached device should know; "" for nothing."""
+        attached = self._by_device.get(device_id)
+        if attached is None or not attached.is_elsewhere:
+            return ""
+        return f"Its connections leave from {attached.address}, and it counts as being there."
 
     def start(self) -> None:
         """Begin to look after what may be forgotten."""
@@ -258,6 +275,17 @@ class ExitListener:
         self._reactor.poller.release(arrival.sock.fileno())
         self._spawn(self._shake_hands(arrival))
 
+    def called(self, arrival: "Arrival", number: bytes) -> None:
+        """One is a call through an exit: see `origin.py`."""
+        called = self._calls.pop(number, None)
+        if called is None:
+            self.reject(arrival, "ticket")
+            return
+        self.forget(arrival)
+        self._reactor.poller.forget(arrival.sock.fileno())
+        arrival.sock.close()
+        called(arrival.address)
+
     def admit(self, arrival: "Arrival", preface: Preface) -> None:
         """One is a work connection: let it wait, if it has a ticket."""
         attached, _ = self._attached.get(preface.attachment, (None, None))
@@ -307,6 +335,40 @@ class ExitListener:
         network = self._strangers.pop(control, None)
         if network is not None:
             self._arriving.add(network, -1)
+
+    # --- where exits are -----------------------------------------------------------------------
+
+    def expect(self, number: bytes, called: Callable[[str], None]) -> None:
+        """Have `called` be called with the address that a number arrives from."""
+        self._calls[number] = called
+
+    def forget_call(self, number: bytes) -> None:
+        """Expect a number no more."""
+        self._calls.pop(number, None)
+
+    def leaves_from(self, attached: Attached, address: str) -> None:
+        """File an exit where its connections leave; one that wanders is not chosen any more."""
+        network = counted_network(address)
+        if network == attached.network:
+            return
+        moves = self._moves.pop(attached.device_id, 0) + 1
+        self._moves[attached.device_id] = moves  # the latest last
+        if len(self._moves) > MOVES_KEPT:
+            del self._moves[next(iter(self._moves))]
+        was_open = attached.is_open
+        if was_open:
+            self._directory.remove(attached)
+        self._per_network.add(attached.network, -1)
+        self._per_network.add(network)
+        place = self._locate(address)
+        attached.leave_from(ip_address(address.partition("%")[0]), place, network)
+        floor = self._authority.price_floor(place.country)
+        attached.min_price_per_gb = max(attached.min_price_per_gb, floor)
+        attached.is_elsewhere = True
+        attached.is_wandering = moves > MOVES_MAX
+        if attached.is_open:
+            self._directory.add(attached)
+        _logger.info("exit %s: its connections leave from %s", attached.device_id, address)
 
     # --- exits ---------------------------------------------------------------------------------
 
@@ -575,7 +637,9 @@ class Arrival(Watcher, Expiring):
         except OSError:
             self._listener.reject(self, "broken")
             return
-        if self._read[:1] != WORK or (events & HUNG_UP):
+        if self._read[:1] == CALL:
+            self._call(has_ended=bool(events & HUNG_UP))
+        elif self._read[:1] != WORK or (events & HUNG_UP):
             self._listener.reject(self, "garbage" if self._read[:1] else "broken")
         elif len(self._read) == _PREFACE_BYTES:
             try:
@@ -584,6 +648,13 @@ class Arrival(Watcher, Expiring):
                 self._listener.reject(self, "garbage")
             else:
                 self._listener.admit(self, preface)
+
+    def _call(self, *, has_ended: bool) -> None:
+        """It calls through an exit."""
+        if len(self._read) == CALL_BYTES:
+            self._listener.called(self, self._read[len(CALL) :])
+        elif has_ended or len(self._read) > CALL_BYTES:
+            self._listener.reject(self, "garbage")
 
     def timed_out(self) -> None:
         """It took too long: see `Expiring.timed_out`."""

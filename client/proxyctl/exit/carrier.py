@@ -67,6 +67,7 @@ class Carrier:
         self._dialer = Dialer(guard, loop)
         self._pace = Pace(limits.bytes_per_second, PACE_BURST_SECONDS, loop.time)
         self._attachment: _Attachment | None = None
+        self._door: tuple[Address, int] | None = None
         self._dials: dict[int, asyncio.Task[None]] = {}
         self._relays: set[Relay] = set()
         self._all_over: asyncio.Future[None] | None = None
@@ -97,6 +98,7 @@ class Carrier:
             loop=self._loop,
         )
         self._attachment = _Attachment(pool, welcome.address, send, self._loop)
+        self._door = plain(address), port
         self._limit(welcome.limits)
 
     def detach(self) -> None:
@@ -178,7 +180,13 @@ class Carrier:
         self._pace.change(lesser(self._own.bytes_per_second, limits.bytes_per_second))
 
     def _permits_port(self, address: Address, port: int) -> bool:
-        """The owner's ports and the daemon's; where the owner tries an exit out, the daemon's."""
+        """The owner's ports and the daemon's; where the owner tries an exit out, the daemon's.
+
+        The daemon's own door is none of a stranger's: it has itself called there, to see from where
+        connections leave.
+        """
+        if (address, port) == self._door:
+            return True
         if self._asked.ports and port not in self._asked.ports:
             return False
         return port in self._own.ports or self._guard.is_opened(address)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,7 @@ async def test_an_honest_exit_passes_and_nobody_pays_for_it(tmp_path: Path, page
         mine = await service.call("GET", "/api/exits/me", token=made.owner.token)
         assert mine.body["exits"][0]["state"] == "online"
         assert mine.body["exits"][0]["bytes_total"] == 0
-        assert mine.body["exits"][0]["barred_because"] == ""
+        assert mine.body["exits"][0]["reason"] == ""
         metrics = service.daemon.helpers.metrics.render().decode()
         assert 'proxyd_exit_canaries_total{outcome="passed"} 1.0' in metrics
 
@@ -155,8 +156,8 @@ async def test_a_lie_is_found_in_one_round_cut_and_unpaid(
         assert [each.event for each in found.history] == ["given", "barred"]
         mine = await service.call("GET", "/api/exits/me", token=made.owner.token)
         assert mine.body["exits"][0]["state"] == "barred"
-        assert device.sorry.words in mine.body["exits"][0]["barred_because"]
-        assert "127.0.0.1" not in mine.body["exits"][0]["barred_because"]
+        assert device.sorry.words in mine.body["exits"][0]["reason"]
+        assert "127.0.0.1" not in mine.body["exits"][0]["reason"]
 
         again = await attached(service, made, carry)
         assert again.sorry is not None
@@ -198,7 +199,8 @@ async def test_names_that_lead_elsewhere_at_the_exit_are_found(
     urls = [f"http://localhost:{pages.http}/page"]
     async with serving(evil) as other, looking(tmp_path, pages, urls) as service:
         looks = service.daemon.exit_port.canaries
-        looks._resolver, looks._chance = Localhost("127.0.0.1"), AtExit()
+        looks._chance = AtExit()
+        looks._ways = replace(looks._ways, resolver=Localhost("127.0.0.1"))
         await until(lambda: bool(looks._truths), "the truth is known")
         made = await consented(service)
         device = await attached(
@@ -384,6 +386,7 @@ async def test_what_it_carried_before_is_unpaid(tmp_path: Path, pages: Pages) ->
         device.obey = saying(answer(EVIL))
         looks = service.daemon.exit_port.canaries
         entry = listener_of(service)._by_device[made.device_id]
+        looks._proven.clear()
         looks._schedule(entry, 0.0, 0)
         await is_barred(service, made.device_id)
         await service.end(person, bought)
