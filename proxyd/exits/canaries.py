@@ -52,7 +52,7 @@ from storage.errors import StoreError
 
 PAGES_PER_ROUND: Final = 3
 ROUND_SECONDS: Final = 86_400.0  # between two rounds of an exit, on average
-AGAIN_SECONDS: Final = 60.0  # after a round that proved nothing; doubled each time
+AGAIN_SECONDS = 60.0  # after a round that proved nothing; doubled each time
 AGAIN_MOST_SECONDS: Final = 3_600.0
 # Of all exits together. A round is three handshakes here: this is a tenth of a core at most.
 ROUNDS_AT_ONCE: Final = 16
@@ -206,6 +206,9 @@ class Canaries:
     async def _look(self, attached: Attached, failures: int) -> None:
         """Run a round, and draw the conclusion."""
         now = self._loop.time
+        if not (attached.is_open and attached.has_place):  # nothing can be asked of it
+            self._schedule(attached, now() + AGAIN_SECONDS, failures)
+            return
         if self._origins is not None:
             await self._origins.look(attached)
         due = self._proven.get(attached.device_id, 0.0)

@@ -338,6 +338,24 @@ async def test_who_does_not_connect_has_not_lied(
         await device.kill()
 
 
+async def test_who_rests_is_looked_at_when_it_carries_again(
+    tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(canaries, "AGAIN_SECONDS", 0.05)
+    async with looking(tmp_path, pages) as service:
+        looks = service.daemon.exit_port.canaries
+        await until(lambda: len(looks._truths) == 3, "the truth is known")
+        made = await consented(service)
+        resting = Consented(made.owner, made.device_id, made.first._replace(paused="on battery"))
+        device = await attached(service, resting, carry)
+        before = looks._number
+        await until(lambda: looks._number > before, "it is put off")
+        assert device.dials == []
+        device.send(paused(""))
+        await until(lambda: counted(service).canaries["passed"] == 1, "it has passed")
+        await device.kill()
+
+
 async def test_a_page_that_has_changed_meanwhile_is_no_lie(tmp_path: Path, pages: Pages) -> None:
     async with looking(tmp_path, pages) as service:
         looks = service.daemon.exit_port.canaries
