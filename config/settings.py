@@ -61,6 +61,8 @@ class ClusterSettings(Struct, frozen=True):
     """How several daemons or processes share one database."""
 
     node_timeout_seconds: Annotated[float, Meta(ge=2, le=300)] = 15.0
+    exits_host: str = ""
+    exits_port: Port = 0
 
 
 class EgressSettings(Struct, frozen=True):

@@ -21,6 +21,8 @@ from storage.exits import OriginRow
 
 if TYPE_CHECKING:
     from proxyd.exits.geography import Geography
+    from proxyd.exits.mesh import Mesh
+    from proxyd.tasks import Tasks
 
 CLOSE_SECONDS = 2.0  # to end what was asked of the marketplace, and handshakes under way
 
@@ -37,6 +39,7 @@ class ExitPort:
         context: speaks TLS for it.
         geography: says where exits are; closed with the port.
         canaries: look whether exits are honest, as long as the port is there.
+        mesh: the other nodes and their exits; None where there can be none.
     """
 
     def __init__(
@@ -47,14 +50,25 @@ class ExitPort:
         context: ssl.SSLContext,
         geography: "Geography",
         canaries: Canaries,
+        mesh: "Mesh | None" = None,
     ) -> None:
         self.listener = listener
         self.canaries = canaries
+        self.mesh = mesh
         self._geography = geography
         self._context = context
         self._sock = sock
         self._door = door
         self._acceptor: Acceptor[socket.socket] | None = None
+        if mesh is not None:
+            listener.neighbours = mesh
+            mesh.port = listener
+            mesh.change_door(door)
+
+    def spawn_tasks(self, tasks: "Tasks") -> None:
+        """Begin to keep links with the other nodes."""
+        if self.mesh is not None:
+            tasks.spawn("links of nodes", self.mesh.run())
 
     def start(self) -> None:
         """Begin to take exits in."""
@@ -80,6 +94,8 @@ class ExitPort:
         if known_by != self._door.certificate_sha256:
             self._door = replace(self._door, certificate_sha256=known_by)
             _logger.info("exits know this service by the certificate %s from now on", known_by)
+            if self.mesh is not None:
+                self.mesh.change_door(self._door)
 
     def drain(self, seconds: float) -> None:
         """Tell exits that the daemon stops, and take no further ones.
@@ -87,6 +103,14 @@ class ExitPort:
         Those that are attached serve until the end: clients may still ask for targets.
         """
         self.listener.drain(seconds)
+        if self.mesh is not None:
+            self.mesh.drain()
+
+    def recheck(self, device_id: str) -> None:
+        """Look again, on every node, whether a device may be attached, and what it may do."""
+        self.listener.recheck(device_id)
+        if self.mesh is not None:
+            self.mesh.recheck(device_id)
 
     async def close(self) -> None:
         """Let every exit go."""
@@ -94,9 +118,15 @@ class ExitPort:
             self._acceptor.close()
         self.canaries.close()
         self.listener.close()
+        if self.mesh is not None:
+            await cancellation.within(CLOSE_SECONDS, self.mesh.close(), "closing links of nodes")
         await cancellation.within(CLOSE_SECONDS, self.listener.wait_closed(), "closing exits")
         await cancellation.within(CLOSE_SECONDS, self.canaries.wait_closed(), "ending canaries")
         self._geography.close()
+
+    def reached_at(self) -> tuple[str, int]:
+        """Return the host and port where work connections come in."""
+        return self._door.host, self._door.port
 
     # --- what the marketplace asks: see `market.exits.Attached` --------------------------------
 
@@ -105,8 +135,12 @@ class ExitPort:
         return self._door
 
     def state(self, device_id: str) -> str | None:
-        """Return why an attached device carries nothing now, "" if it does, None if it is away."""
-        return self.listener.state(device_id)
+        """Return why an attached device carries nothing now, "" if it does, None if it is away.
+
+        It may be attached to any node.
+        """
+        state = self.listener.state(device_id)
+        return state if state is not None or self.mesh is None else self.mesh.state(device_id)
 
     def coverage(self) -> Sequence[Coverage]:
         """Return how many exits take connections, by country."""

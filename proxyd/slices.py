@@ -32,6 +32,7 @@ from proxyd.limits import (
     parked_total,
     pipes_total,
     racers_total,
+    stand_ins_total,
 )
 from proxyd.ops.listening import format_address
 from proxyd.wire.events import Address
@@ -224,6 +225,7 @@ def exit_limits(settings: Settings, descriptors: int) -> ExitLimits:
         parked=parked,
         arrivals=max(1, parked // 2),
         heartbeat_seconds=exits.heartbeat_seconds,
+        stand_ins=stand_ins_total(descriptors),
     )
 
 

@@ -62,12 +62,20 @@ TICKETS_SPARE: Final = 8
 TICKETS_KEPT: Final = 64  # more are not on their way at once: the oldest were lost
 RATE_SECONDS: Final = 5.0  # over which dials are counted: a burst is remembered so long
 ID_CHARACTERS: Final = 12  # no two exits share them by chance, and nobody learns the device's name
+ATTACHMENT_BITS: Final = 64
+# Why an exit that is let go of takes the buyers' connections with it: it is not there any more, or
+# must not carry anything. Those of one whose control was lost go on until they end themselves, or
+# their device may carry nothing any more.
+HARMLESS: Final = frozenset(("lost", "attached_again", "stopping"))
 SILENT_BEATS: Final = 3  # one heartbeat may be lost, and the next be late
 RTT_MOST_SECONDS: Final = 2.0  # who answers late on purpose gets no more connections for it
 SRTT_SHARE: Final = 0.125  # RFC 6298, section 2.3
 ALMOST_NOTHING: Final = 0.05  # of a connection: what is left of a rate long after the last dial
 FIRST_RTT_SECONDS: Final = 0.1  # until it was measured
 TLS_PORT: Final = 443  # what goes there cannot be changed unseen
+HELD: Final = "paused in the account"
+WANDERING: Final = "its connections leave from changing addresses"
+UNPROVEN: Final = "it was not looked at yet"
 
 _SOL_SOCKET: Final = socket.SOL_SOCKET
 _SO_KEEPALIVE: Final = socket.SO_KEEPALIVE
@@ -215,6 +223,13 @@ class Pool:
         """Ask the exit for its first connections."""
         self._refill()
 
+    def reopen(self) -> None:
+        """Ask anew for all that are wanted, with other tickets: somebody else opens them now."""
+        self._tickets.clear()
+        self._budget.wanted -= self._asked
+        self._asked = 0
+        self._refill()
+
     def admits(self, number: int, ticket: bytes) -> bool:
         """Say whether a ticket is one that was handed out; it is none any more then."""
         expected = self._tickets.get(number)
@@ -233,7 +248,7 @@ class Pool:
         Raises:
             OSError: it has broken meanwhile; the caller still owns it.
         """
-        _prepare(sock)
+        prepare(sock)
         parked = Parked(self, number, sock, self._reactor.loop.time())
         asker = next(iter(self._waiting), None)
         if asker is not None:
@@ -354,11 +369,13 @@ class Pool:
 class Attached(Expiring):
     """An exit.
 
-    `text` is what buyers are told of it. `relays` are the buyers' connections that go through it.
-    `heard_at` is when it last sent anything (loop time, seconds). `paused` is why the device takes
-    nothing now, empty when it does; `is_held` says that its owner has paused it in the account. One
-    that is not `is_proven` carries port 443 alone. Connections of one that `is_elsewhere` leave
-    from another line than it is attached from, and of one that `is_wandering` from changing ones.
+    `text` is what buyers are told of it. `since` is when it attached (UTC, in milliseconds),
+    `features` are what its agent can do beside the rest. `relays` are the buyers' connections that
+    go through it. `heard_at` is when it last sent anything (loop time, seconds). `paused` is why
+    the device takes nothing now, empty when it does; `is_held` says that its owner has paused it
+    in the account. One that is not `is_proven` carries port 443 alone. Connections of one that
+    `is_elsewhere` leave from another line than it is attached from, and of one that `is_wandering`
+    from changing ones.
 
     Args:
         attachment: its number, which its work connections name.
@@ -377,6 +394,7 @@ class Attached(Expiring):
 
     __slots__ = (
         "_beat",
+        "_connections_elsewhere",
         "_day",
         "_ended_bytes",
         "_ping",
@@ -387,6 +405,7 @@ class Attached(Expiring):
         "attachment",
         "device_id",
         "dials",
+        "features",
         "heard_at",
         "is_elsewhere",
         "is_gone",
@@ -403,6 +422,7 @@ class Attached(Expiring):
         "place",
         "pool",
         "relays",
+        "since",
         "text",
     )
 
@@ -434,6 +454,8 @@ class Attached(Expiring):
         self.relays: set[Carried] = set()
         self.paused = ""
         self.text = describe(device_id, place)
+        self.since = 0
+        self.features: tuple[str, ...] = ()
         self.is_held = False
         self.is_proven = True
         self.is_elsewhere = False
@@ -442,6 +464,7 @@ class Attached(Expiring):
         self.is_gone = False
         self._send = send
         self._beat = beat
+        self._connections_elsewhere = 0
         self._ended_bytes = 0  # of relays that are over
         self._yesterdays_bytes = 0  # of all relays, up to the beginning of the day
         self._day = 0
@@ -455,6 +478,15 @@ class Attached(Expiring):
         """Whether it may be chosen, as long as it has a place."""
         return not (self.paused or self.is_held or self.is_wandering)
 
+    @property
+    def why_not(self) -> str:
+        """Why it may not be chosen, on other nodes either; "" if it may."""
+        if self.is_wandering:
+            return WANDERING
+        if self.is_proven or self.may_ask(TLS_PORT):
+            return self.paused or (HELD if self.is_held else "")
+        return UNPROVEN
+
     def leave_from(self, address: Address, place: Place, network: str) -> None:
         """Be counted where its connections leave; not while it is in the directory."""
         self.address, self.place, self.network = address, place, network
@@ -464,9 +496,8 @@ class Attached(Expiring):
     def has_place(self) -> bool:
         """Whether it takes one more connection now."""
         most = self.limits.connections
-        return not (self.is_spent or self.is_gone) and (
-            not most or len(self.relays) + len(self.dials) + self.pool.waiting < most
-        )
+        taken = len(self.relays) + len(self.dials) + self.pool.waiting + self._connections_elsewhere
+        return not (self.is_spent or self.is_gone) and (not most or taken < most)
 
     def allows(self, port: int) -> bool:
         """Say whether a buyer may ask it for a port of targets."""
@@ -493,7 +524,21 @@ class Attached(Expiring):
         asker.answer(dialled)
         return True
 
+    def say(self, frame: Frame) -> None:
+        """Send its agent a frame."""
+        self._send(frame)
+
     # --- what it carries -----------------------------------------------------------------------
+
+    @property
+    def carried(self) -> int:
+        """How many bytes it has carried since it attached, and before that in the day."""
+        return self._ended_bytes + sum(sum(relay.traffic) for relay in self.relays)
+
+    def carried_elsewhere(self, connections: int, size: int) -> None:
+        """Count what goes through it from other nodes: how many more connections, and bytes."""
+        self._connections_elsewhere += connections
+        self._ended_bytes += size
 
     def begin(self, relay: Carried) -> None:
         """Count a buyer's connection that goes through it."""
@@ -515,7 +560,7 @@ class Attached(Expiring):
         Args:
             day: the number of the day.
         """
-        carried = self._ended_bytes + sum(sum(relay.traffic) for relay in self.relays)
+        carried = self.carried
         if day != self._day:
             self._day, self._yesterdays_bytes = day, carried
         most = self.limits.bytes_per_day
@@ -577,7 +622,7 @@ def describe(device_id: str, place: Place) -> str:
     return "; ".join(f"{name}={value}" for name, value in parts if value)
 
 
-def _prepare(sock: socket.SocketType) -> None:
+def prepare(sock: socket.SocketType) -> None:
     """Set what a connection needs that may wait long, and then carries a stream.
 
     Raises:

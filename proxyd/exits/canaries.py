@@ -86,7 +86,10 @@ class Judge(Protocol):
 
 
 class Gate(Protocol):
-    """Lets go of exits: of the listener, what a verdict needs."""
+    """Takes verdicts: of the listener, what they need."""
+
+    def prove(self, attached: Attached) -> None:
+        """Let an exit carry whatever its owner allows."""
 
     def expel(self, attached: Attached, words: str) -> None:
         """Cut an exit with all that goes through it; `words` tell its owner why."""
@@ -230,7 +233,7 @@ class Canaries:
             return
         if self._pages:
             self._counters.canaries["passed"] += 1
-        attached.is_proven = True
+        self._gate.prove(attached)
         due = now() + self._chance.expovariate(1 / ROUND_SECONDS)
         self._proven.pop(attached.device_id, None)
         self._proven[attached.device_id] = due

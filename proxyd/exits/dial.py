@@ -44,6 +44,7 @@ from proxyd.egress.lookup import Answer, Lookup, known
 from proxyd.egress.names import canonical, is_number
 from proxyd.egress.resolve import Resolver
 from proxyd.exits.attached import Asker, Attached, Parked
+from proxyd.exits.borrowing import Lendable
 from proxyd.exits.directory import Missing
 from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.reactor import Reactor
@@ -136,7 +137,7 @@ class Chooser(Protocol):
         target: str,
         tried: Sequence[str],
         now: float,
-    ) -> Attached | Missing:
+    ) -> Attached | Lendable | Missing:
         """Choose an exit: see `Directory.pick`."""
 
     def note(self, entry: Attached, outcome: Outcome | None, now: float) -> None:
@@ -144,6 +145,13 @@ class Chooser(Protocol):
 
     def take_move(self, wants: Wants, session_id: str) -> bool:
         """Say whether a label has another exit than before; yes is said once for each move."""
+
+
+class Borrower(Protocol):
+    """Borrows exits that are attached to other nodes."""
+
+    def exit_of(self, entry: Lendable) -> Attached | None:
+        """Return what an exit of another node is dialled by; None when it cannot be borrowed."""
 
 
 # Takes the outcome of a dial, as `egress.exit.Done` does, and through which exit.
@@ -162,9 +170,12 @@ class Exits:
         seconds: how long a dial may take in all.
         counters: count what becomes of dials.
         is_errand: whether its dials are the house's own, which may ask for any port.
+
+    `borrower` is set where there are other nodes.
     """
 
     __slots__ = (
+        "borrower",
         "counters",
         "deadlines",
         "directory",
@@ -190,6 +201,7 @@ class Exits:
         self.resolver = resolver
         self.policy = policy
         self.counters = counters
+        self.borrower: Borrower | None = None
         self.deadlines: Deadlines[ExitDial] = Deadlines(reactor.loop, seconds)
 
     def dial(
@@ -368,15 +380,28 @@ class ExitDial(Cancellable, Expiring):
             )
             if chosen is Missing.EXIT_LOST:
                 return Failure.EXIT_LOST
-            if not isinstance(chosen, Attached):
+            if isinstance(chosen, Missing):
                 return self._failure or (Failure.NOT_ALLOWED if passed_over else Failure.NO_EXIT)
             if exits.is_errand or chosen.allows(self._port):
-                return chosen
-            passed_over += 1
+                attached = self._dialled_by(chosen)
+                if attached is not None:
+                    return attached
+                failure = Failure.NO_EXIT
+            else:
+                passed_over += 1
+                failure = Failure.NOT_ALLOWED
             # A label keeps its exit, whatever that is good for.
-            if self._wants.session or passed_over > PORT_TRIES:
-                return Failure.NOT_ALLOWED
+            if self._wants.session or len(tried) >= len(self._tried) + PORT_TRIES:
+                return failure
             tried.append(chosen.device_id)
+
+    def _dialled_by(self, chosen: Attached | Lendable) -> Attached | None:
+        """Return what is dialled: an exit of another node is borrowed, if that is possible."""
+        if isinstance(chosen, Attached):
+            return chosen
+        borrower = self._exits.borrower
+        attached = None if borrower is None else borrower.exit_of(chosen)
+        return attached if attached is not None and attached.has_place else None
 
     @property
     def _target(self) -> str:

@@ -22,8 +22,10 @@ again, although bindings are kept in memory alone. While the exit of a label is 
 A label keeps an exit that could not reach the target: a target that does not answer must not cost
 the buyer an address.
 
-Of the exits behind one address only one is active, the first that came; the others stand by and
-move up. So nobody earns more by attaching more devices to one line.
+Of the exits behind one address only one is active, the one that has been attached for longest; the
+others stand by and move up. So nobody earns more by attaching more devices to one line. The exits
+may be attached to any of several nodes: which one is active depends on `since` and the device
+alone, so that all nodes choose the same one.
 
 What an exit did is remembered (`_Standing`), for a while after it has gone, too: who fails, rests,
 and longer each time, also if it comes back in between.
@@ -142,6 +144,10 @@ class Entry(Protocol):
     @property
     def network(self) -> str:
         """What it is counted by: see `market.networks.counted_network`."""
+
+    @property
+    def since(self) -> int:
+        """When it attached, in UTC milliseconds."""
 
     @property
     def has_place(self) -> bool:
@@ -389,7 +395,7 @@ class Directory(Generic[Exit]):
         self._active: dict[str, _Member[Exit]] = {}
         self._networks: dict[str, str] = {}  # the device that is active in each
         self._standby: dict[str, Exit] = {}
-        self._queues: dict[str, list[str]] = {}  # who stands by in each network, the oldest first
+        self._queues: dict[str, list[str]] = {}  # who stands by in each network
         self._buckets: dict[tuple[int, str | int, str], _Bucket[Exit]] = {}
         self._regions: dict[Region, int] = {}
         self._bindings: dict[str, dict[_Label, _Binding]] = {}  # by session
@@ -409,18 +415,26 @@ class Directory(Generic[Exit]):
     # --- who is there --------------------------------------------------------------------------
 
     def add(self, entry: Exit) -> None:
-        """Let an exit be chosen from now on, or stand by if one of its network is active already.
+        """Let an exit be chosen from now on, or stand by if an older one of its network is active.
 
         It replaces an older attachment of the same device.
         """
         older = self.get(entry.device_id)
         if older is not None:
             self.remove(older)
-        if entry.network in self._networks:
-            self._standby[entry.device_id] = entry
-            self._queues.setdefault(entry.network, []).append(entry.device_id)
-        else:
+        active = self._networks.get(entry.network)
+        if active is None:
             self._activate(entry)
+            return
+        member = self._active[active]
+        if _age(member.entry) < _age(entry):
+            self._stand_by(entry)
+            return
+        del self._active[active]
+        self._unfile(member)
+        self._remember(active, member.standing)
+        self._stand_by(member.entry)
+        self._activate(entry)
 
     def remove(self, entry: Exit) -> None:
         """Let an exit be chosen no more; nothing happens when it is not there.
@@ -438,8 +452,11 @@ class Directory(Generic[Exit]):
             self._unfile(member)
             self._remember(device_id, member.standing)
             del self._networks[network]
-            if self._queues.get(network):
-                self._activate(self._standby.pop(self._queues[network].pop(0)))
+            queue = self._queues.get(network)
+            if queue:
+                oldest = min(queue, key=lambda each: _age(self._standby[each]))
+                queue.remove(oldest)
+                self._activate(self._standby.pop(oldest))
         if not self._queues.get(network, True):
             del self._queues[network]
 
@@ -689,6 +706,10 @@ class Directory(Generic[Exit]):
         self._networks[entry.network] = entry.device_id
         self._file(member)
 
+    def _stand_by(self, entry: Exit) -> None:
+        self._standby[entry.device_id] = entry
+        self._queues.setdefault(entry.network, []).append(entry.device_id)
+
     def _remember(self, device_id: str, standing: _Standing) -> None:
         """Keep what an exit did, in case it comes back."""
         if standing.dials:
@@ -734,6 +755,11 @@ class Directory(Generic[Exit]):
             if smallest is None or len(bucket.members) < len(smallest.members):
                 smallest = bucket
         return [smallest] if smallest else []
+
+
+def _age(entry: Entry) -> tuple[int, str]:
+    """Return what is least for the exit of a network that is active."""
+    return entry.since, entry.device_id
 
 
 def _is_only_busy(member: _Member[Exit], wish: _Wish[Exit], *, is_strict: bool) -> bool:

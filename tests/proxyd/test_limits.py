@@ -11,6 +11,7 @@ from proxyd.limits import (
     parked_total,
     pipes_total,
     racers_total,
+    stand_ins_total,
 )
 
 
@@ -18,9 +19,10 @@ from proxyd.limits import (
 @pytest.mark.parametrize("descriptors", [2_048, 20_000, 1_048_576])
 def test_all_shares_together_leave_something(descriptors: int, with_exits: bool) -> None:
     parked = parked_total(descriptors)
+    stand_ins = stand_ins_total(descriptors) * DESCRIPTORS_PER_CONNECTION
     taken = (
         connections_total(0, descriptors, with_exits=with_exits) * DESCRIPTORS_PER_CONNECTION
-        + with_exits * (exits_total(0, descriptors) + parked + parked // 2)
+        + with_exits * (exits_total(0, descriptors) + parked + parked // 2 + stand_ins)
         + pipes_total(descriptors) * DESCRIPTORS_PER_PIPE
         + api_connections_total(descriptors)
         + racers_total(descriptors)

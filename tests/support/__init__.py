@@ -30,6 +30,8 @@ Exits
     exit_api: the API that an exit's agent asks for the terms
     exit_process: agents as processes of their own, beside a daemon that is one
     exit_wire: a wire between exits and their daemon that counts by key, and outlives both
+    linked: nodes that lend one another exits, over links in memory
+    mesh: several daemons with exits on one PostgreSQL
     exit_agent: the program of an agent with a judge of its guard switched off
     home: a home in network namespaces, with a sniffer on the device
     pythons: the Pythons that the program for devices is run on

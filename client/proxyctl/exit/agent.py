@@ -301,7 +301,7 @@ class Agent:
             token=self._consent.token,
             version=__version__,
             system=f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
-            features=("dns",),
+            features=("dns", "lend"),
             terms=self._consent.terms,
             paused=self._carrier.paused,
         )

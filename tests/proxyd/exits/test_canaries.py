@@ -41,6 +41,8 @@ from market import exit_canaries
 from market.exit_canaries import ExitRecord
 from proxyctl.protocol.frames import Dial, Dialled, Outcome
 from proxyd.exits import canaries
+from proxyd.exits.attached import UNPROVEN
+from proxyd.exits.remote import announcement
 from proxyd.ops.listening import bound_port
 from storage.errors import UnavailableError
 
@@ -282,8 +284,13 @@ async def test_until_it_has_passed_an_exit_carries_443_alone(tmp_path: Path, pag
         assert await reply_to(service, bought, pages.http) == 2
         assert not entry.allows(80)
         assert not entry.allows(443)  # its owner does not
+        assert announcement(entry).paused == UNPROVEN
+        entry.limits = entry.limits._replace(ports=(*pages.ports, 443))
+        assert entry.allows(443)
+        assert announcement(entry).limits.ports == (443,)
         allowed.set()
         await until(lambda: entry.is_proven, "it has passed")
+        assert (announcement(entry).paused, announcement(entry).limits) == ("", entry.limits)
         assert await reply_to(service, bought, pages.http) == 0
         await device.kill()
 

@@ -1,7 +1,7 @@
 import random
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import count, pairwise, permutations
 
 import pytest
 from hypothesis import settings
@@ -27,6 +27,7 @@ class Device:
     network: str = ""
     has_place: bool = True
     min_price_per_gb: int = 0
+    since: int = field(default_factory=count(1).__next__)
 
     def __post_init__(self):
         self.network = self.network or f"network of {self.device_id}"
@@ -117,6 +118,34 @@ def test_of_one_network_one_exit_is_active_and_the_next_moves_up(book):
     book.directory.remove(third)
     assert not book.directory._queues
     assert not book.directory._networks
+
+
+def test_of_one_network_the_exit_that_attached_first_is_active_whenever_it_is_heard_of(book):
+    devices = [
+        Device(each, network="192.0.2.1", since=at)
+        for each, at in zip("cba", (5, 7, 7), strict=True)
+    ]
+    for order in permutations(devices):
+        for each in order:
+            book.add(each)
+        assert {book.pick() for _ in range(20)} == {devices[0]}
+        book.directory.remove(devices[0])
+        assert book.pick() is devices[2]
+        for each in devices:
+            book.directory.remove(each)
+    assert not book.directory._queues
+    assert not book.directory._networks
+    assert not book.directory._buckets
+
+
+def test_an_exit_that_an_older_one_displaces_has_its_failures_remembered(book):
+    newer = book.add(Device("newer", network="192.0.2.1", since=2))
+    for _ in range(3):
+        book.note(newer, None)
+    older = book.add(Device("older", network="192.0.2.1", since=1))
+    assert book.pick() is older
+    book.directory.remove(older)
+    assert book.pick() is Missing.NO_EXIT  # it still rests
 
 
 def test_an_exit_that_moves_is_found_at_its_new_place_alone(book):

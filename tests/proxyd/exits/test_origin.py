@@ -25,7 +25,8 @@ from support.waiting import until
 
 from proxyctl.protocol.frames import Outcome
 from proxyd.exits import origin
-from proxyd.exits.listener import MOVES_MAX, WANDERING
+from proxyd.exits.attached import WANDERING
+from proxyd.exits.listener import MOVES_MAX
 from proxyd.exits.origin import CALL, NUMBER_BYTES
 from proxyd.ops.listening import bound_port
 
