@@ -43,12 +43,16 @@ from proxyd.egress.resolve import DnsResolver
 from proxyd.exit_port import ExitPort
 from proxyd.exits import certificate
 from proxyd.exits.borrowing import Borrowing
+from proxyd.exits.canaries import Canaries
 from proxyd.exits.dial import Exits
 from proxyd.exits.directory import Directory
+from proxyd.exits.errand import Ways
+from proxyd.exits.fetch import page_of
 from proxyd.exits.lending import Lending
 from proxyd.exits.listener import ExitListener
 from proxyd.exits.loans import Loans
 from proxyd.exits.mesh import Cluster, Mesh
+from proxyd.exits.origin import OriginCheck
 from proxyd.exits.remote import AnyExit
 from proxyd.exits.stand_in import StandInServices
 from proxyd.gateway import Gateway
@@ -197,7 +201,8 @@ def _daemon(
     reactor = Reactor(asyncio.get_running_loop(), limits.pipes)
     exits, directory = None, Directory[AnyExit]()
     if listeners.exits is not None:
-        exits = Exits(reactor, directory, resolver, policy, limits.dial_seconds, ExitCounters())
+        of_exits = slices.policy(settings)
+        exits = Exits(reactor, directory, resolver, of_exits, limits.dial_seconds, ExitCounters())
     gateway = Gateway(
         reactor,
         meter,
@@ -271,7 +276,16 @@ def _exit_port(
         raise CannotListenError(str(error)) from error
     port = slices.exits_port(settings, bound_port(listeners.exits))
     door = Door(slices.exits_host(settings), port, known_by)
-    exit_port = ExitPort(listener, listeners.exits, door, context, geography, mesh)
+    ways = Ways(exits.reactor, exits.resolver, exits.policy)
+    listener.watch = canaries = Canaries(
+        ways,
+        [page_of(url) for url in settings.exits.canaries],
+        OriginCheck(ways, listener, lambda: (door.host, door.port)),
+        market.exit_canaries,
+        listener,
+        exits.counters,
+    )
+    exit_port = ExitPort(listener, listeners.exits, door, context, geography, canaries, mesh)
     market.exits.attached = exit_port
     market.exits.watch(exit_port.recheck)
     return exit_port

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from market.exits import Coverage, Door
+from market.exits import Coverage, Door, Whereabouts
 from proxyd.acceptor import Acceptor
+from proxyd.exits.canaries import Canaries
 from proxyd.exits.certificate import fingerprint
 from proxyd.exits.listener import ExitListener
 from proxyd.limits import ExitLimits
@@ -37,6 +38,7 @@ class ExitPort:
         door: where devices find it.
         context: speaks TLS for it.
         geography: says where exits are; closed with the port.
+        canaries: look whether exits are honest, as long as the port is there.
         mesh: the other nodes and their exits; None where there can be none.
     """
 
@@ -47,9 +49,11 @@ class ExitPort:
         door: Door,
         context: ssl.SSLContext,
         geography: "Geography",
+        canaries: Canaries,
         mesh: "Mesh | None" = None,
     ) -> None:
         self.listener = listener
+        self.canaries = canaries
         self.mesh = mesh
         self._geography = geography
         self._context = context
@@ -70,6 +74,7 @@ class ExitPort:
         """Begin to take exits in."""
         loop, listener = asyncio.get_running_loop(), self.listener
         listener.start()
+        self.canaries.start()
         self._acceptor = Acceptor(
             loop, self._sock, listener.welcome, listener.shed, _logger, socket.socket
         )
@@ -111,10 +116,12 @@ class ExitPort:
         """Let every exit go."""
         if self._acceptor is not None:
             self._acceptor.close()
+        self.canaries.close()
         self.listener.close()
         if self.mesh is not None:
             await cancellation.within(CLOSE_SECONDS, self.mesh.close(), "closing links of nodes")
         await cancellation.within(CLOSE_SECONDS, self.listener.wait_closed(), "closing exits")
+        await cancellation.within(CLOSE_SECONDS, self.canaries.wait_closed(), "ending canaries")
         self._geography.close()
 
     def reached_at(self) -> tuple[str, int]:
@@ -149,3 +156,13 @@ class ExitPort:
             OriginRow(device_id, place.country, place.city, place.asn)
             for device_id, place in self.listener.places()
         ]
+
+    def locate(self, address: str) -> Whereabouts:
+        """Return where an address is."""
+        place = self._geography.place(address)
+        opinions = self._geography.opinions(address)
+        return Whereabouts(place.country, place.state, place.city, place.asn, place.kind, opinions)
+
+    def remark(self, device_id: str) -> str:
+        """Return what the owner of an attached device should know; "" for nothing."""
+        return self.listener.remark(device_id)

@@ -4,7 +4,7 @@ No room but this one reads settings. A part that needs one gets a slice: a value
 its own units (money in millionths, times in seconds).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 
 from api.limits import Limits as ApiLimits
@@ -22,7 +22,6 @@ from market.money import micro
 from market.photos.decoding import PhotoLimits
 from market.referrals import Rewards
 from proxyctl.protocol.policy import Policy
-from proxyd.egress.own import OwnAddresses
 from proxyd.limits import (
     ExitLimits,
     Limits,
@@ -168,14 +167,17 @@ def app_url(settings: Settings, api_port: int) -> str:
     return (api.app_url or api.base_url or local).rstrip("/")
 
 
-def policy(settings: Settings, own_addresses: OwnAddresses) -> Policy:
-    """Return which targets may be dialled."""
+def policy(settings: Settings, is_own: Callable[[Address], bool] = lambda _: False) -> Policy:
+    """Return which targets may be dialled; `is_own` says which addresses are this machine's.
+
+    An exit may dial this machine: it gets there as anybody does who comes from there.
+    """
     egress = settings.egress
     return Policy(
         allow=egress.allow,
         deny=egress.deny,
         blocked_ports=egress.blocked_ports,
-        is_own=own_addresses,
+        is_own=is_own,
     )
 
 

@@ -64,6 +64,7 @@ TESTED_IN = {
     "proxyd/egress/lookup.py": "tests/proxyd/egress/test_direct.py",
     "proxyd/exit_port.py": "tests/conformance/test_exits.py",
     "proxyd/exits/borrowing.py": "tests/proxyd/exits/test_loans.py",
+    "proxyd/exits/errand.py": "tests/proxyd/exits/test_canaries.py",
     "proxyd/exits/lending.py": "tests/proxyd/exits/test_loans.py",
     "proxyd/exits/remote.py": "tests/proxyd/exits/test_mesh.py",
     "proxyd/exits/stand_in.py": "tests/proxyd/exits/test_loans.py",

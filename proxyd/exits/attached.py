@@ -72,6 +72,10 @@ RTT_MOST_SECONDS: Final = 2.0  # who answers late on purpose gets no more connec
 SRTT_SHARE: Final = 0.125  # RFC 6298, section 2.3
 ALMOST_NOTHING: Final = 0.05  # of a connection: what is left of a rate long after the last dial
 FIRST_RTT_SECONDS: Final = 0.1  # until it was measured
+TLS_PORT: Final = 443  # what goes there cannot be changed unseen
+HELD: Final = "paused in the account"
+WANDERING: Final = "its connections leave from changing addresses"
+UNPROVEN: Final = "it was not looked at yet"
 
 _SOL_SOCKET: Final = socket.SOL_SOCKET
 _SO_KEEPALIVE: Final = socket.SO_KEEPALIVE
@@ -276,6 +280,11 @@ class Pool:
         self._refill()
         return parked
 
+    def has_used(self, number: int) -> bool:
+        """Say whether a ticket's connection may have been given an order."""
+        is_issued = 0 < number < self._next_ticket and number not in self._tickets
+        return is_issued and all(each.number != number for each in self._parked)
+
     def stop_waiting(self, asker: Asker) -> None:
         """Forget about a dial that may be waiting."""
         self._waiting.pop(asker, None)
@@ -364,7 +373,9 @@ class Attached(Expiring):
     `features` are what its agent can do beside the rest. `relays` are the buyers' connections that
     go through it. `heard_at` is when it last sent anything (loop time, seconds). `paused` is why
     the device takes nothing now, empty when it does; `is_held` says that its owner has paused it
-    in the account, `knows_nodes` that it was told where else it may attach.
+    in the account, `knows_nodes` that it was told where else it may attach. One that is not
+    `is_proven` carries port 443 alone. Connections of one that `is_elsewhere` leave from another
+    line than it is attached from, and of one that `is_wandering` from changing ones.
 
     Args:
         attachment: its number, which its work connections name.
@@ -373,7 +384,7 @@ class Attached(Expiring):
         min_price_per_gb: micro-USD; cheaper sessions do not leave through it.
         place: where it is.
         network: what it is counted by.
-        address: as the daemon sees it.
+        address: as the daemon sees it; later, from which its connections leave.
         limits: what it is used for at most; replaced when they change.
         pool: its connections that wait.
         send: takes a frame for it.
@@ -396,9 +407,12 @@ class Attached(Expiring):
         "dials",
         "features",
         "heard_at",
+        "is_elsewhere",
         "is_gone",
         "is_held",
+        "is_proven",
         "is_spent",
+        "is_wandering",
         "knows_nodes",
         "limits",
         "min_price_per_gb",
@@ -445,6 +459,9 @@ class Attached(Expiring):
         self.features: tuple[str, ...] = ()
         self.knows_nodes = False
         self.is_held = False
+        self.is_proven = True
+        self.is_elsewhere = False
+        self.is_wandering = False
         self.is_spent = False
         self.is_gone = False
         self._send = send
@@ -461,7 +478,21 @@ class Attached(Expiring):
     @property
     def is_open(self) -> bool:
         """Whether it may be chosen, as long as it has a place."""
-        return not (self.paused or self.is_held)
+        return not (self.paused or self.is_held or self.is_wandering)
+
+    @property
+    def why_not(self) -> str:
+        """Why it may not be chosen, on other nodes either; "" if it may."""
+        if self.is_wandering:
+            return WANDERING
+        if self.is_proven or self.may_ask(TLS_PORT):
+            return self.paused or (HELD if self.is_held else "")
+        return UNPROVEN
+
+    def leave_from(self, address: Address, place: Place, network: str) -> None:
+        """Be counted where its connections leave; not while it is in the directory."""
+        self.address, self.place, self.network = address, place, network
+        self.text = describe(self.device_id, place)
 
     @property
     def has_place(self) -> bool:
@@ -471,7 +502,11 @@ class Attached(Expiring):
         return not (self.is_spent or self.is_gone) and (not most or taken < most)
 
     def allows(self, port: int) -> bool:
-        """Say whether it may be asked for a port of targets."""
+        """Say whether a buyer may ask it for a port of targets."""
+        return (self.is_proven or port == TLS_PORT) and self.may_ask(port)
+
+    def may_ask(self, port: int) -> bool:
+        """Say whether its owner allows a port of targets."""
         return not self.limits.ports or port in self.limits.ports
 
     def order(self, parked: Parked, host: tuple[Address, ...] | str, port: int, by: Asker) -> None:

@@ -169,6 +169,7 @@ class Exits:
         policy: says which addresses may be dialled.
         seconds: how long a dial may take in all.
         counters: count what becomes of dials.
+        is_errand: whether its dials are the house's own, which may ask for any port.
 
     `borrower` is set where there are other nodes.
     """
@@ -178,6 +179,7 @@ class Exits:
         "counters",
         "deadlines",
         "directory",
+        "is_errand",
         "policy",
         "reactor",
         "resolver",
@@ -191,7 +193,9 @@ class Exits:
         policy: Policy,
         seconds: float,
         counters: ExitCounters,
+        is_errand: bool = False,
     ) -> None:
+        self.is_errand = is_errand
         self.reactor = reactor
         self.directory = directory
         self.resolver = resolver
@@ -378,7 +382,7 @@ class ExitDial(Cancellable, Expiring):
                 return Failure.EXIT_LOST
             if isinstance(chosen, Missing):
                 return self._failure or (Failure.NOT_ALLOWED if passed_over else Failure.NO_EXIT)
-            if chosen.allows(self._port):
+            if exits.is_errand or chosen.allows(self._port):
                 attached = self._dialled_by(chosen)
                 if attached is not None:
                     return attached

@@ -120,7 +120,8 @@ class Device:
     `frames` are all that came; `welcome`, `sorry` and `drained` the last ones of these. `parked`
     are its work connections that wait, by number. `parks` says whether it opens any by itself, and
     `obey` what it does with an order: `carry` by default. It attaches from `address`: two exits of
-    one address are not both chosen.
+    one address are not both chosen. With `leaves_from` its connections to targets come from another
+    one.
     """
 
     def __init__(self, port: int, address: str = "127.0.0.1") -> None:
@@ -138,6 +139,7 @@ class Device:
         self.parks = True
         self.answers_pings = True
         self.obey: Obey = carry
+        self.leaves_from = ""
         self.is_over = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._writer: asyncio.StreamWriter | None = None
@@ -282,6 +284,8 @@ async def carry(device: Device, dial: Dial) -> None:
         for sock in (work, target):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
         host = dial.host if isinstance(dial.host, str) else str(dial.host[0])
+        if device.leaves_from:
+            target.bind((device.leaves_from, 0))
         try:
             await loop.sock_connect(target, (host, dial.port))
         except OSError as error:

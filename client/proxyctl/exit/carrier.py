@@ -96,6 +96,7 @@ class Carrier:
         self._pace = Pace(limits.bytes_per_second, PACE_BURST_SECONDS, loop.time)
         self._room = Room(limits.dials_per_second, loop.time)
         self._attachment: _Attachment | None = None
+        self._door: tuple[Address, int] | None = None
         self._borrowers: dict[int, _Attachment] = {}
         # By the number of the loan, and of the work connection.
         self._dials: dict[tuple[int, int], asyncio.Task[None]] = {}
@@ -128,6 +129,7 @@ class Carrier:
             loop=self._loop,
         )
         self._attachment = _Attachment(_HOME, pool, address, welcome.address, send, self._loop)
+        self._door = plain(address), port
         self._limit(welcome.limits)
 
     def detach(self) -> None:
@@ -292,7 +294,13 @@ class Carrier:
     # --- dials ------------------------------------------------------------------------------------
 
     def _permits_port(self, address: Address, port: int) -> bool:
-        """The owner's ports and the daemon's; where the owner tries an exit out, the daemon's."""
+        """The owner's ports and the daemon's; where the owner tries an exit out, the daemon's.
+
+        The daemon's own door is none of a stranger's: it has itself called there, to see from where
+        connections leave.
+        """
+        if (address, port) == self._door:
+            return True
         if self._asked.ports and port not in self._asked.ports:
             return False
         return port in self._own.ports or self._guard.is_opened(address)
