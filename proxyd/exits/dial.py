@@ -47,6 +47,7 @@ from proxyd.exits.attached import Asker, Attached, Parked
 from proxyd.exits.directory import Missing
 from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.reactor import Reactor
+from proxyd.metering.pace import Pace
 from proxyd.wire.events import Failure
 from proxyd.wire.wants import Wants
 
@@ -98,13 +99,15 @@ class Via:
 
     `attached` counts the connection while it is open. `address` and `port` are what the target
     sees, as far as that is known (the port is 0 otherwise). `headers` describe the exit to the
-    buyer, and say whether another one was promised to the label before.
+    buyer, and say whether another one was promised to the label before. `pace` is how fast the exit
+    may go; None where another process holds it to that.
     """
 
     attached: Attached
     address: Address
     port: int
     headers: tuple[str, ...]
+    pace: Pace | None = None
 
 
 class Buyer(Protocol):
@@ -510,6 +513,7 @@ class ExitDial(Cancellable, Expiring):
             seen_address(attached.address, dialled.address),
             dialled.port,
             (f"X-Exit: {attached.text}; ip={attached.address}", *_CHANGED[:has_moved]),
+            attached.pace,
         )
         self._finish(sock, via)
 
