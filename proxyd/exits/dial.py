@@ -70,7 +70,6 @@ PATIENCE_MOST_SECONDS: Final = 1.2
 # on within 1.5 seconds.
 SILENCE_SECONDS: Final = 0.8
 ASK_AGAIN_SECONDS: Final = 0.3  # while an exit that is there has not said how it went
-PORT_TRIES: Final = 8  # exits that are passed over because their owners allow other ports
 TLS_PORT: Final = 443
 LOST: Final = "lost"
 
@@ -139,6 +138,7 @@ class Chooser(Protocol):
         target: str,
         tried: Sequence[str],
         now: float,
+        port: int,
     ) -> Attached | Missing:
         """Choose an exit: see `Directory.pick`."""
 
@@ -353,29 +353,22 @@ class ExitDial(Cancellable, Expiring):
         if len(self._tried) >= EXITS_MAX:
             return self._failure or Failure.NO_EXIT
         session, exits = self._session, self._exits
-        tried = [each.device_id for each in self._tried]
-        passed_over = 0
-        while True:
-            chosen = exits.directory.pick(
-                self._wants,
-                session_id=session.id,
-                owner_id=session.user_id,
-                price_per_gb=session.price_per_gb,
-                target=self._target,
-                tried=tried,
-                now=exits.reactor.loop.time(),
-            )
-            if chosen is Missing.EXIT_LOST:
-                return Failure.EXIT_LOST
-            if not isinstance(chosen, Attached):
-                return self._failure or (Failure.NOT_ALLOWED if passed_over else Failure.NO_EXIT)
-            if chosen.allows(self._port):
-                return chosen
-            passed_over += 1
-            # A label keeps its exit, whatever that is good for.
-            if self._wants.session or passed_over > PORT_TRIES:
-                return Failure.NOT_ALLOWED
-            tried.append(chosen.device_id)
+        chosen = exits.directory.pick(
+            self._wants,
+            session_id=session.id,
+            owner_id=session.user_id,
+            price_per_gb=session.price_per_gb,
+            target=self._target,
+            tried=[each.device_id for each in self._tried],
+            now=exits.reactor.loop.time(),
+            port=self._port,
+        )
+        if isinstance(chosen, Attached):
+            return chosen
+        if chosen is Missing.EXIT_LOST:
+            return Failure.EXIT_LOST
+        is_port = chosen is Missing.NOT_ALLOWED and not self._tried
+        return self._failure or (Failure.NOT_ALLOWED if is_port else Failure.NO_EXIT)
 
     @property
     def _target(self) -> str:
