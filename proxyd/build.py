@@ -191,6 +191,7 @@ def _daemon(
     exits, directory = None, Directory[Attached]()
     if listeners.exits is not None:
         exits = Exits(reactor, directory, resolver, policy, limits.dial_seconds, ExitCounters())
+        meter.sessions.forgotten = directory.forget
     gateway = Gateway(
         reactor,
         meter,

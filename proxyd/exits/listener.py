@@ -56,6 +56,7 @@ DAY_SECONDS: Final = 86_400
 # Why an exit that is let go of takes the buyers' connections with it: it is not there any more, or
 # must not carry anything. Those of one whose control was lost go on until they end themselves, or
 # their device may carry nothing any more.
+HELD_WORDS: Final = "paused in the account"
 HARMLESS: Final = frozenset(("lost", "attached_again", "stopping"))
 
 _TLS: Final = b"\x16"
@@ -503,7 +504,11 @@ def limits_of(grant: ExitGrant) -> Limits:
     """Return what an exit is used for at most, as it is told."""
     limits = grant.limits
     return Limits(
-        limits.connections, limits.bytes_per_second, limits.bytes_per_day, tuple(limits.ports)
+        limits.connections,
+        limits.bytes_per_second,
+        limits.bytes_per_day,
+        tuple(limits.ports),
+        HELD_WORDS if grant.paused else "",
     )
 
 

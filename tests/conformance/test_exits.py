@@ -28,8 +28,9 @@ from support.socks import Client, credentials, request
 from support.story import buy, reached, used
 from support.waiting import until
 
-from proxyctl.protocol.frames import Outcome
+from proxyctl.protocol.frames import Limits, Outcome
 from proxyd.exits.certificate import fingerprint, own_certificate
+from proxyd.metering import sessions
 from proxyd.ops.listening import CannotListenError
 
 
@@ -408,3 +409,39 @@ async def test_a_session_that_leaves_directly_minds_no_exit(service: Service) ->
         client = await reached(service, bought, target)
         await client.receive(5_000_000)
         await client.close()
+
+
+# --- what is kept --------------------------------------------------------------------------------
+
+
+async def test_the_labels_of_a_session_are_forgotten_when_it_is_over(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "REMEMBER_SECONDS", 0.0)
+    service.wishes = "-country-xx-session-a"
+    person, bought = await buy(service)
+    bindings = listener_of(service)._directory._bindings
+    async with targets.sink() as target:
+        await answer_to(service, bought, target.port)
+        assert list(bindings) == [bought.id]
+        await service.end(person, bought)
+        await until(lambda: not bindings, "they are forgotten")
+
+
+async def test_a_device_is_told_that_it_is_paused_in_the_account(tmp_path: Path) -> None:
+    async with running_in(tmp_path, **EXITS) as service:
+        made = await consented(service)
+        device = await made.attach(service)
+        assert device.welcome is not None
+        assert device.welcome.limits.paused == ""
+
+        def told() -> list[str]:
+            return [each.paused for each in device.frames if isinstance(each, Limits)]
+
+        body = {"token_id": made.device_id}
+        for what, words in (("pause", ["paused in the account"]), ("resume", [""])):
+            before = len(told())
+            path = f"/api/worker/exit/{what}"
+            await service.call("POST", path, body, token=made.owner.token)
+            await until(lambda before=before, words=words: told()[before:] == words, what)
+        await device.kill()

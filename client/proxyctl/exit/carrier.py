@@ -173,6 +173,11 @@ class Carrier:
             self._counted()
         return self._pace.take(size)
 
+    @property
+    def held(self) -> str:
+        """Why the daemon asks nothing of this exit now, as far as it has said; or empty."""
+        return self._asked.paused if self._attachment is not None else ""
+
     def _limit(self, limits: Limits) -> None:
         self._asked = limits
         self._pace.change(lesser(self._own.bytes_per_second, limits.bytes_per_second))

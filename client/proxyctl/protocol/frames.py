@@ -118,12 +118,14 @@ class Limits(NamedTuple):
     """What the exit is used for at most; 0 is no limit. The device may hold itself to less.
 
     `bytes_per_second` and `bytes_per_day` count both ways together. `ports` are those of targets.
+    `paused` says why the daemon asks nothing of the exit now, for its owner; empty when it does.
     """
 
     connections: int
     bytes_per_second: int
     bytes_per_day: int
     ports: tuple[int, ...]
+    paused: str = ""
 
 
 class Welcome(NamedTuple):
@@ -322,7 +324,9 @@ def _encode_body(frame: Frame) -> tuple[Kind, bytes]:
         return Kind.PING if isinstance(frame, Ping) else Kind.PONG, frame.payload
     fields: dict[str, Any] = frame._asdict()
     if isinstance(frame, Welcome):
-        fields["limits"] = frame.limits._asdict()
+        fields["limits"] = _said(frame.limits)
+    elif isinstance(frame, Limits):
+        fields = _said(frame)
     text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
     return _KIND_OF[type(frame)], text.encode(errors="replace")  # of half a surrogate pair
 
@@ -444,12 +448,21 @@ def _decode_json(kind: Kind, body: bytes) -> Frame:
     return _limits(fields)
 
 
+def _said(limits: Limits) -> dict[str, Any]:
+    """Return what is said of limits: no pause if there is none, as at first."""
+    fields: dict[str, Any] = limits._asdict()
+    if not limits.paused:
+        del fields["paused"]
+    return fields
+
+
 def _limits(fields: dict[str, Any]) -> Limits:
     return Limits(
         _integer(fields["connections"]),
         _integer(fields["bytes_per_second"]),
         _integer(fields["bytes_per_day"]),
         tuple(_integer(each, PORT_MAX) for each in _list(fields["ports"])),
+        _text(fields.get("paused", "")),  # which older daemons do not say
     )
 
 
