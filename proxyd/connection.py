@@ -39,7 +39,7 @@ from proxyd.access import ENDING_OF_FAILURE, Access, Ending
 from proxyd.counters import Counters
 from proxyd.egress.exit import Cancellable, Exit
 from proxyd.exits.attached import Carried
-from proxyd.exits.dial import Exits, Via
+from proxyd.exits.dial import Via, Ways
 from proxyd.handshake import Client
 from proxyd.loop.fair_slots import FairSlots
 from proxyd.loop.poller import GONE, READS, Watcher
@@ -78,7 +78,7 @@ class ConnectionServices:
     associations: FairSlots
     over: Callable[["ClientConnection"], None]
     record: Callable[[Access], None] | None = None
-    exits: Exits | None = None
+    exits: Ways | None = None
 
 
 class Transfer(Protocol):

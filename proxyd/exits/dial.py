@@ -43,7 +43,7 @@ from proxyd.egress.exit import Cancellable
 from proxyd.egress.lookup import Answer, Lookup, known
 from proxyd.egress.names import canonical, is_number
 from proxyd.egress.resolve import Resolver
-from proxyd.exits.attached import Asker, Attached, Parked
+from proxyd.exits.attached import Asker, Attached, Carrier, Parked
 from proxyd.exits.directory import Missing
 from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.reactor import Reactor
@@ -101,7 +101,7 @@ class Via:
     buyer, and say whether another one was promised to the label before.
     """
 
-    attached: Attached
+    attached: Carrier
     address: Address
     port: int
     headers: tuple[str, ...]
@@ -109,6 +109,8 @@ class Via:
 
 class Buyer(Protocol):
     """Who pays for a connection: the session of its client."""
+
+    __slots__ = ()
 
     @property
     def id(self) -> str:
@@ -150,9 +152,34 @@ class Chooser(Protocol):
 Done = Callable[[socket.SocketType | Failure, bool, Via | None], None]
 
 
+class Ways(Protocol):
+    """The ways out through exits, whichever process they are attached to."""
+
+    __slots__ = ()
+
+    def dial(
+        self, wants: Wants, session: Buyer, host: Address | str, port: int, done: Done
+    ) -> Cancellable:
+        """Begin to connect to a target through an exit.
+
+        Args:
+            wants: which exits will do.
+            session: whose buyer it is for.
+            host: an address, or a name.
+            port: the target's port.
+            done: called once, perhaps before this returns, unless the dial is cancelled first.
+        """
+
+    def change_seconds(self, seconds: float) -> None:
+        """Let dials take so long in all from now on, those under way too."""
+
+    def close(self) -> None:
+        """Watch no deadline any more."""
+
+
 @final
-class Exits:
-    """The ways out through exits: what all dials through them share.
+class Exits(Ways):
+    """The ways out through exits that are attached here: what all dials through them share.
 
     Args:
         reactor: what the sockets of the loop share; one that is handed over stays watched.
@@ -191,15 +218,7 @@ class Exits:
     def dial(
         self, wants: Wants, session: Buyer, host: Address | str, port: int, done: Done
     ) -> "ExitDial":
-        """Begin to connect to a target through an exit.
-
-        Args:
-            wants: which exits will do.
-            session: whose buyer it is for.
-            host: an address, or a name.
-            port: the target's port.
-            done: called once, perhaps before this returns, unless the dial is cancelled first.
-        """
+        """Begin to connect to a target through an exit: see `Ways.dial`."""
         dial = ExitDial(self, wants, session, port, done)
         try:
             dial.start(host)
