@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,6 +104,12 @@ async def two(port: Port) -> AsyncIterator[Two]:
         relay.sock.close()
 
 
+def watched_by_kernel(port: Port) -> int:
+    """Count the sockets that the kernel reports events of (proc(5), fdinfo)."""
+    fd = port.reactor.poller._epoll.fileno()
+    return Path(f"/proc/self/fdinfo/{fd}").read_text().count("tfd:")
+
+
 def exit_of(port: Port, device: str = "device") -> Attached:
     return port.listener._by_device[device]
 
@@ -117,8 +124,9 @@ async def test_what_is_handed_over_belongs_to_the_one_that_has_asked(two: Two) -
         assert await loop.sock_recv(relay.sock, 5) == b"words"
         assert (relay.via.attached.device_id, relay.via.attached.address) == ("device", LOOPBACK)
         assert relay.via.headers[0].startswith("X-Exit: country=xx; id=")
-        # Both ends of the line came, and the connection is another one's.
+        # Both ends of the line came, and the connection is another one's: for the kernel, too.
         await until(lambda: len(two.port.reactor.poller) == watched + 2)
+        assert watched_by_kernel(two.port) == len(two.port.reactor.poller)
         relay.close()
         await until(lambda: target.ended + target.resets == 1, "nobody else holds it open")
 
