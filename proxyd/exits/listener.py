@@ -406,6 +406,7 @@ class ExitListener:
         attached.pool.open()
         attached.carried_before(grant.bytes_today, self._now() // DAY_SECONDS)
         attached.paused, attached.is_held = hello.paused, grant.paused
+        attached.features = frozenset(hello.features)
         if attached.is_open:
             self._directory.add(attached)
         _logger.info("exit %s: attached from %s", attached.device_id, attached.address)
