@@ -6,6 +6,7 @@ What a part needs of the settings is made in `slices`; when it runs is said in `
 import asyncio
 import gc
 import logging
+import socket
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -42,8 +43,10 @@ from proxyd.egress.own import OwnAddresses
 from proxyd.egress.resolve import DnsResolver
 from proxyd.exit_port import ExitPort
 from proxyd.exits import certificate
+from proxyd.exits.answering import ExitDesk
+from proxyd.exits.asking import AskedExits
 from proxyd.exits.attached import Attached
-from proxyd.exits.dial import Exits
+from proxyd.exits.dial import Exits, Ways
 from proxyd.exits.directory import Directory
 from proxyd.exits.listener import ExitListener
 from proxyd.gateway import Gateway
@@ -186,11 +189,16 @@ def _daemon(
     egress, own_addresses = settings.egress, OwnAddresses()
     resolver = DnsResolver(egress.nameservers, lookup_seconds=egress.lookup_seconds)
     policy = slices.policy(settings, own_addresses)
-    limits = slices.limits(settings, raise_descriptors())
+    limits = slices.limits(settings, raise_descriptors(), is_first=has_services)
     reactor = Reactor(asyncio.get_running_loop(), limits.pipes)
     exits, directory = None, Directory[Attached]()
+    ways: Ways | None = None
     if listeners.exits is not None:
-        exits = Exits(reactor, directory, resolver, policy, limits.dial_seconds, ExitCounters())
+        ways = exits = Exits(
+            reactor, directory, resolver, policy, limits.dial_seconds, ExitCounters()
+        )
+    elif role is not None and role.exits_address:
+        ways = AskedExits(reactor, role.exits_address, limits.dial_seconds)
     gateway = Gateway(
         reactor,
         meter,
@@ -200,14 +208,17 @@ def _daemon(
         limits,
         slices.public_address(settings),
         access_log.put if access_log is not None else None,
-        exits,
+        ways,
     )
     metrics = Metrics(Sources(gateway, meter, timed, access_log, __version__, finder.way()), role)
     services = exit_port = None
     if has_services:
         services = _services(settings, listeners, key, context, leases, meter, gateway, metrics)
     if services is not None and exits is not None and geography is not None:
-        exit_port = _exit_port(settings, listeners, exits, directory, services.market, geography)
+        desk_socket = role.exits_desk if role is not None else None
+        exit_port = _exit_port(
+            settings, listeners, exits, directory, services.market, geography, desk_socket
+        )
         metrics.count_exits(exit_port.listener)
     return Daemon(
         settings,
@@ -231,8 +242,11 @@ def _exit_port(
     directory: Directory[Attached],
     market: Market,
     geography: "Geography",
+    desk_socket: socket.socket | None,
 ) -> ExitPort:
     """Return where devices attach, known to the marketplace and knowing it.
+
+    At `desk_socket` the other processes of this machine ask for exits, where there are any.
 
     Raises:
         CannotListenError: the certificate cannot be used.
@@ -240,13 +254,14 @@ def _exit_port(
     assert listeners.exits is not None  # noqa: S101 - nobody gets here without
     cert, key = _exits_certificate(settings)
     context = exits_context(cert, key)
+    limits = slices.exit_limits(settings, raise_descriptors())
     listener = ExitListener(
         exits.reactor,
         context,
         market.exits,
         directory,
         geography.place,
-        slices.exit_limits(settings, raise_descriptors()),
+        limits,
         exits.counters,
         clock.seconds,
     )
@@ -256,7 +271,10 @@ def _exit_port(
         raise CannotListenError(str(error)) from error
     port = slices.exits_port(settings, bound_port(listeners.exits))
     door = Door(slices.exits_host(settings), port, known_by)
-    exit_port = ExitPort(listener, listeners.exits, door, context, geography)
+    desk = None
+    if desk_socket is not None:
+        desk = ExitDesk(exits, listener, desk_socket, limits.asks)
+    exit_port = ExitPort(listener, listeners.exits, door, context, geography, desk)
     market.exits.attached = exit_port
     market.exits.watch(listener.recheck)
     return exit_port

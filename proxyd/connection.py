@@ -39,7 +39,7 @@ from proxyd.access import ENDING_OF_FAILURE, Access, Ending
 from proxyd.counters import Counters
 from proxyd.egress.exit import Cancellable, Exit
 from proxyd.exits.attached import Carried
-from proxyd.exits.dial import TLS_PORT, Exits, Via
+from proxyd.exits.dial import TLS_PORT, Via, Ways
 from proxyd.handshake import Client
 from proxyd.loop.fair_slots import FairSlots
 from proxyd.loop.poller import GONE, READS, Watcher
@@ -80,7 +80,7 @@ class ConnectionServices:
     associations: FairSlots
     over: Callable[["ClientConnection"], None]
     record: Callable[[Access], None] | None = None
-    exits: Exits | None = None
+    exits: Ways | None = None
 
 
 class Transfer(Protocol):
@@ -384,7 +384,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         self._via = via
         via.attached.begin(self)
         share = session.share_of(via.attached.device_id)
-        ports = frozenset((TLS_PORT,)) if wants.tls_only else frozenset(via.attached.limits.ports)
+        ports = frozenset((TLS_PORT,)) if wants.tls_only else frozenset(via.ports)
         way = ExitWay(
             services.reactor,
             services.closer,

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from market.exits import Coverage, Door
 from proxyd.acceptor import Acceptor
+from proxyd.exits.answering import ExitDesk
 from proxyd.exits.certificate import fingerprint
 from proxyd.exits.listener import ExitListener
 from proxyd.limits import ExitLimits
@@ -35,6 +36,7 @@ class ExitPort:
         door: where devices find it.
         context: speaks TLS for it.
         geography: says where exits are; closed with the port.
+        desk: answers the other processes of this machine, where there are any.
     """
 
     def __init__(
@@ -44,8 +46,10 @@ class ExitPort:
         door: Door,
         context: ssl.SSLContext,
         geography: "Geography",
+        desk: ExitDesk | None = None,
     ) -> None:
         self.listener = listener
+        self._desk = desk
         self._geography = geography
         self._context = context
         self._sock = sock
@@ -59,11 +63,15 @@ class ExitPort:
         self._acceptor = Acceptor(
             loop, self._sock, listener.welcome, listener.shed, _logger, socket.socket
         )
+        if self._desk is not None:
+            self._desk.start()
         _logger.info("exits know this service by the certificate %s", self._door.certificate_sha256)
 
     def change_limits(self, limits: ExitLimits) -> None:
         """Apply other limits from now on."""
         self.listener.change_limits(limits)
+        if self._desk is not None:
+            self._desk.most = limits.asks
 
     def change_certificate(self, certificate: str, key: str) -> None:
         """Show devices another certificate (PEM files, which can be used) from now on.
@@ -83,10 +91,17 @@ class ExitPort:
         """
         self.listener.drain(seconds)
 
+    async def wait_over(self, seconds: float) -> None:
+        """Wait until clients of other processes use no exit, for some seconds at most."""
+        if self._desk is not None:
+            await self._desk.wait_over(seconds)
+
     async def close(self) -> None:
         """Let every exit go."""
         if self._acceptor is not None:
             self._acceptor.close()
+        if self._desk is not None:
+            self._desk.close()
         self.listener.close()
         await cancellation.within(CLOSE_SECONDS, self.listener.wait_closed(), "closing exits")
         self._geography.close()

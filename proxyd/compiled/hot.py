@@ -50,9 +50,12 @@ HOT = (
     "proxyd.egress.names",
     "proxyd.egress.own",
     "proxyd.egress.resolve",
+    "proxyd.exits.answering",
+    "proxyd.exits.asking",
     "proxyd.exits.attached",
     "proxyd.exits.dial",
     "proxyd.exits.directory",
+    "proxyd.exits.line",
     "proxyd.exits.listener",
     # who may, and how many bytes
     "proxyd.metering.address_proofs",

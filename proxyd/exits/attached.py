@@ -107,6 +107,32 @@ class Carried(Protocol):
         """Cut it at once, after giving back what was not delivered."""
 
 
+class Carrier(Protocol):
+    """An exit, as a connection that goes through it knows it."""
+
+    __slots__ = ()
+
+    device_id: str
+    address: Address
+
+    def begin(self, relay: Carried) -> None:
+        """Count a connection that goes through it."""
+
+    def end(self, relay: Carried) -> None:
+        """Count one no more, but its bytes."""
+
+
+class Adopted(Carried, Protocol):
+    """A buyer's connection whose exit was attached to a daemon that is gone."""
+
+    __slots__ = ()
+
+    place: Place
+
+    def join(self, attached: "Attached") -> None:
+        """Go through an exit from now on that is attached here, by the same device."""
+
+
 @final
 class ParkedBudget:
     """How many connections all exits together may have waiting.
@@ -346,7 +372,7 @@ class Pool:
 # More than 12 fields: who it is, as the directory looks at it for each choice, and what is under
 # way through it.
 @final
-class Attached(Expiring):
+class Attached(Carrier, Expiring):
     """An exit.
 
     `text` is what buyers are told of it. `relays` are the buyers' connections that go through it.
@@ -482,11 +508,11 @@ class Attached(Expiring):
     # --- what it carries -----------------------------------------------------------------------
 
     def begin(self, relay: Carried) -> None:
-        """Count a buyer's connection that goes through it."""
+        """See `Carrier.begin`."""
         self.relays.add(relay)
 
     def end(self, relay: Carried) -> None:
-        """Count one no more, but its bytes."""
+        """See `Carrier.end`."""
         self.relays.discard(relay)
         self._ended_bytes += sum(relay.traffic)
 

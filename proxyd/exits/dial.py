@@ -43,7 +43,7 @@ from proxyd.egress.exit import Cancellable
 from proxyd.egress.lookup import Answer, Lookup, known
 from proxyd.egress.names import canonical, is_number
 from proxyd.egress.resolve import Resolver
-from proxyd.exits.attached import Asker, Attached, Parked
+from proxyd.exits.attached import Asker, Attached, Carrier, Parked
 from proxyd.exits.directory import NO_FEATURES, Missing
 from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.reactor import Reactor
@@ -100,17 +100,21 @@ class Via:
 
     `attached` counts the connection while it is open. `address` and `port` are what the target
     sees, as far as that is known (the port is 0 otherwise). `headers` describe the exit to the
-    buyer, and say whether another one was promised to the label before.
+    buyer, and say whether another one was promised to the label before. `ports` are the only ones
+    of targets that the exit takes; none for any.
     """
 
-    attached: Attached
+    attached: Carrier
     address: Address
     port: int
     headers: tuple[str, ...]
+    ports: tuple[int, ...] = ()
 
 
 class Buyer(Protocol):
     """Who pays for a connection: the session of its client."""
+
+    __slots__ = ()
 
     @property
     def id(self) -> str:
@@ -153,9 +157,47 @@ class Chooser(Protocol):
 Done = Callable[[socket.SocketType | Failure, bool, Via | None], None]
 
 
+class Ways(Protocol):
+    """The ways out through exits, whichever process they are attached to."""
+
+    __slots__ = ()
+
+    def dial(
+        self, wants: Wants, session: Buyer, host: Address | str, port: int, done: Done
+    ) -> Cancellable:
+        """Begin to connect to a target through an exit.
+
+        Args:
+            wants: which exits will do.
+            session: whose buyer it is for.
+            host: an address, or a name.
+            port: the target's port.
+            done: called once, perhaps before this returns, unless the dial is cancelled first.
+        """
+
+    def associate(self, wants: Wants, session: Buyer, done: Done) -> Cancellable:
+        """Begin to have an exit carry datagrams.
+
+        The socket that `done` gets is the exit's work connection. On it datagrams go both ways,
+        each behind a length of two bytes and the header of RFC 1928, section 7. None of them was
+        judged: which targets may be sent to is to be asked for each.
+
+        Args:
+            wants: which exits will do; of those, who carries datagrams.
+            session: whose buyer it is for.
+            done: as for `dial`.
+        """
+
+    def change_seconds(self, seconds: float) -> None:
+        """Let dials take so long in all from now on, those under way too."""
+
+    def close(self) -> None:
+        """Watch no deadline any more."""
+
+
 @final
-class Exits:
-    """The ways out through exits: what all dials through them share.
+class Exits(Ways):
+    """The ways out through exits that are attached here: what all dials through them share.
 
     Args:
         reactor: what the sockets of the loop share; one that is handed over stays watched.
@@ -194,15 +236,7 @@ class Exits:
     def dial(
         self, wants: Wants, session: Buyer, host: Address | str, port: int, done: Done
     ) -> "ExitDial":
-        """Begin to connect to a target through an exit.
-
-        Args:
-            wants: which exits will do.
-            session: whose buyer it is for.
-            host: an address, or a name.
-            port: the target's port.
-            done: called once, perhaps before this returns, unless the dial is cancelled first.
-        """
+        """Begin to connect to a target through an exit: see `Ways.dial`."""
         dial = ExitDial(self, wants, session, port, done)
         try:
             dial.start(host)
@@ -212,17 +246,7 @@ class Exits:
         return dial
 
     def associate(self, wants: Wants, session: Buyer, done: Done) -> "ExitDial":
-        """Begin to have an exit carry datagrams.
-
-        The socket that `done` gets is the exit's work connection. On it datagrams go both ways,
-        each behind a length of two bytes and the header of RFC 1928, section 7. None of them was
-        judged: which targets may be sent to is to be asked for each.
-
-        Args:
-            wants: which exits will do; of those, who carries datagrams.
-            session: whose buyer it is for.
-            done: as for `dial`.
-        """
+        """Begin to have an exit carry datagrams: see `Ways.associate`."""
         dial = ExitDial(self, wants, session, ANY_PORT, done)
         try:
             dial.start_datagrams()
@@ -544,6 +568,7 @@ class ExitDial(Cancellable, Expiring):
             seen_address(attached.address, dialled.address),
             dialled.port,
             (f"X-Exit: {attached.text}; ip={attached.address}", *_CHANGED[:has_moved]),
+            tuple(attached.limits.ports),
         )
         self._finish(sock, via)
 

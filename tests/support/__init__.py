@@ -19,6 +19,7 @@ The daemon
     epoll: a set of sockets that takes no more
     small: a small checkout that compiles in seconds
     descriptors: the descriptors that the daemon holds in the test's own process
+    two_processes: a daemon of two processes in the test's own event loop, with exits
     exit_device: a device that carries connections as a test wants it, and where it attaches
     declared: holds every answer of a test against the OpenAPI document
     time_limit: the plugin that ends a test which takes too long
