@@ -69,6 +69,7 @@ TESTED_IN = {
     "proxyd/ops/role.py": "tests/proxyd/ops/test_shared_metrics.py",
     "proxyd/outbound/smtp.py": "tests/proxyd/outbound/test_mailer.py",
     "proxyd/relay/closing.py": "tests/conformance/test_streams.py",
+    "proxyd/relay/exit_datagrams.py": "tests/conformance/test_exit_datagrams.py",
     "proxyd/relay/halfpipe.py": "tests/proxyd/relay/test_tcp.py",
     "proxyd/relay/udp.py": "tests/conformance/test_udp.py",
     "proxyd/services.py": "tests/proxyd/cli/test_serving.py",

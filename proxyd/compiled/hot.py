@@ -26,6 +26,7 @@ HOT = (
     "proxyd.loop.turns",
     # bytes between client and target
     "proxyd.relay.closing",
+    "proxyd.relay.exit_datagrams",
     "proxyd.relay.halfpipe",
     "proxyd.relay.path",
     "proxyd.relay.tcp",

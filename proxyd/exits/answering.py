@@ -193,11 +193,14 @@ class OtherProcess(LineEnd):
         if len(self._dials) + self._line.waiting >= desk.most:
             self._fail(number, Failure.GENERAL)
             return
-        host: Address | str = ask.host if ask.is_name else ip_address(ask.host)
+        done = partial(self._dialled, number)
         self._dials[number] = None
-        dial = desk.exits.dial(
-            ask.wants, Asker(ask), host, ask.port, partial(self._dialled, number)
-        )
+        dial: Cancellable
+        if ask.is_datagrams:
+            dial = desk.exits.associate(ask.wants, Asker(ask), done)
+        else:
+            host: Address | str = ask.host if ask.is_name else ip_address(ask.host)
+            dial = desk.exits.dial(ask.wants, Asker(ask), host, ask.port, done)
         if number in self._dials:
             self._dials[number] = dial
 
@@ -234,6 +237,7 @@ class OtherProcess(LineEnd):
             str(via.address),
             via.port,
             via.headers,
+            via.ports,
         )
         if not self._line.send(encode(reached), sock):
             self._end(number)

@@ -26,7 +26,7 @@ from msgspec import DecodeError
 from market.networks import Address
 from proxyd.egress.exit import Cancellable
 from proxyd.exits.attached import Carried, Carrier
-from proxyd.exits.dial import Buyer, Done, Via, Ways
+from proxyd.exits.dial import ANY_PORT, Buyer, Done, Via, Ways
 from proxyd.exits.line import Line, LineEnd, is_ours
 from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.reactor import Reactor
@@ -104,6 +104,23 @@ class AskedExits(Ways, LineEnd):
         self, wants: Wants, session: Buyer, host: Address | str, port: int, done: Done
     ) -> "AskedDial":
         """Begin to connect to a target through an exit: see `Ways.dial`."""
+        return self._ask(wants, session, str(host), port, done, is_name=isinstance(host, str))
+
+    def associate(self, wants: Wants, session: Buyer, done: Done) -> "AskedDial":
+        """Begin to have an exit carry datagrams: see `Ways.associate`."""
+        return self._ask(wants, session, "", ANY_PORT, done, is_datagrams=True)
+
+    def _ask(
+        self,
+        wants: Wants,
+        session: Buyer,
+        host: str,
+        port: int,
+        done: Done,
+        *,
+        is_name: bool = False,
+        is_datagrams: bool = False,
+    ) -> "AskedDial":
         number, self._next = self._next, self._next + 1
         ask = Ask(
             number,
@@ -111,9 +128,10 @@ class AskedExits(Ways, LineEnd):
             session.id,
             session.user_id,
             session.price_per_gb,
-            str(host),
-            isinstance(host, str),
+            host,
+            is_name,
             port,
+            is_datagrams,
         )
         dial = AskedDial(self, number, encode(ask), done)
         self._asks[number] = dial
@@ -215,7 +233,8 @@ class AskedExits(Ways, LineEnd):
         exit_ = AskedExit(
             self, answer.number, answer.device_id, ip_address(answer.exit_address), answer.place
         )
-        via = Via(exit_, ip_address(answer.address), answer.port, answer.headers)
+        address = ip_address(answer.address)
+        via = Via(exit_, address, answer.port, answer.headers, answer.ports)
         dial.done(sock, True, via)
 
     def _cut(self, answer: Cut) -> None:

@@ -31,6 +31,7 @@ from market.networks import Address
 from proxyctl.protocol.frames import (
     PING_BYTES,
     TICKET_BYTES,
+    Associate,
     Dial,
     Dialled,
     Frame,
@@ -40,7 +41,7 @@ from proxyctl.protocol.frames import (
     Tickets,
 )
 from proxyd.counters import ExitCounters
-from proxyd.exits.directory import Place
+from proxyd.exits.directory import NO_FEATURES, Place
 from proxyd.loop.deadlines import Expiring
 from proxyd.loop.poller import READS, Watcher
 from proxyd.loop.reactor import Reactor
@@ -377,6 +378,7 @@ class Attached(Carrier, Expiring):
     `text` is what buyers are told of it. `relays` are the buyers' connections that go through it.
     `heard_at` is when it last sent anything (loop time, seconds). `paused` is why the device takes
     nothing now, empty when it does; `is_held` says that its owner has paused it in the account.
+    `features` are what its program and its owner offer beyond connections.
 
     Args:
         attachment: its number, which its work connections name.
@@ -405,6 +407,7 @@ class Attached(Carrier, Expiring):
         "attachment",
         "device_id",
         "dials",
+        "features",
         "heard_at",
         "is_gone",
         "is_held",
@@ -448,6 +451,7 @@ class Attached(Carrier, Expiring):
         self.dials: dict[int, Asker] = {}
         self.relays: set[Carried] = set()
         self.paused = ""
+        self.features = NO_FEATURES
         self.text = describe(device_id, place)
         self.is_held = False
         self.is_spent = False
@@ -483,6 +487,11 @@ class Attached(Carrier, Expiring):
         """Have it connect one of its connections to a target; `by` is told how that went."""
         self.dials[parked.number] = by
         self._send(Dial(parked.number, host, port))
+
+    def order_datagrams(self, parked: Parked, by: Asker) -> None:
+        """Have it carry datagrams on one of its connections; `by` is told whether it does."""
+        self.dials[parked.number] = by
+        self._send(Associate(parked.number))
 
     def forgo(self, number: int) -> None:
         """Care no more about an order."""

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, cast
 
 from market.errors import MarketError
 from proxyctl.protocol.frames import (
+    Associate,
     Dial,
     Dialled,
     Drain,
@@ -231,7 +232,7 @@ class Control(asyncio.Protocol):
         transport = self._transport
         if self._is_closed or transport is None:
             return
-        if isinstance(frame, (Dial, Ping)):
+        if isinstance(frame, (Dial, Associate, Ping)):
             self._allowance += ANSWER_BYTES
         transport.write(encode(frame))
         if transport.get_write_buffer_size() > WAITING_MAX_BYTES:

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 from market.networks import Address, plain
-from proxyctl.protocol.frames import CANDIDATES_MAX, NAME_MAX_BYTES, Dialled, Outcome
+from proxyctl.protocol.frames import CANDIDATES_MAX, NAME_MAX_BYTES, UDP, Dialled, Outcome
 from proxyctl.protocol.policy import Policy
 from proxyd.counters import ExitCounters
 from proxyd.egress.candidates import candidates
@@ -44,7 +44,7 @@ from proxyd.egress.lookup import Answer, Lookup, known
 from proxyd.egress.names import canonical, is_number
 from proxyd.egress.resolve import Resolver
 from proxyd.exits.attached import Asker, Attached, Carrier, Parked
-from proxyd.exits.directory import Missing
+from proxyd.exits.directory import NO_FEATURES, Missing
 from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.reactor import Reactor
 from proxyd.wire.events import Failure
@@ -71,6 +71,7 @@ SILENCE_SECONDS: Final = 0.8
 ASK_AGAIN_SECONDS: Final = 0.3  # while an exit that is there has not said how it went
 PORT_TRIES: Final = 8  # exits that are passed over because their owners allow other ports
 TLS_PORT: Final = 443
+ANY_PORT: Final = 0  # the port of a dial for datagrams, each of which names its own target
 LOST: Final = "lost"
 
 # The target's words, which no other exit would change.
@@ -87,6 +88,7 @@ FAILURE_OF_DOUBTFUL: Final = {
 }
 WORD_OF_OUTCOME: Final = {outcome: outcome.name.lower() for outcome in Outcome}
 
+_FOR_DATAGRAMS: Final = frozenset((UDP,))
 _CHANGED: Final = ("X-Exit-Changed: 1",)
 _CONNECTED: Final = Outcome.CONNECTED
 _logger = logging.getLogger("exits")
@@ -98,13 +100,15 @@ class Via:
 
     `attached` counts the connection while it is open. `address` and `port` are what the target
     sees, as far as that is known (the port is 0 otherwise). `headers` describe the exit to the
-    buyer, and say whether another one was promised to the label before.
+    buyer, and say whether another one was promised to the label before. `ports` are the only ones
+    of targets that the exit takes; none for any.
     """
 
     attached: Carrier
     address: Address
     port: int
     headers: tuple[str, ...]
+    ports: tuple[int, ...] = ()
 
 
 class Buyer(Protocol):
@@ -138,6 +142,7 @@ class Chooser(Protocol):
         target: str,
         tried: Sequence[str],
         now: float,
+        features: frozenset[str],
     ) -> Attached | Missing:
         """Choose an exit: see `Directory.pick`."""
 
@@ -168,6 +173,19 @@ class Ways(Protocol):
             host: an address, or a name.
             port: the target's port.
             done: called once, perhaps before this returns, unless the dial is cancelled first.
+        """
+
+    def associate(self, wants: Wants, session: Buyer, done: Done) -> Cancellable:
+        """Begin to have an exit carry datagrams.
+
+        The socket that `done` gets is the exit's work connection. On it datagrams go both ways,
+        each behind a length of two bytes and the header of RFC 1928, section 7. None of them was
+        judged: which targets may be sent to is to be asked for each.
+
+        Args:
+            wants: which exits will do; of those, who carries datagrams.
+            session: whose buyer it is for.
+            done: as for `dial`.
         """
 
     def change_seconds(self, seconds: float) -> None:
@@ -227,6 +245,16 @@ class Exits(Ways):
             raise
         return dial
 
+    def associate(self, wants: Wants, session: Buyer, done: Done) -> "ExitDial":
+        """Begin to have an exit carry datagrams: see `Ways.associate`."""
+        dial = ExitDial(self, wants, session, ANY_PORT, done)
+        try:
+            dial.start_datagrams()
+        except BaseException:  # the caller has nothing yet that it could cancel
+            dial.cancel()
+            raise
+        return dial
+
     def change_seconds(self, seconds: float) -> None:
         """Let dials take so long in all from now on, those under way too."""
         self.deadlines.seconds = seconds
@@ -245,7 +273,7 @@ class ExitDial(Cancellable, Expiring):
         exits: what all dials share.
         wants: which exits will do.
         session: whose buyer it is for.
-        port: the target's port.
+        port: the target's port; `ANY_PORT` for datagrams.
         done: called with the outcome, perhaps before `start` returns; never after `cancel`.
     """
 
@@ -302,6 +330,13 @@ class ExitDial(Cancellable, Expiring):
                 self._finish(Failure.NOT_ALLOWED)
         else:
             self._look_up(host)
+
+    def start_datagrams(self) -> None:
+        """Begin, for datagrams: there is no target yet that could be judged."""
+        exits = self._exits
+        exits.deadlines.add(self)
+        self._began = exits.reactor.loop.time()
+        self._next()
 
     def cancel(self) -> None:
         """Give up without calling `done`: see `Cancellable.cancel`."""
@@ -380,12 +415,13 @@ class ExitDial(Cancellable, Expiring):
                 target=self._target,
                 tried=tried,
                 now=exits.reactor.loop.time(),
+                features=_FOR_DATAGRAMS if self._port == ANY_PORT else NO_FEATURES,
             )
             if chosen is Missing.EXIT_LOST:
                 return Failure.EXIT_LOST
             if not isinstance(chosen, Attached):
                 return self._failure or (Failure.NOT_ALLOWED if passed_over else Failure.NO_EXIT)
-            if chosen.allows(self._port):
+            if self._port == ANY_PORT or chosen.allows(self._port):
                 return chosen
             passed_over += 1
             # A label keeps its exit, whatever that is good for.
@@ -395,14 +431,17 @@ class ExitDial(Cancellable, Expiring):
 
     @property
     def _target(self) -> str:
-        """The target as exits are spared for it: its name, or its first address."""
+        """The target as exits are spared for it: its name, or its first address; "" for any."""
         return self._host if isinstance(self._host, str) else str(self._host[0])
 
     def ordered(self, attempt: "_Attempt") -> None:
         """An exit has its order: it is asked whether it is there if it takes its time."""
         if len(self._attempts) == 1:
             self._wait(_patience(attempt.attached) / 2, self._ask)
-        attempt.attached.order(attempt.taken, self._host, self._port, attempt)
+        if self._port == ANY_PORT:
+            attempt.attached.order_datagrams(attempt.taken, attempt)
+        else:
+            attempt.attached.order(attempt.taken, self._host, self._port, attempt)
 
     def answered(self, attempt: "_Attempt", dialled: Dialled) -> None:
         """An exit says how it went."""
@@ -529,6 +568,7 @@ class ExitDial(Cancellable, Expiring):
             seen_address(attached.address, dialled.address),
             dialled.port,
             (f"X-Exit: {attached.text}; ip={attached.address}", *_CHANGED[:has_moved]),
+            tuple(attached.limits.ports),
         )
         self._finish(sock, via)
 

@@ -3,10 +3,11 @@
 Theory of operation
 -------------------
 Pure: the clock is handed in, and so is chance. Every active exit stands in buckets: one of all
-exits, one of its country, its state, its city and its network's number, and each of these once more
-for its kind. A wish is answered out of the smallest bucket that holds all exits it can mean; what
-the bucket does not say is asked of each exit that is looked at (`_Wish.takes`). A bucket is kept in
-the order of its exits' hashes, as a ring.
+exits, one of its country, its state, its city and its network's number, each of these once more for
+its kind, and all of them once more if it carries datagrams, which few do. A wish is answered out of
+the smallest bucket that holds all exits it can mean; what the bucket does not say is asked of each
+exit that is looked at (`_Wish.takes`). A bucket is kept in the order of its exits' hashes, as a
+ring.
 
 Without a label two exits that will do are drawn, and the better one is taken (`_Standing.weight`).
 That spreads connections nearly evenly, and what it costs depends on how many will do, not on how
@@ -40,7 +41,7 @@ from itertools import chain, islice
 from random import Random
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar, final
 
-from proxyctl.protocol.frames import Outcome
+from proxyctl.protocol.frames import UDP, Outcome
 from proxyd.wire.wants import Wants
 
 DRAWS: Final = 32  # if 10 % of the exits will do, one of these does in all but one of 30 cases
@@ -87,10 +88,13 @@ _COUNTRY: Final = 1
 _STATE: Final = 2
 _CITY: Final = 3
 _ASN: Final = 4
+_WITH_UDP: Final = "+udp"  # behind the kind, in the buckets of those that carry datagrams
 
 _CONNECTED: Final = Outcome.CONNECTED
 # The exit's own doing. Everything else are the target's words.
 _FAULTS: Final = (Outcome.PAUSED, Outcome.AT_LIMIT, Outcome.FAILED)
+
+NO_FEATURES: Final[frozenset[str]] = frozenset()
 
 
 class Place(NamedTuple):
@@ -150,6 +154,10 @@ class Entry(Protocol):
     @property
     def min_price_per_gb(self) -> int:
         """What a session has to cost, in micro-USD per GB."""
+
+    @property
+    def features(self) -> frozenset[str]:
+        """What it offers beyond connections."""
 
 
 Exit = TypeVar("Exit", bound=Entry)
@@ -226,11 +234,12 @@ class _Standing:
 class _Member(Generic[Exit]):
     """An active exit, with what it is filed by."""
 
-    __slots__ = ("entry", "place", "ring", "standing")
+    __slots__ = ("carries_datagrams", "entry", "place", "ring", "standing")
 
     def __init__(self, entry: Exit, standing: _Standing) -> None:
         self.entry = entry
         self.place = entry.place
+        self.carries_datagrams = UDP in entry.features
         self.ring = _hash(entry.device_id)
         self.standing = standing
 
@@ -273,6 +282,7 @@ class _Wish(Generic[Exit]):
         "asn",
         "city",
         "countries",
+        "features",
         "kind",
         "last",
         "minute",
@@ -292,7 +302,9 @@ class _Wish(Generic[Exit]):
         target: str,
         tried: Sequence[str],
         now: float,
+        features: frozenset[str] = NO_FEATURES,
     ) -> None:
+        self.features = features
         self.countries = wants.countries
         self.state = wants.state
         self.city = wants.city
@@ -327,6 +339,7 @@ class _Wish(Generic[Exit]):
         return (
             entry.has_place
             and member.standing.cool_until <= self.now
+            and (not self.features or self.features <= entry.features)
             and entry.min_price_per_gb <= self.price_per_gb
             and entry.owner_id != self.owner_id
             and device_id != self.last
@@ -476,6 +489,7 @@ class Directory(Generic[Exit]):
         target: str,
         tried: Sequence[str],
         now: float,
+        features: frozenset[str] = NO_FEATURES,
     ) -> Exit | Missing:
         """Choose an exit for one connection.
 
@@ -487,8 +501,9 @@ class Directory(Generic[Exit]):
             target: the name or address to be dialled: no exit is worn out on one site.
             tried: the devices that were asked for this connection, in vain.
             now: seconds of a clock that never goes back, the same one in all calls.
+            features: what it has to offer beyond connections.
         """
-        wish: _Wish[Exit] = _Wish(wants, owner_id, price_per_gb, target, tried, now)
+        wish: _Wish[Exit] = _Wish(wants, owner_id, price_per_gb, target, tried, now, features)
         if wish.minute != self._minute:
             self._minute = wish.minute
             self._sites.clear()
@@ -618,6 +633,8 @@ class Directory(Generic[Exit]):
             return member
         if member is not None and _is_only_busy(member, wish, is_strict=wants.strict):
             return Missing.NO_EXIT
+        if member is not None and not wish.features <= member.entry.features:
+            return Missing.NO_EXIT  # a label keeps its exit, whatever that is good for
         if wants.strict:
             return Missing.EXIT_LOST
         return self._moved(wish, binding, _ring(session_id, wants.session, binding.lifetimes))
@@ -696,7 +713,7 @@ class Directory(Generic[Exit]):
             self._gone[device_id] = standing, standing.noted_at + GONE_SECONDS
 
     def _file(self, member: _Member[Exit]) -> None:
-        for key in _keys(member.place):
+        for key in _keys(member.place, carries_datagrams=member.carries_datagrams):
             bucket = self._buckets.get(key)
             if bucket is None:
                 bucket = self._buckets[key] = _Bucket()
@@ -705,7 +722,7 @@ class Directory(Generic[Exit]):
         self._regions[region] = self._regions.get(region, 0) + 1
 
     def _unfile(self, member: _Member[Exit]) -> None:
-        for key in _keys(member.place):
+        for key in _keys(member.place, carries_datagrams=member.carries_datagrams):
             bucket = self._buckets[key]
             bucket.remove(member)
             if not bucket.members:
@@ -717,7 +734,7 @@ class Directory(Generic[Exit]):
 
     def _buckets_of(self, wish: _Wish[Exit]) -> Sequence[_Bucket[Exit]]:
         """Return the fewest exits that hold all that a wish can mean."""
-        kind = wish.kind
+        kind = wish.kind + _WITH_UDP if UDP in wish.features else wish.kind
         if not (wish.city or wish.asn or wish.state):
             if wish.countries:
                 keys = [(_COUNTRY, country, kind) for country in wish.countries]
@@ -746,9 +763,12 @@ def _is_only_busy(member: _Member[Exit], wish: _Wish[Exit], *, is_strict: bool) 
     return is_strict and not member.entry.has_place
 
 
-def _keys(place: Place) -> Iterator[tuple[int, str | int, str]]:
-    """Yield the buckets that an exit stands in, by where it is."""
-    for kind in ("", place.kind) if place.kind else ("",):
+def _keys(place: Place, *, carries_datagrams: bool) -> Iterator[tuple[int, str | int, str]]:
+    """Yield the buckets that an exit stands in, by where it is and what it carries."""
+    kinds = ["", place.kind] if place.kind else [""]
+    if carries_datagrams:
+        kinds += [kind + _WITH_UDP for kind in kinds]
+    for kind in kinds:
         yield _ALL, "", kind
         if place.country:
             yield _COUNTRY, place.country, kind

@@ -33,6 +33,8 @@ PlaceText = tuple[str, str, str, int, str]
 class Ask(Struct, frozen=True, tag=1, array_like=True):
     """A target is wanted through an exit; `is_name` says what the host is.
 
+    Or, if it `is_datagrams`, an exit that carries datagrams to any target; there is no host then.
+
     The session's own identifier, its buyer's, and its price in micro-USD per GB come with it.
     """
 
@@ -44,6 +46,7 @@ class Ask(Struct, frozen=True, tag=1, array_like=True):
     host: str
     is_name: bool
     port: int
+    is_datagrams: bool = False
 
 
 class GiveUp(Struct, frozen=True, tag=2, array_like=True):
@@ -91,7 +94,7 @@ class Reached(Struct, frozen=True, tag=7, array_like=True):
     """The target is connected, by the connection whose descriptor comes with this message.
 
     `exit_address` is where the exit attaches from, `address` and `port` are what the target sees,
-    and `headers` what the buyer is told: see `exits.dial.Via`.
+    and `headers` what the buyer is told, `ports` those that the exit takes: see `exits.dial.Via`.
     """
 
     number: int
@@ -101,6 +104,7 @@ class Reached(Struct, frozen=True, tag=7, array_like=True):
     address: str
     port: int
     headers: tuple[str, ...]
+    ports: tuple[int, ...] = ()
 
 
 class Cut(Struct, frozen=True, tag=8, array_like=True):

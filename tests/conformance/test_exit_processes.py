@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support import targets
+from support.datagrams import associated, peer
 from support.descriptors import all_gone, at_rest
 from support.exit_device import answering, consented, ignore, listener_of
 from support.service import Service
@@ -96,6 +97,26 @@ async def test_a_target_may_speak_first_and_much(service: Service) -> None:
         client.end()
         assert await client.rest() == targets.pattern(8 * MEGABYTE)
         await client.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+async def test_datagrams_go_both_ways_and_are_counted(service: Service, host: str) -> None:
+    person, bought = await buy(service)
+    async with associated(service, bought) as client:
+        with peer(host) as target:
+            for size in (0, 1_200, 60_000):
+                await client.exchange(target, bytes(size), bytes(size))
+
+    async def is_written_down() -> bool:
+        return await used(service, person, bought) == 2 * 61_200
+
+    await until(is_written_down, "the store has what was used")
+    await until(lambda: not exit_of(service).relays, "the first process knows that it is over")
+
+
+async def test_a_stream_to_port_0_is_no_association(service: Service) -> None:
+    _, bought = await buy(service)
+    assert await answer_to(service, bought.username, bought.password, 0) == 2
 
 
 async def test_a_client_may_speak_before_its_target_is_reached(service: Service) -> None:

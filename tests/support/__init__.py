@@ -26,6 +26,7 @@ The daemon
     clock: a wall clock that tests set
 
 Exits
+    exit_datagrams: how a device of a test carries datagrams
     exit_daemon: the daemon's side of exits, over TLS, that judges nothing
     exit_api: the API that an exit's agent asks for the terms
     exit_process: agents as processes of their own, beside a daemon that is one

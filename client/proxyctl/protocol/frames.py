@@ -57,6 +57,9 @@ PORT_MAX: Final = 65_535
 MICROS_MAX: Final = 0xFFFFFFFF  # more than an hour: no dial takes as long, but a clock may leap
 
 PREFACE: Final = Struct("!cQQ16s")
+# What an exit offers beyond connections to targets (`Hello.features`).
+UDP: Final = "udp"
+
 WORK: Final = b"W"  # the first byte of a work connection; of a control connection it is TLS's 0x16
 
 _HEAD: Final = Struct("!HB")
@@ -81,6 +84,7 @@ class Kind(IntEnum):
     DRAIN = 10
     PING = 11
     PONG = 12
+    ASSOCIATE = 18
 
 
 class Outcome(IntEnum):
@@ -174,6 +178,17 @@ class Dial(NamedTuple):
     port: int
 
 
+class Associate(NamedTuple):
+    """Let a parked work connection carry datagrams, to any number of targets; see `Dialled`.
+
+    From then on it carries them both ways, each behind a length of two bytes and the header of
+    RFC 1928, section 7, which says where it goes or who has sent it. Only to be sent to an exit
+    that has the feature `UDP`.
+    """
+
+    number: int
+
+
 class Dialled(NamedTuple):
     """How a dial went; the address and port that the target sees, if they are known.
 
@@ -211,7 +226,21 @@ class Pong(NamedTuple):
     payload: bytes
 
 
-Frame = Union[Hello, Welcome, Sorry, Tickets, Park, Dial, Dialled, State, Limits, Drain, Ping, Pong]
+Frame = Union[
+    Hello,
+    Welcome,
+    Sorry,
+    Tickets,
+    Park,
+    Dial,
+    Dialled,
+    State,
+    Limits,
+    Drain,
+    Ping,
+    Pong,
+    Associate,
+]
 
 
 class FrameError(Exception):
@@ -314,8 +343,8 @@ def _encode_body(frame: Frame) -> tuple[Kind, bytes]:
         return Kind.DIALLED, _encode_dialled(frame)
     if isinstance(frame, Tickets):
         return Kind.TICKETS, _encode_tickets(frame)
-    if isinstance(frame, (Park, Drain)):
-        return Kind.PARK if isinstance(frame, Park) else Kind.DRAIN, _COUNT.pack(frame[0])
+    if isinstance(frame, (Associate, Park, Drain)):
+        return _encode_number(frame)
     if isinstance(frame, (Ping, Pong)):
         if len(frame.payload) != PING_BYTES:
             raise ValueError
@@ -332,6 +361,12 @@ def _decode_body(kind: int, body: bytes) -> Frame | None:
     if decoding is not None:
         return decoding(body)
     return _decode_json(Kind(kind), body) if kind in _KINDS else None
+
+
+def _encode_number(frame: Associate | Park | Drain) -> tuple[Kind, bytes]:
+    if isinstance(frame, Associate):
+        return Kind.ASSOCIATE, _NUMBER.pack(frame.number)
+    return Kind.PARK if isinstance(frame, Park) else Kind.DRAIN, _COUNT.pack(frame[0])
 
 
 def _encode_tickets(frame: Tickets) -> bytes:
@@ -482,6 +517,7 @@ _DECODING: Final[dict[int, Callable[[bytes], Frame]]] = {
     Kind.DRAIN: lambda body: Drain(*_COUNT.unpack(body)),
     Kind.PING: _decode_ping,
     Kind.PONG: lambda body: Pong(_decode_ping(body).payload),
+    Kind.ASSOCIATE: lambda body: Associate(*_NUMBER.unpack(body)),
 }
 _KINDS: Final = frozenset(Kind)
 _OUTCOMES: Final = frozenset(Outcome)

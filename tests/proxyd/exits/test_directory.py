@@ -27,6 +27,7 @@ class Device:
     network: str = ""
     has_place: bool = True
     min_price_per_gb: int = 0
+    features: frozenset[str] = frozenset()
 
     def __post_init__(self):
         self.network = self.network or f"network of {self.device_id}"
@@ -47,7 +48,17 @@ class Book:
     def fill(self, count, place=BERLIN, prefix="device"):
         return [self.add(Device(f"{prefix}-{number}", place)) for number in range(count)]
 
-    def pick(self, wants="", *, session="session", owner="buyer", price=1, target="", tried=()):
+    def pick(
+        self,
+        wants="",
+        *,
+        session="session",
+        owner="buyer",
+        price=1,
+        target="",
+        tried=(),
+        features=frozenset(),
+    ):
         return self.directory.pick(
             parse(wants) if wants else NO_WISH,
             session_id=session,
@@ -56,6 +67,7 @@ class Book:
             target=target,
             tried=tried,
             now=self.now,
+            features=features,
         )
 
     def note(self, device, *outcomes):
@@ -210,6 +222,28 @@ def test_the_one_that_will_do_is_found_among_many(book):
         device.entry.has_place = device.entry.device_id == "device-77"
 
     assert {book.pick().device_id for _ in range(100)} == {"device-77"}
+
+
+@pytest.mark.parametrize("wants", ["", "country-de", "kind-residential", "city-berlin", "rotate"])
+def test_who_carries_datagrams_is_found_among_many_who_do_not(book, wants):
+    book.fill(3 * module.SEARCHED_MAX)
+    carries = [
+        book.add(Device(f"udp-{number}", features=frozenset(("udp",)))) for number in range(2)
+    ]
+    for _ in range(20):
+        assert book.pick(wants, features=frozenset(("udp",))) in carries
+    for each in carries:
+        book.directory.remove(each)
+    assert book.pick(wants, features=frozenset(("udp",))) is Missing.NO_EXIT
+
+
+def test_a_label_keeps_its_exit_although_that_carries_no_datagrams(book):
+    stream_only = book.add(Device("streams"))
+    assert book.pick("session-a") is stream_only
+    carries = book.add(Device("udp", features=frozenset(("udp",))))
+    assert book.pick("session-a", features=frozenset(("udp",))) is Missing.NO_EXIT
+    assert book.pick("session-a") is stream_only
+    assert book.pick("session-b", features=frozenset(("udp",))) is carries
 
 
 def test_a_search_sees_each_exit_once_and_of_many_not_all(book, monkeypatch):
