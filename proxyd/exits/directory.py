@@ -3,10 +3,11 @@
 Theory of operation
 -------------------
 Pure: the clock is handed in, and so is chance. Every active exit stands in buckets: one of all
-exits, one of its country, its state, its city and its network's number, and each of these once more
-for its kind. A wish is answered out of the smallest bucket that holds all exits it can mean; what
-the bucket does not say is asked of each exit that is looked at (`_Wish.takes`). A bucket is kept in
-the order of its exits' hashes, as a ring.
+exits, one of its country, its state, its city and its network's number, each of these once more for
+its kind, and all of them once more if it carries datagrams, which few do. A wish is answered out of
+the smallest bucket that holds all exits it can mean; what the bucket does not say is asked of each
+exit that is looked at (`_Wish.takes`). A bucket is kept in the order of its exits' hashes, as a
+ring.
 
 Without a label two exits that will do are drawn, and the better one is taken (`_Standing.weight`).
 That spreads connections nearly evenly, and what it costs depends on how many will do, not on how
@@ -26,8 +27,10 @@ other ports are refused from then on where that one does not allow them.
 A label keeps an exit that could not reach the target: a target that does not answer must not cost
 the buyer an address.
 
-Of the exits behind one address only one is active, the first that came; the others stand by and
-move up. So nobody earns more by attaching more devices to one line.
+Of the exits behind one address only one is active, the one that has been attached for longest; the
+others stand by and move up. So nobody earns more by attaching more devices to one line. The exits
+may be attached to any of several nodes: which one is active depends on `since` and the device
+alone, so that all nodes choose the same one.
 
 What an exit did is remembered (`_Standing`), for a while after it has gone, too: who fails, rests,
 and longer each time, also if it comes back in between.
@@ -44,7 +47,7 @@ from itertools import chain, islice
 from random import Random
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar, final
 
-from proxyctl.protocol.frames import Outcome
+from proxyctl.protocol.frames import UDP, Outcome
 from proxyd.wire.wants import Wants
 
 ANY_PORT: Final = 0
@@ -92,10 +95,13 @@ _COUNTRY: Final = 1
 _STATE: Final = 2
 _CITY: Final = 3
 _ASN: Final = 4
+_WITH_UDP: Final = "+udp"  # behind the kind, in the buckets of those that carry datagrams
 
 _CONNECTED: Final = Outcome.CONNECTED
 # The exit's own doing. Everything else are the target's words.
 _FAULTS: Final = (Outcome.PAUSED, Outcome.AT_LIMIT, Outcome.FAILED)
+
+NO_FEATURES: Final[tuple[str, ...]] = ()
 
 
 class Place(NamedTuple):
@@ -150,12 +156,20 @@ class Entry(Protocol):
         """What it is counted by: see `market.networks.counted_network`."""
 
     @property
+    def since(self) -> int:
+        """When it attached, in UTC milliseconds."""
+
+    @property
     def has_place(self) -> bool:
         """Whether it takes one more connection now."""
 
     @property
     def min_price_per_gb(self) -> int:
         """What a session has to cost, in micro-USD per GB."""
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What it offers beyond connections."""
 
     def allows(self, port: int) -> bool:
         """Say whether it may be asked for a port of targets."""
@@ -235,11 +249,12 @@ class _Standing:
 class _Member(Generic[Exit]):
     """An active exit, with what it is filed by."""
 
-    __slots__ = ("entry", "place", "ring", "standing")
+    __slots__ = ("carries_datagrams", "entry", "place", "ring", "standing")
 
     def __init__(self, entry: Exit, standing: _Standing) -> None:
         self.entry = entry
         self.place = entry.place
+        self.carries_datagrams = UDP in entry.features
         self.ring = _hash(entry.device_id)
         self.standing = standing
 
@@ -282,6 +297,7 @@ class _Wish(Generic[Exit]):
         "asn",
         "city",
         "countries",
+        "features",
         "kind",
         "last",
         "minute",
@@ -302,8 +318,10 @@ class _Wish(Generic[Exit]):
         target: str,
         tried: Sequence[str],
         now: float,
+        features: tuple[str, ...] = NO_FEATURES,
         port: int = ANY_PORT,
     ) -> None:
+        self.features = features
         self.countries = wants.countries
         self.state = wants.state
         self.city = wants.city
@@ -332,6 +350,10 @@ class _Wish(Generic[Exit]):
             and (not self.asn or place.asn == self.asn)
         )
 
+    def is_offered(self, features: tuple[str, ...]) -> bool:
+        """Say whether all that is wanted beyond connections is among these."""
+        return all(each in features for each in self.features)
+
     def is_free(self, member: _Member[Exit]) -> bool:
         """Say whether an exit can be chosen for this connection, wherever it is."""
         entry = member.entry
@@ -339,6 +361,7 @@ class _Wish(Generic[Exit]):
         return (
             entry.has_place
             and member.standing.cool_until <= self.now
+            and (not self.features or self.is_offered(entry.features))
             and entry.min_price_per_gb <= self.price_per_gb
             and entry.owner_id != self.owner_id
             and device_id != self.last
@@ -409,7 +432,7 @@ class Directory(Generic[Exit]):
         self._active: dict[str, _Member[Exit]] = {}
         self._networks: dict[str, str] = {}  # the device that is active in each
         self._standby: dict[str, Exit] = {}
-        self._queues: dict[str, list[str]] = {}  # who stands by in each network, the oldest first
+        self._queues: dict[str, list[str]] = {}  # who stands by in each network
         self._buckets: dict[tuple[int, str | int, str], _Bucket[Exit]] = {}
         self._regions: dict[Region, int] = {}
         self._bindings: dict[str, dict[_Label, _Binding]] = {}  # by session
@@ -429,18 +452,26 @@ class Directory(Generic[Exit]):
     # --- who is there --------------------------------------------------------------------------
 
     def add(self, entry: Exit) -> None:
-        """Let an exit be chosen from now on, or stand by if one of its network is active already.
+        """Let an exit be chosen from now on, or stand by if an older one of its network is active.
 
         It replaces an older attachment of the same device.
         """
         older = self.get(entry.device_id)
         if older is not None:
             self.remove(older)
-        if entry.network in self._networks:
-            self._standby[entry.device_id] = entry
-            self._queues.setdefault(entry.network, []).append(entry.device_id)
-        else:
+        active = self._networks.get(entry.network)
+        if active is None:
             self._activate(entry)
+            return
+        member = self._active[active]
+        if _age(member.entry) < _age(entry):
+            self._stand_by(entry)
+            return
+        del self._active[active]
+        self._unfile(member)
+        self._remember(active, member.standing)
+        self._stand_by(member.entry)
+        self._activate(entry)
 
     def remove(self, entry: Exit) -> None:
         """Let an exit be chosen no more; nothing happens when it is not there.
@@ -458,8 +489,11 @@ class Directory(Generic[Exit]):
             self._unfile(member)
             self._remember(device_id, member.standing)
             del self._networks[network]
-            if self._queues.get(network):
-                self._activate(self._standby.pop(self._queues[network].pop(0)))
+            queue = self._queues.get(network)
+            if queue:
+                oldest = min(queue, key=lambda each: _age(self._standby[each]))
+                queue.remove(oldest)
+                self._activate(self._standby.pop(oldest))
         if not self._queues.get(network, True):
             del self._queues[network]
 
@@ -496,6 +530,7 @@ class Directory(Generic[Exit]):
         target: str,
         tried: Sequence[str],
         now: float,
+        features: tuple[str, ...] = NO_FEATURES,
         port: int = ANY_PORT,
     ) -> Exit | Missing:
         """Choose an exit for one connection.
@@ -508,9 +543,11 @@ class Directory(Generic[Exit]):
             target: the name or address to be dialled: no exit is worn out on one site.
             tried: the devices that were asked for this connection, in vain.
             now: seconds of a clock that never goes back, the same one in all calls.
-            port: the target's port; `ANY_PORT` for no matter which.
+            features: what it has to offer beyond connections.
+            port: the target's port; `ANY_PORT` for no matter which, as of datagrams, each of which
+                names its own.
         """
-        wish: _Wish[Exit] = _Wish(wants, owner_id, price_per_gb, target, tried, now, port)
+        wish: _Wish[Exit] = _Wish(wants, owner_id, price_per_gb, target, tried, now, features, port)
         if wish.minute != self._minute:
             self._minute = wish.minute
             self._sites.clear()
@@ -650,7 +687,10 @@ class Directory(Generic[Exit]):
             return member
         if member is not None and wish.takes_for_any_port(member):
             return Missing.NOT_ALLOWED  # a label keeps its exit, whatever that is good for
-        if member is not None and _is_only_busy(member, wish, is_strict=wants.strict):
+        if member is not None and (
+            _is_only_busy(member, wish, is_strict=wants.strict)
+            or not wish.is_offered(member.entry.features)  # the same
+        ):
             return Missing.NO_EXIT
         if wants.strict:
             return Missing.EXIT_LOST
@@ -723,6 +763,10 @@ class Directory(Generic[Exit]):
         self._networks[entry.network] = entry.device_id
         self._file(member)
 
+    def _stand_by(self, entry: Exit) -> None:
+        self._standby[entry.device_id] = entry
+        self._queues.setdefault(entry.network, []).append(entry.device_id)
+
     def _remember(self, device_id: str, standing: _Standing) -> None:
         """Keep what an exit did, in case it comes back."""
         if standing.dials:
@@ -730,7 +774,7 @@ class Directory(Generic[Exit]):
             self._gone[device_id] = standing, standing.noted_at + GONE_SECONDS
 
     def _file(self, member: _Member[Exit]) -> None:
-        for key in _keys(member.place):
+        for key in _keys(member.place, carries_datagrams=member.carries_datagrams):
             bucket = self._buckets.get(key)
             if bucket is None:
                 bucket = self._buckets[key] = _Bucket()
@@ -739,7 +783,7 @@ class Directory(Generic[Exit]):
         self._regions[region] = self._regions.get(region, 0) + 1
 
     def _unfile(self, member: _Member[Exit]) -> None:
-        for key in _keys(member.place):
+        for key in _keys(member.place, carries_datagrams=member.carries_datagrams):
             bucket = self._buckets[key]
             bucket.remove(member)
             if not bucket.members:
@@ -751,7 +795,7 @@ class Directory(Generic[Exit]):
 
     def _buckets_of(self, wish: _Wish[Exit]) -> Sequence[_Bucket[Exit]]:
         """Return the fewest exits that hold all that a wish can mean."""
-        kind = wish.kind
+        kind = wish.kind + _WITH_UDP if UDP in wish.features else wish.kind
         if not (wish.city or wish.asn or wish.state):
             if wish.countries:
                 keys = [(_COUNTRY, country, kind) for country in wish.countries]
@@ -770,6 +814,11 @@ class Directory(Generic[Exit]):
         return [smallest] if smallest else []
 
 
+def _age(entry: Entry) -> tuple[int, str]:
+    """Return what is least for the exit of a network that is active."""
+    return entry.since, entry.device_id
+
+
 def _is_only_busy(member: _Member[Exit], wish: _Wish[Exit], *, is_strict: bool) -> bool:
     """Say whether a label keeps its exit although that takes no connection now.
 
@@ -780,9 +829,12 @@ def _is_only_busy(member: _Member[Exit], wish: _Wish[Exit], *, is_strict: bool) 
     return is_strict and not member.entry.has_place
 
 
-def _keys(place: Place) -> Iterator[tuple[int, str | int, str]]:
-    """Yield the buckets that an exit stands in, by where it is."""
-    for kind in ("", place.kind) if place.kind else ("",):
+def _keys(place: Place, *, carries_datagrams: bool) -> Iterator[tuple[int, str | int, str]]:
+    """Yield the buckets that an exit stands in, by where it is and what it carries."""
+    kinds = ["", place.kind] if place.kind else [""]
+    if carries_datagrams:
+        kinds += [kind + _WITH_UDP for kind in kinds]
+    for kind in kinds:
         yield _ALL, "", kind
         if place.country:
             yield _COUNTRY, place.country, kind

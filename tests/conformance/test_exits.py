@@ -156,14 +156,6 @@ async def leave_directly(service: Service) -> None:
     assert not listener_of(service).counters.dials
 
 
-async def test_exits_carry_no_datagrams(service: Service) -> None:
-    _, bought = await buy(service)
-    client = await Client.open(service.proxy_port)
-    assert await client.log_in(bought.username, bought.password) == 0
-    assert await client.connect("0.0.0.0", 0, command=3) == 7
-    await client.close()
-
-
 async def test_nobody_leaves_through_their_own_device(tmp_path: Path) -> None:
     async with running_in(tmp_path, **EXITS) as service:
         person, bought = await buy(service)

@@ -33,6 +33,7 @@ from proxyctl.exit.watcher import Watcher
 from proxyctl.exit.words import plain_line
 from proxyctl.protocol.frames import (
     PING_BYTES,
+    UDP,
     VERSION,
     Drain,
     Frame,
@@ -301,7 +302,7 @@ class Agent:
             token=self._consent.token,
             version=__version__,
             system=f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
-            features=("dns",),
+            features=("dns", "lend", UDP) if self._consent.limits.udp else ("dns", "lend"),
             terms=self._consent.terms,
             paused=self._carrier.paused,
         )
