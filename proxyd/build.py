@@ -279,7 +279,8 @@ def _exit_port(
 
 def loans_of(exits: Exits, port: ExitPort, gateway: Gateway) -> Loans:
     """Return what borrows exits of other nodes and lends those of this one."""
-    listener, reactor = port.listener, exits.reactor
+    listener, reactor, mesh = port.listener, exits.reactor, port.mesh
+    join = UnmeteredRelays(reactor, gateway.closer)
     loans = Loans(
         Borrowing(
             reactor,
@@ -291,9 +292,8 @@ def loans_of(exits: Exits, port: ExitPort, gateway: Gateway) -> Loans:
         ),
         Lending(
             listener,
-            StandInServices(
-                reactor, UnmeteredRelays(reactor, gateway.closer), listener.limits.stand_ins
-            ),
+            StandInServices(reactor, join, listener.limits.stand_ins),
+            mesh.reached_at if mesh is not None else lambda _: None,
         ),
     )
     listener.loaner = exits.borrower = loans
