@@ -45,6 +45,7 @@ from proxyd.exits import certificate
 from proxyd.exits.borrowing import Borrowing
 from proxyd.exits.dial import Exits
 from proxyd.exits.directory import Directory
+from proxyd.exits.labels import Labels
 from proxyd.exits.lending import Lending
 from proxyd.exits.listener import ExitListener
 from proxyd.exits.loans import Loans
@@ -222,6 +223,14 @@ def _daemon(
         )
         if mesh is not None:
             mesh.lender = loans_of(exits, exit_port, gateway)
+            exit_port.labels = exits.labels = mesh.labels = Labels(
+                reactor.loop,
+                context.store,
+                directory,
+                is_alone=lambda: mesh.is_alone,
+                tell_moved=mesh.tell_moved,
+                seconds=clock.seconds,
+            )
         metrics.count_exits(exit_port.listener)
     return Daemon(
         settings,

@@ -155,6 +155,9 @@ class Mesh:
         self._features: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._is_leaving = self._is_closed = False
 
+    def __len__(self) -> int:
+        return len(self.links)
+
     # --- what others ask -----------------------------------------------------------------------
 
     @property
