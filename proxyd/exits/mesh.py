@@ -155,6 +155,9 @@ class Mesh:
         self._features: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._is_leaving = self._is_closed = False
 
+    def __len__(self) -> int:
+        return len(self.links)
+
     # --- what others ask -----------------------------------------------------------------------
 
     @property
@@ -166,14 +169,22 @@ class Mesh:
         """Return the link with a node; None while there is none."""
         return self.links.get(node_id)
 
+    def reached_at(self, node_id: str) -> tuple[str, int] | None:
+        """Return where other nodes reach one; None if it is not known, or takes no exits."""
+        row = self._rows.get(node_id)
+        return (row.link_host, row.link_port) if row is not None and row.certificate else None
+
     def doors(self) -> list[Door]:
-        """Return where devices may attach instead of here, the nodes with fewest exits first."""
+        """Return where devices may attach instead of here: rather a node with few exits first.
+
+        Each call returns another order: devices that leave this node spread over the others.
+        """
         rows = [
-            (len(self._remote[link]), random.random(), row)  # noqa: S311 - it spreads load
+            ((len(self._remote[link]) + 1) * random.random(), row)  # noqa: S311 - it spreads load
             for link in self.links.values()
             if not link.is_leaving and (row := self._rows.get(link.node_id)) and row.certificate
         ]
-        return [Door(row.exits_host, row.exits_port, row.certificate) for _, _, row in sorted(rows)]
+        return [Door(row.exits_host, row.exits_port, row.certificate) for _, row in sorted(rows)]
 
     def find(self, device_id: str) -> RemoteExit | None:
         """Return the exit that a device is at another node, the latest one; None if it is none."""

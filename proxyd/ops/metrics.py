@@ -197,6 +197,8 @@ def _exits(listener: ExitListener) -> Iterator[Metric]:
         countries.add_metric([country], number)
     yield countries
     yield _gauge("proxyd_exits_attached", "Exits attached", len(listener))
+    nodes = len(listener.neighbours)
+    yield _gauge("proxyd_exits_nodes", "Other nodes whose exits are known", nodes)
     yield _gauge("proxyd_exits_parked", "Connections of exits that wait", counters.parked)
     yield _gauge("proxyd_exits_arrivals", "Connections that have said nothing", listener.arrivals)
     yield _count("proxyd_exits_attachments", "Exits that have attached", counters.attached)

@@ -19,6 +19,7 @@ CONSENT: Final = "exit.json"
 CONTROL: Final = "exit-control.json"
 STATE: Final = "exit-state.json"
 JOURNAL: Final = "exit-journal.json"
+NODES: Final = "exit-nodes.json"
 
 _FILE_MAX_BYTES: Final = 1 << 20
 _REPLACE_TRIES: Final = 5  # on Windows a file that somebody reads just now cannot be replaced
