@@ -222,7 +222,7 @@ def _daemon(
             settings, listeners, exits, directory, services.market, geography, mesh
         )
         if mesh is not None:
-            mesh.lender = _loans(exits, exit_port, gateway)
+            mesh.lender = loans_of(exits, exit_port, gateway)
             exit_port.labels = exits.labels = mesh.labels = Labels(
                 reactor.loop,
                 context.store,
@@ -286,9 +286,10 @@ def _exit_port(
     return exit_port
 
 
-def _loans(exits: Exits, port: ExitPort, gateway: Gateway) -> Loans:
+def loans_of(exits: Exits, port: ExitPort, gateway: Gateway) -> Loans:
     """Return what borrows exits of other nodes and lends those of this one."""
-    listener, reactor = port.listener, exits.reactor
+    listener, reactor, mesh = port.listener, exits.reactor, port.mesh
+    join = UnmeteredRelays(reactor, gateway.closer)
     loans = Loans(
         Borrowing(
             reactor,
@@ -300,9 +301,8 @@ def _loans(exits: Exits, port: ExitPort, gateway: Gateway) -> Loans:
         ),
         Lending(
             listener,
-            StandInServices(
-                reactor, UnmeteredRelays(reactor, gateway.closer), listener.limits.stand_ins
-            ),
+            StandInServices(reactor, join, listener.limits.stand_ins),
+            mesh.reached_at if mesh is not None else lambda _: None,
         ),
     )
     listener.loaner = exits.borrower = loans
