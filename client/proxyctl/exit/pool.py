@@ -9,17 +9,17 @@ from __future__ import annotations
 import socket
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from proxyctl.exit.dial import connect
 from proxyctl.exit.pace import Pace
-from proxyctl.exit.relay import End, reset
 from proxyctl.protocol.frames import TICKETS_MAX, Preface
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from proxyctl.exit.relays import Relays, Work
     from proxyctl.protocol.addresses import Address
 
 PARKED_MAX: Final = 64  # four times what a daemon asks for; a router at home maps some thousand
@@ -44,6 +44,7 @@ class Pool:
         port: the daemon's.
         per_second: how many new connections may be opened in a second.
         lost: called with the number of one that was taken, when its socket is gone.
+        relays: connects sockets, and has them wait.
         loop: the event loop.
     """
 
@@ -55,15 +56,17 @@ class Pool:
         *,
         per_second: int,
         lost: Callable[[int], None],
+        relays: Relays,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._attachment = attachment
         self._endpoint = address, port
         self._lost = lost
+        self._relays = relays
         self._loop = loop
         self._tickets: deque[tuple[int, bytes]] = deque(maxlen=TICKETS_KEPT)
         self._wanted = 0
-        self._parked: dict[int, End] = {}
+        self._parked: dict[int, Work] = {}
         self._opening: set[asyncio.Task[None]] = set()
         self._pace = Pace(per_second, 1.0, loop.time)
         self._failures = 0
@@ -82,14 +85,14 @@ class Pool:
         """Have so many wait from now on."""
         self._wanted = min(connections, PARKED_MAX)
         for number in tuple(self._parked)[: max(0, len(self) - self._wanted - SURPLUS_MAX)]:
-            self._parked.pop(number).transport.close()
+            self._parked.pop(number).close()
         self._fill()
 
-    def take(self, number: int) -> End | None:
+    def take(self, number: int) -> Work | None:
         """Take one out for a dial, if it is still there; another one is opened for it."""
-        end = self._parked.pop(number, None)
+        work = self._parked.pop(number, None)
         self._fill()
-        return end
+        return work
 
     def close(self) -> None:
         """Close all that wait, and open no more."""
@@ -99,8 +102,8 @@ class Pool:
             self._timer = None
         for task in tuple(self._opening):
             task.cancel()
-        for end in tuple(self._parked.values()):
-            reset(end.transport)
+        for work in tuple(self._parked.values()):
+            work.reset()
         self._parked.clear()
 
     def _fill(self) -> None:
@@ -132,27 +135,25 @@ class Pool:
 
     async def _open(self, number: int, ticket: bytes) -> None:
         try:
-            sock = await connect(*self._endpoint, CONNECT_SECONDS)
+            sock = await self._relays.connect(*self._endpoint, CONNECT_SECONDS)
         except OSError:
             self._tickets.appendleft((number, ticket))  # nobody has seen it
             self._wait(min(RETRY_MAX_SECONDS, RETRY_SECONDS * 2 ** min(self._failures, 10)))
             self._failures += 1
             return
         self._failures = 0
-        end = End(lambda _: self._gone(number))
+        preface = Preface(self._attachment, number, ticket).encode()
         try:
             keep_alive(sock)
-            await self._loop.create_connection(lambda: end, sock=sock)
+            work = await self._relays.park(sock, preface, partial(self._gone, number))
         except OSError:
             sock.close()
             return
         except BaseException:
             sock.close()
             raise
-        if end.is_lost or end.transport.is_closing():
-            return
-        end.transport.write(Preface(self._attachment, number, ticket).encode())
-        self._parked[number] = end
+        if not work.is_lost:
+            self._parked[number] = work
 
     def _gone(self, number: int) -> None:
         if self._parked.pop(number, None) is None:
