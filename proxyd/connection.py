@@ -323,6 +323,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
             protocol.succeed(address_of(host), port)
         else:
             share = self._session.share_of(via.attached.device_id)
+            share.pace = via.pace
             protocol.succeed(via.address, via.port, via.headers)
         if not self._send():
             services.reactor.poller.forget(target.fileno())

@@ -26,7 +26,8 @@ from msgspec import DecodeError
 from market.networks import Address
 from proxyd.egress.exit import Cancellable
 from proxyd.exits.attached import Carried, Carrier
-from proxyd.exits.dial import ANY_PORT, Buyer, Done, Via, Ways
+from proxyd.exits.dial import Buyer, Done, Via, Ways
+from proxyd.exits.directory import ANY_PORT
 from proxyd.exits.line import Line, LineEnd, is_ours
 from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.reactor import Reactor

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from hmac import compare_digest
 from secrets import token_bytes
-from typing import Final, Protocol, final
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 from market.networks import Address
 from proxyctl.protocol.frames import (
@@ -45,6 +45,10 @@ from proxyd.exits.directory import NO_FEATURES, Place
 from proxyd.loop.deadlines import Expiring
 from proxyd.loop.poller import READS, Watcher
 from proxyd.loop.reactor import Reactor
+from proxyd.metering.pace import Pace
+
+if TYPE_CHECKING:
+    import asyncio
 
 # What an exit opens at once to its daemon when it is used much: more makes carriers suspicious,
 # and weak routers run out of ports.
@@ -233,6 +237,11 @@ class Pool:
         return len(self._parked)
 
     @property
+    def loop(self) -> "asyncio.AbstractEventLoop":
+        """The event loop of its connections."""
+        return self._reactor.loop
+
+    @property
     def waiting(self) -> int:
         """How many dials wait for a connection."""
         return len(self._waiting)
@@ -388,7 +397,7 @@ class Attached(Carrier, Expiring):
         place: where it is.
         network: what it is counted by.
         address: as the daemon sees it.
-        limits: what it is used for at most; replaced when they change.
+        limits: what it is used for at most; replaced when they change, and `pace` with them.
         pool: its connections that wait.
         send: takes a frame for it.
         beat: called when a heartbeat is due.
@@ -399,6 +408,7 @@ class Attached(Carrier, Expiring):
         "_beat",
         "_day",
         "_ended_bytes",
+        "_limits",
         "_ping",
         "_pinged_at",
         "_send",
@@ -412,11 +422,11 @@ class Attached(Carrier, Expiring):
         "is_gone",
         "is_held",
         "is_spent",
-        "limits",
         "min_price_per_gb",
         "network",
         "now",
         "owner_id",
+        "pace",
         "paused",
         "place",
         "pool",
@@ -446,7 +456,8 @@ class Attached(Carrier, Expiring):
         self.place = place
         self.network = network
         self.address = address
-        self.limits = limits
+        self._limits = limits
+        self.pace = Pace(pool.loop, limits.bytes_per_second)
         self.pool = pool
         self.dials: dict[int, Asker] = {}
         self.relays: set[Carried] = set()
@@ -465,6 +476,16 @@ class Attached(Carrier, Expiring):
         self.heard_at = now()
         self._ping: bytes | None = None
         self._pinged_at = 0.0
+
+    @property
+    def limits(self) -> Limits:
+        """What it is used for at most."""
+        return self._limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self._limits = limits
+        self.pace.change(limits.bytes_per_second)
 
     @property
     def is_open(self) -> bool:

@@ -44,9 +44,10 @@ from proxyd.egress.lookup import Answer, Lookup, known
 from proxyd.egress.names import canonical, is_number
 from proxyd.egress.resolve import Resolver
 from proxyd.exits.attached import Asker, Attached, Carrier, Parked
-from proxyd.exits.directory import NO_FEATURES, Missing
+from proxyd.exits.directory import ANY_PORT, NO_FEATURES, Missing
 from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.reactor import Reactor
+from proxyd.metering.pace import Pace
 from proxyd.wire.events import Failure
 from proxyd.wire.wants import Wants
 
@@ -69,9 +70,7 @@ PATIENCE_MOST_SECONDS: Final = 1.2
 # on within 1.5 seconds.
 SILENCE_SECONDS: Final = 0.8
 ASK_AGAIN_SECONDS: Final = 0.3  # while an exit that is there has not said how it went
-PORT_TRIES: Final = 8  # exits that are passed over because their owners allow other ports
 TLS_PORT: Final = 443
-ANY_PORT: Final = 0  # the port of a dial for datagrams, each of which names its own target
 LOST: Final = "lost"
 
 # The target's words, which no other exit would change.
@@ -101,7 +100,8 @@ class Via:
     `attached` counts the connection while it is open. `address` and `port` are what the target
     sees, as far as that is known (the port is 0 otherwise). `headers` describe the exit to the
     buyer, and say whether another one was promised to the label before. `ports` are the only ones
-    of targets that the exit takes; none for any.
+    of targets that the exit takes; none for any. `pace` is how fast the exit may go; None for any
+    speed.
     """
 
     attached: Carrier
@@ -109,6 +109,7 @@ class Via:
     port: int
     headers: tuple[str, ...]
     ports: tuple[int, ...] = ()
+    pace: Pace | None = None
 
 
 class Buyer(Protocol):
@@ -143,6 +144,7 @@ class Chooser(Protocol):
         tried: Sequence[str],
         now: float,
         features: frozenset[str],
+        port: int,
     ) -> Attached | Missing:
         """Choose an exit: see `Directory.pick`."""
 
@@ -404,30 +406,23 @@ class ExitDial(Cancellable, Expiring):
         if len(self._tried) >= EXITS_MAX:
             return self._failure or Failure.NO_EXIT
         session, exits = self._session, self._exits
-        tried = [each.device_id for each in self._tried]
-        passed_over = 0
-        while True:
-            chosen = exits.directory.pick(
-                self._wants,
-                session_id=session.id,
-                owner_id=session.user_id,
-                price_per_gb=session.price_per_gb,
-                target=self._target,
-                tried=tried,
-                now=exits.reactor.loop.time(),
-                features=_FOR_DATAGRAMS if self._port == ANY_PORT else NO_FEATURES,
-            )
-            if chosen is Missing.EXIT_LOST:
-                return Failure.EXIT_LOST
-            if not isinstance(chosen, Attached):
-                return self._failure or (Failure.NOT_ALLOWED if passed_over else Failure.NO_EXIT)
-            if self._port == ANY_PORT or chosen.allows(self._port):
-                return chosen
-            passed_over += 1
-            # A label keeps its exit, whatever that is good for.
-            if self._wants.session or passed_over > PORT_TRIES:
-                return Failure.NOT_ALLOWED
-            tried.append(chosen.device_id)
+        chosen = exits.directory.pick(
+            self._wants,
+            session_id=session.id,
+            owner_id=session.user_id,
+            price_per_gb=session.price_per_gb,
+            target=self._target,
+            tried=[each.device_id for each in self._tried],
+            now=exits.reactor.loop.time(),
+            features=_FOR_DATAGRAMS if self._port == ANY_PORT else NO_FEATURES,
+            port=self._port,
+        )
+        if isinstance(chosen, Attached):
+            return chosen
+        if chosen is Missing.EXIT_LOST:
+            return Failure.EXIT_LOST
+        is_port = chosen is Missing.NOT_ALLOWED and not self._tried
+        return self._failure or (Failure.NOT_ALLOWED if is_port else Failure.NO_EXIT)
 
     @property
     def _target(self) -> str:
@@ -569,6 +564,7 @@ class ExitDial(Cancellable, Expiring):
             dialled.port,
             (f"X-Exit: {attached.text}; ip={attached.address}", *_CHANGED[:has_moved]),
             tuple(attached.limits.ports),
+            attached.pace,
         )
         self._finish(sock, via)
 

@@ -20,6 +20,10 @@ again, although bindings are kept in memory alone. While the exit of a label is 
 * a soft label moves to another exit, of the same country if there is one, and stays there;
 * a strict one has none, until its exit is back or its lifetime is over.
 
+Owners allow some ports of targets alone. Who does not allow the port of a connection is not chosen
+for it; the first exit of a label is one that allows the port of the label's first connection, and
+other ports are refused from then on where that one does not allow them.
+
 A label keeps an exit that could not reach the target: a target that does not answer must not cost
 the buyer an address.
 
@@ -44,6 +48,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar, final
 from proxyctl.protocol.frames import UDP, Outcome
 from proxyd.wire.wants import Wants
 
+ANY_PORT: Final = 0
 DRAWS: Final = 32  # if 10 % of the exits will do, one of these does in all but one of 30 cases
 # 0.1 ms: the most that one connection may cost the others. It begins anywhere: who wants what is
 # rarer than that finds it at another try.
@@ -120,10 +125,11 @@ class Region(NamedTuple):
 
 
 class Missing(Enum):
-    """Why there is no exit: none will do, or the one of a strict label is away."""
+    """Why there is no exit: none will do, or not for this port, or a strict label's is away."""
 
     NO_EXIT = 1
     EXIT_LOST = 2
+    NOT_ALLOWED = 3
 
 
 class Entry(Protocol):
@@ -158,6 +164,9 @@ class Entry(Protocol):
     @property
     def features(self) -> frozenset[str]:
         """What it offers beyond connections."""
+
+    def allows(self, port: int) -> bool:
+        """Say whether it may be asked for a port of targets."""
 
 
 Exit = TypeVar("Exit", bound=Entry)
@@ -288,6 +297,7 @@ class _Wish(Generic[Exit]):
         "minute",
         "now",
         "owner_id",
+        "port",
         "price_per_gb",
         "site",
         "state",
@@ -303,6 +313,7 @@ class _Wish(Generic[Exit]):
         tried: Sequence[str],
         now: float,
         features: frozenset[str] = NO_FEATURES,
+        port: int = ANY_PORT,
     ) -> None:
         self.features = features
         self.countries = wants.countries
@@ -311,6 +322,7 @@ class _Wish(Generic[Exit]):
         self.asn = wants.asn
         self.kind = wants.kind
         self.owner_id = owner_id
+        self.port = port
         self.price_per_gb = price_per_gb
         self.tried = tried
         self.last = ""
@@ -344,7 +356,15 @@ class _Wish(Generic[Exit]):
             and entry.owner_id != self.owner_id
             and device_id != self.last
             and device_id not in self.tried
+            and (not self.port or entry.allows(self.port))
         )
+
+    def takes_for_any_port(self, member: _Member[Exit]) -> bool:
+        """Say whether an exit will do, but for the port."""
+        port, self.port = self.port, ANY_PORT
+        takes = self.takes(member)
+        self.port = port
+        return takes
 
 
 # What a label is known by within its session: the same one for another place is another label.
@@ -490,6 +510,7 @@ class Directory(Generic[Exit]):
         tried: Sequence[str],
         now: float,
         features: frozenset[str] = NO_FEATURES,
+        port: int = ANY_PORT,
     ) -> Exit | Missing:
         """Choose an exit for one connection.
 
@@ -502,8 +523,10 @@ class Directory(Generic[Exit]):
             tried: the devices that were asked for this connection, in vain.
             now: seconds of a clock that never goes back, the same one in all calls.
             features: what it has to offer beyond connections.
+            port: the target's port; `ANY_PORT` for no matter which, as of datagrams, each of which
+                names its own.
         """
-        wish: _Wish[Exit] = _Wish(wants, owner_id, price_per_gb, target, tried, now, features)
+        wish: _Wish[Exit] = _Wish(wants, owner_id, price_per_gb, target, tried, now, features, port)
         if wish.minute != self._minute:
             self._minute = wish.minute
             self._sites.clear()
@@ -573,7 +596,7 @@ class Directory(Generic[Exit]):
             total += len(bucket.members)
         first = self._one_of(wish, buckets, total) if total else None
         if first is None:
-            return Missing.NO_EXIT
+            return self._none(wish)
         second = self._one_of(wish, buckets, total)
         if second is None or second is first or self._chance() < EXPLORED_SHARE:
             return first
@@ -598,6 +621,16 @@ class Directory(Generic[Exit]):
                     return member
                 worn = member
         return worn or next(filter(takes, _walk(buckets, total, int(chance() * total))), None)
+
+    def _none(self, wish: _Wish[Exit]) -> Missing:
+        """Return why no exit will do: the port alone, or more than that."""
+        if wish.port:
+            wish.port = ANY_PORT
+            buckets = self._buckets_of(wish)
+            total = sum([len(bucket.members) for bucket in buckets])
+            if any(wish.takes(member) for member in _walk(buckets, total, 0)):
+                return Missing.NOT_ALLOWED
+        return Missing.NO_EXIT
 
     def _rotated(self, wish: _Wish[Exit], session_id: str) -> _Member[Exit] | Missing:
         """Return another exit than the session's last one."""
@@ -631,10 +664,13 @@ class Directory(Generic[Exit]):
         member = self._active.get(binding.device_id)
         if member is not None and wish.takes(member):
             return member
-        if member is not None and _is_only_busy(member, wish, is_strict=wants.strict):
+        if member is not None and wish.takes_for_any_port(member):
+            return Missing.NOT_ALLOWED  # a label keeps its exit, whatever that is good for
+        if member is not None and (
+            _is_only_busy(member, wish, is_strict=wants.strict)
+            or not wish.features <= member.entry.features  # the same
+        ):
             return Missing.NO_EXIT
-        if member is not None and not wish.features <= member.entry.features:
-            return Missing.NO_EXIT  # a label keeps its exit, whatever that is good for
         if wants.strict:
             return Missing.EXIT_LOST
         return self._moved(wish, binding, _ring(session_id, wants.session, binding.lifetimes))
@@ -645,7 +681,7 @@ class Directory(Generic[Exit]):
         """Bind a label whose lifetime begins now."""
         member = self._on_ring(wish, _ring(session_id, wants.session, lifetimes))
         if member is None:
-            return Missing.NO_EXIT
+            return self._none(wish)
         until = wish.now + wants.lifetime_seconds
         binding = _Binding(member.entry.device_id, member.place.country, until, lifetimes)
         self._bind(session_id, _label(wants), binding)
@@ -660,7 +696,7 @@ class Directory(Generic[Exit]):
             wish.countries = countries
             member = self._on_ring(wish, ring)
         if member is None:
-            return Missing.NO_EXIT
+            return self._none(wish)
         binding.device_id = member.entry.device_id
         binding.has_moved = True
         return member

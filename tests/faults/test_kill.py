@@ -39,7 +39,11 @@ from support.keyed import (
 from support.process import Process
 from support.waiting import until_true
 
+from market import exit_earnings
 from market.audit import audit_ledger
+from market.context import Context
+from market.exit_earnings import ExitAdvances
+from market.ids import Identifiers
 from storage.open import open_store
 from storage.store import Store, Transaction
 
@@ -268,11 +272,18 @@ def live(
 
 
 def assert_books(url: str, *, is_shared: bool = False) -> None:
-    """Check the ledger while others write; and that exits carried everything, if they should."""
+    """Check the ledger while others write; and that exits carried everything, if they should.
+
+    What they have earned until now is posted first, as if an hour were over.
+    """
 
     async def check() -> None:
         store = await open_store(url)
         try:
+            if is_shared:
+                identifiers = Identifiers(lambda: time.time_ns() // 1_000_000)
+                context = Context(store, identifiers, lambda: int(time.time()))
+                await ExitAdvances(context).advance()
             await books(store)
             if is_shared:
                 await assert_shared(store)
@@ -345,9 +356,10 @@ def live_as_several(
 
 @pytest.mark.timeout(300)
 async def test_daemon_or_exits_killed_at_random_moments_under_load(
-    store_url: str, tmp_path: Path
+    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each life ends by a kill of the daemon, alone or with exits; in between exits are killed."""
+    monkeypatch.setattr(exit_earnings, "ADVANCE_LEAST", 1)
     seed = os.environ.get("PROXYD_CRASH_SEED", "1")
     engine = store_url.partition(":")[0]
     kills = int(os.environ.get("PROXYD_CRASH_KILLS") or KILLS["exits"])

@@ -361,9 +361,11 @@ class InOrder:
         bound = self.bindings.get(wants.session)
         features = about.get("features", frozenset())
         if bound in self.exits and bound not in about["tried"]:
-            return self.exits[bound]
+            is_allowed = self.exits[bound].allows(about["port"])
+            return self.exits[bound] if is_allowed else Missing.NOT_ALLOWED
         if bound is not None and wants.strict:
             return Missing.EXIT_LOST
+        missing = Missing.NO_EXIT
         for each in self.exits.values():
             if (
                 each.device_id not in about["tried"]
@@ -371,10 +373,13 @@ class InOrder:
                 and each.has_place
                 and features <= each.features
             ):
+                if not each.allows(about["port"]):
+                    missing = Missing.NOT_ALLOWED
+                    continue
                 if wants.session:
                     self.bindings[wants.session] = each.device_id
                 return each
-        return Missing.NO_EXIT
+        return missing
 
     def note(self, entry: Attached, outcome: Outcome | None, _now: float) -> None:
         self.noted.append((entry.device_id, outcome))

@@ -28,9 +28,13 @@ class Device:
     has_place: bool = True
     min_price_per_gb: int = 0
     features: frozenset[str] = frozenset()
+    ports: tuple[int, ...] = ()
 
     def __post_init__(self):
         self.network = self.network or f"network of {self.device_id}"
+
+    def allows(self, port):
+        return not self.ports or port in self.ports
 
 
 @dataclass
@@ -58,6 +62,7 @@ class Book:
         target="",
         tried=(),
         features=frozenset(),
+        port=0,
     ):
         return self.directory.pick(
             parse(wants) if wants else NO_WISH,
@@ -68,6 +73,7 @@ class Book:
             tried=tried,
             now=self.now,
             features=features,
+            port=port,
         )
 
     def note(self, device, *outcomes):
@@ -78,6 +84,42 @@ class Book:
 @pytest.fixture
 def book():
     return Book()
+
+
+# --- ports ---------------------------------------------------------------------------------------
+
+
+def test_only_exits_are_drawn_that_allow_the_port(book):
+    book.fill(400)
+    for each in range(10):
+        book.add(Device(f"web-{each}", ports=(80, 443)))
+    german = book.add(Device("web", PARIS, ports=(443,)))
+    for each in range(400):
+        book.directory._active[f"device-{each}"].entry.ports = (80,)
+    assert all(book.pick(port=443).ports[-1] == 443 for _ in range(100))
+    assert book.pick("rotate", port=443) is not book.pick("rotate", port=443)
+    assert book.pick("country-fr", port=443) is german
+    assert book.pick("country-fr", port=80) is Missing.NOT_ALLOWED
+    assert book.pick("country-fr", port=80, price=-1) is Missing.NO_EXIT
+    assert book.pick("country-us", port=80) is Missing.NO_EXIT
+    assert book.pick(port=22) is Missing.NOT_ALLOWED
+
+
+def test_the_first_port_of_a_label_chooses_its_exit_and_others_are_refused(book):
+    book.fill(50)
+    for each in range(50):
+        book.directory._active[f"device-{each}"].entry.ports = (80,) if each % 10 else (443,)
+    for number in range(20):
+        label = f"session-{number}"
+        chosen = book.pick(label, port=443)
+        assert chosen.ports == (443,)
+        assert book.pick(label, port=80) is Missing.NOT_ALLOWED
+        assert book.pick(f"{label}-strict", port=80) is Missing.NOT_ALLOWED
+        assert book.pick(label, port=443) is chosen
+    assert book.pick("session-new", port=22) is Missing.NOT_ALLOWED
+    chosen = book.pick("session-new", port=80)
+    book.directory.remove(chosen)
+    assert book.pick("session-new", port=443).ports == (443,)
 
 
 # --- who is there --------------------------------------------------------------------------------
