@@ -99,7 +99,7 @@ _CONNECTED: Final = Outcome.CONNECTED
 # The exit's own doing. Everything else are the target's words.
 _FAULTS: Final = (Outcome.PAUSED, Outcome.AT_LIMIT, Outcome.FAILED)
 
-NO_FEATURES: Final[frozenset[str]] = frozenset()
+NO_FEATURES: Final[frozenset[str]] = frozenset()  # that a choice asks for
 
 
 class Place(NamedTuple):
@@ -162,7 +162,7 @@ class Entry(Protocol):
         """What a session has to cost, in micro-USD per GB."""
 
     @property
-    def features(self) -> frozenset[str]:
+    def features(self) -> tuple[str, ...]:
         """What it offers beyond connections."""
 
     def allows(self, port: int) -> bool:
@@ -351,7 +351,7 @@ class _Wish(Generic[Exit]):
         return (
             entry.has_place
             and member.standing.cool_until <= self.now
-            and (not self.features or self.features <= entry.features)
+            and (not self.features or self.features.issubset(entry.features))
             and entry.min_price_per_gb <= self.price_per_gb
             and entry.owner_id != self.owner_id
             and device_id != self.last
@@ -668,7 +668,7 @@ class Directory(Generic[Exit]):
             return Missing.NOT_ALLOWED  # a label keeps its exit, whatever that is good for
         if member is not None and (
             _is_only_busy(member, wish, is_strict=wants.strict)
-            or not wish.features <= member.entry.features  # the same
+            or not wish.features.issubset(member.entry.features)  # the same
         ):
             return Missing.NO_EXIT
         if wants.strict:

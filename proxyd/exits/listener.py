@@ -434,7 +434,7 @@ class ExitListener:
         for relay in self._adopted.pop(grant.device_id, ()):
             relay.join(attached)
         attached.paused, attached.is_held = hello.paused, grant.paused
-        attached.features = frozenset(hello.features)
+        attached.features = hello.features
         if attached.is_open:
             self._directory.add(attached)
         _logger.info("exit %s: attached from %s", attached.device_id, attached.address)

@@ -371,7 +371,7 @@ class InOrder:
                 each.device_id not in about["tried"]
                 and each.owner_id != about["owner_id"]
                 and each.has_place
-                and features <= each.features
+                and features.issubset(each.features)
             ):
                 if not each.allows(about["port"]):
                     missing = Missing.NOT_ALLOWED
