@@ -61,6 +61,8 @@ class ClusterSettings(Struct, frozen=True):
     """How several daemons or processes share one database."""
 
     node_timeout_seconds: Annotated[float, Meta(ge=2, le=300)] = 15.0
+    exits_host: str = ""
+    exits_port: Port = 0
 
 
 class EgressSettings(Struct, frozen=True):
@@ -92,6 +94,7 @@ class ExitSettings(Struct, frozen=True):  # as wide as its section
     exits_total: NonNegativeInt = 0
     exits_per_network: PositiveInt = 8
     heartbeat_seconds: Annotated[float, Meta(ge=1, le=300)] = 15.0
+    canaries: tuple[str, ...] = ()
 
 
 class GeoSettings(Struct, frozen=True):

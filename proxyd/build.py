@@ -6,7 +6,6 @@ What a part needs of the settings is made in `slices`; when it runs is said in `
 import asyncio
 import gc
 import logging
-import socket
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -45,10 +44,19 @@ from proxyd.exit_port import ExitPort
 from proxyd.exits import certificate
 from proxyd.exits.answering import ExitDesk
 from proxyd.exits.asking import AskedExits
-from proxyd.exits.attached import Attached
+from proxyd.exits.borrowing import Borrowing
+from proxyd.exits.canaries import Canaries
 from proxyd.exits.dial import Exits, Ways
 from proxyd.exits.directory import Directory
+from proxyd.exits.errand import Ways as ErrandWays
+from proxyd.exits.fetch import page_of
+from proxyd.exits.lending import Lending
 from proxyd.exits.listener import ExitListener
+from proxyd.exits.loans import Loans
+from proxyd.exits.mesh import Cluster, Mesh
+from proxyd.exits.origin import OriginCheck
+from proxyd.exits.remote import AnyExit
+from proxyd.exits.stand_in import StandInServices
 from proxyd.gateway import Gateway
 from proxyd.limits import raise_descriptors
 from proxyd.listeners import Listeners
@@ -66,6 +74,8 @@ from proxyd.ops.timed_store import TimedStore
 from proxyd.outbound.mailer import LogTransport, Mailer, Transport
 from proxyd.services import TAKE_BACK_CHECK_SECONDS, Services
 from proxyd.tasks import REAP_CHECK_SECONDS
+from proxyd.unmetered import UnmeteredRelays
+from proxyd.wire.links import link_key
 from storage.errors import StoreError
 from storage.open import load, open_store
 from storage.place import is_sqlite
@@ -191,11 +201,12 @@ def _daemon(
     policy = slices.policy(settings, own_addresses)
     limits = slices.limits(settings, raise_descriptors(), is_first=has_services)
     reactor = Reactor(asyncio.get_running_loop(), limits.pipes)
-    exits, directory = None, Directory[Attached]()
+    exits, directory = None, Directory[AnyExit]()
     ways: Ways | None = None
     if listeners.exits is not None:
+        of_exits = slices.policy(settings)
         ways = exits = Exits(
-            reactor, directory, resolver, policy, limits.dial_seconds, ExitCounters()
+            reactor, directory, resolver, of_exits, limits.dial_seconds, ExitCounters()
         )
     elif role is not None and role.exits_address:
         ways = AskedExits(reactor, role.exits_address, limits.dial_seconds)
@@ -215,10 +226,17 @@ def _daemon(
     if has_services:
         services = _services(settings, listeners, key, context, leases, meter, gateway, metrics)
     if services is not None and exits is not None and geography is not None:
-        desk_socket = role.exits_desk if role is not None else None
+        mesh = None
+        if node is not None and not is_sqlite(settings.storage.url):
+            mesh = _mesh(settings, context.store, leases, key, directory, reactor)
         exit_port = _exit_port(
-            settings, listeners, exits, directory, services.market, geography, desk_socket
+            settings, listeners, exits, directory, services.market, geography, mesh
         )
+        if role is not None and role.exits_desk is not None:
+            most = slices.exit_limits(settings, raise_descriptors()).asks
+            exit_port.desk = ExitDesk(exits, exit_port.listener, role.exits_desk, most)
+        if mesh is not None:
+            mesh.lender = _loans(exits, exit_port, gateway)
         metrics.count_exits(exit_port.listener)
     return Daemon(
         settings,
@@ -239,14 +257,12 @@ def _exit_port(
     settings: Settings,
     listeners: Listeners,
     exits: Exits,
-    directory: Directory[Attached],
+    directory: Directory[AnyExit],
     market: Market,
     geography: "Geography",
-    desk_socket: socket.socket | None,
+    mesh: Mesh | None,
 ) -> ExitPort:
     """Return where devices attach, known to the marketplace and knowing it.
-
-    At `desk_socket` the other processes of this machine ask for exits, where there are any.
 
     Raises:
         CannotListenError: the certificate cannot be used.
@@ -271,13 +287,58 @@ def _exit_port(
         raise CannotListenError(str(error)) from error
     port = slices.exits_port(settings, bound_port(listeners.exits))
     door = Door(slices.exits_host(settings), port, known_by)
-    desk = None
-    if desk_socket is not None:
-        desk = ExitDesk(exits, listener, desk_socket, limits.asks)
-    exit_port = ExitPort(listener, listeners.exits, door, context, geography, desk)
+    ways = ErrandWays(exits.reactor, exits.resolver, exits.policy)
+    listener.watch = canaries = Canaries(
+        ways,
+        [page_of(url) for url in settings.exits.canaries],
+        OriginCheck(ways, listener, lambda: (door.host, door.port)),
+        market.exit_canaries,
+        listener,
+        exits.counters,
+    )
+    exit_port = ExitPort(listener, listeners.exits, door, context, geography, canaries, mesh)
     market.exits.attached = exit_port
-    market.exits.watch(listener.recheck)
+    market.exits.watch(exit_port.recheck)
     return exit_port
+
+
+def _loans(exits: Exits, port: ExitPort, gateway: Gateway) -> Loans:
+    """Return what borrows exits of other nodes and lends those of this one."""
+    listener, reactor = port.listener, exits.reactor
+    loans = Loans(
+        Borrowing(
+            reactor,
+            listener.budget,
+            exits.counters,
+            port.reached_at,
+            listener.keep_detached,
+            listener.limits.heartbeat_seconds,
+        ),
+        Lending(
+            listener,
+            StandInServices(
+                reactor, UnmeteredRelays(reactor, gateway.closer), listener.limits.stand_ins
+            ),
+        ),
+    )
+    listener.loaner = exits.borrower = loans
+    return loans
+
+
+def _mesh(
+    settings: Settings,
+    store: Store,
+    leases: Leases,
+    key: bytes,
+    directory: Directory[AnyExit],
+    reactor: Reactor,
+) -> Mesh:
+    """Return what knows the exits of other nodes."""
+    cluster = settings.cluster
+    this_node = Cluster(
+        store, lambda: leases.node_id, link_key(key), cluster.exits_host, cluster.exits_port
+    )
+    return Mesh(reactor.loop, this_node, directory, clock.milliseconds)
 
 
 def _exits_certificate(settings: Settings) -> tuple[str, str]:

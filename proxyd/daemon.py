@@ -159,6 +159,8 @@ class Daemon:
         if self.node is not None:
             tasks.spawn("node", self.node.run())
             tasks.spawn("dead nodes", reap(self.leases, self.node))
+        if self.exit_port is not None:
+            self.exit_port.spawn_tasks(tasks)
         if self.services is not None:
             self.services.spawn_tasks(tasks)
             tasks.spawn("ledger totals", metrics.watch_ledger())

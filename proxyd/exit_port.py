@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from market.exits import Coverage, Door
+from market.exits import Coverage, Door, Whereabouts
 from proxyd.acceptor import Acceptor
-from proxyd.exits.answering import ExitDesk
+from proxyd.exits.canaries import Canaries
 from proxyd.exits.certificate import fingerprint
 from proxyd.exits.listener import ExitListener
 from proxyd.limits import ExitLimits
@@ -20,7 +20,10 @@ from proxyd.loop import cancellation
 from storage.exits import OriginRow
 
 if TYPE_CHECKING:
+    from proxyd.exits.answering import ExitDesk
     from proxyd.exits.geography import Geography
+    from proxyd.exits.mesh import Mesh
+    from proxyd.tasks import Tasks
 
 CLOSE_SECONDS = 2.0  # to end what was asked of the marketplace, and handshakes under way
 
@@ -30,13 +33,17 @@ _logger = logging.getLogger("exits")
 class ExitPort:
     """The exits of a daemon, for those who start and stop it, and for the marketplace.
 
+    `desk` answers the other processes of this machine, where there are any; it may be set until the
+    start.
+
     Args:
         listener: takes exits in.
         sock: listens already, and is owned from here on.
         door: where devices find it.
         context: speaks TLS for it.
         geography: says where exits are; closed with the port.
-        desk: answers the other processes of this machine, where there are any.
+        canaries: look whether exits are honest, as long as the port is there.
+        mesh: the other nodes and their exits; None where there can be none.
     """
 
     def __init__(
@@ -46,32 +53,45 @@ class ExitPort:
         door: Door,
         context: ssl.SSLContext,
         geography: "Geography",
-        desk: ExitDesk | None = None,
+        canaries: Canaries,
+        mesh: "Mesh | None" = None,
     ) -> None:
         self.listener = listener
-        self._desk = desk
+        self.canaries = canaries
+        self.mesh = mesh
+        self.desk: ExitDesk | None = None
         self._geography = geography
         self._context = context
         self._sock = sock
         self._door = door
         self._acceptor: Acceptor[socket.socket] | None = None
+        if mesh is not None:
+            listener.neighbours = mesh
+            mesh.port = listener
+            mesh.change_door(door)
+
+    def spawn_tasks(self, tasks: "Tasks") -> None:
+        """Begin to keep links with the other nodes."""
+        if self.mesh is not None:
+            tasks.spawn("links of nodes", self.mesh.run())
 
     def start(self) -> None:
         """Begin to take exits in."""
         loop, listener = asyncio.get_running_loop(), self.listener
         listener.start()
+        self.canaries.start()
         self._acceptor = Acceptor(
             loop, self._sock, listener.welcome, listener.shed, _logger, socket.socket
         )
-        if self._desk is not None:
-            self._desk.start()
+        if self.desk is not None:
+            self.desk.start()
         _logger.info("exits know this service by the certificate %s", self._door.certificate_sha256)
 
     def change_limits(self, limits: ExitLimits) -> None:
         """Apply other limits from now on."""
         self.listener.change_limits(limits)
-        if self._desk is not None:
-            self._desk.most = limits.asks
+        if self.desk is not None:
+            self.desk.most = limits.asks
 
     def change_certificate(self, certificate: str, key: str) -> None:
         """Show devices another certificate (PEM files, which can be used) from now on.
@@ -83,6 +103,8 @@ class ExitPort:
         if known_by != self._door.certificate_sha256:
             self._door = replace(self._door, certificate_sha256=known_by)
             _logger.info("exits know this service by the certificate %s from now on", known_by)
+            if self.mesh is not None:
+                self.mesh.change_door(self._door)
 
     def drain(self, seconds: float) -> None:
         """Tell exits that the daemon stops, and take no further ones.
@@ -90,21 +112,37 @@ class ExitPort:
         Those that are attached serve until the end: clients may still ask for targets.
         """
         self.listener.drain(seconds)
+        if self.mesh is not None:
+            self.mesh.drain()
+
+    def recheck(self, device_id: str) -> None:
+        """Look again, on every node, whether a device may be attached, and what it may do."""
+        self.listener.recheck(device_id)
+        if self.mesh is not None:
+            self.mesh.recheck(device_id)
 
     async def wait_over(self, seconds: float) -> None:
         """Wait until clients of other processes use no exit, for some seconds at most."""
-        if self._desk is not None:
-            await self._desk.wait_over(seconds)
+        if self.desk is not None:
+            await self.desk.wait_over(seconds)
 
     async def close(self) -> None:
         """Let every exit go."""
         if self._acceptor is not None:
             self._acceptor.close()
-        if self._desk is not None:
-            self._desk.close()
+        if self.desk is not None:
+            self.desk.close()
+        self.canaries.close()
         self.listener.close()
+        if self.mesh is not None:
+            await cancellation.within(CLOSE_SECONDS, self.mesh.close(), "closing links of nodes")
         await cancellation.within(CLOSE_SECONDS, self.listener.wait_closed(), "closing exits")
+        await cancellation.within(CLOSE_SECONDS, self.canaries.wait_closed(), "ending canaries")
         self._geography.close()
+
+    def reached_at(self) -> tuple[str, int]:
+        """Return the host and port where work connections come in."""
+        return self._door.host, self._door.port
 
     # --- what the marketplace asks: see `market.exits.Attached` --------------------------------
 
@@ -113,8 +151,12 @@ class ExitPort:
         return self._door
 
     def state(self, device_id: str) -> str | None:
-        """Return why an attached device carries nothing now, "" if it does, None if it is away."""
-        return self.listener.state(device_id)
+        """Return why an attached device carries nothing now, "" if it does, None if it is away.
+
+        It may be attached to any node.
+        """
+        state = self.listener.state(device_id)
+        return state if state is not None or self.mesh is None else self.mesh.state(device_id)
 
     def coverage(self) -> Sequence[Coverage]:
         """Return how many exits take connections, by country."""
@@ -130,3 +172,13 @@ class ExitPort:
             OriginRow(device_id, place.country, place.city, place.asn)
             for device_id, place in self.listener.places()
         ]
+
+    def locate(self, address: str) -> Whereabouts:
+        """Return where an address is."""
+        place = self._geography.place(address)
+        opinions = self._geography.opinions(address)
+        return Whereabouts(place.country, place.state, place.city, place.asn, place.kind, opinions)
+
+    def remark(self, device_id: str) -> str:
+        """Return what the owner of an attached device should know; "" for nothing."""
+        return self.listener.remark(device_id)

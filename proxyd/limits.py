@@ -16,6 +16,8 @@ EXITS_SHARE = 0.4
 ASKS_SHARE = 0.1
 DESCRIPTORS_PER_ASK = 2  # an order may be given once more, on another connection of the exit
 CONTROLS_SHARE = 0.75  # of the exits' share; the rest waits for targets, or has not said who it is
+# Of that rest: where this node stands in for exits that cannot reach another one, which few cannot.
+STAND_INS_SHARE = 0.1
 PIPES_SHARE = 0.1
 API_SHARE = 0.05
 RACERS_SHARE = 0.02
@@ -50,7 +52,8 @@ class ExitLimits:
     """Bounds on exits: times in seconds, numbers of what is open at once.
 
     `parked` are connections of exits that wait for a target, `arrivals` those that have not said
-    yet what they are. `asks` are dials for each of the other processes of this machine.
+    yet what they are, `stand_ins` connections to other nodes in an exit's place. `asks` are dials
+    for each of the other processes of this machine.
     """
 
     exits_total: int
@@ -59,6 +62,7 @@ class ExitLimits:
     arrivals: int
     heartbeat_seconds: float
     asks: int = 0
+    stand_ins: int = 0
 
 
 def raise_descriptors() -> int:
@@ -99,7 +103,17 @@ def exits_total(configured: int, descriptors: int) -> int:
 
 def parked_total(descriptors: int) -> int:
     """Return how many connections of exits may wait for a target; half as many are arrivals."""
-    return int(descriptors * EXITS_SHARE * (1 - CONTROLS_SHARE)) * 2 // 3
+    return int(_exits_rest(descriptors) * (1 - STAND_INS_SHARE)) * 2 // 3
+
+
+def stand_ins_total(descriptors: int) -> int:
+    """Return how many connections to other nodes are paid for, each with one of an exit."""
+    return int(_exits_rest(descriptors) * STAND_INS_SHARE) // DESCRIPTORS_PER_CONNECTION
+
+
+def _exits_rest(descriptors: int) -> float:
+    """Return how many descriptors of the exits' share are not for control connections."""
+    return descriptors * EXITS_SHARE * (1 - CONTROLS_SHARE)
 
 
 def asks_total(descriptors: int, processes: int) -> int:

@@ -4,7 +4,7 @@ No room but this one reads settings. A part that needs one gets a slice: a value
 its own units (money in millionths, times in seconds).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 
 from api.limits import Limits as ApiLimits
@@ -22,7 +22,6 @@ from market.money import micro
 from market.photos.decoding import PhotoLimits
 from market.referrals import Rewards
 from proxyctl.protocol.policy import Policy
-from proxyd.egress.own import OwnAddresses
 from proxyd.limits import (
     ExitLimits,
     Limits,
@@ -34,6 +33,7 @@ from proxyd.limits import (
     parked_total,
     pipes_total,
     racers_total,
+    stand_ins_total,
 )
 from proxyd.ops.listening import format_address
 from proxyd.wire.events import Address
@@ -168,14 +168,17 @@ def app_url(settings: Settings, api_port: int) -> str:
     return (api.app_url or api.base_url or local).rstrip("/")
 
 
-def policy(settings: Settings, own_addresses: OwnAddresses) -> Policy:
-    """Return which targets may be dialled."""
+def policy(settings: Settings, is_own: Callable[[Address], bool] = lambda _: False) -> Policy:
+    """Return which targets may be dialled; `is_own` says which addresses are this machine's.
+
+    An exit may dial this machine: it gets there as anybody does who comes from there.
+    """
     egress = settings.egress
     return Policy(
         allow=egress.allow,
         deny=egress.deny,
         blocked_ports=egress.blocked_ports,
-        is_own=own_addresses,
+        is_own=is_own,
     )
 
 
@@ -235,6 +238,7 @@ def exit_limits(settings: Settings, descriptors: int) -> ExitLimits:
         arrivals=max(1, parked // 2),
         heartbeat_seconds=exits.heartbeat_seconds,
         asks=asks_total(descriptors, settings.proxy.processes),
+        stand_ins=stand_ins_total(descriptors),
     )
 
 

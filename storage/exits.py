@@ -15,7 +15,8 @@ PAID_MAX_EARNINGS = 1_000
 class ExitRow(NamedTuple):  # as wide as its table
     """A device as an exit: limits in bytes, price in micro-USD per GB, times in UTC seconds.
 
-    Limits of 0 are none. `ports` are those of targets, with commas between. `token_revoked_at` is
+    Limits of 0 are none. `ports` are those of targets, with commas between. `barred_for` is a kind
+    of finding (`market.exit_canaries`), "" where the operator has barred it. `token_revoked_at` is
     that of the device.
     """
 
@@ -34,6 +35,7 @@ class ExitRow(NamedTuple):  # as wide as its table
     country: str
     city: str
     asn: int
+    barred_for: str
     token_revoked_at: int | None
 
 
@@ -64,7 +66,7 @@ class StandingRow(NamedTuple):
 
 
 class ConsentRow(NamedTuple):
-    """Something that was said about a device as an exit: given, revoked or barred; and when."""
+    """What was said of a device as an exit: given, revoked, barred or pardoned; and when."""
 
     id: str
     device_id: str
@@ -72,6 +74,26 @@ class ConsentRow(NamedTuple):
     terms_hash: str
     reason: str
     created_at: int
+
+
+class FindingRow(NamedTuple):
+    """What was found of a device, by its kind, with what shows it; times in UTC seconds."""
+
+    id: str
+    device_id: str
+    kind: str
+    evidence: str
+    found_at: int
+    pardoned_at: int | None
+
+
+class BarredRow(NamedTuple):
+    """A device that is barred, whose, since when (UTC seconds), and for which finding."""
+
+    device_id: str
+    user_id: str
+    barred_at: int
+    barred_for: str
 
 
 class OriginRow(NamedTuple):
@@ -318,11 +340,80 @@ async def revoke(tx: Transaction, device_id: str, now: int) -> bool:
     return changed == 1
 
 
-async def bar(tx: Transaction, device_id: str, now: int) -> None:
-    """Have a device be no exit any more, whatever its owner agrees to."""
+async def bar(tx: Transaction, device_id: str, now: int, kind: str = "") -> bool:
+    """Have a device be no exit any more, whatever its owner agrees to; False when it was none.
+
+    Args:
+        tx: the transaction.
+        device_id: which.
+        now: UTC seconds.
+        kind: of the finding that it is barred for; "" when the operator bars it.
+    """
+    changed = await tx.run(
+        """
+        UPDATE exits SET barred_at = :now, barred_for = :kind
+        WHERE device_id = :device_id AND barred_at IS NULL
+        """,
+        device_id=device_id,
+        now=now,
+        kind=kind,
+    )
+    return changed == 1
+
+
+async def unbar(tx: Transaction, device_id: str) -> bool:
+    """Let a device be an exit again; False when it was not barred."""
+    changed = await tx.run(
+        """
+        UPDATE exits SET barred_at = NULL, barred_for = ''
+        WHERE device_id = :device_id AND barred_at IS NOT NULL
+        """,
+        device_id=device_id,
+    )
+    return changed == 1
+
+
+async def barred(tx: Transaction, limit: int) -> list[BarredRow]:
+    """Return devices that are barred, the latest first."""
+    return await tx.all(
+        BarredRow,
+        """
+        SELECT device_id, user_id, barred_at, barred_for FROM exits
+        WHERE barred_at IS NOT NULL ORDER BY barred_at DESC, device_id LIMIT :limit
+        """,
+        limit=limit,
+    )
+
+
+async def insert_finding(tx: Transaction, finding: FindingRow) -> None:
+    """Keep what was found of a device."""
     await tx.run(
         """
-        UPDATE exits SET barred_at = COALESCE(barred_at, :now) WHERE device_id = :device_id
+        INSERT INTO exit_canaries (id, device_id, kind, evidence, found_at, pardoned_at)
+        VALUES (:id, :device_id, :kind, :evidence, :found_at, :pardoned_at)
+        """,
+        **finding._asdict(),
+    )
+
+
+async def findings(tx: Transaction, device_id: str) -> list[FindingRow]:
+    """Return what was found of a device, the oldest first."""
+    return await tx.all(
+        FindingRow,
+        """
+        SELECT id, device_id, kind, evidence, found_at, pardoned_at FROM exit_canaries
+        WHERE device_id = :device_id ORDER BY id
+        """,
+        device_id=device_id,
+    )
+
+
+async def pardon_findings(tx: Transaction, device_id: str, now: int) -> None:
+    """Mark everything that was found of a device as pardoned."""
+    await tx.run(
+        """
+        UPDATE exit_canaries SET pardoned_at = :now
+        WHERE device_id = :device_id AND pardoned_at IS NULL
         """,
         device_id=device_id,
         now=now,

@@ -238,6 +238,7 @@ class OtherProcess(LineEnd):
             via.port,
             via.headers,
             via.ports,
+            attached.limits.bytes_per_second,
         )
         if not self._line.send(encode(reached), sock):
             self._end(number)

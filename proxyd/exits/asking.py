@@ -18,6 +18,7 @@ How many asks are under way is bounded where clients wait for targets (`limits.d
 import logging
 import os
 import socket
+from collections import Counter
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, final
 
@@ -31,6 +32,7 @@ from proxyd.exits.directory import ANY_PORT
 from proxyd.exits.line import Line, LineEnd, is_ours
 from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.reactor import Reactor
+from proxyd.metering.pace import Pace
 from proxyd.wire.asks import (
     RELAYS_PER_MESSAGE,
     Ask,
@@ -64,6 +66,7 @@ _KIND: Final = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXE
 _logger = logging.getLogger("exits")
 
 
+# More than 12 fields: what is asked, what has become of it, and the line to whom it is told.
 @final
 class AskedExits(Ways, LineEnd):
     """The ways out through exits, by the process that has them.
@@ -81,6 +84,8 @@ class AskedExits(Ways, LineEnd):
         "_is_closed",
         "_line",
         "_next",
+        "_numbers",
+        "_paces",
         "_reactor",
         "_reconnect",
         "_relays",
@@ -94,6 +99,9 @@ class AskedExits(Ways, LineEnd):
         self._deadlines: Deadlines[AskedDial] = Deadlines(reactor.loop, seconds + SLACK_SECONDS)
         self._asks: dict[int, AskedDial] = {}
         self._relays: dict[int, AskedExit] = {}  # by the number of the ask
+        # Of each exit that has relays here, by device: how many, and how fast they may go together.
+        self._numbers: Counter[str] = Counter()
+        self._paces: dict[str, Pace] = {}
         self._next = 1
         self._line: Line | None = None
         self._tried_at = 0.0  # when a line was made last (loop time, seconds)
@@ -235,8 +243,28 @@ class AskedExits(Ways, LineEnd):
             self, answer.number, answer.device_id, ip_address(answer.exit_address), answer.place
         )
         address = ip_address(answer.address)
-        via = Via(exit_, address, answer.port, answer.headers, answer.ports)
+        pace = self._pace(answer.device_id, answer.bytes_per_second)
+        via = Via(exit_, address, answer.port, answer.headers, answer.ports, pace)
         dial.done(sock, True, via)
+        self._drop_unused(answer.device_id)
+
+    def _pace(self, device_id: str, bytes_per_second: int) -> Pace:
+        """Return how fast all relays here through an exit may go together.
+
+        What other processes relay through it is theirs: the device itself holds all of them.
+        """
+        pace = self._paces.get(device_id)
+        if pace is None:
+            pace = self._paces[device_id] = Pace(self._reactor.loop, bytes_per_second)
+        else:
+            pace.change(bytes_per_second)
+        return pace
+
+    def _drop_unused(self, device_id: str) -> None:
+        """Forget an exit that has no relay here."""
+        if not self._numbers[device_id]:
+            del self._numbers[device_id]
+            self._paces.pop(device_id, None)
 
     def _cut(self, answer: Cut) -> None:
         relay = self._relays.get(answer.number)
@@ -262,12 +290,15 @@ class AskedExits(Ways, LineEnd):
     def begin(self, relay: "AskedExit") -> None:
         """Tell how much a relay carries, from now on."""
         self._relays[relay.number] = relay
+        self._numbers[relay.device_id] += 1
         if self._tell is None:
             self._tell = self._reactor.loop.call_later(TELL_SECONDS, self._tell_all)
 
     def end(self, relay: "AskedExit", size: int) -> None:
         """Tell that a relay is over."""
         del self._relays[relay.number]
+        self._numbers[relay.device_id] -= 1
+        self._drop_unused(relay.device_id)
         if self._line is not None:
             self._line.send(encode(Ended(relay.number, size)))
 

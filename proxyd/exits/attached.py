@@ -41,7 +41,7 @@ from proxyctl.protocol.frames import (
     Tickets,
 )
 from proxyd.counters import ExitCounters
-from proxyd.exits.directory import Place
+from proxyd.exits.directory import NO_FEATURES, Place
 from proxyd.loop.deadlines import Expiring
 from proxyd.loop.poller import READS, Watcher
 from proxyd.loop.reactor import Reactor
@@ -67,11 +67,20 @@ TICKETS_SPARE: Final = 8
 TICKETS_KEPT: Final = 64  # more are not on their way at once: the oldest were lost
 RATE_SECONDS: Final = 5.0  # over which dials are counted: a burst is remembered so long
 ID_CHARACTERS: Final = 12  # no two exits share them by chance, and nobody learns the device's name
+ATTACHMENT_BITS: Final = 64
+# Why an exit that is let go of takes the buyers' connections with it: it is not there any more, or
+# must not carry anything. Those of one whose control was lost go on until they end themselves, or
+# their device may carry nothing any more.
+HARMLESS: Final = frozenset(("lost", "attached_again", "stopping"))
 SILENT_BEATS: Final = 3  # one heartbeat may be lost, and the next be late
 RTT_MOST_SECONDS: Final = 2.0  # who answers late on purpose gets no more connections for it
 SRTT_SHARE: Final = 0.125  # RFC 6298, section 2.3
 ALMOST_NOTHING: Final = 0.05  # of a connection: what is left of a rate long after the last dial
 FIRST_RTT_SECONDS: Final = 0.1  # until it was measured
+TLS_PORT: Final = 443  # what goes there cannot be changed unseen
+HELD: Final = "paused in the account"
+WANDERING: Final = "its connections leave from changing addresses"
+UNPROVEN: Final = "it was not looked at yet"
 
 _SOL_SOCKET: Final = socket.SOL_SOCKET
 _SO_KEEPALIVE: Final = socket.SO_KEEPALIVE
@@ -250,6 +259,13 @@ class Pool:
         """Ask the exit for its first connections."""
         self._refill()
 
+    def reopen(self) -> None:
+        """Ask anew for all that are wanted, with other tickets: somebody else opens them now."""
+        self._tickets.clear()
+        self._budget.wanted -= self._asked
+        self._asked = 0
+        self._refill()
+
     def admits(self, number: int, ticket: bytes) -> bool:
         """Say whether a ticket is one that was handed out; it is none any more then."""
         expected = self._tickets.get(number)
@@ -268,7 +284,7 @@ class Pool:
         Raises:
             OSError: it has broken meanwhile; the caller still owns it.
         """
-        _prepare(sock)
+        prepare(sock)
         parked = Parked(self, number, sock, self._reactor.loop.time())
         asker = next(iter(self._waiting), None)
         if asker is not None:
@@ -299,6 +315,11 @@ class Pool:
         parked.is_taken = True
         self._refill()
         return parked
+
+    def has_used(self, number: int) -> bool:
+        """Say whether a ticket's connection may have been given an order."""
+        is_issued = 0 < number < self._next_ticket and number not in self._tickets
+        return is_issued and all(each.number != number for each in self._parked)
 
     def stop_waiting(self, asker: Asker) -> None:
         """Forget about a dial that may be waiting."""
@@ -384,10 +405,13 @@ class Pool:
 class Attached(Carrier, Expiring):
     """An exit.
 
-    `text` is what buyers are told of it. `relays` are the buyers' connections that go through it.
-    `heard_at` is when it last sent anything (loop time, seconds). `paused` is why the device takes
-    nothing now, empty when it does; `is_held` says that its owner has paused it in the account.
-    `features` are what its program and its owner offer beyond connections.
+    `text` is what buyers are told of it. `since` is when it attached (UTC, in milliseconds),
+    `features` are what its agent and its owner offer beside the rest. `relays` are the buyers'
+    connections that go through it. `heard_at` is when it last sent anything (loop time, seconds).
+    `paused` is why the device takes nothing now, empty when it does; `is_held` says that its owner
+    has paused it in the account. One that is not `is_proven` carries port 443 alone. Connections of
+    one that `is_elsewhere` leave from another line than it is attached from, and of one that
+    `is_wandering` from changing ones.
 
     Args:
         attachment: its number, which its work connections name.
@@ -396,7 +420,7 @@ class Attached(Carrier, Expiring):
         min_price_per_gb: micro-USD; cheaper sessions do not leave through it.
         place: where it is.
         network: what it is counted by.
-        address: as the daemon sees it.
+        address: as the daemon sees it; later, from which its connections leave.
         limits: what it is used for at most; replaced when they change, and `pace` with them.
         pool: its connections that wait.
         send: takes a frame for it.
@@ -406,6 +430,7 @@ class Attached(Carrier, Expiring):
 
     __slots__ = (
         "_beat",
+        "_connections_elsewhere",
         "_day",
         "_ended_bytes",
         "_limits",
@@ -419,9 +444,12 @@ class Attached(Carrier, Expiring):
         "dials",
         "features",
         "heard_at",
+        "is_elsewhere",
         "is_gone",
         "is_held",
+        "is_proven",
         "is_spent",
+        "is_wandering",
         "min_price_per_gb",
         "network",
         "now",
@@ -431,6 +459,7 @@ class Attached(Carrier, Expiring):
         "place",
         "pool",
         "relays",
+        "since",
         "text",
     )
 
@@ -462,13 +491,18 @@ class Attached(Carrier, Expiring):
         self.dials: dict[int, Asker] = {}
         self.relays: set[Carried] = set()
         self.paused = ""
-        self.features: tuple[str, ...] = ()
         self.text = describe(device_id, place)
+        self.since = 0
+        self.features = NO_FEATURES
         self.is_held = False
+        self.is_proven = True
+        self.is_elsewhere = False
+        self.is_wandering = False
         self.is_spent = False
         self.is_gone = False
         self._send = send
         self._beat = beat
+        self._connections_elsewhere = 0
         self._ended_bytes = 0  # of relays that are over
         self._yesterdays_bytes = 0  # of all relays, up to the beginning of the day
         self._day = 0
@@ -490,18 +524,40 @@ class Attached(Carrier, Expiring):
     @property
     def is_open(self) -> bool:
         """Whether it may be chosen, as long as it has a place."""
-        return not (self.paused or self.is_held)
+        return not (self.paused or self.is_held or self.is_wandering)
+
+    @property
+    def why_not(self) -> str:
+        """Why it may not be chosen, on other nodes either; "" if it may."""
+        if self.is_wandering:
+            return WANDERING
+        if self.is_proven or self.may_ask(TLS_PORT):
+            return self.paused or (HELD if self.is_held else "")
+        return UNPROVEN
+
+    def leave_from(self, address: Address, place: Place, network: str) -> None:
+        """Be counted where its connections leave; not while it is in the directory."""
+        self.address, self.place, self.network = address, place, network
+        self.text = describe(self.device_id, place)
 
     @property
     def has_place(self) -> bool:
         """Whether it takes one more connection now."""
         most = self.limits.connections
-        return not (self.is_spent or self.is_gone) and (
-            not most or len(self.relays) + len(self.dials) + self.pool.waiting < most
-        )
+        taken = len(self.relays) + len(self.dials) + self.pool.waiting + self._connections_elsewhere
+        return not (self.is_spent or self.is_gone) and (not most or taken < most)
 
     def allows(self, port: int) -> bool:
-        """Say whether it may be asked for a port of targets."""
+        """Say whether a buyer may ask it for a port of targets."""
+        return (self.is_proven or port == TLS_PORT) and self.may_ask(port)
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The only ports of targets that a buyer may ask it for; none for any."""
+        return tuple(self.limits.ports) if self.is_proven else (TLS_PORT,)
+
+    def may_ask(self, port: int) -> bool:
+        """Say whether its owner allows a port of targets."""
         return not self.limits.ports or port in self.limits.ports
 
     def order(self, parked: Parked, host: tuple[Address, ...] | str, port: int, by: Asker) -> None:
@@ -526,7 +582,21 @@ class Attached(Carrier, Expiring):
         asker.answer(dialled)
         return True
 
+    def say(self, frame: Frame) -> None:
+        """Send its agent a frame."""
+        self._send(frame)
+
     # --- what it carries -----------------------------------------------------------------------
+
+    @property
+    def carried(self) -> int:
+        """How many bytes it has carried since it attached, and before that in the day."""
+        return self._ended_bytes + sum(sum(relay.traffic) for relay in self.relays)
+
+    def carried_elsewhere(self, connections: int, size: int) -> None:
+        """Count what goes through it from other nodes: how many more connections, and bytes."""
+        self._connections_elsewhere += connections
+        self._ended_bytes += size
 
     def begin(self, relay: Carried) -> None:
         """See `Carrier.begin`."""
@@ -548,7 +618,7 @@ class Attached(Carrier, Expiring):
         Args:
             day: the number of the day.
         """
-        carried = self._ended_bytes + sum(sum(relay.traffic) for relay in self.relays)
+        carried = self.carried
         if day != self._day:
             self._day, self._yesterdays_bytes = day, carried
         most = self.limits.bytes_per_day
@@ -610,7 +680,7 @@ def describe(device_id: str, place: Place) -> str:
     return "; ".join(f"{name}={value}" for name, value in parts if value)
 
 
-def _prepare(sock: socket.SocketType) -> None:
+def prepare(sock: socket.SocketType) -> None:
     """Set what a connection needs that may wait long, and then carries a stream.
 
     Raises:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, cast, final
 
 from market.errors import MarketError
 from proxyctl.protocol.frames import (
@@ -17,10 +17,13 @@ from proxyctl.protocol.frames import (
     Dial,
     Dialled,
     Drain,
+    For,
     Frame,
     FrameError,
     FrameReader,
     Hello,
+    Lend,
+    Lent,
     Ping,
     Pong,
     Sorry,
@@ -28,6 +31,7 @@ from proxyctl.protocol.frames import (
     encode,
 )
 from proxyd.exits.attached import Attached
+from proxyd.wire.links import is_link
 from storage.errors import StoreError
 
 HELLO_SECONDS: Final = 10.0  # to say hello, and to be taken: many round trips, and a busy store
@@ -35,7 +39,9 @@ HELLO_SECONDS: Final = 10.0  # to say hello, and to be taken: many round trips, 
 # kept for a burst of them.
 BYTES_PER_SECOND: Final = 2048
 BURST_BYTES: Final = 64 * 1024
-ANSWER_BYTES: Final = 64  # an answer to an order has 37 at most, one to a ping 11
+# An answer to an order has 37 at most, one to a ping 11, and 11 more on its way to a borrower; to a
+# loan there may be two.
+ANSWER_BYTES: Final = 64
 # A change of its state takes it out of the directory or files it anew: with 100,000 exits that is a
 # quarter of a millisecond. A device looks at itself once a second.
 STATE_BYTES: Final = 1024
@@ -48,6 +54,56 @@ SOON_SECONDS: Final = 5
 PAUSED: Final = "exit_paused"
 
 _logger = logging.getLogger("exits")
+
+
+class Loaner(Protocol):
+    """Lends exits to other nodes, and borrows theirs."""
+
+    __slots__ = ()
+
+    def find(self, attachment: int) -> Attached | None:
+        """Return the exit of another node whose work connections name an attachment."""
+
+    def agent_said(self, attached: Attached, frame: For | Lent) -> None:
+        """Act on what an agent says of a loan; raises FrameError if it cannot be said."""
+
+    def ponged(self, attached: Attached, frame: Pong) -> None:
+        """Hear an answer to a question that was not this node's own."""
+
+    def ended(self, attached: Attached, reason: str) -> None:
+        """Hear that an exit is gone, or must not carry anything."""
+
+    def change_heartbeat(self, seconds: float) -> None:
+        """Ask so often whether what is borrowed is there."""
+
+    def close(self) -> None:
+        """Give everything back."""
+
+
+@final
+class NoLoans(Loaner):
+    """A node without others lends nothing, and borrows nothing."""
+
+    __slots__ = ()
+
+    def find(self, attachment: int) -> Attached | None:  # noqa: ARG002 - as the protocol has it
+        """See `Loaner.find`."""
+        return None
+
+    def agent_said(self, attached: Attached, frame: For | Lent) -> None:
+        """See `Loaner.agent_said`."""
+
+    def ponged(self, attached: Attached, frame: Pong) -> None:
+        """See `Loaner.ponged`."""
+
+    def ended(self, attached: Attached, reason: str) -> None:
+        """See `Loaner.ended`."""
+
+    def change_heartbeat(self, seconds: float) -> None:
+        """See `Loaner.change_heartbeat`."""
+
+    def close(self) -> None:
+        """See `Loaner.close`."""
 
 
 class GrantedLimits(Protocol):
@@ -135,7 +191,10 @@ class ControlServices:
 
     `attach` takes an exit in, or refuses it by `Control.refuse`. `lost` hears why one is gone,
     `paused` that it takes nothing any more, or takes connections again, `changed` what the
-    marketplace says of it by now. `spawn` runs a task that is ended with the listener.
+    marketplace says of it by now, `suspected` what it did that no honest one does: the kind, and
+    what shows it. `spawn` runs a task that is ended with the listener. `welcome`
+    takes the connection of another node over, with what it has begun with, or says that it is none.
+    `loaner` returns who lends exits to other nodes.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -145,7 +204,10 @@ class ControlServices:
     paused: Callable[[Attached, str], None]
     changed: Callable[[Attached, ExitGrant], None]
     refused: Callable[[str], None]
+    suspected: Callable[[Attached, str, str], None]
     spawn: Callable[[Coroutine[Any, Any, None]], None]
+    welcome: Callable[[asyncio.Transport, bytes], bool]
+    loaner: Callable[[], Loaner]
 
 
 # More than 12 fields: the connection, what it may still send, and how far it has come.
@@ -165,6 +227,7 @@ class Control(asyncio.Protocol):
         "_allowance",
         "_allowed_at",
         "_has_greeted",
+        "_has_heard",
         "_is_closed",
         "_over",
         "_reader",
@@ -188,6 +251,7 @@ class Control(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._has_greeted = False
+        self._has_heard = False
         self._is_closed = False
         self.address = address
         self.attached: Attached | None = None
@@ -201,6 +265,11 @@ class Control(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
+        if not self._has_heard:
+            self._has_heard = True
+            if is_link(data):
+                self._hand_over(data)
+                return
         now = self._services.loop.time()
         if self._allowance < BURST_BYTES:
             more = (now - self._allowed_at) * BYTES_PER_SECOND
@@ -227,13 +296,28 @@ class Control(asyncio.Protocol):
         self._close("lost")
         self._over(self)
 
+    def _hand_over(self, data: bytes) -> None:
+        """It is no exit, but another node, or says so."""
+        transport = self._transport
+        if self._is_closed or transport is None:
+            return
+        if not self._services.welcome(transport, data):
+            _logger.warning("exit at %s: cut: it is no node of this service", self.address)
+            self.cut("not a node")
+            return
+        self._close("a node")
+        self.is_over = True
+        self._over(self)
+
     def send(self, frame: Frame) -> None:
         """Send a frame; an exit that does not read is cut."""
         transport = self._transport
         if self._is_closed or transport is None:
             return
-        if isinstance(frame, (Dial, Associate, Ping)):
+        if isinstance(frame, (Dial, Associate, Ping, For)):
             self._allowance += ANSWER_BYTES
+        elif isinstance(frame, Lend):
+            self._allowance += 2 * ANSWER_BYTES
         transport.write(encode(frame))
         if transport.get_write_buffer_size() > WAITING_MAX_BYTES:
             # Later: whoever gives an order must not find the exit gone before it was given.
@@ -297,9 +381,12 @@ class Control(asyncio.Protocol):
             self._has_greeted = True
             self._services.spawn(self._authorize(frame))
         elif isinstance(frame, Dialled):
-            attached.answered(frame)
+            self._dialled(attached, frame)
         elif isinstance(frame, Pong):
-            attached.ponged(frame.payload)
+            if not attached.ponged(frame.payload):
+                self._services.loaner().ponged(attached, frame)
+        elif isinstance(frame, (For, Lent)):
+            self._services.loaner().agent_said(attached, frame)
         elif isinstance(frame, State):
             self._allowance -= STATE_BYTES
             if self._allowance < 0:
@@ -308,6 +395,12 @@ class Control(asyncio.Protocol):
                 self._services.paused(attached, frame.paused)
         else:
             raise FrameError(f"a frame of the type {type(frame).__name__}, which is the daemon's")
+
+    def _dialled(self, attached: Attached, frame: Dialled) -> None:
+        """An exit says how an order went; that it has none under this number is a lie."""
+        if not attached.answered(frame) and not attached.pool.has_used(frame.number):
+            words = f"{frame.outcome.name} for {frame.number}, which has no order"
+            self._services.suspected(attached, "unasked", words)
 
     async def _authorize(self, hello: Hello) -> None:
         """Ask whether the exit may attach, and attach it."""

@@ -44,6 +44,7 @@ from proxyd.egress.lookup import Answer, Lookup, known
 from proxyd.egress.names import canonical, is_number
 from proxyd.egress.resolve import Resolver
 from proxyd.exits.attached import Asker, Attached, Carrier, Parked
+from proxyd.exits.borrowing import Lendable
 from proxyd.exits.directory import ANY_PORT, NO_FEATURES, Missing
 from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.reactor import Reactor
@@ -71,6 +72,7 @@ PATIENCE_MOST_SECONDS: Final = 1.2
 SILENCE_SECONDS: Final = 0.8
 ASK_AGAIN_SECONDS: Final = 0.3  # while an exit that is there has not said how it went
 TLS_PORT: Final = 443
+LOANS_TRIED_MAX: Final = 8  # exits of other nodes that are passed over: they cannot be borrowed now
 LOST: Final = "lost"
 
 # The target's words, which no other exit would change.
@@ -87,7 +89,7 @@ FAILURE_OF_DOUBTFUL: Final = {
 }
 WORD_OF_OUTCOME: Final = {outcome: outcome.name.lower() for outcome in Outcome}
 
-_FOR_DATAGRAMS: Final = frozenset((UDP,))
+_FOR_DATAGRAMS: Final = (UDP,)
 _CHANGED: Final = ("X-Exit-Changed: 1",)
 _CONNECTED: Final = Outcome.CONNECTED
 _logger = logging.getLogger("exits")
@@ -143,9 +145,9 @@ class Chooser(Protocol):
         target: str,
         tried: Sequence[str],
         now: float,
-        features: frozenset[str],
+        features: tuple[str, ...],
         port: int,
-    ) -> Attached | Missing:
+    ) -> Attached | Lendable | Missing:
         """Choose an exit: see `Directory.pick`."""
 
     def note(self, entry: Attached, outcome: Outcome | None, now: float) -> None:
@@ -153,6 +155,13 @@ class Chooser(Protocol):
 
     def take_move(self, wants: Wants, session_id: str) -> bool:
         """Say whether a label has another exit than before; yes is said once for each move."""
+
+
+class Borrower(Protocol):
+    """Borrows exits that are attached to other nodes."""
+
+    def exit_of(self, entry: Lendable) -> Attached | None:
+        """Return what an exit of another node is dialled by; None when it cannot be borrowed."""
 
 
 # Takes the outcome of a dial, as `egress.exit.Done` does, and through which exit.
@@ -208,9 +217,12 @@ class Exits(Ways):
         policy: says which addresses may be dialled.
         seconds: how long a dial may take in all.
         counters: count what becomes of dials.
+
+    `borrower` is set where there are other nodes.
     """
 
     __slots__ = (
+        "borrower",
         "counters",
         "deadlines",
         "directory",
@@ -233,6 +245,7 @@ class Exits(Ways):
         self.resolver = resolver
         self.policy = policy
         self.counters = counters
+        self.borrower: Borrower | None = None
         self.deadlines: Deadlines[ExitDial] = Deadlines(reactor.loop, seconds)
 
     def dial(
@@ -406,23 +419,39 @@ class ExitDial(Cancellable, Expiring):
         if len(self._tried) >= EXITS_MAX:
             return self._failure or Failure.NO_EXIT
         session, exits = self._session, self._exits
-        chosen = exits.directory.pick(
-            self._wants,
-            session_id=session.id,
-            owner_id=session.user_id,
-            price_per_gb=session.price_per_gb,
-            target=self._target,
-            tried=[each.device_id for each in self._tried],
-            now=exits.reactor.loop.time(),
-            features=_FOR_DATAGRAMS if self._port == ANY_PORT else NO_FEATURES,
-            port=self._port,
-        )
+        tried = [each.device_id for each in self._tried]
+        while True:
+            chosen = exits.directory.pick(
+                self._wants,
+                session_id=session.id,
+                owner_id=session.user_id,
+                price_per_gb=session.price_per_gb,
+                target=self._target,
+                tried=tried,
+                now=exits.reactor.loop.time(),
+                features=_FOR_DATAGRAMS if self._port == ANY_PORT else NO_FEATURES,
+                port=self._port,
+            )
+            if chosen is Missing.EXIT_LOST:
+                return Failure.EXIT_LOST
+            if isinstance(chosen, Missing):
+                is_port = chosen is Missing.NOT_ALLOWED and not self._tried
+                return self._failure or (Failure.NOT_ALLOWED if is_port else Failure.NO_EXIT)
+            attached = self._dialled_by(chosen)
+            if attached is not None:
+                return attached
+            # A label keeps its exit, even if that cannot be borrowed now.
+            if self._wants.session or len(tried) >= len(self._tried) + LOANS_TRIED_MAX:
+                return Failure.NO_EXIT
+            tried.append(chosen.device_id)
+
+    def _dialled_by(self, chosen: Attached | Lendable) -> Attached | None:
+        """Return what is dialled: an exit of another node is borrowed, if that is possible."""
         if isinstance(chosen, Attached):
             return chosen
-        if chosen is Missing.EXIT_LOST:
-            return Failure.EXIT_LOST
-        is_port = chosen is Missing.NOT_ALLOWED and not self._tried
-        return self._failure or (Failure.NOT_ALLOWED if is_port else Failure.NO_EXIT)
+        borrower = self._exits.borrower
+        attached = None if borrower is None else borrower.exit_of(chosen)
+        return attached if attached is not None and attached.has_place else None
 
     @property
     def _target(self) -> str:
@@ -563,7 +592,7 @@ class ExitDial(Cancellable, Expiring):
             seen_address(attached.address, dialled.address),
             dialled.port,
             (f"X-Exit: {attached.text}; ip={attached.address}", *_CHANGED[:has_moved]),
-            tuple(attached.limits.ports),
+            attached.ports,
             attached.pace,
         )
         self._finish(sock, via)

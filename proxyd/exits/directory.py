@@ -27,8 +27,10 @@ other ports are refused from then on where that one does not allow them.
 A label keeps an exit that could not reach the target: a target that does not answer must not cost
 the buyer an address.
 
-Of the exits behind one address only one is active, the first that came; the others stand by and
-move up. So nobody earns more by attaching more devices to one line.
+Of the exits behind one address only one is active, the one that has been attached for longest; the
+others stand by and move up. So nobody earns more by attaching more devices to one line. The exits
+may be attached to any of several nodes: which one is active depends on `since` and the device
+alone, so that all nodes choose the same one.
 
 What an exit did is remembered (`_Standing`), for a while after it has gone, too: who fails, rests,
 and longer each time, also if it comes back in between.
@@ -99,7 +101,7 @@ _CONNECTED: Final = Outcome.CONNECTED
 # The exit's own doing. Everything else are the target's words.
 _FAULTS: Final = (Outcome.PAUSED, Outcome.AT_LIMIT, Outcome.FAILED)
 
-NO_FEATURES: Final[frozenset[str]] = frozenset()  # that a choice asks for
+NO_FEATURES: Final[tuple[str, ...]] = ()
 
 
 class Place(NamedTuple):
@@ -152,6 +154,10 @@ class Entry(Protocol):
     @property
     def network(self) -> str:
         """What it is counted by: see `market.networks.counted_network`."""
+
+    @property
+    def since(self) -> int:
+        """When it attached, in UTC milliseconds."""
 
     @property
     def has_place(self) -> bool:
@@ -312,7 +318,7 @@ class _Wish(Generic[Exit]):
         target: str,
         tried: Sequence[str],
         now: float,
-        features: frozenset[str] = NO_FEATURES,
+        features: tuple[str, ...] = NO_FEATURES,
         port: int = ANY_PORT,
     ) -> None:
         self.features = features
@@ -344,6 +350,10 @@ class _Wish(Generic[Exit]):
             and (not self.asn or place.asn == self.asn)
         )
 
+    def is_offered(self, features: tuple[str, ...]) -> bool:
+        """Say whether all that is wanted beyond connections is among these."""
+        return all(each in features for each in self.features)
+
     def is_free(self, member: _Member[Exit]) -> bool:
         """Say whether an exit can be chosen for this connection, wherever it is."""
         entry = member.entry
@@ -351,7 +361,7 @@ class _Wish(Generic[Exit]):
         return (
             entry.has_place
             and member.standing.cool_until <= self.now
-            and (not self.features or self.features.issubset(entry.features))
+            and (not self.features or self.is_offered(entry.features))
             and entry.min_price_per_gb <= self.price_per_gb
             and entry.owner_id != self.owner_id
             and device_id != self.last
@@ -422,7 +432,7 @@ class Directory(Generic[Exit]):
         self._active: dict[str, _Member[Exit]] = {}
         self._networks: dict[str, str] = {}  # the device that is active in each
         self._standby: dict[str, Exit] = {}
-        self._queues: dict[str, list[str]] = {}  # who stands by in each network, the oldest first
+        self._queues: dict[str, list[str]] = {}  # who stands by in each network
         self._buckets: dict[tuple[int, str | int, str], _Bucket[Exit]] = {}
         self._regions: dict[Region, int] = {}
         self._bindings: dict[str, dict[_Label, _Binding]] = {}  # by session
@@ -442,18 +452,26 @@ class Directory(Generic[Exit]):
     # --- who is there --------------------------------------------------------------------------
 
     def add(self, entry: Exit) -> None:
-        """Let an exit be chosen from now on, or stand by if one of its network is active already.
+        """Let an exit be chosen from now on, or stand by if an older one of its network is active.
 
         It replaces an older attachment of the same device.
         """
         older = self.get(entry.device_id)
         if older is not None:
             self.remove(older)
-        if entry.network in self._networks:
-            self._standby[entry.device_id] = entry
-            self._queues.setdefault(entry.network, []).append(entry.device_id)
-        else:
+        active = self._networks.get(entry.network)
+        if active is None:
             self._activate(entry)
+            return
+        member = self._active[active]
+        if _age(member.entry) < _age(entry):
+            self._stand_by(entry)
+            return
+        del self._active[active]
+        self._unfile(member)
+        self._remember(active, member.standing)
+        self._stand_by(member.entry)
+        self._activate(entry)
 
     def remove(self, entry: Exit) -> None:
         """Let an exit be chosen no more; nothing happens when it is not there.
@@ -471,8 +489,11 @@ class Directory(Generic[Exit]):
             self._unfile(member)
             self._remember(device_id, member.standing)
             del self._networks[network]
-            if self._queues.get(network):
-                self._activate(self._standby.pop(self._queues[network].pop(0)))
+            queue = self._queues.get(network)
+            if queue:
+                oldest = min(queue, key=lambda each: _age(self._standby[each]))
+                queue.remove(oldest)
+                self._activate(self._standby.pop(oldest))
         if not self._queues.get(network, True):
             del self._queues[network]
 
@@ -509,7 +530,7 @@ class Directory(Generic[Exit]):
         target: str,
         tried: Sequence[str],
         now: float,
-        features: frozenset[str] = NO_FEATURES,
+        features: tuple[str, ...] = NO_FEATURES,
         port: int = ANY_PORT,
     ) -> Exit | Missing:
         """Choose an exit for one connection.
@@ -668,7 +689,7 @@ class Directory(Generic[Exit]):
             return Missing.NOT_ALLOWED  # a label keeps its exit, whatever that is good for
         if member is not None and (
             _is_only_busy(member, wish, is_strict=wants.strict)
-            or not wish.features.issubset(member.entry.features)  # the same
+            or not wish.is_offered(member.entry.features)  # the same
         ):
             return Missing.NO_EXIT
         if wants.strict:
@@ -742,6 +763,10 @@ class Directory(Generic[Exit]):
         self._networks[entry.network] = entry.device_id
         self._file(member)
 
+    def _stand_by(self, entry: Exit) -> None:
+        self._standby[entry.device_id] = entry
+        self._queues.setdefault(entry.network, []).append(entry.device_id)
+
     def _remember(self, device_id: str, standing: _Standing) -> None:
         """Keep what an exit did, in case it comes back."""
         if standing.dials:
@@ -787,6 +812,11 @@ class Directory(Generic[Exit]):
             if smallest is None or len(bucket.members) < len(smallest.members):
                 smallest = bucket
         return [smallest] if smallest else []
+
+
+def _age(entry: Entry) -> tuple[int, str]:
+    """Return what is least for the exit of a network that is active."""
+    return entry.since, entry.device_id
 
 
 def _is_only_busy(member: _Member[Exit], wish: _Wish[Exit], *, is_strict: bool) -> bool:

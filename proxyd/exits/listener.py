@@ -16,6 +16,7 @@ from secrets import randbits
 from typing import Any, Final, Protocol, final
 
 from market.errors import MarketError
+from market.exits import Door
 from market.networks import NetworkCounts, counted_network, crowded
 from proxyctl.protocol.frames import (
     PREFACE,
@@ -27,7 +28,16 @@ from proxyctl.protocol.frames import (
     Welcome,
 )
 from proxyd.counters import ExitCounters
-from proxyd.exits.attached import SILENT_BEATS, Adopted, Attached, ParkedBudget, Pool
+from proxyd.exits.attached import (
+    ATTACHMENT_BITS,
+    HARMLESS,
+    SILENT_BEATS,
+    WANDERING,
+    Adopted,
+    Attached,
+    ParkedBudget,
+    Pool,
+)
 from proxyd.exits.control import (
     AGAIN_SECONDS,
     SOON_SECONDS,
@@ -35,8 +45,11 @@ from proxyd.exits.control import (
     Control,
     ControlServices,
     ExitGrant,
+    Loaner,
+    NoLoans,
 )
 from proxyd.exits.directory import Place, Region
+from proxyd.exits.origin import CALL, NUMBER_BYTES
 from proxyd.limits import ExitLimits
 from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.poller import HUNG_UP, READS, Watcher
@@ -50,18 +63,35 @@ ROOM_AFTER_SECONDS = 0.5
 # Of one network at once, for each exit that it may have: as many connections as one exit has
 # waiting, and as many again that replace them. They say within a round trip what they are.
 ARRIVALS_PER_EXIT: Final = 32
-ATTACHMENT_BITS: Final = 64
 EXPIRY_SECONDS: Final = 5.0  # between looks at what the directory may forget: a millisecond each
 DAY_SECONDS: Final = 86_400
-# Why an exit that is let go of takes the buyers' connections with it: it is not there any more, or
-# must not carry anything. Those of one whose control was lost go on until they end themselves, or
-# their device may carry nothing any more.
-HARMLESS: Final = frozenset(("lost", "attached_again", "stopping"))
+
+FLOOD: Final = "flood"
+# An exit that was found to leave from another line so often since the start has no place to sell.
+MOVES_MAX: Final = 3
+MOVES_KEPT: Final = 10_000
+CALL_BYTES: Final = len(CALL) + NUMBER_BYTES
 
 _TLS: Final = b"\x16"
 _PREFACE_BYTES: Final = PREFACE.size
 _MSG_PEEK: Final = socket.MSG_PEEK
+# What a device is told of which another one with the same token has come, here or at another node.
+_DISPLACED: Final = (
+    "attached_again",
+    "The same device has attached again; if it was not you, revoke its token.",
+    AGAIN_SECONDS,
+)
 _logger = logging.getLogger("exits")
+
+
+class Watch(Protocol):
+    """Looks whether exits are honest; until somebody does, all are taken to be."""
+
+    def admit(self, attached: Attached) -> None:
+        """Hear of an exit that attaches, before it may be chosen."""
+
+    def suspect(self, attached: Attached, kind: str, evidence: str) -> None:
+        """Hear of what no honest exit does; it may have been let go of for it."""
 
 
 class Book(Protocol):
@@ -83,10 +113,73 @@ class Book(Protocol):
         """Let it be chosen no more."""
 
 
+class Neighbours(Protocol):
+    """Other nodes, which are told who is attached here."""
+
+    __slots__ = ()
+
+    def since(self, device_id: str) -> int:
+        """Return when a device attaches that does so now (UTC, milliseconds).
+
+        It is later than each time before, and than any that another node has told of the device.
+        """
+
+    def attached(self, attached: Attached) -> None:
+        """An exit has attached."""
+
+    def changed(self, attached: Attached) -> None:
+        """It carries nothing from now on, or carries again, or its limits have changed."""
+
+    def gone(self, attached: Attached) -> None:
+        """It is not attached any more."""
+
+    def welcome(self, transport: asyncio.Transport, data: bytes) -> bool:
+        """Take the connection of another node that has begun with `data`; False if it is none."""
+
+    def doors(self) -> list[Door]:
+        """Return where devices may attach instead of here, the best first."""
+
+
+@final
+class Alone(Neighbours):
+    """There is no other node."""
+
+    __slots__ = ("_now", "_since")
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        self._now = now
+        self._since = 0
+
+    def since(self, device_id: str) -> int:  # noqa: ARG002 - nobody else has it
+        """See `Neighbours.since`."""
+        self._since = max(self._now() * 1000, self._since + 1)
+        return self._since
+
+    def attached(self, attached: Attached) -> None:
+        """See `Neighbours.attached`."""
+
+    def changed(self, attached: Attached) -> None:
+        """See `Neighbours.changed`."""
+
+    def gone(self, attached: Attached) -> None:
+        """See `Neighbours.gone`."""
+
+    def welcome(self, transport: asyncio.Transport, data: bytes) -> bool:  # noqa: ARG002 - as above
+        """See `Neighbours.welcome`."""
+        return False
+
+    def doors(self) -> list[Door]:
+        """See `Neighbours.doors`."""
+        return []
+
+
 # More than 12 fields: what it was given, who has come, who is attached, and the bounds on both.
 @final
 class ExitListener:
     """Takes exits in, within bounds, and lets them go.
+
+    `watch` looks whether they are honest; it may be set until the first one attaches. `neighbours`
+    are replaced by the daemon where there are others.
 
     Args:
         reactor: what the sockets of the loop share.
@@ -112,6 +205,9 @@ class ExitListener:
     ) -> None:
         self.limits = limits
         self.counters = counters
+        self.watch: Watch | None = None
+        self.neighbours: Neighbours = Alone(now)
+        self.loaner: Loaner = NoLoans()  # replaced where there are other nodes
         self._reactor = reactor
         self._context = context
         self._authority = authority
@@ -135,6 +231,8 @@ class ExitListener:
         self._beats: Deadlines[Attached] = Deadlines(reactor.loop, limits.heartbeat_seconds)
         self._expiry: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._calls: dict[bytes, Callable[[str], None]] = {}  # as many as are under way
+        self._moves: dict[str, int] = {}  # of devices whose connections leave from elsewhere
         self._is_draining = False
         self._is_closed = False
         self._for_controls = ControlServices(
@@ -145,11 +243,19 @@ class ExitListener:
             paused=self._paused,
             changed=self._changed,
             refused=self._refused,
+            suspected=self._suspected,
             spawn=self._spawn,
+            welcome=self._welcome_node,
+            loaner=lambda: self.loaner,
         )
 
     def __len__(self) -> int:
         return len(self._attached)
+
+    @property
+    def budget(self) -> ParkedBudget:
+        """How many connections of exits may wait: one bound for its own and borrowed ones."""
+        return self._budget
 
     @property
     def arrivals(self) -> int:
@@ -177,9 +283,18 @@ class ExitListener:
             return None
         if attached.is_spent:
             return "the bytes of the day are used up"
+        if attached.is_wandering:
+            return WANDERING
         if self._directory.is_standby(attached):
             return "another device on the same line carries connections"
         return attached.paused or ("paused in the account" if attached.is_held else "")
+
+    def remark(self, device_id: str) -> str:
+        """Return what the owner of an attached device should know; "" for nothing."""
+        attached = self._by_device.get(device_id)
+        if attached is None or not attached.is_elsewhere:
+            return ""
+        return f"Its connections leave from {attached.address}, and it counts as being there."
 
     def start(self) -> None:
         """Begin to look after what may be forgotten."""
@@ -246,9 +361,22 @@ class ExitListener:
         self._reactor.poller.release(arrival.sock.fileno())
         self._spawn(self._shake_hands(arrival))
 
+    def called(self, arrival: "Arrival", number: bytes) -> None:
+        """One is a call through an exit: see `origin.py`."""
+        called = self._calls.pop(number, None)
+        if called is None:
+            self.reject(arrival, "ticket")
+            return
+        self.forget(arrival)
+        self._reactor.poller.forget(arrival.sock.fileno())
+        arrival.sock.close()
+        called(arrival.address)
+
     def admit(self, arrival: "Arrival", preface: Preface) -> None:
         """One is a work connection: let it wait, if it has a ticket."""
         attached, _ = self._attached.get(preface.attachment, (None, None))
+        if attached is None:
+            attached = self.loaner.find(preface.attachment)
         if attached is None or not attached.pool.admits(preface.number, preface.ticket):
             self.reject(arrival, "ticket")
             return
@@ -296,6 +424,41 @@ class ExitListener:
         if network is not None:
             self._arriving.add(network, -1)
 
+    # --- where exits are -----------------------------------------------------------------------
+
+    def expect(self, number: bytes, called: Callable[[str], None]) -> None:
+        """Have `called` be called with the address that a number arrives from."""
+        self._calls[number] = called
+
+    def forget_call(self, number: bytes) -> None:
+        """Expect a number no more."""
+        self._calls.pop(number, None)
+
+    def leaves_from(self, attached: Attached, address: str) -> None:
+        """File an exit where its connections leave; one that wanders is not chosen any more."""
+        network = counted_network(address)
+        if network == attached.network:
+            return
+        moves = self._moves.pop(attached.device_id, 0) + 1
+        self._moves[attached.device_id] = moves  # the latest last
+        if len(self._moves) > MOVES_KEPT:
+            del self._moves[next(iter(self._moves))]
+        was_open = attached.is_open
+        if was_open:
+            self._directory.remove(attached)
+        self._per_network.add(attached.network, -1)
+        self._per_network.add(network)
+        place = self._locate(address)
+        attached.leave_from(ip_address(address.partition("%")[0]), place, network)
+        floor = self._authority.price_floor(place.country)
+        attached.min_price_per_gb = max(attached.min_price_per_gb, floor)
+        attached.is_elsewhere = True
+        attached.is_wandering = moves > MOVES_MAX
+        if attached.is_open:
+            self._directory.add(attached)
+        self.neighbours.changed(attached)
+        _logger.info("exit %s: its connections leave from %s", attached.device_id, address)
+
     # --- exits ---------------------------------------------------------------------------------
 
     def recheck(self, device_id: str) -> None:
@@ -306,6 +469,18 @@ class ExitListener:
             control.check_again()
         elif device_id in self._detached or device_id in self._adopted:
             self._spawn(self._recheck_detached(device_id))
+
+    def displace(self, device_id: str) -> None:
+        """Let go of an exit that has attached to another node later."""
+        attached = self._by_device.get(device_id)
+        if attached is not None:
+            self._attached[attached.attachment][1].refuse(*_DISPLACED)
+
+    def nodes_changed(self) -> None:
+        """There are other nodes than before where devices may attach."""
+
+    def _welcome_node(self, transport: asyncio.Transport, data: bytes) -> bool:
+        return self.neighbours.welcome(transport, data)
 
     async def _recheck_detached(self, device_id: str) -> None:
         """Cut what goes on through a device whose control was lost, if it may carry nothing."""
@@ -320,6 +495,14 @@ class ExitListener:
             if not grant.paused:
                 return
         self._cut_detached(device_id)
+
+    def attached_here(self, device_id: str) -> Attached | None:
+        """Return the exit that a device is, if it is attached to this node."""
+        return self._by_device.get(device_id)
+
+    def keep_detached(self, attached: Attached) -> None:
+        """Look after an exit that is gone while connections through it go on."""
+        self._detached.setdefault(attached.device_id, []).append(attached)
 
     def _cut_detached(self, device_id: str) -> None:
         for each in self._detached.pop(device_id, ()):
@@ -352,6 +535,7 @@ class ExitListener:
         self.limits = limits
         self._budget.most = limits.parked
         self._beats.seconds = limits.heartbeat_seconds
+        self.loaner.change_heartbeat(limits.heartbeat_seconds)
 
     def drain(self, seconds: float) -> None:
         """Tell every exit that the daemon stops, and take no more; dials and relays go on."""
@@ -366,6 +550,7 @@ class ExitListener:
             self.reject(arrival, "stopping")
         for control in tuple(self._controls):
             control.cut("stopping")
+        self.loaner.close()
         self._arrivals.close()
         self._beats.close()
         if self._expiry is not None:
@@ -385,8 +570,7 @@ class ExitListener:
             return
         older = self._by_device.get(grant.device_id)
         if older is not None:
-            words = "The same device has attached again; if it was not you, revoke its token."
-            self._attached[older.attachment][1].refuse("attached_again", words, AGAIN_SECONDS)
+            self._attached[older.attachment][1].refuse(*_DISPLACED)
         if len(self._attached) >= limits.exits_total:
             control.refuse("too_many_exits", "The service has enough devices now.", AGAIN_SECONDS)
             return
@@ -409,6 +593,8 @@ class ExitListener:
             self._beat,
             reactor.loop.time,
         )
+        attached.since = self.neighbours.since(grant.device_id)
+        attached.features = hello.features
         control.accepted()
         control.attached = attached
         self._known(control)
@@ -434,10 +620,30 @@ class ExitListener:
         for relay in self._adopted.pop(grant.device_id, ()):
             relay.join(attached)
         attached.paused, attached.is_held = hello.paused, grant.paused
-        attached.features = hello.features
+        if self.watch is not None:
+            self.watch.admit(attached)
+        self.neighbours.attached(attached)
         if attached.is_open:
             self._directory.add(attached)
         _logger.info("exit %s: attached from %s", attached.device_id, attached.address)
+
+    def prove(self, attached: Attached) -> None:
+        """Let an exit carry whatever its owner allows."""
+        if not attached.is_proven:
+            attached.is_proven = True
+            self.neighbours.changed(attached)
+
+    def expel(self, attached: Attached, words: str) -> None:
+        """Cut an exit with all that goes through it; `words` tell its owner why."""
+        if attached.is_gone:
+            self._cut_detached(attached.device_id)
+        else:
+            self._attached[attached.attachment][1].refuse("exit_barred", words, 0)
+
+    def _suspected(self, attached: Attached, kind: str, evidence: str) -> None:
+        """An exit did what no honest one does."""
+        if self.watch is not None:
+            self.watch.suspect(attached, kind, evidence)
 
     def _least_price(self, grant: ExitGrant, place: Place) -> int:
         """Return what a session has to cost that leaves through an exit, in micro-USD per GB.
@@ -462,14 +668,18 @@ class ExitListener:
         self._beats.discard(attached)
         if attached.is_open:
             self._directory.remove(attached)
+        self.neighbours.gone(attached)
         self.counters.cut[reason] += 1
         _logger.info("exit %s: gone: %s", attached.device_id, reason)
         attached.close()
+        if reason == FLOOD:
+            self._suspected(attached, FLOOD, "more bytes or states than it may send")
+        self.loaner.ended(attached, reason)
         if reason not in HARMLESS:
             attached.cut()
             self._cut_detached(attached.device_id)
         elif attached.relays:
-            self._detached.setdefault(attached.device_id, []).append(attached)
+            self.keep_detached(attached)
 
     def _paused(self, attached: Attached, words: str) -> None:
         """An exit takes nothing from now on, or takes connections again."""
@@ -488,10 +698,12 @@ class ExitListener:
         if attached.is_held:
             attached.interrupt()
             attached.cut()
+            self.loaner.ended(attached, "paused")
             self._cut_detached(attached.device_id)
 
     def _opened(self, attached: Attached, *, was_open: bool) -> None:
         """Tell the directory if an exit takes connections that did not, or the other way round."""
+        self.neighbours.changed(attached)
         if was_open and not attached.is_open:
             self._directory.remove(attached)
         elif attached.is_open and not was_open:
@@ -508,7 +720,10 @@ class ExitListener:
             _, control = self._attached[attached.attachment]
             control.cut("silent")
             return
+        was_spent = attached.is_spent
         attached.spend(self._now() // DAY_SECONDS)
+        if attached.is_spent != was_spent:
+            self.neighbours.changed(attached)
         attached.pool.tend()
         attached.ping()
         if not attached.is_gone:  # it may have been cut just now: it does not read
@@ -572,7 +787,9 @@ class Arrival(Watcher, Expiring):
         except OSError:
             self._listener.reject(self, "broken")
             return
-        if self._read[:1] != WORK or (events & HUNG_UP):
+        if self._read[:1] == CALL:
+            self._call(has_ended=bool(events & HUNG_UP))
+        elif self._read[:1] != WORK or (events & HUNG_UP):
             self._listener.reject(self, "garbage" if self._read[:1] else "broken")
         elif len(self._read) == _PREFACE_BYTES:
             try:
@@ -581,6 +798,13 @@ class Arrival(Watcher, Expiring):
                 self._listener.reject(self, "garbage")
             else:
                 self._listener.admit(self, preface)
+
+    def _call(self, *, has_ended: bool) -> None:
+        """It calls through an exit."""
+        if len(self._read) == CALL_BYTES:
+            self._listener.called(self, self._read[len(CALL) :])
+        elif has_ended or len(self._read) > CALL_BYTES:
+            self._listener.reject(self, "garbage")
 
     def timed_out(self) -> None:
         """It took too long: see `Expiring.timed_out`."""

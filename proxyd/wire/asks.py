@@ -95,6 +95,7 @@ class Reached(Struct, frozen=True, tag=7, array_like=True):
 
     `exit_address` is where the exit attaches from, `address` and `port` are what the target sees,
     and `headers` what the buyer is told, `ports` those that the exit takes: see `exits.dial.Via`.
+    `bytes_per_second` is how fast it may go, 0 for any speed.
     """
 
     number: int
@@ -105,6 +106,7 @@ class Reached(Struct, frozen=True, tag=7, array_like=True):
     port: int
     headers: tuple[str, ...]
     ports: tuple[int, ...] = ()
+    bytes_per_second: int = 0
 
 
 class Cut(Struct, frozen=True, tag=8, array_like=True):

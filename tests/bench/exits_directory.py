@@ -39,13 +39,22 @@ WISHES = (
 class Device:
     """An exit."""
 
-    __slots__ = ("device_id", "has_place", "min_price_per_gb", "network", "owner_id", "place")
+    __slots__ = (
+        "device_id",
+        "has_place",
+        "min_price_per_gb",
+        "network",
+        "owner_id",
+        "place",
+        "since",
+    )
 
     def __init__(self, number, place, chance):
         self.device_id = f"{number:032x}"
         self.owner_id = f"owner {number // 4}"
         self.network = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
         self.place = place
+        self.since = 1_700_000_000_000 + number
         self.has_place = chance() < 0.8
         self.min_price_per_gb = int(chance() * PRICE / 0.75)
 

@@ -20,6 +20,7 @@ The daemon
     small: a small checkout that compiles in seconds
     descriptors: the descriptors that the daemon holds in the test's own process
     two_processes: a daemon of two processes in the test's own event loop, with exits
+    canaries: pages that everybody gets alike, and exits that lie about them
     exit_device: a device that carries connections as a test wants it, and where it attaches
     declared: holds every answer of a test against the OpenAPI document
     time_limit: the plugin that ends a test which takes too long
@@ -31,6 +32,8 @@ Exits
     exit_api: the API that an exit's agent asks for the terms
     exit_process: agents as processes of their own, beside a daemon that is one
     exit_wire: a wire between exits and their daemon that counts by key, and outlives both
+    linked: nodes that lend one another exits, over links in memory
+    mesh: several daemons with exits on one PostgreSQL
     exit_agent: the program of an agent with a judge of its guard switched off
     home: a home in network namespaces, with a sniffer on the device
     pythons: the Pythons that the program for devices is run on

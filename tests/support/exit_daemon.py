@@ -20,9 +20,12 @@ from proxyctl.protocol.frames import (
     Associate,
     Dial,
     Dialled,
+    For,
     Frame,
     FrameReader,
     Hello,
+    Lend,
+    Lent,
     Limits,
     Park,
     Ping,
@@ -32,6 +35,7 @@ from proxyctl.protocol.frames import (
     State,
     Tickets,
     Welcome,
+    decode_whole,
     encode,
 )
 from support.tls import make_certificate
@@ -71,11 +75,23 @@ class Control(asyncio.Protocol):
         self.transport.write(encode(frame))
 
 
+class Loan(Control):
+    """What a borrower has instead of a control connection: the home passes on what is said."""
+
+    def __init__(self, borrower: "ExitDaemon", home: Control, number: int) -> None:
+        super().__init__(borrower)
+        self.home = home
+        self.number = number
+
+    def send(self, frame: Frame) -> None:
+        self.home.send(For(self.number, encode(frame)))
+
+
 class ExitDaemon:
     """What exits attach to.
 
     `reply` is what a Hello is answered with. `parked` are the work connections that showed a
-    ticket, by number; `refused` counts those that did not.
+    ticket, by number; `refused` counts those that did not. `lent` is what the exit said of loans.
     """
 
     def __init__(self, folder: Path, public: str = "198.18.0.1") -> None:
@@ -93,6 +109,8 @@ class ExitDaemon:
         self.pongs: list[bytes] = []
         self.dialled: dict[int, Dialled] = {}
         self.parked: dict[int, Streams] = {}
+        self.loans: dict[int, Loan] = {}
+        self.lent: dict[int, str] = {}
         self.accepted = 0
         self.refused = 0
         self._tickets: dict[int, bytes] = {}
@@ -140,6 +158,20 @@ class ExitDaemon:
             control.send(Pong(frame.payload))
         elif isinstance(frame, Pong):
             self.pongs.append(frame.payload)
+        elif isinstance(frame, Lent):
+            self.lent[frame.number] = frame.code
+        elif isinstance(frame, For):
+            loan, said = self.loans[frame.number], decode_whole(frame.frame)
+            assert said is not None
+            loan.daemon.receive(loan, said)
+
+    async def lend(self, number: int, borrower: "ExitDaemon", host: str = "", port: int = 0) -> str:
+        """Lend the exit to another daemon, which may be said to be elsewhere; return the answer."""
+        self.loans[number] = Loan(borrower, self.control, number)
+        borrower.controls.append(self.loans[number])
+        self.control.send(Lend(number, host or borrower.host, port or borrower.port, number))
+        await until(lambda: number in self.lent, "the exit answers")
+        return self.lent[number]
 
     async def attached(self, times: int = 1) -> None:
         """Wait until an exit has been let in so many times."""

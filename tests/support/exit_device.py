@@ -22,8 +22,6 @@ from proxyctl.exit.agent import Agent
 from proxyctl.exit.lan import make_guard
 from proxyctl.exit.limits import DeviceLimits
 from proxyctl.exit.record import Consent
-from proxyctl.exit.relay_linux import EpollRelays
-from proxyctl.exit.relays import Relays
 from proxyctl.protocol.frames import (
     UDP,
     VERSION,
@@ -66,7 +64,6 @@ from support.service import Person, Service, running_in
 from support.waiting import until
 
 RESET = struct.pack("ii", 1, 0)
-MakeRelays = Callable[[asyncio.AbstractEventLoop], Relays]
 NO_LIMITS = Limits(0, 0, 0, ())
 
 
@@ -123,7 +120,8 @@ class Device:
     `frames` are all that came; `welcome`, `sorry` and `drained` the last ones of these. `parked`
     are its work connections that wait, by number. `parks` says whether it opens any by itself, and
     `obey` what it does with an order: `carry` by default. It attaches from `address`: two exits of
-    one address are not both chosen.
+    one address are not both chosen. With `leaves_from` its connections to targets come from another
+    one.
     """
 
     def __init__(self, port: int, address: str = "127.0.0.1") -> None:
@@ -142,6 +140,7 @@ class Device:
         self.answers_pings = True
         self.obey: Obey = carry
         self.obey_datagrams: Callable[[Device, Associate], Awaitable[None]] = carry_datagrams
+        self.leaves_from = ""
         self.is_over = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._writer: asyncio.StreamWriter | None = None
@@ -288,6 +287,8 @@ async def carry(device: Device, dial: Dial) -> None:
         for sock in (work, target):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
         host = dial.host if isinstance(dial.host, str) else str(dial.host[0])
+        if device.leaves_from:
+            target.bind((device.leaves_from, 0))
         try:
             await loop.sock_connect(target, (host, dial.port))
         except OSError as error:
@@ -359,7 +360,7 @@ class InOrder:
 
     def pick(self, wants: Wants, **about: Any) -> Attached | Missing:
         bound = self.bindings.get(wants.session)
-        features = about.get("features", frozenset())
+        features = about.get("features", ())
         if bound in self.exits and bound not in about["tried"]:
             is_allowed = self.exits[bound].allows(about["port"])
             return self.exits[bound] if is_allowed else Missing.NOT_ALLOWED
@@ -371,7 +372,7 @@ class InOrder:
                 each.device_id not in about["tried"]
                 and each.owner_id != about["owner_id"]
                 and each.has_place
-                and features.issubset(each.features)
+                and set(features) <= set(each.features)
             ):
                 if not each.allows(about["port"]):
                     missing = Missing.NOT_ALLOWED
@@ -575,9 +576,7 @@ async def running_with_exit(folder: Path, **sections: dict[str, Any]) -> AsyncIt
 
 
 @asynccontextmanager
-async def running_with_agent(
-    folder: Path, relays: MakeRelays = EpollRelays, **sections: dict[str, Any]
-) -> AsyncIterator[Service]:
+async def running_with_agent(folder: Path, **sections: dict[str, Any]) -> AsyncIterator[Service]:
     """Run a daemon with the agent of devices as its exit; every session leaves through it."""
     async with running_in(folder, **EXITS, **sections) as service:
         device, listener = await consented(service), listener_of(service)
@@ -599,7 +598,6 @@ async def running_with_agent(
             guard=guard,
             now=lambda: datetime.now(UTC),
             read_power=lambda: "",
-            relays=relays,
         )
         task = asyncio.get_running_loop().create_task(agent.run())
         service.wishes = "-country-xx"

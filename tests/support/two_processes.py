@@ -47,7 +47,7 @@ class TwoProcesses:
     def desk(self) -> ExitDesk:
         """Where the first one answers."""
         assert self.first.exit_port is not None
-        desk = self.first.exit_port._desk
+        desk = self.first.exit_port.desk
         assert desk is not None
         return desk
 

@@ -309,7 +309,7 @@ class Agent:
             token=self._consent.token,
             version=__version__,
             system=f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
-            features=("dns", UDP) if self._consent.limits.udp else ("dns",),
+            features=("dns", "lend", UDP) if self._consent.limits.udp else ("dns", "lend"),
             terms=self._consent.terms,
             paused=self._carrier.paused,
         )

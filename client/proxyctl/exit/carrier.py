@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
+from proxyctl.exit.borrower import Borrower
 from proxyctl.exit.datagrams import DatagramRelay
 from proxyctl.exit.dial import Dialer, DialError
 from proxyctl.exit.limits import lesser
 from proxyctl.exit.pace import Pace
-from proxyctl.exit.pool import Pool
+from proxyctl.exit.pool import Pool, Room
 from proxyctl.exit.sniff import name_in
 from proxyctl.protocol.addresses import plain
 from proxyctl.protocol.frames import (
     Associate,
     Dial,
     Dialled,
+    For,
     Frame,
+    FrameError,
+    Lend,
+    Lent,
     Limits,
     Outcome,
     Park,
+    Ping,
+    Pong,
+    Return,
     Tickets,
     Welcome,
+    decode_whole,
+    encode,
 )
 
 if TYPE_CHECKING:
@@ -46,6 +57,10 @@ ASSOCIATIONS_MAX: Final = 8
 PACE_BURST_SECONDS: Final = 0.25  # short enough that a video call beside it goes on
 READ_MAX_BYTES: Final = 1024 * 1024  # as much as a pipe takes
 READ_LEAST_BYTES: Final = 4096  # a limit may be overshot by so little; less is not worth a call
+CONNECT_SECONDS: Final = 10.0  # to the daemon
+BORROWERS_MAX: Final = 64  # daemons that one exit is lent to at once: more than a service has
+
+_HOME: Final = 0  # the number of the attachment that is nobody's loan
 
 _NO_LIMITS: Final = Limits(0, 0, 0, ())
 
@@ -83,8 +98,12 @@ class Carrier:
         self._sockets = relays
         self._dialer = Dialer(guard, relays.connect, loop)
         self._pace = Pace(limits.bytes_per_second, PACE_BURST_SECONDS, loop.time)
+        self._room = Room(limits.dials_per_second, loop.time)
         self._attachment: _Attachment | None = None
-        self._dials: dict[int, asyncio.Task[None]] = {}
+        self._door: tuple[Address, int] | None = None
+        self._borrowers: dict[int, _Attachment] = {}
+        # By the number of the loan, and of the work connection.
+        self._dials: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._relays: set[AnyRelay] = set()
         self._associations: set[DatagramRelay] = set()  # of these, and some that begin
         self._all_over: asyncio.Future[None] | None = None
@@ -97,7 +116,7 @@ class Carrier:
     @property
     def parked(self) -> int:
         """How many work connections wait."""
-        return len(self._attachment.pool) if self._attachment is not None else 0
+        return sum(len(each.pool) for each in self._attachments())
 
     def attach(
         self, welcome: Welcome, address: Address, port: int, send: Callable[[Frame], None]
@@ -108,46 +127,48 @@ class Carrier:
         self._guard.surroundings.learn_public(welcome.address)
         pool = Pool(
             welcome.attachment,
-            address,
-            port,
-            per_second=self._own.dials_per_second,
-            lost=self._work_is_lost,
+            lambda: self._sockets.connect(address, port, CONNECT_SECONDS),
+            room=self._room,
+            lost=partial(self._work_is_lost, _HOME),
             relays=self._sockets,
             loop=self._loop,
         )
-        self._attachment = _Attachment(pool, welcome.address, send, self._loop)
+        self._attachment = _Attachment(_HOME, pool, address, welcome.address, send, self._loop)
+        self._door = plain(address), port
         self._limit(welcome.limits)
 
     def detach(self) -> None:
         """Give up what needs a control connection; relays go on."""
         for task in tuple(self._dials.values()):
             task.cancel()
-        if self._attachment is not None:
-            self._attachment.close()
-            self._attachment = None
+        for each in self._attachments():
+            each.close()
+        self._borrowers.clear()
+        self._attachment = None
 
     def receive(self, frame: Frame) -> None:
         """Do what a frame of the daemon says, if it is about carrying."""
         attachment = self._attachment
         if attachment is None:
             return
-        if isinstance(frame, Tickets):
-            attachment.pool.add_tickets(frame.first, frame.tickets)
-        elif isinstance(frame, Park):
-            attachment.wanted = frame.connections
-            attachment.pool.park(0 if self.paused else frame.connections)
-        elif isinstance(frame, Limits):
+        if isinstance(frame, Limits):
             self._limit(frame)
-        elif isinstance(frame, (Dial, Associate)):
-            self._start(frame, attachment)
+        elif isinstance(frame, Lend):
+            attachment.send(Lent(frame.number, self._lend(frame, attachment)))
+        elif isinstance(frame, Return):
+            self._return(frame.number)
+        elif isinstance(frame, For):
+            self._receive_for(frame)
+        else:
+            self._obey(frame, attachment)
 
     def pause(self, reason: str) -> None:
         """Take no connections from now on for this reason; take some again if it is empty."""
         self.paused = reason
-        if self._attachment is not None:
-            self._attachment.pool.park(0 if reason else self._attachment.wanted)
+        for each in self._attachments():
+            each.pool.park(0 if reason else each.wanted)
             if reason:
-                self._attachment.pool.close()
+                each.pool.close()
 
     def cut(self) -> None:
         """Reset everything that is carried, at once."""
@@ -212,8 +233,79 @@ class Carrier:
         self._asked = limits
         self._pace.change(lesser(self._own.bytes_per_second, limits.bytes_per_second))
 
+    # --- for whom ---------------------------------------------------------------------------------
+
+    def _attachments(self) -> list[_Attachment]:
+        own = [] if self._attachment is None else [self._attachment]
+        return [*own, *self._borrowers.values()]
+
+    def _obey(self, frame: Frame, attachment: _Attachment) -> None:
+        """Do what the daemon says, or a borrower."""
+        if isinstance(frame, Tickets):
+            attachment.pool.add_tickets(frame.first, frame.tickets)
+        elif isinstance(frame, Park):
+            attachment.wanted = frame.connections
+            attachment.pool.park(0 if self.paused else frame.connections)
+        elif isinstance(frame, (Dial, Associate)):
+            self._start(frame, attachment)
+
+    def _lend(self, frame: Lend, home: _Attachment) -> str:
+        """Begin to carry for a borrower; return why not, in a word, or nothing."""
+        number = frame.number
+        if number == _HOME or number in self._borrowers:
+            raise FrameError("a loan with a number that it cannot have")
+        if len(self._borrowers) >= BORROWERS_MAX:
+            return "too_many"
+        borrower = Borrower(frame.host, frame.port, home.address, self._guard, self._loop)
+        pool = Pool(
+            frame.attachment,
+            borrower.connect,
+            room=self._room,
+            lost=partial(self._work_is_lost, number),
+            failed=partial(self._unreachable, number),
+            relays=self._sockets,
+            loop=self._loop,
+        )
+        self._borrowers[number] = home.lend(number, pool)
+        return ""
+
+    def _receive_for(self, frame: For) -> None:
+        """Do what a borrower says."""
+        borrower = self._borrowers.get(frame.number)
+        if borrower is None:  # it was given up just now
+            return
+        said = decode_whole(frame.frame)
+        if isinstance(said, Ping):
+            borrower.send(Pong(said.payload))
+        elif said is not None:
+            self._obey(said, borrower)
+
+    def _unreachable(self, number: int) -> bool:
+        """A borrower was not reached: leave it to the daemon, which can stand in at once."""
+        if self._attachment is not None and number in self._borrowers:
+            self._attachment.send(Lent(number, "unreachable"))
+            self._return(number)
+        return False
+
+    def _return(self, number: int) -> None:
+        borrower = self._borrowers.pop(number, None)
+        if borrower is None:
+            return
+        borrower.close()
+        for (loan, _), task in tuple(self._dials.items()):
+            if loan == number:
+                task.cancel()
+
+    # --- dials ------------------------------------------------------------------------------------
+
     def _permits_port(self, address: Address, port: int) -> bool:
-        """The owner's ports and the daemon's; where the owner tries an exit out, the daemon's."""
+        """The owner's ports and the daemon's; where the owner tries an exit out, the daemon's.
+
+        The daemon's own door is none of a stranger's: it has itself called there, to see from where
+        connections leave.
+        """
+        if (address, port) == self._door:
+            return True
         if self._asked.ports and port not in self._asked.ports:
             return False
         return port in self._own.ports or self._guard.is_opened(address)
@@ -238,8 +330,9 @@ class Carrier:
                 if isinstance(frame, Associate)
                 else self._dial(frame, work, attachment)
             )
-            self._dials[frame.number] = task
-            task.add_done_callback(lambda done: self._dialled(frame.number, done))
+            key = attachment.loan, frame.number
+            self._dials[key] = task
+            task.add_done_callback(partial(self._dialled, key))
             return
         attachment.fail(frame.number, outcome)
         attachment.leave(work)
@@ -306,9 +399,9 @@ class Carrier:
     def _note_target(self, host: str, port: int) -> None:
         self._journal.add_target(host, port)
 
-    def _dialled(self, number: int, task: asyncio.Task[None]) -> None:
-        if self._dials.get(number) is task:
-            del self._dials[number]
+    def _dialled(self, key: tuple[int, int], task: asyncio.Task[None]) -> None:
+        if self._dials.get(key) is task:
+            del self._dials[key]
         if not task.cancelled():
             task.result()
 
@@ -325,8 +418,8 @@ class Carrier:
         if not self._relays and self._all_over is not None and not self._all_over.done():
             self._all_over.set_result(None)
 
-    def _work_is_lost(self, number: int) -> None:
-        task = self._dials.get(number)
+    def _work_is_lost(self, loan: int, number: int) -> None:
+        task = self._dials.get((loan, number))
         if task is not None:
             task.cancel()
 
@@ -335,10 +428,12 @@ class Carrier:
 
 
 class _Attachment:
-    """What is there as long as a control connection is.
+    """What is there as long as a control connection is, or a loan.
 
     Args:
+        loan: the number of the loan; `_HOME` for the daemon itself.
         pool: the work connections that wait.
+        address: where the daemon was reached.
         public: where the daemon sees this exit's connections come from.
         send: sends a frame.
         loop: the event loop.
@@ -346,17 +441,29 @@ class _Attachment:
 
     def __init__(
         self,
+        loan: int,
         pool: Pool,
+        address: Address,
         public: str,
         send: Callable[[Frame], None],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
+        self.loan = loan
         self.pool = pool
+        self.address = address
         self.send = send
         self.wanted = 0
         self._public = public
         self._loop = loop
         self._leaving: set[Work] = set()
+
+    def lend(self, number: int, pool: Pool) -> _Attachment:
+        """Return what is there for a borrower, which is spoken to through the daemon."""
+
+        def send(frame: Frame) -> None:
+            self.send(For(number, encode(frame)))
+
+        return _Attachment(number, pool, self.address, self._public, send, self._loop)
 
     def leave(self, work: Work) -> None:
         """Leave a work connection to the daemon to close; it hears by a frame why."""

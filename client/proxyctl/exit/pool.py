@@ -1,7 +1,8 @@
 """Work connections ahead of need: as many as the daemon asks for wait, each behind its preface.
 
 The number of new connections in a second is bounded, because carriers and routers at home take a
-burst for an attack, and so is the number of those that wait, whatever the daemon asks for.
+burst for an attack, and so is the number of those that wait, whatever is asked for. Both bounds
+(`Room`) are for all pools together: where the exit is lent, each borrower has one of its own.
 """
 
 from __future__ import annotations
@@ -17,15 +18,13 @@ from proxyctl.protocol.frames import TICKETS_MAX, Preface
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from proxyctl.exit.relays import Relays, Work
-    from proxyctl.protocol.addresses import Address
 
 PARKED_MAX: Final = 64  # four times what a daemon asks for; a router at home maps some thousand
 SURPLUS_MAX: Final = 8  # so many more than asked for may wait: the daemon may ask for fewer
 TICKETS_KEPT: Final = 4 * TICKETS_MAX
-CONNECT_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 1.0  # after the first that failed; doubled with each further one
 RETRY_MAX_SECONDS: Final = 30.0
 
@@ -35,40 +34,79 @@ KEEPALIVE_INTERVAL_SECONDS: Final = 10
 KEEPALIVE_PROBES: Final = 3
 
 
+class Room:
+    """How many work connections all pools may open in a second, and have open and waiting.
+
+    Args:
+        per_second: how many may be opened in a second.
+        now: a clock that never goes back, in seconds.
+    """
+
+    def __init__(self, per_second: int, now: Callable[[], float]) -> None:
+        self._pace = Pace(per_second, 1.0, now)
+        self._taken = 0
+        self._waiting: dict[Pool, None] = {}  # those that would open more, the first come first
+
+    def take(self, pool: Pool) -> bool:
+        """Take a place for one; where there is none, the pool is called when there is one again."""
+        if self._taken >= PARKED_MAX:
+            self._waiting[pool] = None
+            return False
+        self._taken += 1
+        return True
+
+    def give(self) -> None:
+        """Give a place back."""
+        self._taken -= 1
+        while self._waiting and self._taken < PARKED_MAX:  # the first may want no more by now
+            pool = next(iter(self._waiting))
+            del self._waiting[pool]
+            pool.fill()
+
+    def pause(self) -> float:
+        """Count one that is opened; return for how many seconds to open no more."""
+        return self._pace.take(1)
+
+    def forget(self, pool: Pool) -> None:
+        """Call a pool no more."""
+        self._waiting.pop(pool, None)
+
+
 class Pool:
     """The work connections of one attachment that wait for a dial.
 
     Args:
         attachment: its number, which the daemon gave.
-        address: the daemon's, as the control connection reached it.
-        port: the daemon's.
-        per_second: how many new connections may be opened in a second.
+        connect: returns a socket that is connected to the daemon, or raises OSError.
+        room: the bounds that all pools share.
         lost: called with the number of one that was taken, when its socket is gone.
-        relays: connects sockets, and has them wait.
+        relays: has sockets wait.
+        failed: called when the daemon was not reached; returns whether to try again later.
         loop: the event loop.
     """
 
     def __init__(
         self,
         attachment: int,
-        address: Address,
-        port: int,
+        connect: Callable[[], Awaitable[socket.socket]],
         *,
-        per_second: int,
+        room: Room,
         lost: Callable[[int], None],
         relays: Relays,
+        failed: Callable[[], bool] = lambda: True,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._attachment = attachment
-        self._endpoint = address, port
+        self._connect = connect
+        self._room = room
         self._lost = lost
         self._relays = relays
+        self._failed = failed
         self._loop = loop
         self._tickets: deque[tuple[int, bytes]] = deque(maxlen=TICKETS_KEPT)
         self._wanted = 0
         self._parked: dict[int, Work] = {}
-        self._opening: set[asyncio.Task[None]] = set()
-        self._pace = Pace(per_second, 1.0, loop.time)
+        self._opening: set[asyncio.Task[bool]] = set()
         self._failures = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -79,42 +117,45 @@ class Pool:
     def add_tickets(self, first: int, tickets: tuple[bytes, ...]) -> None:
         """Take leave for some more; of more than are kept the oldest are forgotten."""
         self._tickets.extend(enumerate(tickets, first))
-        self._fill()
+        self.fill()
 
     def park(self, connections: int) -> None:
         """Have so many wait from now on."""
         self._wanted = min(connections, PARKED_MAX)
         for number in tuple(self._parked)[: max(0, len(self) - self._wanted - SURPLUS_MAX)]:
-            self._parked.pop(number).close()
-        self._fill()
+            self._unpark(number).close()
+        self.fill()
 
     def take(self, number: int) -> Work | None:
         """Take one out for a dial, if it is still there; another one is opened for it."""
-        work = self._parked.pop(number, None)
-        self._fill()
+        work = self._unpark(number) if number in self._parked else None
+        self.fill()
         return work
 
     def close(self) -> None:
         """Close all that wait, and open no more."""
         self._wanted = 0
+        self._room.forget(self)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         for task in tuple(self._opening):
             task.cancel()
-        for work in tuple(self._parked.values()):
-            work.reset()
-        self._parked.clear()
+        for number in tuple(self._parked):
+            self._unpark(number).reset()
 
-    def _fill(self) -> None:
+    def fill(self) -> None:
+        """Open as many as are wanted, as far as there is room."""
         if self._timer is not None:
             return
         while self._tickets and len(self._parked) + len(self._opening) < self._wanted:
+            if not self._room.take(self):
+                return
             number, ticket = self._tickets.popleft()
             task = self._loop.create_task(self._open(number, ticket))
             self._opening.add(task)
             task.add_done_callback(self._opened)
-            seconds = self._pace.take(1)
+            seconds = self._room.pause()
             if seconds:
                 self._wait(seconds)
                 return
@@ -125,22 +166,26 @@ class Pool:
 
     def _go_on(self) -> None:
         self._timer = None
-        self._fill()
+        self.fill()
 
-    def _opened(self, task: asyncio.Task[None]) -> None:
+    def _opened(self, task: asyncio.Task[bool]) -> None:
         self._opening.discard(task)
+        if task.cancelled() or not task.result():
+            self._room.give()
         if not task.cancelled():
-            task.result()
-            self._fill()
+            self.fill()
 
-    async def _open(self, number: int, ticket: bytes) -> None:
+    async def _open(self, number: int, ticket: bytes) -> bool:
+        """Open one; return whether it waits, or has waited."""
         try:
-            sock = await self._relays.connect(*self._endpoint, CONNECT_SECONDS)
+            sock = await self._connect()
         except OSError:
+            if not self._failed():
+                return False
             self._tickets.appendleft((number, ticket))  # nobody has seen it
             self._wait(min(RETRY_MAX_SECONDS, RETRY_SECONDS * 2 ** min(self._failures, 10)))
             self._failures += 1
-            return
+            return False
         self._failures = 0
         preface = Preface(self._attachment, number, ticket).encode()
         try:
@@ -148,18 +193,29 @@ class Pool:
             work = await self._relays.park(sock, preface, partial(self._gone, number))
         except OSError:
             sock.close()
-            return
+            return False
         except BaseException:
             sock.close()
             raise
-        if not work.is_lost:
-            self._parked[number] = work
+        if work.is_lost:
+            return False
+        if number in self._parked:  # a daemon that counts wrongly
+            work.reset()
+            return False
+        self._parked[number] = work
+        return True
 
     def _gone(self, number: int) -> None:
-        if self._parked.pop(number, None) is None:
+        if number not in self._parked:
             self._lost(number)
         else:
-            self._fill()
+            self._unpark(number)
+            self.fill()
+
+    def _unpark(self, number: int) -> Work:
+        work = self._parked.pop(number)
+        self._room.give()
+        return work
 
 
 def keep_alive(sock: socket.socket) -> None:

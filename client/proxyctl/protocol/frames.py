@@ -20,6 +20,12 @@ An exit is a device that carries other people's connections. It dials the daemon
 A ticket lets one work connection in, once. The daemon says with `Park` how many it wants parked,
 and the exit opens a new one for each that was taken. Each side answers `Ping` with `Pong`.
 
+A daemon may **lend** the exit to another one, whose buyers it then carries as well. `Lend` names
+where that one takes work connections, and under which number the exit hears of it; `Lent` says
+whether the exit does so. What the borrower has to say (Tickets, Park, Dial, Ping) comes inside of a
+`For` with that number, and so go the answers (Dialled, Pong, State). `Return` ends it. A daemon
+lends only an exit whose Hello has the feature "lend".
+
 Both sides ignore frames of a type that they do not know, and fields of a JSON body that they do not
 know, and take an outcome that they do not know for a failure, so either may be older than the
 other. A binary body never grows: what is to be said besides is a type of its own. Numbers are
@@ -84,6 +90,10 @@ class Kind(IntEnum):
     DRAIN = 10
     PING = 11
     PONG = 12
+    LEND = 13
+    FOR = 14
+    LENT = 15
+    RETURN = 16
     ASSOCIATE = 18
 
 
@@ -226,6 +236,39 @@ class Pong(NamedTuple):
     payload: bytes
 
 
+class Lend(NamedTuple):
+    """Carry for another daemon as well, which takes work connections at a host and port.
+
+    `number` is what both sides call this by, and never 0; `attachment` is what the preface of those
+    work connections says.
+    """
+
+    number: int
+    host: str
+    port: int
+    attachment: int
+
+
+class For(NamedTuple):
+    """A whole frame (`encode`) that is said to a borrower, or by one."""
+
+    number: int
+    frame: bytes
+
+
+class Lent(NamedTuple):
+    """Whether the exit carries for a borrower: yes with an empty code, or why not (any more)."""
+
+    number: int
+    code: str
+
+
+class Return(NamedTuple):
+    """The exit carries for a borrower no more; what it has begun goes on."""
+
+    number: int
+
+
 Frame = Union[
     Hello,
     Welcome,
@@ -240,6 +283,10 @@ Frame = Union[
     Ping,
     Pong,
     Associate,
+    Lend,
+    For,
+    Lent,
+    Return,
 ]
 
 
@@ -307,6 +354,17 @@ class FrameReader:
                 yield frame
 
 
+def decode_whole(data: bytes) -> Frame | None:
+    """Return the one frame that some bytes are; None if it is of a type that is not known.
+
+    Raises:
+        FrameError: they are not one frame.
+    """
+    if len(data) < _HEAD.size or _COUNT.unpack_from(data)[0] != len(data) - _COUNT.size:
+        raise FrameError(f"{len(data)} bytes that are not one frame")
+    return decode(data[_COUNT.size], data[_HEAD.size :])
+
+
 def encode(frame: Frame) -> bytes:
     """Return the bytes of a frame.
 
@@ -336,7 +394,7 @@ def decode(kind: int, body: bytes) -> Frame | None:
         raise FrameError(f"a frame of the type {name} that cannot be understood") from None
 
 
-def _encode_body(frame: Frame) -> tuple[Kind, bytes]:
+def _encode_body(frame: Frame) -> tuple[Kind, bytes]:  # noqa: PLR0911 - one for each form
     if isinstance(frame, Dial):
         return Kind.DIAL, _encode_dial(frame)
     if isinstance(frame, Dialled):
@@ -349,6 +407,10 @@ def _encode_body(frame: Frame) -> tuple[Kind, bytes]:
         if len(frame.payload) != PING_BYTES:
             raise ValueError
         return Kind.PING if isinstance(frame, Ping) else Kind.PONG, frame.payload
+    if isinstance(frame, For):
+        return Kind.FOR, _NUMBER.pack(frame.number) + frame.frame
+    if isinstance(frame, Return):
+        return Kind.RETURN, _NUMBER.pack(frame.number)
     fields: dict[str, Any] = frame._asdict()
     if isinstance(frame, Welcome):
         fields["limits"] = frame.limits._asdict()
@@ -387,6 +449,11 @@ def _decode_ping(body: bytes) -> Ping:
     if len(body) != PING_BYTES:
         raise ValueError
     return Ping(body)
+
+
+def _decode_for(body: bytes) -> For:
+    (number,) = _NUMBER.unpack_from(body)
+    return For(number, body[_NUMBER.size :])
 
 
 def _encode_dialled(frame: Dialled) -> bytes:
@@ -448,7 +515,7 @@ def _address(packed: bytes) -> Address:
     return IPv4Address(packed) if len(packed) == 4 else IPv6Address(packed)
 
 
-def _decode_json(kind: Kind, body: bytes) -> Frame:
+def _decode_json(kind: Kind, body: bytes) -> Frame:  # noqa: PLR0911 - one for each type
     fields = json.loads(body)
     if kind is Kind.HELLO:
         return Hello(
@@ -476,6 +543,15 @@ def _decode_json(kind: Kind, body: bytes) -> Frame:
         )
     if kind is Kind.STATE:
         return State(_text(fields["paused"]))
+    if kind is Kind.LEND:
+        return Lend(
+            _integer(fields["number"]),
+            _text(fields["host"]),
+            _integer(fields["port"], PORT_MAX),
+            _integer(fields["attachment"]),
+        )
+    if kind is Kind.LENT:
+        return Lent(_integer(fields["number"]), _text(fields["code"]))
     return _limits(fields)
 
 
@@ -518,6 +594,8 @@ _DECODING: Final[dict[int, Callable[[bytes], Frame]]] = {
     Kind.PING: _decode_ping,
     Kind.PONG: lambda body: Pong(_decode_ping(body).payload),
     Kind.ASSOCIATE: lambda body: Associate(*_NUMBER.unpack(body)),
+    Kind.FOR: _decode_for,
+    Kind.RETURN: lambda body: Return(*_NUMBER.unpack(body)),
 }
 _KINDS: Final = frozenset(Kind)
 _OUTCOMES: Final = frozenset(Outcome)
@@ -527,4 +605,6 @@ _KIND_OF: Final = {
     Sorry: Kind.SORRY,
     State: Kind.STATE,
     Limits: Kind.LIMITS,
+    Lend: Kind.LEND,
+    Lent: Kind.LENT,
 }

@@ -13,6 +13,7 @@ from support import targets
 from support.exit_device import Granted, Port, ignore
 from support.waiting import until
 
+from proxyctl.protocol.frames import Limits
 from proxyd.exits import asking
 from proxyd.exits.answering import ExitDesk
 from proxyd.exits.asking import AskedExits
@@ -144,6 +145,23 @@ async def test_traffic_and_the_end_are_told(two: Two, monkeypatch: pytest.Monkey
         relay.close()
         await until(lambda: not exit_.relays)
     assert exit_._ended_bytes == 140
+
+
+async def test_an_exit_is_held_to_its_speed_here_too(two: Two) -> None:
+    slow = Limits(0, 1000, 0, ())
+    two.port.devices.grants["device"] = Granted("device", "owner", limits=slow)
+    await two.port.parked()
+    async with targets.echo() as target:
+        first, second = [await two.relay(target) for _ in range(2)]
+        assert first.via.pace is second.via.pace
+        assert first.via.pace is not None
+        assert 0 < first.via.pace.allowance(first) <= 1000
+        for each in (first, second):
+            each.close()
+        third = await two.relay(target)
+        assert third.via.pace is not first.via.pace
+        third.close()
+    assert not two.asked._paces
 
 
 async def test_who_wants_it_no_more_has_it_closed(two: Two) -> None:

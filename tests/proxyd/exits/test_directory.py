@@ -1,7 +1,7 @@
 import random
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import count, pairwise, permutations
 
 import pytest
 from hypothesis import settings
@@ -29,6 +29,7 @@ class Device:
     min_price_per_gb: int = 0
     features: tuple[str, ...] = ()
     ports: tuple[int, ...] = ()
+    since: int = field(default_factory=count(1).__next__)
 
     def __post_init__(self):
         self.network = self.network or f"network of {self.device_id}"
@@ -61,7 +62,7 @@ class Book:
         price=1,
         target="",
         tried=(),
-        features=frozenset(),
+        features=(),
         port=0,
     ):
         return self.directory.pick(
@@ -173,6 +174,34 @@ def test_of_one_network_one_exit_is_active_and_the_next_moves_up(book):
     assert not book.directory._networks
 
 
+def test_of_one_network_the_exit_that_attached_first_is_active_whenever_it_is_heard_of(book):
+    devices = [
+        Device(each, network="192.0.2.1", since=at)
+        for each, at in zip("cba", (5, 7, 7), strict=True)
+    ]
+    for order in permutations(devices):
+        for each in order:
+            book.add(each)
+        assert {book.pick() for _ in range(20)} == {devices[0]}
+        book.directory.remove(devices[0])
+        assert book.pick() is devices[2]
+        for each in devices:
+            book.directory.remove(each)
+    assert not book.directory._queues
+    assert not book.directory._networks
+    assert not book.directory._buckets
+
+
+def test_an_exit_that_an_older_one_displaces_has_its_failures_remembered(book):
+    newer = book.add(Device("newer", network="192.0.2.1", since=2))
+    for _ in range(3):
+        book.note(newer, None)
+    older = book.add(Device("older", network="192.0.2.1", since=1))
+    assert book.pick() is older
+    book.directory.remove(older)
+    assert book.pick() is Missing.NO_EXIT  # it still rests
+
+
 def test_an_exit_that_moves_is_found_at_its_new_place_alone(book):
     device = book.add(Device("one", BERLIN))
 
@@ -271,19 +300,19 @@ def test_who_carries_datagrams_is_found_among_many_who_do_not(book, wants):
     book.fill(3 * module.SEARCHED_MAX)
     carries = [book.add(Device(f"udp-{number}", features=("udp",))) for number in range(2)]
     for _ in range(20):
-        assert book.pick(wants, features=frozenset(("udp",))) in carries
+        assert book.pick(wants, features=("udp",)) in carries
     for each in carries:
         book.directory.remove(each)
-    assert book.pick(wants, features=frozenset(("udp",))) is Missing.NO_EXIT
+    assert book.pick(wants, features=("udp",)) is Missing.NO_EXIT
 
 
 def test_a_label_keeps_its_exit_although_that_carries_no_datagrams(book):
     stream_only = book.add(Device("streams"))
     assert book.pick("session-a") is stream_only
     carries = book.add(Device("udp", features=("udp",)))
-    assert book.pick("session-a", features=frozenset(("udp",))) is Missing.NO_EXIT
+    assert book.pick("session-a", features=("udp",)) is Missing.NO_EXIT
     assert book.pick("session-a") is stream_only
-    assert book.pick("session-b", features=frozenset(("udp",))) is carries
+    assert book.pick("session-b", features=("udp",)) is carries
 
 
 def test_a_search_sees_each_exit_once_and_of_many_not_all(book, monkeypatch):

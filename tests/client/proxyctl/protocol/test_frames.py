@@ -20,17 +20,21 @@ from proxyctl.protocol.frames import (
     Dial,
     Dialled,
     Drain,
+    For,
     Frame,
     FrameError,
     FrameReader,
     Hello,
     Kind,
+    Lend,
+    Lent,
     Limits,
     Outcome,
     Park,
     Ping,
     Pong,
     Preface,
+    Return,
     Sorry,
     State,
     Tickets,
@@ -96,6 +100,13 @@ RECORDED: list[tuple[Frame, bytes]] = [
     (Ping(b"12345678"), b"\x00\x09\x0b12345678"),
     (Pong(b"12345678"), b"\x00\x09\x0c12345678"),
     (Associate(9), b"\x00\x09\x12\0\0\0\0\0\0\0\x09"),
+    (
+        Lend(3, "node2.example", 1090, 7),
+        b'\x00\x3f\x0d{"number":3,"host":"node2.example","port":1090,"attachment":7}',
+    ),
+    (For(3, b"\x00\x03\x05\x00\x03"), b"\x00\x0e\x0e\0\0\0\0\0\0\0\x03\x00\x03\x05\x00\x03"),
+    (Lent(3, "unreachable"), b'\x00\x22\x0f{"number":3,"code":"unreachable"}'),
+    (Return(3), b"\x00\x09\x10\0\0\0\0\0\0\0\x03"),
 ]
 
 
@@ -160,6 +171,10 @@ any_frame = st.one_of(
     st.builds(Drain, st.integers(0, 65_535)),
     st.builds(Ping, st.binary(min_size=8, max_size=8)),
     st.builds(Pong, st.binary(min_size=8, max_size=8)),
+    st.builds(Lend, integers, lines, st.integers(0, 65_535), integers),
+    st.builds(For, integers, st.binary(max_size=300)),
+    st.builds(Lent, integers, lines),
+    st.builds(Return, integers),
 )
 
 
@@ -194,6 +209,7 @@ def test_bytes_are_taken_although_nobody_looks_at_the_frames_yet() -> None:
         Dial(1, (V6,) * CANDIDATES_MAX, 65_535),
         Limits(1, 1, 1, tuple(range(65_000, 65_535))),
         Sorry("code", "\N{GRINNING FACE}" * TEXT_MAX_CHARACTERS, 0),
+        For(1, encode(Tickets(1, (b"t" * 16,) * TICKETS_MAX))),
         Hello(1, "t" * 100, "v" * 100, "s" * 500, ("dns", "udp"), "a" * 64, "p" * 500),
     ],
     ids=lambda each: type(each).__name__,
@@ -222,6 +238,8 @@ def test_the_largest_frames_fit(frame: Frame) -> None:
         Ping(b"1234567"),
         Limits(1, 1, 1, tuple(range(60_000, 61_000))),
         State("p" * FRAME_MAX_BYTES),
+        For(1, bytes(FRAME_MAX_BYTES)),
+        Return(1 << 64),
     ],
 )
 def test_what_the_other_side_would_not_take_is_not_said(frame: Frame) -> None:
@@ -330,6 +348,9 @@ def test_a_text_becomes_one_line_that_can_be_shown(said: str) -> None:
         framed(Kind.DIALLED, b"\0" * 15),
         framed(Kind.DIALLED, b"\0" * 15 + b"\x04" + b"123"),
         framed(Kind.DIALLED, b"\0" * 15 + b"\x05" + b"12345"),
+        framed(Kind.FOR, b"\0" * 7),
+        framed(Kind.RETURN, b"\0" * 9),
+        framed(Kind.LEND, b'{"number":1,"host":"h","port":65536,"attachment":1}'),
         framed(Kind.HELLO, b""),
         framed(Kind.STATE, b"[]"),
         framed(Kind.STATE, b"null"),
@@ -414,6 +435,26 @@ def test_frames_with_some_bytes_changed_raise_nothing_else(seed: int) -> None:
         except FrameError:
             pass
     assert heard > 100, "hardly anything was understood, so hardly anything was shown"
+
+
+# --- a frame inside of another -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("frame", "data"), RECORDED, ids=lambda each: type(each).__name__)
+def test_a_whole_frame_is_read(frame: Frame, data: bytes) -> None:
+    assert frames.decode_whole(data) == frame
+
+
+def test_a_whole_frame_of_another_version_is_passed_over() -> None:
+    assert frames.decode_whole(framed(255, b"whatever")) is None
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\0", b"\0\x01", b"\0\0", b"\0\0\x05", encode(Park(1))[:-1], encode(Park(1)) * 2]
+)
+def test_less_or_more_than_a_frame_is_none(data: bytes) -> None:
+    with pytest.raises(FrameError, match="not one frame"):
+        frames.decode_whole(data)
 
 
 # --- the preface of a work connection ------------------------------------------------------------
