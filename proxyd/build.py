@@ -236,7 +236,7 @@ def _daemon(
             most = slices.exit_limits(settings, raise_descriptors()).asks
             exit_port.desk = ExitDesk(exits, exit_port.listener, role.exits_desk, most)
         if mesh is not None:
-            mesh.lender = _loans(exits, exit_port, gateway)
+            mesh.lender = loans_of(exits, exit_port, gateway)
         metrics.count_exits(exit_port.listener)
     return Daemon(
         settings,
@@ -302,7 +302,7 @@ def _exit_port(
     return exit_port
 
 
-def _loans(exits: Exits, port: ExitPort, gateway: Gateway) -> Loans:
+def loans_of(exits: Exits, port: ExitPort, gateway: Gateway) -> Loans:
     """Return what borrows exits of other nodes and lends those of this one."""
     listener, reactor = port.listener, exits.reactor
     loans = Loans(

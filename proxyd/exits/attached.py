@@ -409,9 +409,9 @@ class Attached(Carrier, Expiring):
     `features` are what its agent and its owner offer beside the rest. `relays` are the buyers'
     connections that go through it. `heard_at` is when it last sent anything (loop time, seconds).
     `paused` is why the device takes nothing now, empty when it does; `is_held` says that its owner
-    has paused it in the account. One that is not `is_proven` carries port 443 alone. Connections of
-    one that `is_elsewhere` leave from another line than it is attached from, and of one that
-    `is_wandering` from changing ones.
+    has paused it in the account, `knows_nodes` that it was told where else it may attach. One that
+    is not `is_proven` carries port 443 alone. Connections of one that `is_elsewhere` leave from
+    another line than it is attached from, and of one that `is_wandering` from changing ones.
 
     Args:
         attachment: its number, which its work connections name.
@@ -450,6 +450,7 @@ class Attached(Carrier, Expiring):
         "is_proven",
         "is_spent",
         "is_wandering",
+        "knows_nodes",
         "min_price_per_gb",
         "network",
         "now",
@@ -494,6 +495,7 @@ class Attached(Carrier, Expiring):
         self.text = describe(device_id, place)
         self.since = 0
         self.features = NO_FEATURES
+        self.knows_nodes = False
         self.is_held = False
         self.is_proven = True
         self.is_elsewhere = False

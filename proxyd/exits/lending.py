@@ -140,9 +140,10 @@ class Lending:
         return sum(loan.stand_in is not None for loan in self._by_number.values())
 
     def close(self) -> None:
-        """Give up everything."""
+        """Give up everything, with the connections that go over this node."""
         for loan in tuple(self._by_number.values()):
             self._end(loan)
+        self._services.close()
 
     # --- what borrowers say --------------------------------------------------------------------
 

@@ -19,11 +19,14 @@ from market.errors import MarketError
 from market.exits import Door
 from market.networks import NetworkCounts, counted_network, crowded
 from proxyctl.protocol.frames import (
+    NODES_MAX,
     PREFACE,
     WORK,
     FrameError,
     Hello,
     Limits,
+    Node,
+    Nodes,
     Preface,
     Welcome,
 )
@@ -63,6 +66,9 @@ ROOM_AFTER_SECONDS = 0.5
 # Of one network at once, for each exit that it may have: as many connections as one exit has
 # waiting, and as many again that replace them. They say within a round trip what they are.
 ARRIVALS_PER_EXIT: Final = 32
+NODES_FEATURE: Final = "nodes"  # of an agent that attaches elsewhere when its daemon is gone
+NODES_SECONDS: Final = 0.2  # for links that come and go together
+CONTROLS_PER_TURN: Final = 100  # that are told something in one turn of the loop: a millisecond
 EXPIRY_SECONDS: Final = 5.0  # between looks at what the directory may forget: a millisecond each
 DAY_SECONDS: Final = 86_400
 
@@ -230,6 +236,7 @@ class ExitListener:
         self._per_network = NetworkCounts()
         self._beats: Deadlines[Attached] = Deadlines(reactor.loop, limits.heartbeat_seconds)
         self._expiry: asyncio.TimerHandle | None = None
+        self._nodes_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._calls: dict[bytes, Callable[[str], None]] = {}  # as many as are under way
         self._moves: dict[str, int] = {}  # of devices whose connections leave from elsewhere
@@ -477,7 +484,33 @@ class ExitListener:
             self._attached[attached.attachment][1].refuse(*_DISPLACED)
 
     def nodes_changed(self) -> None:
-        """There are other nodes than before where devices may attach."""
+        """There are other nodes than before where devices may attach: tell all that want to know.
+
+        Later and together, because a node that ends or starts changes more than once.
+        """
+        if self._nodes_timer is None and not self._is_closed:
+            loop = self._reactor.loop
+            self._nodes_timer = loop.call_later(NODES_SECONDS, self._spawn_tell_nodes)
+
+    def _spawn_tell_nodes(self) -> None:
+        self._nodes_timer = None
+        self._spawn(self._tell_all_nodes())
+
+    async def _tell_all_nodes(self) -> None:
+        for number, (_, control) in enumerate(tuple(self._attached.values())):
+            self._tell_nodes(control)
+            if number % CONTROLS_PER_TURN == 0:
+                await asyncio.sleep(0)
+
+    def _tell_nodes(self, control: Control) -> None:
+        attached = control.attached
+        if attached is None or NODES_FEATURE not in attached.features:
+            return
+        doors = self.neighbours.doors()[:NODES_MAX]
+        nodes = tuple(Node(each.host, each.port, each.certificate_sha256) for each in doors)
+        if nodes or attached.knows_nodes:
+            attached.knows_nodes = True
+            control.send(Nodes(nodes))
 
     def _welcome_node(self, transport: asyncio.Transport, data: bytes) -> bool:
         return self.neighbours.welcome(transport, data)
@@ -553,8 +586,9 @@ class ExitListener:
         self.loaner.close()
         self._arrivals.close()
         self._beats.close()
-        if self._expiry is not None:
-            self._expiry.cancel()
+        for timer in (self._expiry, self._nodes_timer):
+            if timer is not None:
+                timer.cancel()
         for task in self._tasks:
             task.cancel()
 
@@ -614,6 +648,7 @@ class ExitListener:
                 max(1, round(limits.heartbeat_seconds)),
             )
         )
+        self._tell_nodes(control)
         attached.ping()
         attached.pool.open()
         attached.carried_before(grant.bytes_today, self._now() // DAY_SECONDS)

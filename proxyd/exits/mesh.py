@@ -167,13 +167,16 @@ class Mesh:
         return self.links.get(node_id)
 
     def doors(self) -> list[Door]:
-        """Return where devices may attach instead of here, the nodes with fewest exits first."""
+        """Return where devices may attach instead of here: rather a node with few exits first.
+
+        Each call returns another order: devices that leave this node spread over the others.
+        """
         rows = [
-            (len(self._remote[link]), random.random(), row)  # noqa: S311 - it spreads load
+            ((len(self._remote[link]) + 1) * random.random(), row)  # noqa: S311 - it spreads load
             for link in self.links.values()
             if not link.is_leaving and (row := self._rows.get(link.node_id)) and row.certificate
         ]
-        return [Door(row.exits_host, row.exits_port, row.certificate) for _, _, row in sorted(rows)]
+        return [Door(row.exits_host, row.exits_port, row.certificate) for _, row in sorted(rows)]
 
     def find(self, device_id: str) -> RemoteExit | None:
         """Return the exit that a device is at another node, the latest one; None if it is none."""

@@ -69,13 +69,19 @@ class StandInServices:
         most: how many connections all of them may have.
     """
 
-    __slots__ = ("join", "most", "open", "reactor")
+    __slots__ = ("join", "joined", "most", "open", "reactor")
 
     def __init__(self, reactor: Reactor, join: Join, most: int) -> None:
         self.reactor = reactor
         self.join = join
         self.most = most
         self.open = 0
+        self.joined: set[Carried] = set()
+
+    def close(self) -> None:
+        """Cut what is joined."""
+        for each in tuple(self.joined):
+            each.abort()
 
 
 # More than 12 fields: what it was given, and what is under way.
@@ -361,15 +367,20 @@ class _Carrying:
         """Join them."""
         joined = self._services.join(borrower, exit_, self._over)
         self._joined = joined
+        self._services.joined.add(joined)
         self._attached.begin(joined)
         if self._is_over:
-            self._attached.end(joined)
+            self._end(joined)
 
     def _over(self) -> None:
         self._is_over = True
-        self._services.open -= 1
         if self._joined is not None:
-            self._attached.end(self._joined)
+            self._end(self._joined)
+
+    def _end(self, joined: Carried) -> None:
+        self._services.open -= 1
+        self._services.joined.discard(joined)
+        self._attached.end(joined)
 
 
 async def connected(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:

@@ -14,6 +14,7 @@ import pytest
 from support import targets
 from support.descriptors import all_gone, at_rest
 from support.exit_device import running_with_agent, running_with_exit
+from support.linked import running_over_nodes
 from support.names import Slow, look_names_up_by
 from support.ports import silent_port
 from support.service import Service, running_in
@@ -29,6 +30,7 @@ WAYS = {
     "through an exit": running_with_exit,
     "through the agent": running_with_agent,
     "through the agent of asyncio": partial(running_with_agent, relays=AsyncioRelays),
+    "through an exit of another node": running_over_nodes,
 }
 # Writing to a side that has reset the connection fails before what that side has sent is read, and
 # then asyncio's transports do not read it any more.

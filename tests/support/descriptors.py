@@ -33,7 +33,8 @@ async def nobody_left(service: Service) -> None:
     """Wait until the gateway has no client, and no socket of one."""
     gateway = service.daemon.gateway
     await until(lambda: gateway.connections == 0, "no connection is left")
-    await until(lambda: len(gateway.closer) == 0, "no socket is left to close")
+    for closer in (gateway.closer, *(home.closer for home in service.homes)):
+        await until(lambda closer=closer: len(closer) == 0, "no socket is left to close")
 
 
 async def at_rest(service: Service) -> int:
@@ -49,7 +50,8 @@ def _of_clients(service: Service) -> int:
     Both their ends are in this process.
     """
     port = service.daemon.exit_port
-    return descriptors() - (2 * port.listener.counters.parked if port is not None else 0)
+    parked = port.listener.counters.parked if port is not None else 0
+    return descriptors() - 2 * (parked + sum(home.counters.parked for home in service.homes))
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 """Nodes that lend one another their exits: exits' ports, and links between them in memory."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from ipaddress import ip_network
@@ -14,6 +16,7 @@ from proxyctl.exit.record import Consent
 from proxyctl.exit.surroundings import Surroundings
 from proxyctl.protocol.frames import FrameError, Limits
 from proxyctl.protocol.policy import Policy
+from proxyd.build import loans_of
 from proxyd.exits.attached import Attached
 from proxyd.exits.borrowing import Borrowing
 from proxyd.exits.certificate import FILE_NAME, fingerprint
@@ -24,7 +27,16 @@ from proxyd.exits.stand_in import StandInServices
 from proxyd.relay.closing import Closer
 from proxyd.unmetered import UnmeteredRelays
 from proxyd.wire.links import Frame, LinkReader, LoanNumbers, encode
-from support.exit_device import NO_LIMITS, Port
+from support.exit_device import (
+    EXITS,
+    NO_LIMITS,
+    Granted,
+    Port,
+    all_is_shared,
+    consented,
+    listener_of,
+)
+from support.service import Service, running_in
 from support.waiting import until
 
 PLACE = Place(country="xx")
@@ -36,13 +48,12 @@ class Link:
     `sent` are the frames that this side has sent, `error` what the other one has made of one.
     """
 
-    def __init__(self, node: "Node", node_id: str, *, is_dialler: bool) -> None:
-        self.node = node
+    def __init__(self, ends_at: Loans, node_id: str, *, is_dialler: bool = False) -> None:
+        self.ends_at = ends_at
         self.node_id = node_id
         self.loans = LoanNumbers(is_dialler=is_dialler)
         self.other: Link | None = None
         self.is_over = False
-        self.is_slow = False
         self.sent: list[Frame] = []
         self.error: FrameError | None = None
         self._reader = LinkReader()
@@ -57,7 +68,7 @@ class Link:
         for frame in self._reader.receive_data(data):
             try:
                 if not self.is_over:
-                    self.node.loans.lending(self, frame)  # type: ignore[arg-type]
+                    self.ends_at.lending(self, frame)  # type: ignore[arg-type]
             except FrameError as error:
                 self.error = error
                 self.cut()
@@ -68,7 +79,7 @@ class Link:
             assert each is not None
             if not each.is_over:
                 each.is_over = True
-                each.node.loans.lost(each)
+                each.ends_at.lost(each)
 
 
 @dataclass
@@ -85,6 +96,7 @@ class Entry:
     limits: Limits = NO_LIMITS
     rtt: float = 0.0
     has_place: bool = True
+    since: int = 1
 
     def allows(self, port: int) -> bool:
         return not self.limits.ports or port in self.limits.ports
@@ -120,7 +132,7 @@ class Node(Port):
 
     def link(self, other: "Node") -> Link:
         """Link two nodes; return this side."""
-        here, there = Link(self, "other", is_dialler=True), Link(other, "this", is_dialler=False)
+        here, there = Link(self.loans, "other", is_dialler=True), Link(other.loans, "this")
         here.other, there.other = there, here
         return here
 
@@ -176,3 +188,37 @@ class Node(Port):
         await until(lambda: self.services.open == 0, "stand-ins have let go of everything")
         assert not len(self.borrowing)
         assert not len(self.lending)
+
+
+@asynccontextmanager
+async def running_over_nodes(folder: Path, **sections: dict[str, Any]) -> AsyncIterator[Service]:
+    """Run a daemon that borrows the exit of another node; every session leaves through it.
+
+    The device knows nothing of loans, so all bytes are relayed by both nodes.
+    """
+    async with running_in(folder, **EXITS, **sections) as service:
+        home, made = Node(folder / "home"), await consented(service)
+        home.services.most = 1000
+        home.devices.grants[made.device_id] = Granted(made.device_id, "owner")
+        listener, port = listener_of(service), service.daemon.exit_port
+        assert port is not None
+        exits = service.daemon.gateway._for_connections.exits
+        assert exits is not None
+        loans = loans_of(exits, port, service.daemon.gateway)
+        here, there = Link(loans, "home", is_dialler=True), Link(home.loans, "edge")
+        here.other, there.other = there, here
+        service.wishes = "-country-xx"
+        service.homes.append(home)
+        try:
+            await home.parked(made.device_id)
+            home.exit_of(made.device_id).pool.rtt = 0.001  # what a burst asks for is small
+            exits.directory.add(Entry(made.device_id, here))
+            attached = loans.exit_of(exits.directory.get(made.device_id))
+            assert attached is not None
+            attached.pool.open()
+            await until(lambda: listener.counters.parked > 0, "a connection waits")
+            yield service
+            await all_is_shared(service)
+        finally:
+            here.cut()
+            await home.close()

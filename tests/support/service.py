@@ -89,6 +89,7 @@ class Service:
         self.proxy_port = bound_port(running.listeners.proxy)
         self.url = f"http://127.0.0.1:{self.api_port}"
         self.wishes = ""  # what stands behind the user name of every session that is bought
+        self.homes: list[Any] = []  # nodes whose exits it borrows, in this process
         self._people = 0
         self._declared = Declared(running.http.openapi)
 

@@ -2,7 +2,8 @@
 
 Theory of operation
 -------------------
-One task holds the control connection, one at a time (`_attach_forever`); another one watches the
+One task holds the control connection, one at a time (`_attach_forever`), with one of the nodes that
+it knows (`doors.py`): when one is gone or drains, the next one is tried. Another task watches the
 device (`watcher.py`). If there is a reason to rest, the daemon is told, nothing new is taken, and
 what is under way is cut, at once or after a grace.
 
@@ -18,7 +19,6 @@ import logging
 import os
 import platform
 import random
-import secrets
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -26,6 +26,7 @@ from proxyctl import __version__
 from proxyctl.exit import files
 from proxyctl.exit.carrier import Carrier
 from proxyctl.exit.control import ATTACH_SECONDS, AttachError, ControlConnection, open_control
+from proxyctl.exit.doors import Doors
 from proxyctl.exit.journal import Journal
 from proxyctl.exit.record import AGREE
 from proxyctl.exit.relays import make_relays
@@ -39,6 +40,8 @@ from proxyctl.protocol.frames import (
     Drain,
     Frame,
     Hello,
+    Node,
+    Nodes,
     Ping,
     Sorry,
     State,
@@ -64,6 +67,10 @@ HEARTBEAT_LEAST_SECONDS: Final = 1
 HEARTBEAT_MOST_SECONDS: Final = 300
 SILENT_HEARTBEATS: Final = 2.5  # one may be lost to a moment without a network
 DRAIN_GRACE_SECONDS: Final = 5.0
+# All exits of a daemon that drains leave it; the others take them one after the other.
+MOVE_MOST_SECONDS: Final = 2.0
+# Another node may let in what this one does not, now.
+_ELSEWHERE: Final = ("stopping", "too_many_exits", "too_many_on_network", "unavailable")
 
 # What an owner can do about a refusal; the daemon's own words come first.
 _HINTS: Final = {
@@ -132,6 +139,8 @@ class Agent:
         self._welcomed: asyncio.Future[Welcome] | None = None
         self._sorry: Sorry | None = None
         self._words = "starting"
+        home = Node(consent.host, consent.port, consent.pin)
+        self._doors = Doors(home, folder / files.NODES)
         self._stopped: asyncio.Future[Stop] = self._loop.create_future()
 
     async def run(self) -> Stop:
@@ -189,7 +198,8 @@ class Agent:
                 least = 0
             if self._loop.time() - began > STEADY_SECONDS:
                 failures = 0
-            failures += 1
+            # As long as there are nodes that were not tried, it does not wait longer each time.
+            failures += self._doors.is_exhausted
             # Full jitter: a thousand exits that lost the same daemon do not come back together.
             most = min(RETRY_MOST_SECONDS, RETRY_LEAST_SECONDS * 2 ** min(failures, 10))
             delay = least + random.uniform(RETRY_LEAST_SECONDS, most)  # noqa: S311 - no secret
@@ -205,13 +215,18 @@ class Agent:
             AttachError: there was no connection, or it was lost.
         """
         welcomed = self._welcomed = self._loop.create_future()
-        control = await open_control(
-            self._consent.host,
-            self._consent.port,
-            self._hello(),
-            pin=self._consent.pin,
-            receive=self._receive,
-        )
+        node = self._doors.current
+        try:
+            control = await open_control(
+                node.host,
+                node.port,
+                self._hello(),
+                pin=node.certificate,
+                receive=self._receive,
+            )
+        except AttachError:
+            self._doors.fail()
+            raise
         try:
             waiting: list[asyncio.Future[Any]] = [welcomed, control.closed]
             await asyncio.wait(waiting, timeout=ATTACH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -219,6 +234,8 @@ class Agent:
                 await self._heartbeats(control, welcomed.result())
             else:
                 control.close("the daemon did not answer")
+                if self._sorry is None:
+                    self._doors.fail()
             words = plain_line(await control.closed)
             if self._sorry is not None:
                 return self._refused(self._sorry)
@@ -238,7 +255,7 @@ class Agent:
                 control.close("the daemon is silent")
                 await control.closed
             else:
-                control.send(Ping(secrets.token_bytes(PING_BYTES)))
+                control.send(Ping(os.urandom(PING_BYTES)))
 
     def _receive(self, control: ControlConnection, frame: Frame) -> None:
         if isinstance(frame, Sorry):  # at first, or whenever something was withdrawn
@@ -251,22 +268,41 @@ class Agent:
             self._welcomed.set_result(frame)
             self._welcome(control, frame)
         elif isinstance(frame, Drain):
-            _logger.info("the daemon stops within %d s; attaching anew after that", frame.seconds)
-            self._loop.call_later(
-                frame.seconds + DRAIN_GRACE_SECONDS, control.close, "the daemon is stopping"
-            )
+            self._drain(control, frame.seconds)
+        elif isinstance(frame, Nodes):
+            self._doors.learn(frame.nodes)
         else:
             self._carrier.receive(frame)
+
+    def _drain(self, control: ControlConnection, seconds: int) -> None:
+        """Leave a daemon that stops: at once for another node, else when it has stopped.
+
+        What is carried goes on.
+        """
+        if self._doors.has_others:
+            _logger.info("the daemon stops within %d s; attaching to another node", seconds)
+            delay = random.uniform(0, min(MOVE_MOST_SECONDS, seconds / 2))  # noqa: S311 - no secret
+            self._loop.call_later(delay, self._move, control)
+            return
+        _logger.info("the daemon stops within %d s; attaching anew after that", seconds)
+        delay = seconds + DRAIN_GRACE_SECONDS
+        self._loop.call_later(delay, control.close, "the daemon is stopping")
+
+    def _move(self, control: ControlConnection) -> None:
+        if control is self._control:
+            self._doors.leave()
+            control.close("the daemon is stopping")
 
     def _welcome(self, control: ControlConnection, welcome: Welcome) -> None:
         host, port = control.endpoint
         self._control = control
+        self._doors.attached()
         self._carrier.attach(welcome, ip_address(host), port, control.send)
         control.send(State(self._carrier.paused))  # it may have changed since the Hello
         place = ", ".join(filter(None, (welcome.city, welcome.country.upper())))
         self._say(
             plain_line(
-                f"attached to {self._consent.host}, which sees {welcome.address}"
+                f"attached to {self._doors.current.host}, which sees {welcome.address}"
                 f" ({place or 'place unknown'})"
             )
         )
@@ -275,6 +311,10 @@ class Agent:
         hint = _HINTS.get(sorry.code)
         words = plain_line(f"the daemon refuses this exit: {sorry.words}")
         words = f"{words.rstrip('.')}; {hint}" if hint else words
+        if sorry.code in _ELSEWHERE and self._doors.has_others:
+            self._doors.fail()
+            self._say(words)
+            return 0
         self._carrier.cut()
         self._say(words)
         self._watcher.obey()  # it may be refused because its owner has just withdrawn it here
@@ -309,7 +349,7 @@ class Agent:
             token=self._consent.token,
             version=__version__,
             system=f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
-            features=("dns", "lend", UDP) if self._consent.limits.udp else ("dns", "lend"),
+            features=("dns", "lend", "nodes", *((UDP,) if self._consent.limits.udp else ())),
             terms=self._consent.terms,
             paused=self._carrier.paused,
         )

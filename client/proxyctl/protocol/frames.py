@@ -55,6 +55,7 @@ FRAME_MAX_BYTES: Final = (
 TICKET_BYTES: Final = 16
 TICKETS_MAX: Final = 128  # in one frame
 CANDIDATES_MAX: Final = 4
+NODES_MAX: Final = 8  # more are not tried before the first one is back
 NAME_MAX_BYTES: Final = 255  # RFC 1035, section 2.3.4
 PING_BYTES: Final = 8
 # What a device says of itself, and why it refuses, are lines, not pages.
@@ -94,6 +95,7 @@ class Kind(IntEnum):
     FOR = 14
     LENT = 15
     RETURN = 16
+    NODES = 17
     ASSOCIATE = 18
 
 
@@ -236,6 +238,23 @@ class Pong(NamedTuple):
     payload: bytes
 
 
+class Node(NamedTuple):
+    """Where an exit may attach, and the SHA-256 of the certificate there, in hexadecimal."""
+
+    host: str
+    port: int
+    certificate: str
+
+
+class Nodes(NamedTuple):
+    """Where else the exit may attach when this daemon is gone or drains, the best first.
+
+    Only for an exit that has told the feature "nodes".
+    """
+
+    nodes: tuple[Node, ...]
+
+
 class Lend(NamedTuple):
     """Carry for another daemon as well, which takes work connections at a host and port.
 
@@ -287,6 +306,7 @@ Frame = Union[
     For,
     Lent,
     Return,
+    Nodes,
 ]
 
 
@@ -552,7 +572,14 @@ def _decode_json(kind: Kind, body: bytes) -> Frame:  # noqa: PLR0911 - one for e
         )
     if kind is Kind.LENT:
         return Lent(_integer(fields["number"]), _text(fields["code"]))
+    if kind is Kind.NODES:
+        return Nodes(tuple(_node(each) for each in _list(fields["nodes"])[:NODES_MAX]))
     return _limits(fields)
+
+
+def _node(value: object) -> Node:
+    fields = _list(value)
+    return Node(_text(fields[0]), _integer(fields[1], PORT_MAX), _text(fields[2]))
 
 
 def _limits(fields: dict[str, Any]) -> Limits:
@@ -607,4 +634,5 @@ _KIND_OF: Final = {
     Limits: Kind.LIMITS,
     Lend: Kind.LEND,
     Lent: Kind.LENT,
+    Nodes: Kind.NODES,
 }

@@ -1,7 +1,11 @@
 """Several daemons on one database: every node knows every exit, and all say the same of it."""
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,11 @@ from support.mesh import active, all_know, linked, mesh_of, node_settings, nodes
 from support.service import Service, running
 from support.waiting import until
 
+from proxyctl.exit import files
+from proxyctl.exit.agent import Agent
+from proxyctl.exit.lan import make_guard
+from proxyctl.exit.limits import DeviceLimits
+from proxyctl.exit.record import Consent
 from proxyd.exits import mesh as module
 from proxyd.exits.certificate import own_certificate
 
@@ -213,6 +222,77 @@ async def test_a_node_that_is_declared_dead_is_linked_under_its_new_name(
 
 async def forget_node(tx: object, node_id: str) -> None:
     await tx.run("DELETE FROM nodes WHERE id = :id", id=node_id)  # type: ignore[attr-defined]
+
+
+@asynccontextmanager
+async def agents(services: list[Service], folder: Path, count: int) -> AsyncIterator[list[Agent]]:
+    """Run agents whose owners have agreed with the first daemon."""
+    door = services[0].daemon.exit_port.door()
+    made, tasks, guards = [], [], []
+    for number in range(count):
+        device = await consented(services[0])
+        consent = Consent(
+            api=services[0].url,
+            host=door.host,
+            port=door.port,
+            pin=door.certificate_sha256,
+            token=device.first.token,
+            terms=device.first.terms,
+            agreed_at="2026-01-01T00:00:00+00:00",
+            limits=DeviceLimits(),
+        )
+        guard, routes = make_guard([ip_network("127.0.0.0/8")])
+        guards.append(routes)
+        agent = Agent(
+            consent,
+            folder / f"agent-{number}",
+            guard=guard,
+            now=lambda: datetime.now(UTC),
+            read_power=lambda: "",
+        )
+        made.append(agent)
+        tasks.append(asyncio.create_task(agent.run()))
+    try:
+        yield made
+    finally:
+        for agent in made:
+            agent.stop("the test is over")
+        await asyncio.gather(*tasks)
+        for routes in guards:
+            if routes is not None:
+                routes.close()
+
+
+async def told(folder: Path, count: int, nodes: int) -> None:
+    """Wait until each agent has written down so many other nodes."""
+    for number in range(count):
+        path = folder / f"agent-{number}" / files.NODES
+        await until(lambda path=path: len((files.read(path) or {}).get("nodes", ())) == nodes)
+
+
+async def test_exits_of_a_node_that_drains_attach_to_the_others(
+    three: list[Service], tmp_path: Path
+) -> None:
+    async with agents(three, tmp_path, 6):
+        await until(lambda: len(listener_of(three[0])) == 6)
+        await told(tmp_path, 6, 2)
+        three[0].daemon.exit_port.drain(3600)
+        await until(lambda: len(listener_of(three[0])) == 0, "all have left")
+        await until(lambda: sum(len(listener_of(each)) for each in three[1:]) == 6)
+        # Nobody is told of a node that drains.
+        assert all(
+            {door.port for door in mesh_of(each).doors()}
+            == {other.daemon.exit_port.door().port for other in three[1:] if other is not each}
+            for each in three[1:]
+        )
+
+
+async def test_an_agent_is_told_of_nodes_that_come_and_go(url: str, tmp_path: Path) -> None:
+    async with nodes(url, tmp_path, 1) as services, agents(services, tmp_path, 1):
+        await until(lambda: len(listener_of(services[0])) == 1)
+        async with running(node_settings(url, tmp_path, 1)):
+            await told(tmp_path, 1, 1)
+        await told(tmp_path, 1, 0)
 
 
 async def test_exits_of_others_are_not_chosen_where_nothing_can_be_borrowed(

@@ -29,6 +29,8 @@ from proxyctl.protocol.frames import (
     Lend,
     Lent,
     Limits,
+    Node,
+    Nodes,
     Outcome,
     Park,
     Ping,
@@ -100,6 +102,10 @@ RECORDED: list[tuple[Frame, bytes]] = [
     (Ping(b"12345678"), b"\x00\x09\x0b12345678"),
     (Pong(b"12345678"), b"\x00\x09\x0c12345678"),
     (Associate(9), b"\x00\x09\x12\0\0\0\0\0\0\0\x09"),
+    (
+        Nodes((Node("exits.example.com", 1090, "ab"),)),
+        b'\x00\x2c\x11{"nodes":[["exits.example.com",1090,"ab"]]}',
+    ),
     (
         Lend(3, "node2.example", 1090, 7),
         b'\x00\x3f\x0d{"number":3,"host":"node2.example","port":1090,"attachment":7}',
@@ -175,6 +181,7 @@ any_frame = st.one_of(
     st.builds(For, integers, st.binary(max_size=300)),
     st.builds(Lent, integers, lines),
     st.builds(Return, integers),
+    st.builds(Nodes, st.lists(st.builds(Node, lines, ports, lines), max_size=8).map(tuple)),
 )
 
 

@@ -1,0 +1,111 @@
+"""Where the exit attaches: where its owner agreed to, or at another node of the same service.
+
+The daemon that it is attached to tells where else it may attach, and by which certificates these
+nodes are known. It is believed, because it has proved itself by the certificate that the owner
+agreed to, or that such a daemon has told; so what is known outlives a restart, in a file of the
+owner's alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from proxyctl.exit import files
+from proxyctl.protocol.frames import NODES_MAX, PORT_MAX, Node
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+_HOST: Final = re.compile(r"[0-9A-Za-z.:_%-]{1,255}")  # a name or an address
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+
+_logger = logging.getLogger("exit")
+
+
+class Doors:
+    """The nodes where the exit may attach, and which of them is next.
+
+    Args:
+        home: where its owner agreed to; tried first after each start.
+        path: of the file that keeps the others.
+    """
+
+    def __init__(self, home: Node, path: Path) -> None:
+        self._home = home
+        self._path = path
+        self._others = self._load()
+        self._turn = 0
+        self._failures = 0  # since one of them answered
+
+    @property
+    def current(self) -> Node:
+        """Where to attach, or where it is attached."""
+        return self._all[self._turn]
+
+    @property
+    def has_others(self) -> bool:
+        """Whether there is another node than the one where it is attached."""
+        return len(self._all) > 1
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether every node was tried in vain since the exit was attached last."""
+        return self._failures % len(self._all) == 0
+
+    def learn(self, nodes: Sequence[Node]) -> None:
+        """Keep where else it may attach, as the daemon that it is attached to says."""
+        here = self.current
+        others = tuple(each for each in nodes if _is_sound(each))[:NODES_MAX]
+        if here != self._home and here not in others:
+            others = (here, *others)[:NODES_MAX]
+        if others == self._others:
+            return
+        self._others = others
+        self._turn = [each[:2] for each in self._all].index(here[:2])
+        try:
+            files.write(self._path, {"nodes": [list(each) for each in others]})
+        except files.FileError as error:  # it knows them all the same, until it is started anew
+            _logger.warning("%s", error)
+
+    def attached(self) -> None:
+        """The present one has let the exit in."""
+        self._failures = 0
+
+    def fail(self) -> None:
+        """The present one does not answer, or does not let the exit in now: take the next one."""
+        self._failures += 1
+        self._turn = (self._turn + 1) % len(self._all)
+
+    def leave(self) -> None:
+        """The present one stops: another one is next, in the order in which they were told."""
+        here = self.current
+        self._turn = next((at for at, each in enumerate(self._all) if each != here), 0)
+
+    @property
+    def _all(self) -> tuple[Node, ...]:
+        home = self._home
+        places = {(each.host, each.port): each for each in (*self._others, home)}
+        return (home, *(each for each in places.values() if each[:2] != home[:2]))
+
+    def _load(self) -> tuple[Node, ...]:
+        try:
+            fields: dict[str, Any] = files.read(self._path) or {}
+            nodes = tuple(Node(*each) for each in fields.get("nodes", ()))
+            return tuple(each for each in nodes if _is_sound(each))[:NODES_MAX]
+        except (files.FileError, TypeError):
+            return ()  # the daemon tells them again
+
+
+def _is_sound(node: Node) -> bool:
+    """Say whether a node may be dialled; one without a certificate could be anybody."""
+    return (
+        isinstance(node.host, str)
+        and isinstance(node.port, int)
+        and isinstance(node.certificate, str)
+        and _HOST.fullmatch(node.host) is not None
+        and 0 < node.port <= PORT_MAX
+        and _SHA256.fullmatch(node.certificate) is not None
+    )

@@ -1,0 +1,221 @@
+"""Where an exit attaches when its daemon is gone or drains: real daemons that judge nothing."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+
+import pytest
+from support import targets
+from support.exit_daemon import ExitDaemon
+from support.waiting import until
+
+from proxyctl.exit import agent as agent_module
+from proxyctl.exit import files
+from proxyctl.exit.agent import Agent
+from proxyctl.exit.doors import Doors
+from proxyctl.exit.lan import NEVER_PORTS, Guard
+from proxyctl.exit.limits import DeviceLimits
+from proxyctl.exit.record import Consent
+from proxyctl.exit.surroundings import Surroundings
+from proxyctl.protocol.frames import Drain, Node, Nodes, Sorry
+from proxyctl.protocol.policy import Policy
+
+LOOPBACK = (ip_address("127.0.0.1"),)
+HOME = Node("exits.example.com", 1090, "")
+FIRST, SECOND = Node("192.0.2.1", 1090, "ab" * 32), Node("192.0.2.2", 1090, "cd" * 32)
+
+
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_module, "RETRY_LEAST_SECONDS", 0.01)
+    monkeypatch.setattr(agent_module, "RETRY_MOST_SECONDS", 0.05)
+    monkeypatch.setattr(agent_module, "MOVE_MOST_SECONDS", 0.05)
+
+
+@asynccontextmanager
+async def running(daemon: ExitDaemon, folder: Path) -> AsyncIterator[Agent]:
+    """Run an agent whose owner has agreed with this daemon."""
+    consent = Consent(
+        api="http://127.0.0.1:1",
+        host=daemon.host,
+        port=daemon.port,
+        pin=daemon.pin,
+        token="a worker token",
+        terms="ab" * 32,
+        agreed_at="2026-01-01T00:00:00+00:00",
+        limits=DeviceLimits(),
+    )
+    guard = Guard(
+        policy=Policy(blocked_ports=NEVER_PORTS),
+        surroundings=Surroundings(set),
+        kernel=None,
+        allow=[ip_network("127.0.0.0/8")],
+    )
+    agent = Agent(
+        consent, folder, guard=guard, now=lambda: datetime.now(UTC), read_power=lambda: ""
+    )
+    task = asyncio.create_task(agent.run())
+    try:
+        yield agent
+    finally:
+        agent.stop("the test is over")
+        await task
+
+
+@asynccontextmanager
+async def daemon(folder: Path, name: str) -> AsyncIterator[ExitDaemon]:
+    folder = folder / name
+    folder.mkdir()
+    async with ExitDaemon(folder).serving() as made:
+        yield made
+
+
+def node(made: ExitDaemon) -> Node:
+    return Node(made.host, made.port, made.pin)
+
+
+async def kept(folder: Path, *nodes: Node) -> None:
+    """Wait until the agent has written down where else it may attach."""
+    told = {"nodes": [list(each) for each in nodes]}
+    await until(lambda: files.read(folder / files.NODES) == told, "they are kept")
+
+
+async def test_when_its_daemon_is_gone_it_attaches_to_another_one(tmp_path: Path) -> None:
+    folder = tmp_path / "exit"
+    async with daemon(tmp_path, "second") as second:
+        async with daemon(tmp_path, "first") as first, running(first, folder):
+            await first.attached()
+            first.control.send(Nodes((node(second),)))
+            await kept(folder, node(second))
+            assert files.is_private(folder / files.NODES)
+        assert not second.hellos
+        async with running(first, folder):  # started anew, and its first daemon is still gone
+            await second.attached()
+
+
+async def test_when_its_daemon_dies_it_attaches_to_another_one(tmp_path: Path) -> None:
+    folder = tmp_path / "exit"
+    async with daemon(tmp_path, "second") as second:
+        async with daemon(tmp_path, "first") as first:
+            agents = running(first, folder)
+            await agents.__aenter__()
+            await first.attached()
+            first.control.send(Nodes((node(second),)))
+            await kept(folder, node(second))
+        await second.attached()
+        second.control.send(Nodes(()))  # it knows of no other one, and is kept itself
+        await kept(folder, node(second))
+        await agents.__aexit__(None, None, None)
+
+
+async def test_when_its_daemon_drains_it_leaves_and_what_it_carries_goes_on(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "exit"
+    async with (
+        daemon(tmp_path, "first") as first,
+        daemon(tmp_path, "second") as second,
+        targets.echo() as target,
+        running(first, folder),
+    ):
+        await first.attached()
+        first.control.send(Nodes((node(second),)))
+        await kept(folder, node(second))
+        await first.park(1)
+        _, (reader, writer) = await first.dial(LOOPBACK, target.port)
+        first.control.send(Drain(600))
+        await second.attached()
+        await until(lambda: first.control.is_lost)
+        writer.write(b"hello")
+        assert await reader.readexactly(5) == b"hello"
+        await second.park(1)
+        assert len(first.hellos) == 1
+
+
+async def test_a_daemon_that_lets_nobody_in_is_left_for_another_one(tmp_path: Path) -> None:
+    folder = tmp_path / "exit"
+    async with (
+        daemon(tmp_path, "first") as first,
+        daemon(tmp_path, "second") as second,
+    ):
+        files.write(folder / files.NODES, {"nodes": [list(node(second))]})
+        first.reply = Sorry("stopping", "The service stops here; come again.", 600)
+        async with running(first, folder):
+            await second.attached()
+
+
+async def test_a_node_with_another_certificate_than_was_told_hears_nothing(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "exit"
+    async with daemon(tmp_path, "second") as second:
+        async with daemon(tmp_path, "first") as first:
+            wrong = node(second)._replace(certificate=first.pin)
+            files.write(folder / files.NODES, {"nodes": [list(wrong)]})
+        async with running(first, folder) as agent:
+            await until(lambda: "another certificate" in agent.describe()["words"])
+            assert not second.hellos
+
+
+# --- which one is next ---------------------------------------------------------------------------
+
+
+def test_they_are_tried_one_after_the_other_and_home_again(tmp_path: Path) -> None:
+    doors = Doors(HOME, tmp_path / "nodes")
+    assert not doors.has_others
+    doors.learn([FIRST, SECOND])
+    tried = []
+    for _ in range(4):
+        tried.append((doors.current, doors.is_exhausted))
+        doors.fail()
+    assert tried == [(HOME, True), (FIRST, False), (SECOND, False), (HOME, True)]
+
+
+def test_the_one_where_it_is_attached_is_kept_whoever_is_told(tmp_path: Path) -> None:
+    doors = Doors(HOME, tmp_path / "nodes")
+    doors.learn([FIRST, SECOND])
+    doors.leave()
+    assert doors.current == FIRST
+    doors.learn([SECOND])
+    assert doors.current == FIRST
+    doors.learn([FIRST._replace(certificate="ef" * 32), SECOND])
+    assert doors.current[:2] == FIRST[:2]
+    doors.leave()
+    assert doors.current == HOME
+    assert Doors(HOME, tmp_path / "nodes").has_others
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        ["192.0.2.1", 1090, ""],
+        ["192.0.2.1", 1090, "AB" * 32],
+        ["192.0.2.1", 0, "ab" * 32],
+        ["192.0.2.1", 65_536, "ab" * 32],
+        ["192.0.2.1", "1090", "ab" * 32],
+        ["", 1090, "ab" * 32],
+        ["a b", 1090, "ab" * 32],
+        ["192.0.2.1", 1090],
+        [],
+        7,
+    ],
+)
+def test_a_node_that_makes_no_sense_is_not_known(tmp_path: Path, node: object) -> None:
+    path = tmp_path / "nodes"
+    path.write_text(json.dumps({"nodes": [node]}))
+    assert not Doors(HOME, path).has_others
+    if isinstance(node, list) and len(node) == 3:
+        doors = Doors(HOME, path)
+        doors.learn([Node(*node)])
+        assert not doors.has_others
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"nodes": 7}', '{"nodes": [[1]]}', "\x00"])
+def test_a_file_that_is_none_is_no_reason_to_stop(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "nodes"
+    path.write_text(text)
+    assert not Doors(HOME, path).has_others

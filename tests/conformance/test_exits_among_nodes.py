@@ -1,0 +1,270 @@
+"""Buyers on one daemon leave through exits of another one, on one PostgreSQL, over real links."""
+
+import asyncio
+import base64
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import postgres, targets
+from support.exit_device import NO_LIMITS, Consented, all_is_shared, consented, listener_of
+from support.mesh import all_know, linked, mesh_of, node_settings, nodes
+from support.service import Bought, Service, running
+from support.story import buy, reached, used
+from support.waiting import until
+
+from proxyctl.exit.agent import Agent
+from proxyctl.exit.lan import NEVER_PORTS, Guard
+from proxyctl.exit.limits import DeviceLimits
+from proxyctl.exit.record import Consent
+from proxyctl.exit.surroundings import Surroundings
+from proxyctl.protocol.policy import Policy
+from proxyd.exits.loans import Loans
+
+WISHES = "-country-xx"
+
+
+@pytest.fixture
+async def url(postgres_server: str, postgres_template: str) -> AsyncIterator[str]:
+    """The URL of a database on PostgreSQL, without data."""
+    name = f"test_{uuid.uuid4().hex}"
+    async with postgres.database(postgres_server, name, template=postgres_template) as made:
+        yield made
+
+
+@asynccontextmanager
+async def agent_of(
+    service: Service, device: Consented, folder: Path, *allowed: str
+) -> AsyncIterator[Agent]:
+    """Run the agent of a device that is attached to a daemon; it may reach `allowed`."""
+    assert service.daemon.exit_port is not None
+    door = service.daemon.exit_port.door()
+    assert door is not None
+    agreement = Consent(
+        api=service.url,
+        host="127.0.0.1",
+        port=door.port,
+        pin=door.certificate_sha256,
+        token=device.first.token,
+        terms=device.first.terms,
+        agreed_at="2026-01-01T00:00:00+00:00",
+        limits=DeviceLimits(bytes_per_day=0, connections=1000, dials_per_second=1000),
+    )
+    guard = Guard(
+        policy=Policy(blocked_ports=NEVER_PORTS),
+        surroundings=Surroundings(set),
+        kernel=None,
+        allow=[ip_network(each) for each in allowed or ("127.0.0.0/8",)],
+    )
+    agent = Agent(
+        agreement, folder, guard=guard, now=lambda: datetime.now(UTC), read_power=lambda: ""
+    )
+    task = asyncio.get_running_loop().create_task(agent.run())
+    try:
+        await carries_anything(service, device)
+        yield agent
+    finally:
+        agent.stop("the test is over")
+        await task
+
+
+async def carries_anything(service: Service, device: Consented) -> None:
+    """Wait until a device is attached to a daemon, and let it carry to any port."""
+    listener = listener_of(service)
+    await until(lambda: listener.attached_here(device.device_id) is not None, "it is attached")
+    attached = listener.attached_here(device.device_id)
+    assert attached is not None
+    attached.limits = NO_LIMITS  # targets of tests are at any port
+    attached.say(NO_LIMITS)
+    listener.neighbours.changed(attached)
+
+
+def loans_of(service: Service) -> Loans:
+    loans = listener_of(service).loaner
+    assert isinstance(loans, Loans)
+    return loans
+
+
+async def may_carry(service: Service, device: Consented) -> None:
+    """Wait until a daemon may choose a device of another one, for any port."""
+
+    def is_known() -> bool:
+        remote = mesh_of(service).find(device.device_id)
+        return remote is not None and remote.limits == NO_LIMITS
+
+    await until(is_known, "it is known")
+
+
+async def head_of(service: Service, bought: Bought, port: int) -> str:
+    """Ask for a tunnel by HTTP, and return the head of the answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", service.proxy_port)
+    shown = base64.b64encode(f"{bought.username}:{bought.password}".encode()).decode()
+    head = f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\nProxy-Authorization: Basic {shown}\r\n"
+    writer.write(f"{head}\r\n".encode())
+    answer = await reader.readuntil(b"\r\n\r\n")
+    writer.close()
+    return answer.decode()
+
+
+@asynccontextmanager
+async def exit_of(home: Service, device: Consented, folder: Path, kind: str) -> AsyncIterator[Any]:
+    """Attach a device to its home: an agent, or one that knows nothing of loans."""
+    if kind == "agent":
+        async with agent_of(home, device, folder / "agent") as agent:
+            yield agent
+        return
+    old = await device.attach(home)
+    listener_of(home).neighbours.changed(listener_of(home)._by_device[device.device_id])
+    try:
+        yield old
+    finally:
+        await old.kill()
+
+
+@pytest.mark.parametrize("kind", ["agent", "older agent"])
+async def test_every_byte_is_counted_once(url: str, tmp_path: Path, kind: str) -> None:
+    payload = targets.pattern(200_000)
+    async with nodes(url, tmp_path, 2) as (edge, home), targets.echo() as target:
+        device = await consented(home)
+        home.wishes = WISHES
+        person, bought = await buy(home)
+        async with exit_of(home, device, tmp_path, kind):
+            await may_carry(edge, device)
+            for service in (edge, home, edge):
+                client = await reached(service, bought, target)
+                await client.send(payload)
+                assert await client.receive(len(payload)) == payload
+                client.end()
+                assert await client.rest() == b""
+                await client.close()
+            assert "X-Exit: country=xx" in await head_of(edge, bought, target.port)
+            assert loans_of(home)._lending.stand_ins == (kind != "agent")
+
+            async def all_is_reported() -> bool:
+                return await used(home, person, bought) == 6 * len(payload)
+
+            await until(all_is_reported)
+            await all_is_shared(home)
+            await home.end(person, bought)
+            answer = await home.call(
+                "GET", f"/api/bandwidth/sessions/{bought.id}/exits", token=person.token
+            )
+            assert sum(each["bytes"] for each in answer.body["countries"]) == 6 * len(payload)
+            await home.assert_audit()
+
+
+async def test_labels_keep_their_exit_on_every_node(url: str, tmp_path: Path) -> None:
+    async with nodes(url, tmp_path, 3) as services, targets.echo() as target:
+        made = [await consented(services[0]) for _ in range(4)]
+        devices = [
+            await each.attach(services[number % 3], f"127.9.0.{number + 1}")
+            for number, each in enumerate(made)
+        ]
+        for service in services:
+            for attached in listener_of(service)._by_device.values():
+                listener_of(service).neighbours.changed(attached)
+        await all_know(services, {each.device_id for each in made})
+        for service in services:
+            for each in made:
+                if listener_of(service).attached_here(each.device_id) is None:
+                    await may_carry(service, each)
+        _, bought = await buy(services[0])
+        for label in range(6):
+            name = f"{bought.username}{WISHES}-session-label{label}-strict"
+            named = Bought(bought.id, name, bought.password, 0)
+            heads = [await head_of(each, named, target.port) for each in (*services, *services)]
+            shown = {line for head in heads for line in head.split("\r\n") if "X-Exit: " in line}
+            assert len(shown) == 1, "the same exit, wherever it is asked for"
+        assert sum(bool(each.dials) for each in devices) > 1
+        for each in devices:
+            await each.kill()
+
+
+async def test_an_agent_that_does_not_reach_the_other_node(url: str, tmp_path: Path) -> None:
+    """Its own one stands in; no buyer waits for more than that is noticed."""
+    elsewhere = {"host": "0.0.0.0", "public_host": "127.0.0.2"}
+    async with (
+        running(node_settings(url, tmp_path, 0, exits=elsewhere)) as edge,
+        running(node_settings(url, tmp_path, 1)) as home,
+        targets.echo() as target,
+    ):
+        await linked([edge, home])
+        device = await consented(home)
+        home.wishes = WISHES
+        _, bought = await buy(home)
+        async with agent_of(home, device, tmp_path / "agent", "127.0.0.1/32"):
+            await may_carry(edge, device)
+            for _ in range(2):
+                client = await reached(edge, bought, target)
+                await client.send(b"words")
+                assert await client.receive(5) == b"words"
+                await client.close()
+            assert loans_of(home)._lending.stand_ins == 1
+            await until(lambda: target.ended + target.resets == 2)
+
+
+@pytest.mark.parametrize("kind", ["agent", "older agent"])
+@pytest.mark.parametrize("how", ["pause", "revoke"])
+async def test_a_withdrawn_exit_is_cut_on_every_node_within_a_second(
+    url: str, tmp_path: Path, kind: str, how: str
+) -> None:
+    async with nodes(url, tmp_path, 2) as (edge, home), targets.echo() as target:
+        device = await consented(home)
+        home.wishes = WISHES
+        _, bought = await buy(home)
+        async with exit_of(home, device, tmp_path, kind):
+            await may_carry(edge, device)
+            client = await reached(edge, bought, target)
+            await client.send(b"words")
+            assert await client.receive(5) == b"words"
+            path = "exit/pause" if how == "pause" else "token/revoke"
+            body = {"token_id": device.device_id}
+            # Where the buyer is: so the exit's own node has to hear of it.
+            answer = await edge.call("POST", f"/api/worker/{path}", body, token=device.owner.token)
+            assert answer.status == 200, answer.body
+            began = asyncio.get_running_loop().time()
+            with suppress(ConnectionError):
+                assert await client.rest() == b""
+            assert asyncio.get_running_loop().time() - began < 5.0
+            await client.close()
+            assert " 503 " in await head_of(edge, bought, target.port)
+            assert not len(loans_of(edge)._borrowing)
+
+
+@pytest.mark.parametrize("kind", ["agent", "older agent"])
+async def test_when_the_home_ends_the_next_connections_leave_elsewhere(
+    url: str, tmp_path: Path, kind: str
+) -> None:
+    async with nodes(url, tmp_path, 2) as services, targets.echo() as target:
+        edge, other = services
+        async with running(node_settings(url, tmp_path, 2)) as home:
+            await linked([*services, home])
+            device = await consented(edge)
+            edge.wishes = f"{WISHES}-session-label"
+            person, bought = await buy(edge)
+            attaching = exit_of(home, device, tmp_path, kind)
+            await attaching.__aenter__()
+            await may_carry(edge, device)
+            client = await reached(edge, bought, target)
+            await client.send(b"words")
+            assert await client.receive(5) == b"words"
+            second = await consented(edge)
+            late = await second.attach(other)
+            listener_of(other).neighbours.changed(listener_of(other)._by_device[second.device_id])
+        again = await reached(edge, bought, target)
+        await again.send(b"more words")
+        assert await again.receive(10) == b"more words"
+        assert len(late.dials) == 1
+        await again.close()
+        await client.close()
+        await attaching.__aexit__(None, None, None)
+        await late.kill()
+        await until(lambda: edge.daemon.gateway.connections == 0)
+        await all_is_shared(edge)
+        await edge.end(person, bought)
+        await edge.assert_audit()
