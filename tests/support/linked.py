@@ -85,6 +85,7 @@ class Entry:
     limits: Limits = NO_LIMITS
     rtt: float = 0.0
     has_place: bool = True
+    features: tuple[str, ...] = ()
 
     def allows(self, port: int) -> bool:
         return not self.limits.ports or port in self.limits.ports
