@@ -96,6 +96,7 @@ class Entry:
     limits: Limits = NO_LIMITS
     rtt: float = 0.0
     since: int = 1
+    features: tuple[str, ...] = ()
     borrowed: Attached | None = None
 
     @property
