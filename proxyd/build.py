@@ -42,12 +42,15 @@ from proxyd.egress.own import OwnAddresses
 from proxyd.egress.resolve import DnsResolver
 from proxyd.exit_port import ExitPort
 from proxyd.exits import certificate
+from proxyd.exits.answering import ExitDesk
+from proxyd.exits.asking import AskedExits
 from proxyd.exits.borrowing import Borrowing
 from proxyd.exits.canaries import Canaries
-from proxyd.exits.dial import Exits
+from proxyd.exits.dial import Exits, Ways
 from proxyd.exits.directory import Directory
-from proxyd.exits.errand import Ways
+from proxyd.exits.errand import Ways as ErrandWays
 from proxyd.exits.fetch import page_of
+from proxyd.exits.labels import Labels
 from proxyd.exits.lending import Lending
 from proxyd.exits.listener import ExitListener
 from proxyd.exits.loans import Loans
@@ -197,12 +200,18 @@ def _daemon(
     egress, own_addresses = settings.egress, OwnAddresses()
     resolver = DnsResolver(egress.nameservers, lookup_seconds=egress.lookup_seconds)
     policy = slices.policy(settings, own_addresses)
-    limits = slices.limits(settings, raise_descriptors())
+    limits = slices.limits(settings, raise_descriptors(), is_first=has_services)
     reactor = Reactor(asyncio.get_running_loop(), limits.pipes)
     exits, directory = None, Directory[AnyExit]()
+    ways: Ways | None = None
     if listeners.exits is not None:
         of_exits = slices.policy(settings)
-        exits = Exits(reactor, directory, resolver, of_exits, limits.dial_seconds, ExitCounters())
+        ways = exits = Exits(
+            reactor, directory, resolver, of_exits, limits.dial_seconds, ExitCounters()
+        )
+        meter.sessions.forgotten = directory.forget
+    elif role is not None and role.exits_address:
+        ways = AskedExits(reactor, role.exits_address, limits.dial_seconds)
     gateway = Gateway(
         reactor,
         meter,
@@ -212,7 +221,7 @@ def _daemon(
         limits,
         slices.public_address(settings),
         access_log.put if access_log is not None else None,
-        exits,
+        ways,
     )
     metrics = Metrics(Sources(gateway, meter, timed, access_log, __version__, finder.way()), role)
     services = exit_port = None
@@ -225,8 +234,19 @@ def _daemon(
         exit_port = _exit_port(
             settings, listeners, exits, directory, services.market, geography, mesh
         )
+        if role is not None and role.exits_desk is not None:
+            most = slices.exit_limits(settings, raise_descriptors()).asks
+            exit_port.desk = ExitDesk(exits, exit_port.listener, role.exits_desk, most)
         if mesh is not None:
             mesh.lender = loans_of(exits, exit_port, gateway)
+            exit_port.labels = exits.labels = mesh.labels = Labels(
+                reactor.loop,
+                context.store,
+                directory,
+                is_alone=lambda: mesh.is_alone,
+                tell_moved=mesh.tell_moved,
+                seconds=clock.seconds,
+            )
         metrics.count_exits(exit_port.listener)
     return Daemon(
         settings,
@@ -260,13 +280,14 @@ def _exit_port(
     assert listeners.exits is not None  # noqa: S101 - nobody gets here without
     cert, key = _exits_certificate(settings)
     context = exits_context(cert, key)
+    limits = slices.exit_limits(settings, raise_descriptors())
     listener = ExitListener(
         exits.reactor,
         context,
         market.exits,
         directory,
         geography.place,
-        slices.exit_limits(settings, raise_descriptors()),
+        limits,
         exits.counters,
         clock.seconds,
     )
@@ -276,7 +297,7 @@ def _exit_port(
         raise CannotListenError(str(error)) from error
     port = slices.exits_port(settings, bound_port(listeners.exits))
     door = Door(slices.exits_host(settings), port, known_by)
-    ways = Ways(exits.reactor, exits.resolver, exits.policy)
+    ways = ErrandWays(exits.reactor, exits.resolver, exits.policy)
     listener.watch = canaries = Canaries(
         ways,
         [page_of(url) for url in settings.exits.canaries],
@@ -293,7 +314,8 @@ def _exit_port(
 
 def loans_of(exits: Exits, port: ExitPort, gateway: Gateway) -> Loans:
     """Return what borrows exits of other nodes and lends those of this one."""
-    listener, reactor = port.listener, exits.reactor
+    listener, reactor, mesh = port.listener, exits.reactor, port.mesh
+    join = UnmeteredRelays(reactor, gateway.closer)
     loans = Loans(
         Borrowing(
             reactor,
@@ -305,9 +327,8 @@ def loans_of(exits: Exits, port: ExitPort, gateway: Gateway) -> Loans:
         ),
         Lending(
             listener,
-            StandInServices(
-                reactor, UnmeteredRelays(reactor, gateway.closer), listener.limits.stand_ins
-            ),
+            StandInServices(reactor, join, listener.limits.stand_ins),
+            mesh.reached_at if mesh is not None else lambda _: None,
         ),
     )
     listener.loaner = exits.borrower = loans

@@ -20,10 +20,13 @@ from proxyd.loop import cancellation
 from storage.exits import OriginRow
 
 if TYPE_CHECKING:
+    from proxyd.exits.answering import ExitDesk
     from proxyd.exits.geography import Geography
+    from proxyd.exits.labels import Labels
     from proxyd.exits.mesh import Mesh
     from proxyd.tasks import Tasks
 
+LABEL_SWEEP_SECONDS = 60.0  # labels live for minutes to a day
 CLOSE_SECONDS = 2.0  # to end what was asked of the marketplace, and handshakes under way
 
 _logger = logging.getLogger("exits")
@@ -31,6 +34,9 @@ _logger = logging.getLogger("exits")
 
 class ExitPort:
     """The exits of a daemon, for those who start and stop it, and for the marketplace.
+
+    `labels` are set where there may be other nodes. `desk` answers the other processes of this
+    machine, where there are any; it may be set until the start.
 
     Args:
         listener: takes exits in.
@@ -55,6 +61,8 @@ class ExitPort:
         self.listener = listener
         self.canaries = canaries
         self.mesh = mesh
+        self.desk: ExitDesk | None = None
+        self.labels: Labels | None = None
         self._geography = geography
         self._context = context
         self._sock = sock
@@ -69,6 +77,8 @@ class ExitPort:
         """Begin to keep links with the other nodes."""
         if self.mesh is not None:
             tasks.spawn("links of nodes", self.mesh.run())
+        if self.labels is not None:
+            tasks.every(LABEL_SWEEP_SECONDS, "labels", self.labels.sweep, "labels that are over")
 
     def start(self) -> None:
         """Begin to take exits in."""
@@ -78,11 +88,15 @@ class ExitPort:
         self._acceptor = Acceptor(
             loop, self._sock, listener.welcome, listener.shed, _logger, socket.socket
         )
+        if self.desk is not None:
+            self.desk.start()
         _logger.info("exits know this service by the certificate %s", self._door.certificate_sha256)
 
     def change_limits(self, limits: ExitLimits) -> None:
         """Apply other limits from now on."""
         self.listener.change_limits(limits)
+        if self.desk is not None:
+            self.desk.most = limits.asks
 
     def change_certificate(self, certificate: str, key: str) -> None:
         """Show devices another certificate (PEM files, which can be used) from now on.
@@ -112,14 +126,23 @@ class ExitPort:
         if self.mesh is not None:
             self.mesh.recheck(device_id)
 
+    async def wait_over(self, seconds: float) -> None:
+        """Wait until clients of other processes use no exit, for some seconds at most."""
+        if self.desk is not None:
+            await self.desk.wait_over(seconds)
+
     async def close(self) -> None:
         """Let every exit go."""
         if self._acceptor is not None:
             self._acceptor.close()
+        if self.desk is not None:
+            self.desk.close()
         self.canaries.close()
         self.listener.close()
         if self.mesh is not None:
             await cancellation.within(CLOSE_SECONDS, self.mesh.close(), "closing links of nodes")
+        if self.labels is not None:
+            await cancellation.within(CLOSE_SECONDS, self.labels.close(), "closing labels")
         await cancellation.within(CLOSE_SECONDS, self.listener.wait_closed(), "closing exits")
         await cancellation.within(CLOSE_SECONDS, self.canaries.wait_closed(), "ending canaries")
         self._geography.close()

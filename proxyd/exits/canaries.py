@@ -266,6 +266,8 @@ class Canaries:
         passed, reason = 0, ""
         left = self._chance.sample(pages, min(PAGES_PER_ROUND, len(pages)))
         while left:
+            if not attached.is_open:
+                raise Unknown("it rests")
             page = left.pop()
             try:
                 finding = await self._check(attached, page)

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, cast, final
 
 from market.errors import MarketError
 from proxyctl.protocol.frames import (
+    Associate,
     Dial,
     Dialled,
     Drain,
@@ -60,6 +61,9 @@ class Loaner(Protocol):
 
     __slots__ = ()
 
+    def counts(self) -> tuple[int, int, int]:
+        """Return how many exits are borrowed, how many are lent, and for how many it stands in."""
+
     def find(self, attachment: int) -> Attached | None:
         """Return the exit of another node whose work connections name an attachment."""
 
@@ -84,6 +88,10 @@ class NoLoans(Loaner):
     """A node without others lends nothing, and borrows nothing."""
 
     __slots__ = ()
+
+    def counts(self) -> tuple[int, int, int]:
+        """See `Loaner.counts`."""
+        return 0, 0, 0
 
     def find(self, attachment: int) -> Attached | None:  # noqa: ARG002 - as the protocol has it
         """See `Loaner.find`."""
@@ -313,7 +321,7 @@ class Control(asyncio.Protocol):
         transport = self._transport
         if self._is_closed or transport is None:
             return
-        if isinstance(frame, (Dial, Ping, For)):
+        if isinstance(frame, (Dial, Associate, Ping, For)):
             self._allowance += ANSWER_BYTES
         elif isinstance(frame, Lend):
             self._allowance += 2 * ANSWER_BYTES

@@ -36,6 +36,7 @@ from proxyd.exits.attached import (
     HARMLESS,
     SILENT_BEATS,
     WANDERING,
+    Adopted,
     Attached,
     ParkedBudget,
     Pool,
@@ -73,6 +74,7 @@ NODES_SECONDS: Final = 0.2  # for links that come and go together
 CONTROLS_PER_TURN: Final = 100  # that are told something in one turn of the loop: a millisecond
 EXPIRY_SECONDS: Final = 5.0  # between looks at what the directory may forget: a millisecond each
 DAY_SECONDS: Final = 86_400
+HELD_WORDS: Final = "paused in the account"  # for the owner, at the device
 
 FLOOD: Final = "flood"
 # An exit that was found to leave from another line so often since the start has no place to sell.
@@ -126,6 +128,9 @@ class Neighbours(Protocol):
 
     __slots__ = ()
 
+    def __len__(self) -> int:
+        """Return how many there are."""
+
     def since(self, device_id: str) -> int:
         """Return when a device attaches that does so now (UTC, milliseconds).
 
@@ -157,6 +162,9 @@ class Alone(Neighbours):
     def __init__(self, now: Callable[[], int]) -> None:
         self._now = now
         self._since = 0
+
+    def __len__(self) -> int:
+        return 0
 
     def since(self, device_id: str) -> int:  # noqa: ARG002 - nobody else has it
         """See `Neighbours.since`."""
@@ -234,6 +242,8 @@ class ExitListener:
         self._by_device: dict[str, Attached] = {}
         # Those that are gone while buyers' connections through them go on, by device.
         self._detached: dict[str, list[Attached]] = {}
+        # Connections that other processes relay through devices which are not attached (again).
+        self._adopted: dict[str, dict[Adopted, None]] = {}
         self._per_network = NetworkCounts()
         self._beats: Deadlines[Attached] = Deadlines(reactor.loop, limits.heartbeat_seconds)
         self._expiry: asyncio.TimerHandle | None = None
@@ -279,8 +289,10 @@ class ExitListener:
 
     def places(self) -> list[tuple[str, Place]]:
         """Return the devices that are attached or still carry something, and where each is."""
-        carrying = {device_id: gone[-1] for device_id, gone in self._detached.items()}
-        return [(each.device_id, each.place) for each in (carrying | self._by_device).values()]
+        places = {device_id: next(iter(each)).place for device_id, each in self._adopted.items()}
+        places |= {device_id: gone[-1].place for device_id, gone in self._detached.items()}
+        places |= {device_id: each.place for device_id, each in self._by_device.items()}
+        return list(places.items())
 
     def state(self, device_id: str) -> str | None:
         """Return why an attached device carries nothing now, "" if it does, None if it is away."""
@@ -483,7 +495,7 @@ class ExitListener:
         if attached is not None:
             _, control = self._attached[attached.attachment]
             control.check_again()
-        elif device_id in self._detached:
+        elif device_id in self._detached or device_id in self._adopted:
             self._spawn(self._recheck_detached(device_id))
 
     def displace(self, device_id: str) -> None:
@@ -549,6 +561,28 @@ class ExitListener:
     def _cut_detached(self, device_id: str) -> None:
         for each in self._detached.pop(device_id, ()):
             each.cut()
+        for relay in tuple(self._adopted.get(device_id, ())):
+            relay.abort()
+
+    def adopt(self, device_id: str, relay: Adopted) -> None:
+        """Look after a connection through a device that was attached to a daemon before this one.
+
+        It counts at the exit once that is attached; until then it is cut if the device may carry
+        nothing.
+        """
+        attached = self._by_device.get(device_id)
+        if attached is not None:
+            relay.join(attached)
+        else:
+            self._adopted.setdefault(device_id, {})[relay] = None
+        self.recheck(device_id)
+
+    def disown(self, device_id: str, relay: Adopted) -> None:
+        """Look after it no more: it is over; harmless if nobody did."""
+        relays = self._adopted.get(device_id, {})
+        relays.pop(relay, None)
+        if not relays:
+            self._adopted.pop(device_id, None)
 
     def change_limits(self, limits: ExitLimits) -> None:
         """Apply other limits from now on; no exit is let go of."""
@@ -641,6 +675,8 @@ class ExitListener:
         attached.ping()
         attached.pool.open()
         attached.carried_before(grant.bytes_today, self._now() // DAY_SECONDS)
+        for relay in self._adopted.pop(grant.device_id, ()):
+            relay.join(attached)
         attached.paused, attached.is_held = hello.paused, grant.paused
         if self.watch is not None:
             self.watch.admit(attached)
@@ -769,7 +805,11 @@ def limits_of(grant: ExitGrant) -> Limits:
     """Return what an exit is used for at most, as it is told."""
     limits = grant.limits
     return Limits(
-        limits.connections, limits.bytes_per_second, limits.bytes_per_day, tuple(limits.ports)
+        limits.connections,
+        limits.bytes_per_second,
+        limits.bytes_per_day,
+        tuple(limits.ports),
+        HELD_WORDS if grant.paused else "",
     )
 
 

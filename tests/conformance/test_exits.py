@@ -28,8 +28,9 @@ from support.socks import Client, credentials, request
 from support.story import buy, reached, used
 from support.waiting import until
 
-from proxyctl.protocol.frames import Outcome
+from proxyctl.protocol.frames import Limits, Outcome
 from proxyd.exits.certificate import fingerprint, own_certificate
+from proxyd.metering import sessions
 from proxyd.ops.listening import CannotListenError
 
 
@@ -153,14 +154,6 @@ async def leave_directly(service: Service) -> None:
         assert (code, host, port != 0) == (0, "127.0.0.1", True)
         await until(lambda: target.ended + target.resets >= 1)
     assert not listener_of(service).counters.dials
-
-
-async def test_exits_carry_no_datagrams(service: Service) -> None:
-    _, bought = await buy(service)
-    client = await Client.open(service.proxy_port)
-    assert await client.log_in(bought.username, bought.password) == 0
-    assert await client.connect("0.0.0.0", 0, command=3) == 7
-    await client.close()
 
 
 async def test_nobody_leaves_through_their_own_device(tmp_path: Path) -> None:
@@ -373,3 +366,74 @@ async def test_nothing_is_left_of_exits_that_come_and_go(service: Service) -> No
 
 def test_the_credentials_of_a_session_with_wishes_fit() -> None:
     assert len(credentials("name-country-xx", "password")) < 255
+
+
+# --- how fast an exit goes -----------------------------------------------------------------------
+
+
+async def test_an_exit_goes_at_its_owners_speed_shared_by_all_sessions(service: Service) -> None:
+    """The device of this test holds to no limit, so it is the daemon that does."""
+    rate = 400_000
+    attached = listener_of(service)._by_device[device_id(service)]
+    attached.limits = attached.limits._replace(bytes_per_second=rate)
+    loop = asyncio.get_running_loop()
+    async with targets.source(None) as target:
+        begun = loop.time()
+        buyers = [await buy(service) for _ in range(3)]
+        clients = [await reached(service, bought, target) for _, bought in buyers]
+        await asyncio.gather(*(client.receive(100_000) for client in clients))
+        moved = sum([await used(service, *each) for each in buyers])
+        assert 300_000 <= moved <= rate * (loop.time() - begun + 0.3)
+        attached.limits = attached.limits._replace(bytes_per_second=1)
+        await asyncio.gather(*(client.receive(1) for client in clients))
+        attached.limits = attached.limits._replace(bytes_per_second=0)
+        await asyncio.gather(*(client.receive(5_000_000) for client in clients))
+        for client in clients:
+            await client.close()
+
+
+async def test_a_session_that_leaves_directly_minds_no_exit(service: Service) -> None:
+    attached = listener_of(service)._by_device[device_id(service)]
+    attached.limits = attached.limits._replace(bytes_per_second=1)
+    service.wishes = ""
+    _, bought = await buy(service)
+    async with targets.source(5_000_000) as target:
+        client = await reached(service, bought, target)
+        await client.receive(5_000_000)
+        await client.close()
+
+
+# --- what is kept --------------------------------------------------------------------------------
+
+
+async def test_the_labels_of_a_session_are_forgotten_when_it_is_over(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "REMEMBER_SECONDS", 0.0)
+    service.wishes = "-country-xx-session-a"
+    person, bought = await buy(service)
+    bindings = listener_of(service)._directory._bindings
+    async with targets.sink() as target:
+        await answer_to(service, bought, target.port)
+        assert list(bindings) == [bought.id]
+        await service.end(person, bought)
+        await until(lambda: not bindings, "they are forgotten")
+
+
+async def test_a_device_is_told_that_it_is_paused_in_the_account(tmp_path: Path) -> None:
+    async with running_in(tmp_path, **EXITS) as service:
+        made = await consented(service)
+        device = await made.attach(service)
+        assert device.welcome is not None
+        assert device.welcome.limits.paused == ""
+
+        def told() -> list[str]:
+            return [each.paused for each in device.frames if isinstance(each, Limits)]
+
+        body = {"token_id": made.device_id}
+        for what, words in (("pause", ["paused in the account"]), ("resume", [""])):
+            before = len(told())
+            path = f"/api/worker/exit/{what}"
+            await service.call("POST", path, body, token=made.owner.token)
+            await until(lambda before=before, words=words: told()[before:] == words, what)
+        await device.kill()

@@ -104,8 +104,7 @@ class Poller:
             self._epoll.modify(fd, _ALL)
         except FileNotFoundError:
             self._epoll.register(fd, _ALL)
-        self._watchers[fd] = watcher
-        self._new.add(fd)
+        self._heard_by(watcher, fd)
 
     def replace(self, fd: int, watcher: Watcher) -> None:
         """Report further events of a socket that is watched to another watcher."""
@@ -115,6 +114,11 @@ class Poller:
     def forget(self, fd: int) -> None:
         """Report nothing of a socket any more; it is closed next, or watched by another."""
         self._watchers.pop(fd, None)
+
+    def release(self, fd: int) -> None:
+        """Let go of a socket that stays open: somebody else watches it from here on."""
+        if self._watchers.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
 
     def move(self, mover: Mover) -> None:
         """Give a mover a turn soon; it must not be waiting for one already."""
@@ -133,7 +137,8 @@ class Poller:
             number = sock.connect_ex((str(address), port))
             if number == errno.EINPROGRESS:
                 waiting = _Connecting(self._loop.create_future())
-                self.watch(fd, waiting)
+                self._epoll.register(fd, _ALL)  # it is new: `watch` would look for it first
+                self._heard_by(waiting, fd)
                 timer = self._loop.call_later(seconds, waiting.expire)
                 try:
                     await waiting.done
@@ -147,6 +152,10 @@ class Poller:
             sock.close()
             raise
         return sock
+
+    def _heard_by(self, watcher: Watcher, fd: int) -> None:
+        self._watchers[fd] = watcher
+        self._new.add(fd)
 
     def _dispatch(self) -> None:
         self._new.clear()

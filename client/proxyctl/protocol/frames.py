@@ -64,6 +64,9 @@ PORT_MAX: Final = 65_535
 MICROS_MAX: Final = 0xFFFFFFFF  # more than an hour: no dial takes as long, but a clock may leap
 
 PREFACE: Final = Struct("!cQQ16s")
+# What an exit offers beyond connections to targets (`Hello.features`).
+UDP: Final = "udp"
+
 WORK: Final = b"W"  # the first byte of a work connection; of a control connection it is TLS's 0x16
 
 _HEAD: Final = Struct("!HB")
@@ -93,6 +96,7 @@ class Kind(IntEnum):
     LENT = 15
     RETURN = 16
     NODES = 17
+    ASSOCIATE = 18
 
 
 class Outcome(IntEnum):
@@ -130,12 +134,14 @@ class Limits(NamedTuple):
     """What the exit is used for at most; 0 is no limit. The device may hold itself to less.
 
     `bytes_per_second` and `bytes_per_day` count both ways together. `ports` are those of targets.
+    `paused` says why the daemon asks nothing of the exit now, for its owner; empty when it does.
     """
 
     connections: int
     bytes_per_second: int
     bytes_per_day: int
     ports: tuple[int, ...]
+    paused: str = ""
 
 
 class Welcome(NamedTuple):
@@ -184,6 +190,17 @@ class Dial(NamedTuple):
     number: int
     host: tuple[Address, ...] | str
     port: int
+
+
+class Associate(NamedTuple):
+    """Let a parked work connection carry datagrams, to any number of targets; see `Dialled`.
+
+    From then on it carries them both ways, each behind a length of two bytes and the header of
+    RFC 1928, section 7, which says where it goes or who has sent it. Only to be sent to an exit
+    that has the feature `UDP`.
+    """
+
+    number: int
 
 
 class Dialled(NamedTuple):
@@ -286,6 +303,7 @@ Frame = Union[
     Drain,
     Ping,
     Pong,
+    Associate,
     Lend,
     For,
     Lent,
@@ -405,8 +423,8 @@ def _encode_body(frame: Frame) -> tuple[Kind, bytes]:  # noqa: PLR0911 - one for
         return Kind.DIALLED, _encode_dialled(frame)
     if isinstance(frame, Tickets):
         return Kind.TICKETS, _encode_tickets(frame)
-    if isinstance(frame, (Park, Drain)):
-        return Kind.PARK if isinstance(frame, Park) else Kind.DRAIN, _COUNT.pack(frame[0])
+    if isinstance(frame, (Associate, Park, Drain)):
+        return _encode_number(frame)
     if isinstance(frame, (Ping, Pong)):
         if len(frame.payload) != PING_BYTES:
             raise ValueError
@@ -415,10 +433,7 @@ def _encode_body(frame: Frame) -> tuple[Kind, bytes]:  # noqa: PLR0911 - one for
         return Kind.FOR, _NUMBER.pack(frame.number) + frame.frame
     if isinstance(frame, Return):
         return Kind.RETURN, _NUMBER.pack(frame.number)
-    fields: dict[str, Any] = frame._asdict()
-    if isinstance(frame, Welcome):
-        fields["limits"] = frame.limits._asdict()
-    text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(_fields(frame), ensure_ascii=False, separators=(",", ":"))
     return _KIND_OF[type(frame)], text.encode(errors="replace")  # of half a surrogate pair
 
 
@@ -427,6 +442,12 @@ def _decode_body(kind: int, body: bytes) -> Frame | None:
     if decoding is not None:
         return decoding(body)
     return _decode_json(Kind(kind), body) if kind in _KINDS else None
+
+
+def _encode_number(frame: Associate | Park | Drain) -> tuple[Kind, bytes]:
+    if isinstance(frame, Associate):
+        return Kind.ASSOCIATE, _NUMBER.pack(frame.number)
+    return Kind.PARK if isinstance(frame, Park) else Kind.DRAIN, _COUNT.pack(frame[0])
 
 
 def _encode_tickets(frame: Tickets) -> bytes:
@@ -555,6 +576,24 @@ def _decode_json(kind: Kind, body: bytes) -> Frame:  # noqa: PLR0911 - one for e
     return _limits(fields)
 
 
+def _fields(frame: Frame) -> dict[str, Any]:
+    """Return what a frame with a JSON body says."""
+    if isinstance(frame, Limits):
+        return _said(frame)
+    fields: dict[str, Any] = frame._asdict()
+    if isinstance(frame, Welcome):
+        fields["limits"] = _said(frame.limits)
+    return fields
+
+
+def _said(limits: Limits) -> dict[str, Any]:
+    """Return what is said of limits: no pause if there is none, as at first."""
+    fields: dict[str, Any] = limits._asdict()
+    if not limits.paused:
+        del fields["paused"]
+    return fields
+
+
 def _node(value: object) -> Node:
     fields = _list(value)
     return Node(_text(fields[0]), _integer(fields[1], PORT_MAX), _text(fields[2]))
@@ -566,6 +605,7 @@ def _limits(fields: dict[str, Any]) -> Limits:
         _integer(fields["bytes_per_second"]),
         _integer(fields["bytes_per_day"]),
         tuple(_integer(each, PORT_MAX) for each in _list(fields["ports"])),
+        _text(fields.get("paused", "")),  # which older daemons do not say
     )
 
 
@@ -598,6 +638,7 @@ _DECODING: Final[dict[int, Callable[[bytes], Frame]]] = {
     Kind.DRAIN: lambda body: Drain(*_COUNT.unpack(body)),
     Kind.PING: _decode_ping,
     Kind.PONG: lambda body: Pong(_decode_ping(body).payload),
+    Kind.ASSOCIATE: lambda body: Associate(*_NUMBER.unpack(body)),
     Kind.FOR: _decode_for,
     Kind.RETURN: lambda body: Return(*_NUMBER.unpack(body)),
 }

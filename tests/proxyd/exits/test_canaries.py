@@ -213,13 +213,18 @@ async def test_names_that_lead_elsewhere_at_the_exit_are_found(
         await device.kill()
 
 
-async def test_who_reports_what_nobody_asked_for_is_barred(tmp_path: Path, pages: Pages) -> None:
+@pytest.mark.parametrize("is_made_up", [True, False])
+async def test_who_reports_what_nobody_asked_for_is_barred(
+    tmp_path: Path, pages: Pages, is_made_up: bool
+) -> None:
     async with looking(tmp_path, pages) as service:
         made = await consented(service)
         device = await attached(service, made, carry)
-        await until(lambda: bool(device.parked), "a connection waits")
+        await until(lambda: counted(service).canaries["passed"] == 1, "it has passed")
+        await until(lambda: bool(counted(service).parked), "a connection waits")
+        number = 10**6 if is_made_up else next(iter(device.parked))
         for _ in range(10):
-            device.send(Dialled(next(iter(device.parked)), Outcome.CONNECTED, 0, None, 0))
+            device.send(Dialled(number, Outcome.CONNECTED, 0, None, 0))
         await is_barred(service, made.device_id)
         assert len((await record(service, made.device_id)).findings) == 1
         assert counted(service).canary_failures == {"unasked": 1}

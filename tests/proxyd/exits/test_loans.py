@@ -369,6 +369,24 @@ async def test_where_a_node_stands_in_it_counts_itself(two: Two) -> None:
     assert own._connections_elsewhere == 0
 
 
+async def test_an_exit_that_is_full_here_is_not_chosen(two: Two) -> None:
+    await two.home.agent()
+    entry = two.edge.hear_of("device", two.link, limits=Limits(1, 0, 0, ()))
+    assert entry.has_place
+    attached = two.edge.loans.exit_of(entry)
+    assert attached is not None
+    relay = Relayed()
+    attached.begin(relay)
+    assert not entry.has_place
+    assert await Call(two.edge, 80).end() is Failure.NO_EXIT
+    two.edge.loans.changed(entry)
+    entry.limits = Limits(2, 0, 0, ())
+    assert not entry.has_place
+    two.edge.loans.changed(entry)
+    assert entry.has_place
+    attached.end(relay)
+
+
 @pytest.mark.parametrize("limit", ["paused", "full"])
 async def test_a_stand_in_keeps_to_what_the_exit_may_carry(two: Two, limit: str) -> None:
     device = await two.home.parked()

@@ -16,6 +16,7 @@ from proxyctl.protocol.frames import (
     NAME_MAX_BYTES,
     TEXT_MAX_CHARACTERS,
     TICKETS_MAX,
+    Associate,
     Dial,
     Dialled,
     Drain,
@@ -100,6 +101,7 @@ RECORDED: list[tuple[Frame, bytes]] = [
     (Drain(20), b"\x00\x03\x0a\x00\x14"),
     (Ping(b"12345678"), b"\x00\x09\x0b12345678"),
     (Pong(b"12345678"), b"\x00\x09\x0c12345678"),
+    (Associate(9), b"\x00\x09\x12\0\0\0\0\0\0\0\x09"),
     (
         Nodes((Node("exits.example.com", 1090, "ab"),)),
         b'\x00\x2c\x11{"nodes":[["exits.example.com",1090,"ab"]]}',
@@ -143,7 +145,9 @@ ports = st.integers(1, 65_535)
 lines = st.text(st.characters(codec="utf-8").filter(str.isprintable), max_size=40)
 names = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=255)
 addresses = st.ip_addresses()
-limits = st.builds(Limits, integers, integers, integers, st.lists(ports, max_size=100).map(tuple))
+limits = st.builds(
+    Limits, integers, integers, integers, st.lists(ports, max_size=100).map(tuple), lines
+)
 any_frame = st.one_of(
     st.builds(
         Hello, integers, lines, lines, lines, st.lists(lines, max_size=5).map(tuple), lines, lines
