@@ -95,6 +95,7 @@ class Entry:
     address: str = "127.0.0.1"
     limits: Limits = NO_LIMITS
     rtt: float = 0.0
+    features: tuple[str, ...] = ()
     since: int = 1
     borrowed: Attached | None = None
 

@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from proxyctl.exit.borrower import Borrower
+from proxyctl.exit.datagrams import DatagramRelay
 from proxyctl.exit.dial import Dialer, DialError
 from proxyctl.exit.limits import lesser
 from proxyctl.exit.pace import Pace
@@ -15,6 +16,7 @@ from proxyctl.exit.pool import Pool, Room
 from proxyctl.exit.sniff import name_in
 from proxyctl.protocol.addresses import plain
 from proxyctl.protocol.frames import (
+    Associate,
     Dial,
     Dialled,
     For,
@@ -50,6 +52,8 @@ IDLE_SECONDS: Final = 1_800.0
 # After a dial that failed the daemon closes the work connection, once it has read why.
 FAILED_DIAL_SECONDS: Final = 10.0
 CLOSED_SECONDS: Final = 2.0  # a reset takes one turn of the loop; a bound on what cannot be
+# A buyer's datagrams take two sockets, and memory for what waits: together a few megabytes.
+ASSOCIATIONS_MAX: Final = 8
 PACE_BURST_SECONDS: Final = 0.25  # short enough that a video call beside it goes on
 READ_MAX_BYTES: Final = 1024 * 1024  # as much as a pipe takes
 READ_LEAST_BYTES: Final = 4096  # a limit may be overshot by so little; less is not worth a call
@@ -96,10 +100,12 @@ class Carrier:
         self._pace = Pace(limits.bytes_per_second, PACE_BURST_SECONDS, loop.time)
         self._room = Room(limits.dials_per_second, loop.time)
         self._attachment: _Attachment | None = None
+        self._door: tuple[Address, int] | None = None
         self._borrowers: dict[int, _Attachment] = {}
         # By the number of the loan, and of the work connection.
         self._dials: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._relays: set[AnyRelay] = set()
+        self._associations: set[DatagramRelay] = set()  # of these, and some that begin
         self._all_over: asyncio.Future[None] | None = None
 
     @property
@@ -128,6 +134,7 @@ class Carrier:
             loop=self._loop,
         )
         self._attachment = _Attachment(_HOME, pool, address, welcome.address, send, self._loop)
+        self._door = plain(address), port
         self._limit(welcome.limits)
 
     def detach(self) -> None:
@@ -239,7 +246,7 @@ class Carrier:
         elif isinstance(frame, Park):
             attachment.wanted = frame.connections
             attachment.pool.park(0 if self.paused else frame.connections)
-        elif isinstance(frame, Dial):
+        elif isinstance(frame, (Dial, Associate)):
             self._start(frame, attachment)
 
     def _lend(self, frame: Lend, home: _Attachment) -> str:
@@ -292,12 +299,18 @@ class Carrier:
     # --- dials ------------------------------------------------------------------------------------
 
     def _permits_port(self, address: Address, port: int) -> bool:
-        """The owner's ports and the daemon's; where the owner tries an exit out, the daemon's."""
+        """The owner's ports and the daemon's; where the owner tries an exit out, the daemon's.
+
+        The daemon's own door is none of a stranger's: it has itself called there, to see from where
+        connections leave.
+        """
+        if (address, port) == self._door:
+            return True
         if self._asked.ports and port not in self._asked.ports:
             return False
         return port in self._own.ports or self._guard.is_opened(address)
 
-    def _start(self, frame: Dial, attachment: _Attachment) -> None:
+    def _start(self, frame: Dial | Associate, attachment: _Attachment) -> None:
         work = attachment.pool.take(frame.number)
         if work is None:
             attachment.fail(frame.number, Outcome.FAILED)
@@ -307,8 +320,16 @@ class Carrier:
             outcome = Outcome.PAUSED
         elif most and self.connections >= most:
             outcome = Outcome.AT_LIMIT
+        elif isinstance(frame, Associate) and not self._own.udp:
+            outcome = Outcome.NOT_ALLOWED
+        elif isinstance(frame, Associate) and len(self._associations) >= ASSOCIATIONS_MAX:
+            outcome = Outcome.AT_LIMIT
         else:
-            task = self._loop.create_task(self._dial(frame, work, attachment))
+            task = self._loop.create_task(
+                self._associate(frame, work, attachment)
+                if isinstance(frame, Associate)
+                else self._dial(frame, work, attachment)
+            )
             key = attachment.loan, frame.number
             self._dials[key] = task
             task.add_done_callback(partial(self._dialled, key))
@@ -344,6 +365,39 @@ class Carrier:
             raise
         if not work.is_lost:
             attachment.send(Dialled(frame.number, Outcome.CONNECTED, micros, *seen))
+
+    async def _associate(self, frame: Associate, work: Work, attachment: _Attachment) -> None:
+        relay = DatagramRelay(
+            permits=lambda address, port: (
+                self._permits_port(address, port) and self._guard.permits(address, port)
+            ),
+            look_up=self._dialer.look_up,
+            meter=self,
+            noted=self._note_target,
+            over=self._association_is_over,
+            loop=self._loop,
+        )
+        self._associations.add(relay)
+        try:
+            await relay.open()
+            await self._sockets.hand_over(work, relay.work)
+        except BaseException as error:
+            relay.abort()
+            work.reset()
+            if isinstance(error, OSError):
+                attachment.fail(frame.number, Outcome.FAILED)
+                return
+            raise
+        if relay in self._associations:  # it may have ended already
+            self._relays.add(relay)
+            attachment.send(Dialled(frame.number, Outcome.CONNECTED, 0, None, 0))
+
+    def _association_is_over(self, relay: DatagramRelay) -> None:
+        self._associations.discard(relay)
+        self._over(relay)
+
+    def _note_target(self, host: str, port: int) -> None:
+        self._journal.add_target(host, port)
 
     def _dialled(self, key: tuple[int, int], task: asyncio.Task[None]) -> None:
         if self._dials.get(key) is task:

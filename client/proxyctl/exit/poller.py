@@ -115,6 +115,11 @@ class Poller:
         """Report nothing of a socket any more; it is closed next, or watched by another."""
         self._watchers.pop(fd, None)
 
+    def release(self, fd: int) -> None:
+        """Let go of a socket that stays open: somebody else watches it from here on."""
+        if self._watchers.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
+
     def move(self, mover: Mover) -> None:
         """Give a mover a turn soon; it must not be waiting for one already."""
         self._moving.append(mover)

@@ -272,6 +272,14 @@ class AsyncioRelays:
 
         await self._loop.create_connection(lambda: End(_nobody, connected), sock=target)
 
+    async def hand_over(self, work: Work, protocol: asyncio.Protocol) -> None:
+        """See `Relays.hand_over`."""
+        assert isinstance(work, End)  # noqa: S101 - `park` makes no others
+        if work.is_lost or work.transport.is_closing():
+            raise ConnectionResetError
+        work.transport.set_protocol(protocol)
+        protocol.connection_made(work.transport)
+
     def cut(self) -> None:
         """See `Relays.cut`; transports close in the background, and nothing is kept of them."""
 

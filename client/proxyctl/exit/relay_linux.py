@@ -84,6 +84,21 @@ class EpollRelays:
             began(relay)
             relay.start()
 
+    async def hand_over(self, work: Work, protocol: asyncio.Protocol) -> None:
+        """See `Relays.hand_over`."""
+        if isinstance(work, End):
+            await self._others.hand_over(work, protocol)
+            return
+        assert isinstance(work, _Parked)  # noqa: S101 - `park` makes no others
+        if work.is_lost:
+            raise ConnectionResetError
+        sock = work.release()
+        try:
+            await self._shared.loop.create_connection(lambda: protocol, sock=sock)
+        except BaseException:
+            sock.close()
+            raise
+
     def cut(self) -> None:
         """See `Relays.cut`."""
         self._closer.cut()
@@ -129,6 +144,12 @@ class _Parked:
             self.is_lost = True
             self._poller.forget(self.sock.fileno())
             reset_socket(self.sock)
+
+    def release(self) -> socket.socket:
+        """Return its socket, the caller's from here on."""
+        self.is_lost = True
+        self._poller.release(self.sock.fileno())
+        return self.sock
 
     def ready(self, events: int) -> None:
         """See `Watcher.ready`."""

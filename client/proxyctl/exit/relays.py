@@ -104,6 +104,13 @@ class Relays(Protocol):
             OSError: the target broke.
         """
 
+    async def hand_over(self, work: Work, protocol: asyncio.Protocol) -> None:
+        """Let a protocol of asyncio have a work connection from here on, as if it were a new one.
+
+        Raises:
+            OSError: it is lost.
+        """
+
     def cut(self) -> None:
         """Close what has ended already, and whose last bytes are still on their way."""
 

@@ -289,6 +289,18 @@ async def test_ports_outside_the_limits_are_not_dialled(
         assert dialled.outcome is Outcome.NOT_ALLOWED
 
 
+async def test_the_daemon_may_have_itself_called_whatever_the_ports(
+    daemon: ExitDaemon, folder: Path
+) -> None:
+    async with running(daemon, folder):
+        await daemon.attached()
+        await daemon.park(2)
+        daemon.control.send(Limits(0, 0, 0, (443,)))
+        here = (ip_address(daemon.host),)
+        assert (await daemon.dial(here, daemon.port))[0].outcome is Outcome.CONNECTED
+        assert (await daemon.dial(here, daemon.port + 1))[0].outcome is Outcome.NOT_ALLOWED
+
+
 async def test_the_daemons_limits_hold_too(daemon: ExitDaemon, folder: Path) -> None:
     async with running(daemon, folder), targets.sink() as target:
         await daemon.attached()
