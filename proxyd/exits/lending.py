@@ -18,6 +18,7 @@ import logging
 from typing import Final, Protocol, TypeVar, final
 
 from proxyctl.protocol.frames import (
+    Associate,
     Dial,
     Dialled,
     For,
@@ -192,7 +193,7 @@ class Lending:
         said = decode_whole(frame.frame)
         if said is None:  # of a later version: the agent would pass it over, too
             return
-        if not isinstance(said, (Tickets, Park, Dial, Ping)):
+        if not isinstance(said, (Tickets, Park, Dial, Associate, Ping)):
             raise FrameError(f"a frame of the type {type(said).__name__}, which no borrower says")
         if loan.stand_in is not None:
             loan.stand_in.receive(said)
