@@ -163,11 +163,6 @@ def _exits_listening(settings: Settings) -> Iterator[str]:
             "exits.public_host: must name the host that devices dial, because exits.host "
             f"({exits.host}) is no address to dial"
         )
-    if proxy.processes > 1:
-        yield (
-            "exits.host: a device attaches to one process, and its buyers may come to another; set "
-            "proxy.processes to 1, or exits.host to nothing"
-        )
     if settings.storage.url.startswith("postgresql:") and not exits.tls_cert:
         yield (
             "exits.tls_cert: must be set, because a PostgreSQL database has no folder to keep a "

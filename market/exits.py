@@ -5,9 +5,9 @@ somebody at the device agrees to the same text, whose hash the device shows when
 (`authorize`). A text that has changed is agreed to anew, by both.
 
 What an exit has carried is what the daemon has counted, and comes with the reports of leases
-(`lease_book`). Its owner's share of the price is posted when the session is settled, out of what
-is captured of the buyer's hold, to the owner's pending account (`lease_transactions`), and paid out
-from there after a while (`exit_payouts`).
+(`lease_book`). Its owner's share of the price is posted every hour and when the session is settled,
+to the owner's pending account (`exit_earnings`), and paid out from there after a while
+(`exit_payouts`).
 """
 
 import hashlib
@@ -79,7 +79,7 @@ class Limits(Struct, frozen=True):
 class ExitTerms(Struct, frozen=True):
     """What the operator offers the owners of exits, and asks of buyers.
 
-    Owners get `share_percent` of the price, `hold_seconds` after a session was settled. Sessions
+    Owners get `share_percent` of the price, `hold_seconds` after it was posted. Sessions
     that leave through exits cost at least `price_floors` of their country, in micro-USD per GB; of
     "any" for countries without one. None at all is sold below `session_price_floor`.
 
@@ -434,8 +434,7 @@ class Exits:
     async def earnings(self, user_id: str) -> list[EarnedDayRow]:
         """Return what a user's exits carried and earned by day, the latest day first.
 
-        A day's bytes have earned their share when they are reported; it is posted once the session
-        is settled.
+        A day's bytes have earned their share when they are reported; it is posted within the hour.
         """
         since = self._today() - EARNINGS_MAX_DAYS + 1
         return await self._store.read(queries.days_of_user, user_id, since=since)

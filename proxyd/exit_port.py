@@ -20,6 +20,7 @@ from proxyd.loop import cancellation
 from storage.exits import OriginRow
 
 if TYPE_CHECKING:
+    from proxyd.exits.answering import ExitDesk
     from proxyd.exits.geography import Geography
     from proxyd.exits.labels import Labels
     from proxyd.exits.mesh import Mesh
@@ -34,7 +35,8 @@ _logger = logging.getLogger("exits")
 class ExitPort:
     """The exits of a daemon, for those who start and stop it, and for the marketplace.
 
-    `labels` are set where there may be other nodes.
+    `labels` are set where there may be other nodes. `desk` answers the other processes of this
+    machine, where there are any; it may be set until the start.
 
     Args:
         listener: takes exits in.
@@ -60,6 +62,7 @@ class ExitPort:
         self.canaries = canaries
         self.mesh = mesh
         self.labels: Labels | None = None
+        self.desk: ExitDesk | None = None
         self._geography = geography
         self._context = context
         self._sock = sock
@@ -85,11 +88,15 @@ class ExitPort:
         self._acceptor = Acceptor(
             loop, self._sock, listener.welcome, listener.shed, _logger, socket.socket
         )
+        if self.desk is not None:
+            self.desk.start()
         _logger.info("exits know this service by the certificate %s", self._door.certificate_sha256)
 
     def change_limits(self, limits: ExitLimits) -> None:
         """Apply other limits from now on."""
         self.listener.change_limits(limits)
+        if self.desk is not None:
+            self.desk.most = limits.asks
 
     def change_certificate(self, certificate: str, key: str) -> None:
         """Show devices another certificate (PEM files, which can be used) from now on.
@@ -119,10 +126,17 @@ class ExitPort:
         if self.mesh is not None:
             self.mesh.recheck(device_id)
 
+    async def wait_over(self, seconds: float) -> None:
+        """Wait until clients of other processes use no exit, for some seconds at most."""
+        if self.desk is not None:
+            await self.desk.wait_over(seconds)
+
     async def close(self) -> None:
         """Let every exit go."""
         if self._acceptor is not None:
             self._acceptor.close()
+        if self.desk is not None:
+            self.desk.close()
         self.canaries.close()
         self.listener.close()
         if self.mesh is not None:

@@ -26,6 +26,7 @@ from proxyd.limits import (
     ExitLimits,
     Limits,
     api_connections_total,
+    asks_total,
     associations_total,
     connections_total,
     exits_total,
@@ -181,11 +182,22 @@ def policy(settings: Settings, is_own: Callable[[Address], bool] = lambda _: Fal
     )
 
 
-def limits(settings: Settings, descriptors: int) -> Limits:
-    """Return the bounds on clients of the proxy; `descriptors` is how many may be open."""
+def limits(settings: Settings, descriptors: int, *, is_first: bool = True) -> Limits:
+    """Return the bounds on clients of the proxy.
+
+    Args:
+        settings: all of them.
+        descriptors: how many may be open.
+        is_first: whether it is for the process where exits attach, if there are several.
+    """
     limits = settings.limits
-    with_exits = bool(settings.exits.host)
-    total = connections_total(limits.connections_total, descriptors, with_exits=with_exits)
+    with_exits = bool(settings.exits.host) and is_first
+    total = connections_total(
+        limits.connections_total,
+        descriptors,
+        with_exits=with_exits,
+        with_asks=with_exits and settings.proxy.processes > 1,
+    )
     return Limits(
         handshake_seconds=limits.handshake_seconds,
         dial_seconds=limits.dial_seconds,
@@ -225,6 +237,7 @@ def exit_limits(settings: Settings, descriptors: int) -> ExitLimits:
         parked=parked,
         arrivals=max(1, parked // 2),
         heartbeat_seconds=exits.heartbeat_seconds,
+        asks=asks_total(descriptors, settings.proxy.processes),
         stand_ins=stand_ins_total(descriptors),
     )
 

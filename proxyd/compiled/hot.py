@@ -26,6 +26,7 @@ HOT = (
     "proxyd.loop.turns",
     # bytes between client and target
     "proxyd.relay.closing",
+    "proxyd.relay.exit_datagrams",
     "proxyd.relay.halfpipe",
     "proxyd.relay.path",
     "proxyd.relay.tcp",
@@ -49,9 +50,12 @@ HOT = (
     "proxyd.egress.names",
     "proxyd.egress.own",
     "proxyd.egress.resolve",
+    "proxyd.exits.answering",
+    "proxyd.exits.asking",
     "proxyd.exits.attached",
     "proxyd.exits.dial",
     "proxyd.exits.directory",
+    "proxyd.exits.line",
     "proxyd.exits.listener",
     # who may, and how many bytes
     "proxyd.metering.address_proofs",

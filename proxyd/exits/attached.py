@@ -25,12 +25,13 @@ from collections.abc import Callable
 from hashlib import sha256
 from hmac import compare_digest
 from secrets import token_bytes
-from typing import Final, Protocol, final
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 from market.networks import Address
 from proxyctl.protocol.frames import (
     PING_BYTES,
     TICKET_BYTES,
+    Associate,
     Dial,
     Dialled,
     Frame,
@@ -40,10 +41,14 @@ from proxyctl.protocol.frames import (
     Tickets,
 )
 from proxyd.counters import ExitCounters
-from proxyd.exits.directory import Place
+from proxyd.exits.directory import NO_FEATURES, Place
 from proxyd.loop.deadlines import Expiring
 from proxyd.loop.poller import READS, Watcher
 from proxyd.loop.reactor import Reactor
+from proxyd.metering.pace import Pace
+
+if TYPE_CHECKING:
+    import asyncio
 
 # What an exit opens at once to its daemon when it is used much: more makes carriers suspicious,
 # and weak routers run out of ports.
@@ -113,6 +118,32 @@ class Carried(Protocol):
 
     def abort(self) -> None:
         """Cut it at once, after giving back what was not delivered."""
+
+
+class Carrier(Protocol):
+    """An exit, as a connection that goes through it knows it."""
+
+    __slots__ = ()
+
+    device_id: str
+    address: Address
+
+    def begin(self, relay: Carried) -> None:
+        """Count a connection that goes through it."""
+
+    def end(self, relay: Carried) -> None:
+        """Count one no more, but its bytes."""
+
+
+class Adopted(Carried, Protocol):
+    """A buyer's connection whose exit was attached to a daemon that is gone."""
+
+    __slots__ = ()
+
+    place: Place
+
+    def join(self, attached: "Attached") -> None:
+        """Go through an exit from now on that is attached here, by the same device."""
 
 
 @final
@@ -213,6 +244,11 @@ class Pool:
 
     def __len__(self) -> int:
         return len(self._parked)
+
+    @property
+    def loop(self) -> "asyncio.AbstractEventLoop":
+        """The event loop of its connections."""
+        return self._reactor.loop
 
     @property
     def waiting(self) -> int:
@@ -366,16 +402,16 @@ class Pool:
 # More than 12 fields: who it is, as the directory looks at it for each choice, and what is under
 # way through it.
 @final
-class Attached(Expiring):
+class Attached(Carrier, Expiring):
     """An exit.
 
     `text` is what buyers are told of it. `since` is when it attached (UTC, in milliseconds),
-    `features` are what its agent can do beside the rest. `relays` are the buyers' connections that
-    go through it. `heard_at` is when it last sent anything (loop time, seconds). `paused` is why
-    the device takes nothing now, empty when it does; `is_held` says that its owner has paused it
-    in the account, `knows_nodes` that it was told where else it may attach. One that is not
-    `is_proven` carries port 443 alone. Connections of one that `is_elsewhere` leave from another
-    line than it is attached from, and of one that `is_wandering` from changing ones.
+    `features` are what its agent and its owner offer beside the rest. `relays` are the buyers'
+    connections that go through it. `heard_at` is when it last sent anything (loop time, seconds).
+    `paused` is why the device takes nothing now, empty when it does; `is_held` says that its owner
+    has paused it in the account, `knows_nodes` that it was told where else it may attach. One that
+    is not `is_proven` carries port 443 alone. Connections of one that `is_elsewhere` leave from
+    another line than it is attached from, and of one that `is_wandering` from changing ones.
 
     Args:
         attachment: its number, which its work connections name.
@@ -385,7 +421,7 @@ class Attached(Expiring):
         place: where it is.
         network: what it is counted by.
         address: as the daemon sees it; later, from which its connections leave.
-        limits: what it is used for at most; replaced when they change.
+        limits: what it is used for at most; replaced when they change, and `pace` with them.
         pool: its connections that wait.
         send: takes a frame for it.
         beat: called when a heartbeat is due.
@@ -397,6 +433,7 @@ class Attached(Expiring):
         "_connections_elsewhere",
         "_day",
         "_ended_bytes",
+        "_limits",
         "_ping",
         "_pinged_at",
         "_send",
@@ -414,11 +451,11 @@ class Attached(Expiring):
         "is_spent",
         "is_wandering",
         "knows_nodes",
-        "limits",
         "min_price_per_gb",
         "network",
         "now",
         "owner_id",
+        "pace",
         "paused",
         "place",
         "pool",
@@ -449,14 +486,15 @@ class Attached(Expiring):
         self.place = place
         self.network = network
         self.address = address
-        self.limits = limits
+        self._limits = limits
+        self.pace = Pace(pool.loop, limits.bytes_per_second)
         self.pool = pool
         self.dials: dict[int, Asker] = {}
         self.relays: set[Carried] = set()
         self.paused = ""
         self.text = describe(device_id, place)
         self.since = 0
-        self.features: tuple[str, ...] = ()
+        self.features = NO_FEATURES
         self.knows_nodes = False
         self.is_held = False
         self.is_proven = True
@@ -474,6 +512,16 @@ class Attached(Expiring):
         self.heard_at = now()
         self._ping: bytes | None = None
         self._pinged_at = 0.0
+
+    @property
+    def limits(self) -> Limits:
+        """What it is used for at most."""
+        return self._limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self._limits = limits
+        self.pace.change(limits.bytes_per_second)
 
     @property
     def is_open(self) -> bool:
@@ -505,6 +553,11 @@ class Attached(Expiring):
         """Say whether a buyer may ask it for a port of targets."""
         return (self.is_proven or port == TLS_PORT) and self.may_ask(port)
 
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The only ports of targets that a buyer may ask it for; none for any."""
+        return tuple(self.limits.ports) if self.is_proven else (TLS_PORT,)
+
     def may_ask(self, port: int) -> bool:
         """Say whether its owner allows a port of targets."""
         return not self.limits.ports or port in self.limits.ports
@@ -513,6 +566,11 @@ class Attached(Expiring):
         """Have it connect one of its connections to a target; `by` is told how that went."""
         self.dials[parked.number] = by
         self._send(Dial(parked.number, host, port))
+
+    def order_datagrams(self, parked: Parked, by: Asker) -> None:
+        """Have it carry datagrams on one of its connections; `by` is told whether it does."""
+        self.dials[parked.number] = by
+        self._send(Associate(parked.number))
 
     def forgo(self, number: int) -> None:
         """Care no more about an order."""
@@ -543,11 +601,11 @@ class Attached(Expiring):
         self._ended_bytes += size
 
     def begin(self, relay: Carried) -> None:
-        """Count a buyer's connection that goes through it."""
+        """See `Carrier.begin`."""
         self.relays.add(relay)
 
     def end(self, relay: Carried) -> None:
-        """Count one no more, but its bytes."""
+        """See `Carrier.end`."""
         self.relays.discard(relay)
         self._ended_bytes += sum(relay.traffic)
 

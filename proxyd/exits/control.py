@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, cast, final
 
 from market.errors import MarketError
 from proxyctl.protocol.frames import (
+    Associate,
     Dial,
     Dialled,
     Drain,
@@ -313,7 +314,7 @@ class Control(asyncio.Protocol):
         transport = self._transport
         if self._is_closed or transport is None:
             return
-        if isinstance(frame, (Dial, Ping, For)):
+        if isinstance(frame, (Dial, Associate, Ping, For)):
             self._allowance += ANSWER_BYTES
         elif isinstance(frame, Lend):
             self._allowance += 2 * ANSWER_BYTES

@@ -82,7 +82,6 @@ class Ways:
             self.policy,
             DIAL_SECONDS,
             ExitCounters(),
-            is_errand=True,
         )
         wants = Wants(dns_at_exit=dns_at_exit)
         dial = exits.dial(wants, _House(), host, port, done)
@@ -140,6 +139,8 @@ class _Only:
         target: str,  # noqa: ARG002
         tried: Sequence[str],
         now: float,  # noqa: ARG002
+        features: tuple[str, ...],  # noqa: ARG002
+        port: int,  # noqa: ARG002
     ) -> Attached | Missing:
         """See `Chooser.pick`."""
         attached = self._attached

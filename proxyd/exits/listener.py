@@ -36,6 +36,7 @@ from proxyd.exits.attached import (
     HARMLESS,
     SILENT_BEATS,
     WANDERING,
+    Adopted,
     Attached,
     ParkedBudget,
     Pool,
@@ -236,6 +237,8 @@ class ExitListener:
         self._by_device: dict[str, Attached] = {}
         # Those that are gone while buyers' connections through them go on, by device.
         self._detached: dict[str, list[Attached]] = {}
+        # Connections that other processes relay through devices which are not attached (again).
+        self._adopted: dict[str, dict[Adopted, None]] = {}
         self._per_network = NetworkCounts()
         self._beats: Deadlines[Attached] = Deadlines(reactor.loop, limits.heartbeat_seconds)
         self._expiry: asyncio.TimerHandle | None = None
@@ -281,8 +284,10 @@ class ExitListener:
 
     def places(self) -> list[tuple[str, Place]]:
         """Return the devices that are attached or still carry something, and where each is."""
-        carrying = {device_id: gone[-1] for device_id, gone in self._detached.items()}
-        return [(each.device_id, each.place) for each in (carrying | self._by_device).values()]
+        places = {device_id: next(iter(each)).place for device_id, each in self._adopted.items()}
+        places |= {device_id: gone[-1].place for device_id, gone in self._detached.items()}
+        places |= {device_id: each.place for device_id, each in self._by_device.items()}
+        return list(places.items())
 
     def state(self, device_id: str) -> str | None:
         """Return why an attached device carries nothing now, "" if it does, None if it is away."""
@@ -475,7 +480,7 @@ class ExitListener:
         if attached is not None:
             _, control = self._attached[attached.attachment]
             control.check_again()
-        elif device_id in self._detached:
+        elif device_id in self._detached or device_id in self._adopted:
             self._spawn(self._recheck_detached(device_id))
 
     def displace(self, device_id: str) -> None:
@@ -541,6 +546,28 @@ class ExitListener:
     def _cut_detached(self, device_id: str) -> None:
         for each in self._detached.pop(device_id, ()):
             each.cut()
+        for relay in tuple(self._adopted.get(device_id, ())):
+            relay.abort()
+
+    def adopt(self, device_id: str, relay: Adopted) -> None:
+        """Look after a connection through a device that was attached to a daemon before this one.
+
+        It counts at the exit once that is attached; until then it is cut if the device may carry
+        nothing.
+        """
+        attached = self._by_device.get(device_id)
+        if attached is not None:
+            relay.join(attached)
+        else:
+            self._adopted.setdefault(device_id, {})[relay] = None
+        self.recheck(device_id)
+
+    def disown(self, device_id: str, relay: Adopted) -> None:
+        """Look after it no more: it is over; harmless if nobody did."""
+        relays = self._adopted.get(device_id, {})
+        relays.pop(relay, None)
+        if not relays:
+            self._adopted.pop(device_id, None)
 
     def change_limits(self, limits: ExitLimits) -> None:
         """Apply other limits from now on; no exit is let go of."""
@@ -631,6 +658,8 @@ class ExitListener:
         attached.ping()
         attached.pool.open()
         attached.carried_before(grant.bytes_today, self._now() // DAY_SECONDS)
+        for relay in self._adopted.pop(grant.device_id, ()):
+            relay.join(attached)
         attached.paused, attached.is_held = hello.paused, grant.paused
         if self.watch is not None:
             self.watch.admit(attached)

@@ -23,7 +23,9 @@ from proxyctl.exit.lan import make_guard
 from proxyctl.exit.limits import DeviceLimits
 from proxyctl.exit.record import Consent
 from proxyctl.protocol.frames import (
+    UDP,
     VERSION,
+    Associate,
     Dial,
     Dialled,
     Drain,
@@ -56,6 +58,7 @@ from proxyd.ops.listening import bound_port
 from proxyd.relay.closing import is_dead
 from proxyd.wire.wants import Wants
 from storage.store import Transaction
+from support.exit_datagrams import carry_datagrams
 from support.names import Localhost
 from support.service import Person, Service, running_in
 from support.waiting import until
@@ -136,6 +139,7 @@ class Device:
         self.parks = True
         self.answers_pings = True
         self.obey: Obey = carry
+        self.obey_datagrams: Callable[[Device, Associate], Awaitable[None]] = carry_datagrams
         self.leaves_from = ""
         self.is_over = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -234,7 +238,9 @@ class Device:
         elif isinstance(frame, Dial):
             self.dials.append(frame)
             self.spawn(self.obey(self, frame))
-        if self.parks and isinstance(frame, Park | Dial | Tickets):
+        elif isinstance(frame, Associate):
+            self.spawn(self.obey_datagrams(self, frame))
+        if self.parks and isinstance(frame, Park | Dial | Associate | Tickets):
             self.spawn(self.park())
 
     def take(self, number: int) -> socket.socket:
@@ -354,20 +360,27 @@ class InOrder:
 
     def pick(self, wants: Wants, **about: Any) -> Attached | Missing:
         bound = self.bindings.get(wants.session)
+        features = about.get("features", ())
         if bound in self.exits and bound not in about["tried"]:
-            return self.exits[bound]
+            is_allowed = self.exits[bound].allows(about["port"])
+            return self.exits[bound] if is_allowed else Missing.NOT_ALLOWED
         if bound is not None and wants.strict:
             return Missing.EXIT_LOST
+        missing = Missing.NO_EXIT
         for each in self.exits.values():
             if (
                 each.device_id not in about["tried"]
                 and each.owner_id != about["owner_id"]
                 and each.has_place
+                and set(features) <= set(each.features)
             ):
+                if not each.allows(about["port"]):
+                    missing = Missing.NOT_ALLOWED
+                    continue
                 if wants.session:
                     self.bindings[wants.session] = each.device_id
                 return each
-        return Missing.NO_EXIT
+        return missing
 
     def note(self, entry: Attached, outcome: Outcome | None, _now: float) -> None:
         self.noted.append((entry.device_id, outcome))
@@ -515,7 +528,7 @@ async def consented(service: Service, owner: Person | None = None) -> Consented:
     agreed = {"token_id": token_id, "terms_hash": terms.body["terms_hash"]}
     answer = await service.call("POST", "/api/worker/exit/consent", agreed, token=owner.token)
     assert answer.status == 200, answer.body
-    first = hello(made.body["token"], terms=terms.body["terms_hash"])
+    first = hello(made.body["token"], terms=terms.body["terms_hash"], features=(UDP,))
     return Consented(owner, token_id, first)
 
 
@@ -576,7 +589,7 @@ async def running_with_agent(folder: Path, **sections: dict[str, Any]) -> AsyncI
             token=device.first.token,
             terms=device.first.terms,
             agreed_at="2026-01-01T00:00:00+00:00",
-            limits=DeviceLimits(bytes_per_day=0, connections=1000, dials_per_second=1000),
+            limits=DeviceLimits(bytes_per_day=0, connections=1000, dials_per_second=1000, udp=True),
         )
         guard, routes = make_guard([ip_network("127.0.0.0/8"), ip_network("::1/128")])
         agent = Agent(

@@ -97,6 +97,7 @@ class Entry:
     rtt: float = 0.0
     since: int = 1
     borrowed: Attached | None = None
+    features: tuple[str, ...] = ()
 
     @property
     def has_place(self) -> bool:

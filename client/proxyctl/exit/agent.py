@@ -35,6 +35,7 @@ from proxyctl.exit.watcher import Watcher
 from proxyctl.exit.words import plain_line
 from proxyctl.protocol.frames import (
     PING_BYTES,
+    UDP,
     VERSION,
     Drain,
     Frame,
@@ -342,7 +343,7 @@ class Agent:
             token=self._consent.token,
             version=__version__,
             system=f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
-            features=("dns", "lend", "nodes"),
+            features=("dns", "lend", "nodes", *((UDP,) if self._consent.limits.udp else ())),
             terms=self._consent.terms,
             paused=self._carrier.paused,
         )

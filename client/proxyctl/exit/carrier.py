@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from proxyctl.exit.borrower import Borrower
+from proxyctl.exit.datagrams import DatagramRelay
 from proxyctl.exit.dial import Dialer, DialError, connect
 from proxyctl.exit.limits import lesser
 from proxyctl.exit.pace import Pace
@@ -16,6 +17,7 @@ from proxyctl.exit.relay import End, Relay, reset
 from proxyctl.exit.sniff import name_in
 from proxyctl.protocol.addresses import plain
 from proxyctl.protocol.frames import (
+    Associate,
     Dial,
     Dialled,
     For,
@@ -50,6 +52,8 @@ IDLE_SECONDS: Final = 1_800.0
 # After a dial that failed the daemon closes the work connection, once it has read why.
 FAILED_DIAL_SECONDS: Final = 10.0
 CLOSED_SECONDS: Final = 2.0  # a reset takes one turn of the loop; a bound on what cannot be
+# A buyer's datagrams take two sockets, and memory for what waits: together a few megabytes.
+ASSOCIATIONS_MAX: Final = 8
 PACE_BURST_SECONDS: Final = 0.25  # short enough that a video call beside it goes on
 CONNECT_SECONDS: Final = 10.0  # to the daemon
 BORROWERS_MAX: Final = 64  # daemons that one exit is lent to at once: more than a service has
@@ -95,7 +99,7 @@ class Carrier:
         self._borrowers: dict[int, _Attachment] = {}
         # By the number of the loan, and of the work connection.
         self._dials: dict[tuple[int, int], asyncio.Task[None]] = {}
-        self._relays: set[Relay] = set()
+        self._relays: set[Relay | DatagramRelay] = set()
         self._all_over: asyncio.Future[None] | None = None
 
     @property
@@ -219,7 +223,7 @@ class Carrier:
         elif isinstance(frame, Park):
             attachment.wanted = frame.connections
             attachment.pool.park(0 if self.paused else frame.connections)
-        elif isinstance(frame, Dial):
+        elif isinstance(frame, (Dial, Associate)):
             self._start(frame, attachment)
 
     def _lend(self, frame: Lend, home: _Attachment) -> str:
@@ -282,7 +286,7 @@ class Carrier:
             return False
         return port in self._own.ports or self._guard.is_opened(address)
 
-    def _start(self, frame: Dial, attachment: _Attachment) -> None:
+    def _start(self, frame: Dial | Associate, attachment: _Attachment) -> None:
         work = attachment.pool.take(frame.number)
         if work is None:
             attachment.fail(frame.number, Outcome.FAILED)
@@ -292,8 +296,16 @@ class Carrier:
             outcome = Outcome.PAUSED
         elif most and self.connections >= most:
             outcome = Outcome.AT_LIMIT
+        elif isinstance(frame, Associate) and not self._own.udp:
+            outcome = Outcome.NOT_ALLOWED
+        elif isinstance(frame, Associate) and self._associations >= ASSOCIATIONS_MAX:
+            outcome = Outcome.AT_LIMIT
         else:
-            task = self._loop.create_task(self._dial(frame, work, attachment))
+            task = self._loop.create_task(
+                self._associate(frame, work, attachment)
+                if isinstance(frame, Associate)
+                else self._dial(frame, work, attachment)
+            )
             key = attachment.loan, frame.number
             self._dials[key] = task
             task.add_done_callback(partial(self._dialled, key))
@@ -332,6 +344,42 @@ class Carrier:
         if not work.is_lost:
             attachment.send(Dialled(frame.number, Outcome.CONNECTED, micros, *seen))
 
+    @property
+    def _associations(self) -> int:
+        return sum(isinstance(each, DatagramRelay) for each in self._relays)
+
+    async def _associate(self, frame: Associate, work: End, attachment: _Attachment) -> None:
+        relay = DatagramRelay(
+            permits=lambda address, port: (
+                self._permits_port(address, port) and self._guard.permits(address, port)
+            ),
+            look_up=self._dialer.look_up,
+            meter=self,
+            noted=self._note_target,
+            over=self._over,
+            loop=self._loop,
+        )
+        try:
+            await relay.open()
+        except BaseException as error:
+            relay.close()
+            if isinstance(error, OSError):
+                attachment.fail(frame.number, Outcome.FAILED)
+                attachment.leave(work)
+                return
+            if not work.is_lost:
+                reset(work.transport)
+            raise
+        if work.is_lost:
+            relay.close()
+            return
+        self._relays.add(relay)
+        relay.start(work.transport)
+        attachment.send(Dialled(frame.number, Outcome.CONNECTED, 0, None, 0))
+
+    def _note_target(self, host: str, port: int) -> None:
+        self._journal.add_target(host, port)
+
     def _dialled(self, key: tuple[int, int], task: asyncio.Task[None]) -> None:
         if self._dials.get(key) is task:
             del self._dials[key]
@@ -349,7 +397,7 @@ class Carrier:
         relay = Relay(work, target, meter=self, said=said, over=self._over, loop=self._loop)
         self._relays.add(relay)
 
-    def _over(self, relay: Relay) -> None:
+    def _over(self, relay: Relay | DatagramRelay) -> None:
         self._relays.discard(relay)
         if not self._relays and self._all_over is not None and not self._all_over.done():
             self._all_over.set_result(None)

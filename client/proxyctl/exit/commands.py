@@ -93,6 +93,7 @@ def _add_consent_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", dest="ports", type=int, action="append", metavar="PORT")
     parser.add_argument("--battery-percent", type=int, metavar="PERCENT", help="rest below; 50")
     parser.add_argument("--on-metered", action="store_true", default=None)
+    parser.add_argument("--udp", type=_yes_or_no, metavar="yes|no", help="carry datagrams; no")
     parser.set_defaults(call=_consent)
 
 
@@ -255,6 +256,12 @@ def _network(text: str) -> Network:
         return ip_network(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _yes_or_no(text: str) -> bool:
+    if text not in ("yes", "no"):
+        raise argparse.ArgumentTypeError("must be yes or no")
+    return text == "yes"
 
 
 def _size(text: str) -> int:

@@ -157,4 +157,5 @@ def _describe(limits: DeviceLimits) -> str:
     parts.append(f"{limits.connections or 'any number of'} connections at once")
     parts.append(f"hours {limits.hours}" if limits.hours else "at all hours")
     parts.append(f"ports {', '.join(map(str, limits.ports))}")
+    parts.append("connections and datagrams (UDP)" if limits.udp else "no datagrams (UDP)")
     return "; ".join(parts)

@@ -84,7 +84,7 @@ class Dialer:
             DialError: why there is none.
         """
         deadline = self._loop.time() + DIAL_SECONDS
-        addresses = await self._look_up(host, port) if isinstance(host, str) else host
+        addresses = await self.look_up(host, port) if isinstance(host, str) else host
         permitted = [
             address
             for address in dict.fromkeys(map(plain, addresses))
@@ -94,7 +94,12 @@ class Dialer:
             raise DialError(Outcome.NOT_ALLOWED)
         return await self._race(permitted[:CANDIDATES_MAX], port, deadline)
 
-    async def _look_up(self, name: str, port: int) -> list[Address]:
+    async def look_up(self, name: str, port: int) -> list[Address]:
+        """Return the addresses of a name, of which none was judged.
+
+        Raises:
+            DialError: why there are none.
+        """
         absolute = public_name(name)
         if absolute is None:
             raise DialError(Outcome.NOT_ALLOWED)

@@ -31,6 +31,7 @@ class DeviceLimits:
         ports: of targets.
         battery_percent: rest below this charge while on battery; 101 rests whenever on battery.
         on_metered: work although the network is metered.
+        udp: carry datagrams, too.
         dials_per_second: new connections to the daemon; carriers throttle who opens many at once.
     """
 
@@ -42,6 +43,7 @@ class DeviceLimits:
     ports: tuple[int, ...] = (80, 443, 8080, 8443)
     battery_percent: int = 50
     on_metered: bool = False
+    udp: bool = False
     dials_per_second: int = 20
 
     def as_fields(self) -> dict[str, Any]:
