@@ -220,6 +220,7 @@ class ExitListener:
         self.counters = counters
         self.watch: Watch | None = None
         self.neighbours: Neighbours = Alone(now)
+        self.next_door: Door | None = None  # by which devices will know this daemon
         self.loaner: Loaner = NoLoans()  # replaced where there are other nodes
         self._reactor = reactor
         self._context = context
@@ -490,6 +491,12 @@ class ExitListener:
         if attached is not None:
             self._attached[attached.attachment][1].refuse(*_DISPLACED)
 
+    def announce(self, door: Door) -> None:
+        """Tell devices by which certificate this daemon will be known."""
+        if door != self.next_door:
+            self.next_door = door
+            self.nodes_changed()
+
     def nodes_changed(self) -> None:
         """There are other nodes than before where devices may attach: tell all that want to know.
 
@@ -513,7 +520,10 @@ class ExitListener:
         attached = control.attached
         if attached is None or NODES_FEATURE not in attached.features:
             return
-        doors = self.neighbours.doors()[:NODES_MAX]
+        doors = self.neighbours.doors()
+        if self.next_door is not None:
+            doors.insert(0, self.next_door)
+        doors = doors[:NODES_MAX]
         nodes = tuple(Node(each.host, each.port, each.certificate_sha256) for each in doors)
         if nodes or attached.knows_nodes:
             attached.knows_nodes = True
