@@ -96,8 +96,8 @@ class Entry:
     limits: Limits = NO_LIMITS
     rtt: float = 0.0
     since: int = 1
-    borrowed: Attached | None = None
     features: tuple[str, ...] = ()
+    borrowed: Attached | None = None
 
     @property
     def has_place(self) -> bool:

@@ -18,7 +18,7 @@ from support.pythons import NEWEST, OLDEST, pythons
 from support.waiting import until
 
 from proxyctl.exit import files
-from proxyctl.protocol.frames import Outcome, Sorry
+from proxyctl.protocol.frames import Limits, Outcome, Sorry
 
 LOOPBACK = (ip_address("127.0.0.1"),)
 IN_VAIN = 2
@@ -106,7 +106,17 @@ async def test_the_life_of_an_exit(device: Device, daemon: ExitDaemon) -> None:
         with pytest.raises(ConnectionResetError):
             await reader.read(1)
         assert await device.say("resume") == (0, "Resumed.\n")
-    await until(lambda: (files.read(device.folder / files.STATE) or {}).get("paused") == "")
+
+    def paused() -> object:
+        return (files.read(device.folder / files.STATE) or {}).get("paused")
+
+    await until(lambda: paused() == "")
+    assert daemon.control is not None
+    daemon.control.send(Limits(0, 0, 0, (), "paused in the account"))
+    await until(lambda: paused() == "paused in the account")
+    assert "resting: paused in the account" in (await device.say("status"))[1]
+    daemon.control.send(Limits(0, 0, 0, ()))
+    await until(lambda: paused() == "")
     status, printed = await device.say("status")
     assert status == 0
     assert f"running as process {process.pid}: attached to 127.0.0.1" in printed
@@ -157,6 +167,29 @@ async def test_every_byte_arrives_as_it_was_sent(device: Device, daemon: ExitDae
     async with targets.echo() as target:
         results = await asyncio.gather(*(echoed(target.port) for _ in range(3)))
     assert [result == data for result in results] == [True] * 3
+
+
+# What `run` has no use for, by how much memory it takes, largest first.
+SPARED = ("urllib.request", "email", "http.client", "tempfile", "secrets", "shutil", "ctypes")
+
+
+async def test_it_needs_little_memory_while_it_waits(device: Device, daemon: ExitDaemon) -> None:
+    await device.agree(daemon)
+    process = await device.run()
+    await daemon.attached()
+    await daemon.park(16)
+    rows = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    kibibytes = {row.split(":")[0]: int(row.split()[1]) for row in rows if row.startswith("Rss")}
+    assert kibibytes["RssAnon"] * 1024 < 16_000_000  # the rest are pages of files, which are shared
+    script = f"import proxyctl.exit.commands, sys; print(sorted({set(SPARED)} & set(sys.modules)))"
+    done = subprocess.run(
+        [device.python, "-c", script],
+        env=device.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "[]\n", done
 
 
 async def test_it_does_not_run_without_consent(device: Device, daemon: ExitDaemon) -> None:
