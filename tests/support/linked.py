@@ -97,6 +97,7 @@ class Entry:
     features: tuple[str, ...] = ("udp",)
     rtt: float = 0.0
     since: int = 1
+    features: tuple[str, ...] = ()
     borrowed: Attached | None = None
 
     @property
