@@ -22,9 +22,11 @@ from storage.exits import OriginRow
 if TYPE_CHECKING:
     from proxyd.exits.answering import ExitDesk
     from proxyd.exits.geography import Geography
+    from proxyd.exits.labels import Labels
     from proxyd.exits.mesh import Mesh
     from proxyd.tasks import Tasks
 
+LABEL_SWEEP_SECONDS = 60.0  # labels live for minutes to a day
 CLOSE_SECONDS = 2.0  # to end what was asked of the marketplace, and handshakes under way
 
 _logger = logging.getLogger("exits")
@@ -33,8 +35,8 @@ _logger = logging.getLogger("exits")
 class ExitPort:
     """The exits of a daemon, for those who start and stop it, and for the marketplace.
 
-    `desk` answers the other processes of this machine, where there are any; it may be set until the
-    start.
+    `desk` answers the other processes of this machine, where there are any, and `labels` are set
+    where there may be other nodes; both may be set until the start.
 
     Args:
         listener: takes exits in.
@@ -59,6 +61,7 @@ class ExitPort:
         self.listener = listener
         self.canaries = canaries
         self.mesh = mesh
+        self.labels: Labels | None = None
         self.desk: ExitDesk | None = None
         self._geography = geography
         self._context = context
@@ -74,6 +77,8 @@ class ExitPort:
         """Begin to keep links with the other nodes."""
         if self.mesh is not None:
             tasks.spawn("links of nodes", self.mesh.run())
+        if self.labels is not None:
+            tasks.every(LABEL_SWEEP_SECONDS, "labels", self.labels.sweep, "labels that are over")
 
     def start(self) -> None:
         """Begin to take exits in."""
@@ -136,6 +141,8 @@ class ExitPort:
         self.listener.close()
         if self.mesh is not None:
             await cancellation.within(CLOSE_SECONDS, self.mesh.close(), "closing links of nodes")
+        if self.labels is not None:
+            await cancellation.within(CLOSE_SECONDS, self.labels.close(), "closing labels")
         await cancellation.within(CLOSE_SECONDS, self.listener.wait_closed(), "closing exits")
         await cancellation.within(CLOSE_SECONDS, self.canaries.wait_closed(), "ending canaries")
         self._geography.close()

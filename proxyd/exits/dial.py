@@ -71,6 +71,8 @@ PATIENCE_MOST_SECONDS: Final = 1.2
 # on within 1.5 seconds.
 SILENCE_SECONDS: Final = 0.8
 ASK_AGAIN_SECONDS: Final = 0.3  # while an exit that is there has not said how it went
+# For one dial: an exit that was agreed on may be away here, and the next one has to be agreed on.
+QUESTIONS_MAX: Final = 3
 TLS_PORT: Final = 443
 LOANS_TRIED_MAX: Final = 8  # exits of other nodes that are passed over: they cannot be borrowed now
 LOST: Final = "lost"
@@ -164,6 +166,16 @@ class Borrower(Protocol):
         """Return what an exit of another node is dialled by; None when it cannot be borrowed."""
 
 
+class Labels(Protocol):
+    """Agrees with other nodes on the exits of labels."""
+
+    def must_ask(self, wants: Wants, session_id: str) -> bool:
+        """Say whether the exit that a label has here has to be agreed on before it is used."""
+
+    def ask(self, wants: Wants, session_id: str, done: Callable[[], None]) -> Cancellable:
+        """Agree on the exit of a label; `done` is called later, unless that is cancelled."""
+
+
 # Takes the outcome of a dial, as `egress.exit.Done` does, and through which exit.
 Done = Callable[[socket.SocketType | Failure, bool, Via | None], None]
 
@@ -218,7 +230,7 @@ class Exits(Ways):
         seconds: how long a dial may take in all.
         counters: count what becomes of dials.
 
-    `borrower` is set where there are other nodes.
+    `borrower` and `labels` are set where there are other nodes.
     """
 
     __slots__ = (
@@ -226,6 +238,7 @@ class Exits(Ways):
         "counters",
         "deadlines",
         "directory",
+        "labels",
         "policy",
         "reactor",
         "resolver",
@@ -246,6 +259,7 @@ class Exits(Ways):
         self.policy = policy
         self.counters = counters
         self.borrower: Borrower | None = None
+        self.labels: Labels | None = None
         self.deadlines: Deadlines[ExitDial] = Deadlines(reactor.loop, seconds)
 
     def dial(
@@ -304,6 +318,8 @@ class ExitDial(Cancellable, Expiring):
         "_host",
         "_lookup",
         "_port",
+        "_question",
+        "_questions",
         "_session",
         "_timer",
         "_tried",
@@ -326,6 +342,8 @@ class ExitDial(Cancellable, Expiring):
         self._asked_at = 0.0  # when the exit was asked last whether it is there
         self._has_hedged = False
         self._doubted: Attached | None = None  # has not said how its dial went
+        self._question: Cancellable | None = None  # which exit the label has
+        self._questions = 0
 
     def start(self, host: Address | str) -> None:
         """Begin. A name is looked up here, unless the exit shall do it."""
@@ -397,11 +415,25 @@ class ExitDial(Cancellable, Expiring):
 
     def _next(self) -> None:
         """Try one more exit, if there is one that may be tried."""
-        chosen = self._choose()
+        chosen, labels = self._choose(), self._exits.labels
         if isinstance(chosen, Failure):
             self._finish(chosen)
+        elif (
+            labels is not None
+            and self._wants.session
+            and self._questions < QUESTIONS_MAX
+            and labels.must_ask(self._wants, self._session.id)
+        ):
+            self._stop_timer()  # no exit is tried meanwhile
+            self._questions += 1
+            self._question = labels.ask(self._wants, self._session.id, self._agreed)
         else:
             self._try(chosen)
+
+    def _agreed(self) -> None:
+        """The label has an exit that all nodes know."""
+        self._question = None
+        self._next()
 
     def _try(self, chosen: Attached) -> None:
         """Order the target of an exit, on a connection that waits or on the next one."""
@@ -600,9 +632,13 @@ class ExitDial(Cancellable, Expiring):
     # --- the end -------------------------------------------------------------------------------
 
     def _wait(self, seconds: float, then: Callable[[], None]) -> None:
+        self._stop_timer()
+        self._timer = self._exits.reactor.loop.call_later(seconds, then)
+
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._exits.reactor.loop.call_later(seconds, then)
+            self._timer = None
 
     def _let_go(self, attempt: "_Attempt") -> None:
         del self._attempts[attempt]
@@ -620,9 +656,10 @@ class ExitDial(Cancellable, Expiring):
     def _release(self) -> None:
         """Stop everything that is under way."""
         self._exits.deadlines.discard(self)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_timer()
+        if self._question is not None:
+            self._question.cancel()
+            self._question = None
         if self._lookup is not None:
             self._lookup.cancel()
             self._lookup = None

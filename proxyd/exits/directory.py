@@ -382,15 +382,27 @@ _Label = tuple[str, tuple[str, ...], str, str, int, str]
 
 
 @final
-class _Binding:
+class Binding:
     """The exit of a label, until a time.
 
     `country` is where its first exit was. `lifetimes` counts those that are over: each begins
     elsewhere on the ring. `has_moved` says that the label has another exit than before, and its
     buyer was not told yet.
+
+    Where several nodes agree on exits (`exits/labels.py`), `label` is what these know it by,
+    `agreed_id` the device that was agreed on last, and `agreement` says whether that still counts.
     """
 
-    __slots__ = ("country", "device_id", "has_moved", "lifetimes", "until")
+    __slots__ = (
+        "agreed_id",
+        "agreement",
+        "country",
+        "device_id",
+        "has_moved",
+        "label",
+        "lifetimes",
+        "until",
+    )
 
     def __init__(self, device_id: str, country: str, until: float, lifetimes: int) -> None:
         self.device_id = device_id
@@ -398,6 +410,9 @@ class _Binding:
         self.until = until
         self.lifetimes = lifetimes
         self.has_moved = False
+        self.label = ""
+        self.agreed_id = ""
+        self.agreement = 0
 
 
 # More than 12 fields: who is there, how they are filed, and what is remembered of them.
@@ -435,7 +450,7 @@ class Directory(Generic[Exit]):
         self._queues: dict[str, list[str]] = {}  # who stands by in each network
         self._buckets: dict[tuple[int, str | int, str], _Bucket[Exit]] = {}
         self._regions: dict[Region, int] = {}
-        self._bindings: dict[str, dict[_Label, _Binding]] = {}  # by session
+        self._bindings: dict[str, dict[_Label, Binding]] = {}  # by session
         self._labels = 0  # bindings of all sessions
         self._unswept: list[str] = []  # sessions
         # The last exit of each session that rotates, in two generations of half the bound.
@@ -574,6 +589,14 @@ class Directory(Generic[Exit]):
         standing.note(outcome, now)
         self._remember(entry.device_id, standing)
 
+    def binding(self, wants: Wants, session_id: str) -> Binding | None:
+        """Return the binding of a label; None for one that is not known."""
+        return self._bindings.get(session_id, {}).get(_label(wants))
+
+    def bindings(self, session_id: str) -> list[Binding]:
+        """Return all bindings of a session."""
+        return [*self._bindings.get(session_id, {}).values()]
+
     def take_move(self, wants: Wants, session_id: str) -> bool:
         """Say whether a label has another exit than before; yes is said once for each move.
 
@@ -704,11 +727,11 @@ class Directory(Generic[Exit]):
         if member is None:
             return self._none(wish)
         until = wish.now + wants.lifetime_seconds
-        binding = _Binding(member.entry.device_id, member.place.country, until, lifetimes)
+        binding = Binding(member.entry.device_id, member.place.country, until, lifetimes)
         self._bind(session_id, _label(wants), binding)
         return member
 
-    def _moved(self, wish: _Wish[Exit], binding: _Binding, ring: int) -> _Member[Exit] | Missing:
+    def _moved(self, wish: _Wish[Exit], binding: Binding, ring: int) -> _Member[Exit] | Missing:
         """Bind a label to another exit: of the same country, or at least of those that will do."""
         countries = wish.countries
         wish.countries = (binding.country,) if binding.country else countries
@@ -732,7 +755,7 @@ class Directory(Generic[Exit]):
             default=None,
         )
 
-    def _bind(self, session_id: str, label: _Label, binding: _Binding) -> None:
+    def _bind(self, session_id: str, label: _Label, binding: Binding) -> None:
         """Keep a binding, and no more than are allowed: the oldest ones go first."""
         labels = self._bindings.setdefault(session_id, {})
         self._labels -= len(labels)
@@ -745,7 +768,7 @@ class Directory(Generic[Exit]):
             while self._labels > LABELS_TOTAL - LABELS_TOTAL // 4:
                 self._labels -= len(self._bindings.pop(next(others)))
 
-    def _expire_labels(self, session_id: str, labels: dict[_Label, _Binding], now: float) -> None:
+    def _expire_labels(self, session_id: str, labels: dict[_Label, Binding], now: float) -> None:
         for label in [
             each for each, binding in labels.items() if binding.until + LABEL_KEPT_SECONDS <= now
         ]:

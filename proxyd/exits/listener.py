@@ -124,6 +124,9 @@ class Neighbours(Protocol):
 
     __slots__ = ()
 
+    def __len__(self) -> int:
+        """Return how many there are."""
+
     def since(self, device_id: str) -> int:
         """Return when a device attaches that does so now (UTC, milliseconds).
 
@@ -155,6 +158,9 @@ class Alone(Neighbours):
     def __init__(self, now: Callable[[], int]) -> None:
         self._now = now
         self._since = 0
+
+    def __len__(self) -> int:
+        return 0
 
     def since(self, device_id: str) -> int:  # noqa: ARG002 - nobody else has it
         """See `Neighbours.since`."""
