@@ -15,6 +15,7 @@ HOT = (
     "proxyd.gateway",
     "proxyd.handshake",
     "proxyd.limits",
+    "proxyd.unmetered",
     # by what clients are counted
     "market.networks",
     # sockets, deadlines and turns
@@ -53,6 +54,7 @@ HOT = (
     "proxyd.exits.dial",
     "proxyd.exits.directory",
     "proxyd.exits.listener",
+    "proxyd.exits.stand_in",
     # who may, and how many bytes
     "proxyd.metering.address_proofs",
     "proxyd.metering.admission",
