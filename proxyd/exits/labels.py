@@ -29,7 +29,7 @@ from storage.errors import StoreError
 from storage.mesh import BindingRow
 from storage.store import Store
 
-ANSWER_SECONDS = 2.0  # of a dial's ten; a store that works answers in milliseconds
+ANSWER_SECONDS = 3.0  # of a dial's ten; a store that works answers in milliseconds
 AWAY_SECONDS = 5.0  # a store that did not answer is not asked again for so long
 AT_ONCE: Final = 4  # a burst of new labels leaves connections of the pool to the API
 LABEL_BYTES: Final = 16
@@ -161,8 +161,10 @@ class Labels:
 
     async def _ask(self, wants: Wants, session_id: str, label: str) -> None:
         try:
-            async with asyncio.timeout(ANSWER_SECONDS), self._slots:
-                await self._agree(wants, session_id, label)
+            async with self._slots:
+                if self._loop.time() >= self._away_until:
+                    async with asyncio.timeout(ANSWER_SECONDS):
+                        await self._agree(wants, session_id, label)
         except (StoreError, TimeoutError) as error:
             if self._loop.time() >= self._away_until:
                 words = str(error) or "it does not answer"

@@ -144,6 +144,7 @@ class Mesh:
         self._door: Door | None = None
         self._node_id = ""  # what the links know this node by
         self._rows: dict[str, DoorRow] = {}  # the other nodes
+        self._takers = 0  # those of them that take exits
         self._local: dict[str, Attached] = {}  # what is attached here
         self._remote: dict[Link, dict[str, RemoteExit]] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
@@ -162,8 +163,8 @@ class Mesh:
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is no other node."""
-        return not self._rows
+        """Whether there is no other node that takes exits."""
+        return self._takers == 0
 
     def link(self, node_id: str) -> Link | None:
         """Return the link with a node; None while there is none."""
@@ -306,6 +307,7 @@ class Mesh:
         if row != own:
             await self._cluster.store.write(queries.open_door, row)
         self._rows = rows
+        self._takers = sum(bool(each.certificate) for each in rows.values())
         for node_id in [each for each in self._keepers if not self._dials(each)]:
             self._keepers.pop(node_id).cancel()
         for link in [*self.links.values()]:

@@ -10,6 +10,7 @@ import struct
 import termios
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address, ip_network
 from pathlib import Path
 
@@ -39,6 +40,7 @@ from support.story import buy, used
 from support.targets import pattern
 from support.waiting import PATIENCE_SECONDS, until
 
+from proxyctl.exit.relay import AsyncioRelays
 from proxyd.connection import ClientConnection, reached_at
 from proxyd.egress.resolve import Address, NameNotFoundError
 from proxyd.limits import associations_total
@@ -48,6 +50,7 @@ WAYS = {
     "directly": running_in,
     "through an exit": running_with_exit,
     "through the agent": running_with_agent,
+    "through the agent of asyncio": partial(running_with_agent, relays=AsyncioRelays),
 }
 DIRECTLY_ALONE = {
     "test_a_datagram_without_payload_goes_only_while_a_byte_would",

@@ -22,6 +22,8 @@ from proxyctl.exit.agent import Agent
 from proxyctl.exit.lan import make_guard
 from proxyctl.exit.limits import DeviceLimits
 from proxyctl.exit.record import Consent
+from proxyctl.exit.relay_linux import EpollRelays
+from proxyctl.exit.relays import Relays
 from proxyctl.protocol.frames import (
     UDP,
     VERSION,
@@ -64,6 +66,7 @@ from support.service import Person, Service, running_in
 from support.waiting import until
 
 RESET = struct.pack("ii", 1, 0)
+MakeRelays = Callable[[asyncio.AbstractEventLoop], Relays]
 NO_LIMITS = Limits(0, 0, 0, ())
 
 
@@ -576,7 +579,9 @@ async def running_with_exit(folder: Path, **sections: dict[str, Any]) -> AsyncIt
 
 
 @asynccontextmanager
-async def running_with_agent(folder: Path, **sections: dict[str, Any]) -> AsyncIterator[Service]:
+async def running_with_agent(
+    folder: Path, relays: MakeRelays = EpollRelays, **sections: dict[str, Any]
+) -> AsyncIterator[Service]:
     """Run a daemon with the agent of devices as its exit; every session leaves through it."""
     async with running_in(folder, **EXITS, **sections) as service:
         device, listener = await consented(service), listener_of(service)
@@ -598,6 +603,7 @@ async def running_with_agent(folder: Path, **sections: dict[str, Any]) -> AsyncI
             guard=guard,
             now=lambda: datetime.now(UTC),
             read_power=lambda: "",
+            relays=relays,
         )
         task = asyncio.get_running_loop().create_task(agent.run())
         service.wishes = "-country-xx"

@@ -94,10 +94,10 @@ class Entry:
     network: str = "127.0.0.1"
     address: str = "127.0.0.1"
     limits: Limits = NO_LIMITS
+    features: tuple[str, ...] = ("udp",)
     rtt: float = 0.0
     since: int = 1
     borrowed: Attached | None = None
-    features: tuple[str, ...] = ()
 
     @property
     def has_place(self) -> bool:

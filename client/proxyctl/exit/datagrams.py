@@ -23,7 +23,7 @@ from proxyctl.protocol.addresses import Address, plain
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from proxyctl.exit.relay import Meter
+    from proxyctl.exit.relays import Meter
 
 IDLE_SECONDS: Final = 330.0  # the daemon's own bound is 300 s by default, and comes first
 TARGETS_MAX: Final = 512  # of one buyer at once; who was not sent to for longest is forgotten
@@ -128,7 +128,7 @@ class DatagramRelay:
         self._noted = noted
         self._over = over
         self._loop = loop
-        self._work: _Work | None = None
+        self.work = WorkStream(self)
         self._outer: dict[int, tuple[socket.socket, asyncio.DatagramTransport]] = {}
         self._targets: dict[tuple[str, int], _Target] = {}
         self._names: dict[str, tuple[list[Address], float]] = {}
@@ -165,12 +165,6 @@ class DatagramRelay:
             raise
         self._outer[4 if family == socket.AF_INET else 6] = (sock, transport)
 
-    def start(self, transport: asyncio.Transport) -> None:
-        """Begin: the work connection is the relay's from here on."""
-        self._work = _Work(self, transport)
-        transport.set_write_buffer_limits(FULL_BYTES)
-        transport.set_protocol(self._work)
-
     def tend(self) -> None:
         """End it if nothing has gone through for long."""
         if self.moved_at < self._loop.time() - IDLE_SECONDS:
@@ -178,26 +172,26 @@ class DatagramRelay:
 
     def abort(self) -> None:
         """Reset the work connection, and close everything else, at once."""
-        if self._work is not None:
-            reset(self._work.transport)
-        self.close()
+        self._close()
+        if self.work.transport is None:
+            self.lost()
+        else:
+            reset(self.work.transport)
 
-    def close(self) -> None:
+    def lost(self) -> None:
+        """The work connection is gone, or never was."""
+        if not self._is_over:
+            self._is_over = True
+            self._close()
+            self._over(self)
+
+    def _close(self) -> None:
         """Close the sockets of targets; what is waited for is given up."""
         for task in tuple(self._lookups.values()):
             task.cancel()
         for _, transport in self._outer.values():
             transport.abort()
         self._outer.clear()
-        if self._work is None and not self._is_over:
-            self.lost()
-
-    def lost(self) -> None:
-        """The work connection is gone, or never was."""
-        if not self._is_over:
-            self._is_over = True
-            self.close()
-            self._over(self)
 
     # --- towards targets -----------------------------------------------------------------------
 
@@ -231,8 +225,8 @@ class DatagramRelay:
             return False
         self.moved_at = self._loop.time()
         seconds = self._meter.count(len(payload))
-        if seconds and self._work is not None:
-            self._work.rest(seconds, self._loop)
+        if seconds:
+            self.work.rest(seconds, self._loop)
         return True
 
     def _judged(self, address: Address, port: int, name: str) -> _Target:
@@ -295,7 +289,7 @@ class DatagramRelay:
     def answered(self, payload: bytes, sender: tuple[str, int]) -> None:
         """Pass an answer on, if it comes from where something was sent to."""
         target = self._targets.get((sender[0], sender[1]))
-        if target is None or not target.is_permitted or self._work is None:
+        if target is None or not target.is_permitted:
             return
         now = self._loop.time()
         if now < self._quiet_until:
@@ -305,24 +299,28 @@ class DatagramRelay:
             return
         self.moved_at = now
         self._quiet_until = now + self._meter.count(len(payload))
-        self._work.write(data)
+        self.work.write(data)
 
 
-class _Work(asyncio.Protocol):
-    """The work connection.
+class WorkStream(asyncio.Protocol):
+    """The work connection: datagrams one behind the other.
 
     Args:
         relay: whose it is.
-        transport: of its socket.
     """
 
-    def __init__(self, relay: DatagramRelay, transport: asyncio.Transport) -> None:
-        self.transport = transport
+    def __init__(self, relay: DatagramRelay) -> None:
+        self.transport: asyncio.Transport | None = None
         self._relay = relay
         self._read = b""
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._is_full = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self.transport = cast("asyncio.Transport", transport)
+        self.transport.set_write_buffer_limits(FULL_BYTES)
 
     def data_received(self, data: bytes) -> None:
         """Send every datagram that is whole, and keep the rest."""
@@ -356,14 +354,14 @@ class _Work(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Write what waits, as far as there is room."""
         self._is_full = False
-        while self._waiting and not self._is_full:
+        while self._waiting and not self._is_full and self.transport is not None:
             data = self._waiting.popleft()
             self._waiting_bytes -= len(data) + OVERHEAD_BYTES
             self.transport.write(data)
 
     def write(self, data: bytes) -> None:
         """Write an answer, or keep it; the oldest make room for it."""
-        if self.transport.is_closing():
+        if self.transport is None or self.transport.is_closing():
             return
         if not self._is_full:
             self.transport.write(data)
@@ -375,12 +373,13 @@ class _Work(asyncio.Protocol):
 
     def rest(self, seconds: float, loop: asyncio.AbstractEventLoop) -> None:
         """Read no more for so long."""
-        if self.transport.is_reading() and not self.transport.is_closing():
-            self.transport.pause_reading()
+        transport = self.transport
+        if transport is not None and transport.is_reading() and not transport.is_closing():
+            transport.pause_reading()
             loop.call_later(seconds, self._go_on)
 
     def _go_on(self) -> None:
-        if not self.transport.is_closing():
+        if self.transport is not None and not self.transport.is_closing():
             with suppress(RuntimeError):  # it has read everything already
                 self.transport.resume_reading()
 

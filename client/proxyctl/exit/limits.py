@@ -6,6 +6,8 @@ import re
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
+from proxyctl.exit.words import OwnerError
+
 if TYPE_CHECKING:
     from datetime import datetime
 
@@ -14,7 +16,7 @@ _SIZE: Final = re.compile(r"(\d{1,15})(?:\.(\d{1,3}))? ?([kmgt]?)b?", re.IGNOREC
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
-class LimitError(Exception):
+class LimitError(OwnerError):
     """A limit that cannot be; the message names it."""
 
 

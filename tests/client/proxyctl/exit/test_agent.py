@@ -19,6 +19,7 @@ from proxyctl.exit import agent as agent_module
 from proxyctl.exit import carrier as carrier_module
 from proxyctl.exit import files
 from proxyctl.exit import pool as pool_module
+from proxyctl.exit import relays as relays_module
 from proxyctl.exit import watcher as watcher_module
 from proxyctl.exit.agent import Agent, Stop
 from proxyctl.exit.lan import NEVER_PORTS, Guard
@@ -52,6 +53,13 @@ def guard(*allowed: str) -> Guard:
         kernel=None,
         allow=[ip_network(text) for text in allowed],
     )
+
+
+@pytest.fixture(autouse=True, params=["epoll", "asyncio"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How connections are carried: as on Linux, and as everywhere else."""
+    monkeypatch.setenv(relays_module.CHOICE, request.param)
+    return str(request.param)
 
 
 @asynccontextmanager

@@ -17,6 +17,7 @@ from support.waiting import until
 
 from proxyctl.exit import carrier as carrier_module
 from proxyctl.exit import datagrams, files
+from proxyctl.exit import relays as relays_module
 from proxyctl.exit.agent import Agent
 from proxyctl.exit.datagrams import DatagramError, unwrapped, wrapped
 from proxyctl.exit.lan import NEVER_PORTS, Guard
@@ -25,6 +26,12 @@ from proxyctl.exit.record import Consent
 from proxyctl.exit.surroundings import Surroundings
 from proxyctl.protocol.frames import Outcome
 from proxyctl.protocol.policy import Policy
+
+
+@pytest.fixture(autouse=True, params=["epoll", "asyncio"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How connections are carried: as on Linux, and as everywhere else."""
+    monkeypatch.setenv(relays_module.CHOICE, request.param)
 
 
 @asynccontextmanager
@@ -197,7 +204,7 @@ async def test_a_daemon_that_does_not_read_gets_the_latest(tmp_path: Path) -> No
             (relay,) = agent._carrier._relays
             streams[1].transport.pause_reading()
             payload, sent = bytes(8_000), 0
-            while not relay._work._waiting_bytes:
+            while not relay.work._waiting_bytes:
                 target.send(payload, sender)
                 sent += 1
                 await asyncio.sleep(0)
@@ -205,8 +212,8 @@ async def test_a_daemon_that_does_not_read_gets_the_latest(tmp_path: Path) -> No
                 target.send(number.to_bytes(2, "big") * 4_000, sender)
                 await asyncio.sleep(0)
             target.send(b"the last one", sender)
-            await until(lambda: relay._work._waiting[-1].endswith(b"the last one"))
-            assert relay._work._waiting_bytes <= datagrams.WAITING_MAX_BYTES
+            await until(lambda: relay.work._waiting[-1].endswith(b"the last one"))
+            assert relay.work._waiting_bytes <= datagrams.WAITING_MAX_BYTES
             streams[1].transport.resume_reading()
             while (await answer(streams))[2] != b"the last one":
                 pass

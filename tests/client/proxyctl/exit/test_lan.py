@@ -37,6 +37,7 @@ from proxyctl.exit import files, netlink, record
 from proxyctl.exit.lan import NEVER_PORTS, Guard, make_guard, public_name
 from proxyctl.exit.limits import DeviceLimits
 from proxyctl.exit.record import Consent
+from proxyctl.exit.relays import CHOICE
 from proxyctl.exit.surroundings import Surroundings
 from proxyctl.protocol.frames import Outcome
 from proxyctl.protocol.policy import Policy
@@ -192,6 +193,13 @@ async def besiege(around: Home, daemon: ExitDaemon, spared: Collection[str] = ()
 @pytest.mark.parametrize("python", pythons(), ids=lambda path: Path(path).name)
 async def test_nothing_reaches_the_home(tmp_path: Path, python: str) -> None:
     command = (python, "-m", "proxyctl", "exit", "run", "--folder", str(tmp_path))
+    async with home() as around, agent(around, tmp_path, *command) as daemon:
+        await besiege(around, daemon)
+
+
+async def test_nothing_reaches_the_home_through_asyncio(tmp_path: Path) -> None:
+    python = ("env", f"{CHOICE}=asyncio", sys.executable)
+    command = (*python, "-m", "proxyctl", "exit", "run", "--folder", str(tmp_path))
     async with home() as around, agent(around, tmp_path, *command) as daemon:
         await besiege(around, daemon)
 
