@@ -8,6 +8,7 @@ from api.bandwidth import BandwidthRoutes
 from api.deploys import DeployRoutes
 from api.exits import ExitRoutes
 from api.health import HealthRoutes
+from api.ip import IpRoutes
 from api.jobs import JobRoutes
 from api.referrals import ReferralRoutes
 from api.response_cache import Answers
@@ -39,6 +40,7 @@ def routes(
         *BandwidthRoutes(market.bandwidth).table(),
         *WorkerRoutes(market.devices, market.jobs, market.exits).table(),
         *ExitRoutes(market.exits).table(),
+        *IpRoutes(market.exits).table(),
         *JobRoutes(market.jobs, responses).table(),
         *ReferralRoutes(market.referrals, app_url).table(),
         *DeployRoutes(market.deploys).table(),

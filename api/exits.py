@@ -11,7 +11,15 @@ from api.listing import Page, Timestamp, timestamp
 from api.literals import EXIT_STATES, ExitState
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.errors import Code, MarketError
-from market.exits import CONNECTIONS_MAX, DAY_SECONDS, Coverage, Exits, Limits, MyExit, limits_of
+from market.exits import (
+    CONNECTIONS_MAX,
+    DAY_SECONDS,
+    Coverage,
+    Exits,
+    Limits,
+    MyExit,
+    limits_of,
+)
 from storage.exits import CountryRow, EarnedDayRow
 
 PORTS_MAX = 100
@@ -97,7 +105,8 @@ class ExitItem(Struct):
     """A device as an exit; bytes both ways together, amounts in USD, days since 00:00 UTC.
 
     `earned_usd` is everything that its bytes have earned; of that, `pending_usd` is posted and not
-    paid out yet. What sessions that go on have earned is posted when they end.
+    paid out yet. What sessions that go on have earned is posted when they end. `reason`
+    says why it carries nothing, or that it leaves from elsewhere; it is empty when all is well.
     """
 
     # One field for each thing that an owner wants to know.
@@ -111,6 +120,7 @@ class ExitItem(Struct):
     earned_today_usd: float
     earned_usd: float
     pending_usd: float
+    reason: str
 
 
 class MyExitsReply(Reply, kw_only=True):
@@ -427,6 +437,7 @@ def _item(mine: MyExit) -> ExitItem:
         earned_today_usd=money(sums.day_earned),
         earned_usd=money(sums.earned),
         pending_usd=money(sums.pending),
+        reason=mine.reason,
     )
 
 

@@ -242,6 +242,8 @@ def _idempotency_key() -> dict[str, Any]:
 
 def _responses(route: Route, refs: dict[type[Struct], dict[str, Any]]) -> dict[str, dict[str, Any]]:
     done: dict[str, Any] = {JSON: {"schema": refs[route.response]}}
+    if route.has_text:
+        done["text/plain"] = {"schema": {"type": "string"}}
     if route.events:
         done[EVENTS] = _events(route, refs)
     responses: dict[str, dict[str, Any]] = {"200": {"description": "Done.", "content": done}}

@@ -12,6 +12,7 @@ from api.errors import Failure
 from api.routes import encode
 
 JSON = "application/json"
+PLAIN = "text/plain; charset=utf-8"
 SERVER = "proxyd"
 SLICE_BYTES = 32 * 1024  # a larger body is written in pieces, each after the one before has left
 

@@ -39,6 +39,12 @@ class Encoded(Reply):
     body: bytes = b""
 
 
+class Text(Reply):
+    """A successful response that is a line of text, for who asked for one."""
+
+    line: str = ""
+
+
 class Streamed(Reply):
     """A successful response that is sent as events: the name and the data of each."""
 
@@ -66,7 +72,8 @@ class Call(Struct, Generic[Body, Query], frozen=True):
     """A request that was read and checked.
 
     `client` is the network that it is counted by, `address` the exact address; `login` is the
-    caller where the route authenticates; `accept_language` is the header of that name.
+    caller where the route authenticates; `accept_language` and `accept` are the headers of these
+    names.
     """
 
     body: Body
@@ -78,6 +85,7 @@ class Call(Struct, Generic[Body, Query], frozen=True):
     worker: DeviceRow | None = None
     accept_language: str = ""
     address: str = ""
+    accept: str = ""
 
     @property
     def device(self) -> DeviceRow:
@@ -118,8 +126,9 @@ class Route(Struct, frozen=True):
 
     With `form_max_bytes`, the body is multipart/form-data of at most so many bytes, and is handed
     over unread, as a `Form`. With `events`, the response may also be a stream of server-sent
-    events; they are declared by name. With `ends_with_client`, a request is cancelled when its
-    client closes the connection.
+    events; they are declared by name. With `has_text`, it may also be a line of text, and is about
+    the client: nobody keeps it for another one. With `ends_with_client`, a request is cancelled
+    when its client closes the connection.
     """
 
     # One field for each thing that a route can declare: the router, the document of the API and the
@@ -142,3 +151,4 @@ class Route(Struct, frozen=True):
     form_max_bytes: int = 0
     events: dict[str, type[Struct]] = field(default_factory=dict)
     ends_with_client: bool = False
+    has_text: bool = False

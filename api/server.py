@@ -29,9 +29,9 @@ from api.metrics import Exposition
 from api.pages import Page, pages
 from api.prefer import Handling
 from api.rate import Rates
-from api.responses import JSON, SERVER, SLICE_BYTES, Response, refusal
+from api.responses import JSON, PLAIN, SERVER, SLICE_BYTES, Response, refusal
 from api.router import Router, routed, wrong_method
-from api.routes import Call, Encoded, Nothing, Route, Streamed, encode
+from api.routes import Call, Encoded, Nothing, Route, Streamed, Text, encode
 from api.sizes import largest
 from market.errors import MarketError
 from market.idempotency import KeyedRequest, Replayed, Seal
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     import ssl
 
 SHUTDOWN_SECONDS = 5.0
+# Of answers that are about the client, in the form that it asks for.
+OF_CLIENT = {"Cache-Control": "no-store", "Vary": "Accept"}
 _logger = logging.getLogger("api")
 
 
@@ -201,10 +203,14 @@ class HttpServer:
         if isinstance(reply, Streamed):
             common = {"Server": SERVER, request_id.HEADER: request_id.current.get()}
             return await sse.send(request, reply.events, common | _applied(request))
+        headers = dict(OF_CLIENT) if route.has_text else {}
+        if isinstance(reply, Text):
+            headers["Content-Type"] = PLAIN
+            return Response(200, reply.line.encode() + b"\n", headers)
         body = reply.body if isinstance(reply, Encoded) else encode(reply)
         if len(body) > SLICE_BYTES:
             connection.hold(client, len(body))
-        return Response(200, body, {})
+        return Response(200, body, headers)
 
     def _metrics(self, request: Request) -> Response:
         """Return the metrics to a client that may read them; to others the path does not exist."""
@@ -267,7 +273,8 @@ class HttpServer:
             request_hash = self._seal.fingerprint(asked)
             keyed = KeyedRequest(user_id, key, request_hash, self._seal, self._wall_clock())
         accepted = request.headers.get(hdrs.ACCEPT_LANGUAGE, "")
-        return Call(body, query, names, client, login, keyed, worker, accepted, address)
+        accept = request.headers.get(hdrs.ACCEPT, "")
+        return Call(body, query, names, client, login, keyed, worker, accepted, address, accept)
 
     async def _body(self, request: Request, route: Route, client: str) -> bytes:
         declared = request.headers.get("Content-Type")

@@ -138,6 +138,9 @@ def _exits(settings: Settings) -> Iterator[str]:
     if bool(exits.tls_cert) != bool(exits.tls_key):
         missing = "exits.tls_key" if exits.tls_cert else "exits.tls_cert"
         yield f"{missing}: must be set too, a certificate and its key go together"
+    for url in exits.canaries:
+        if not _is_page(url):
+            yield f"exits.canaries: expected http://… or https://… with a host, got {url!r}"
     for country in exits.price_per_gb_floor_usd:
         if country != ANY_COUNTRY and not COUNTRY.fullmatch(country):
             yield (
@@ -159,11 +162,6 @@ def _exits_listening(settings: Settings) -> Iterator[str]:
         yield (
             "exits.public_host: must name the host that devices dial, because exits.host "
             f"({exits.host}) is no address to dial"
-        )
-    if proxy.processes > 1:
-        yield (
-            "exits.host: a device attaches to one process, and its buyers may come to another; set "
-            "proxy.processes to 1, or exits.host to nothing"
         )
     if settings.storage.url.startswith("postgresql:") and not exits.tls_cert:
         yield (
@@ -300,3 +298,12 @@ def _assistant(settings: Settings) -> Iterator[str]:
                 f"assistant.{name}: is below {highest}, the highest of assistant.rewards, which "
                 "could never be paid"
             )
+
+
+def _is_page(url: str) -> bool:
+    """Say whether a text is the URL of a page."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none
+        return False

@@ -94,6 +94,7 @@ class ExitSettings(Struct, frozen=True):  # as wide as its section
     exits_total: NonNegativeInt = 0
     exits_per_network: PositiveInt = 8
     heartbeat_seconds: Annotated[float, Meta(ge=1, le=300)] = 15.0
+    canaries: tuple[str, ...] = ()
 
 
 class GeoSettings(Struct, frozen=True):

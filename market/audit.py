@@ -98,6 +98,18 @@ async def _exit_checks(tx: Transaction) -> tuple[Check, ...]:
             ),
         ),
         Check(
+            "exits earn their share of the price of their bytes",
+            _lines(await exit_queries.earned_against_price(tx)),
+        ),
+        Check(
+            "what the house owes exits is what it has advanced of sessions that go on",
+            (
+                *_lines(await exit_queries.payable_against_advances(tx)),
+                *_lines(await exit_queries.advances_against_use(tx)),
+                *_lines(await exit_queries.advances_against_holds(tx)),
+            ),
+        ),
+        Check(
             "every settled session paid its exits what they have earned of it",
             (
                 *_lines(await exit_queries.earnings_against_use(tx)),

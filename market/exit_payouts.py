@@ -14,17 +14,22 @@ from market.context import Context
 from market.errors import Code, MarketError
 from market.ledger import Movement, Transfer, TransferKind
 from market.money import Currency, earned
+from market.states import SessionStatus
 from market.sweeping import Sweep
+from storage import bandwidth as bandwidth_queries
 from storage import devices as device_queries
 from storage import exits as queries
-from storage.exits import ConsentRow
+from storage.exits import ConsentRow, DueRow, ReversedRow
 from storage.store import Transaction
 
 PAID_MAX_OWNERS = 100
+# Owners to be paid are looked for among so many earnings at a time.
+DUE_MAX_EARNINGS = 10_000
 # Bounds a transaction; each earning is reversed by a transfer of its own.
 REVERSED_MAX_EARNINGS = 200
 REASON_MAX_CHARACTERS = 500
 
+_FROM_THE_OLDEST = DueRow(-1, "")
 _logger = logging.getLogger("exits")
 
 
@@ -51,6 +56,7 @@ class ExitPayouts:
         self._hold_seconds = hold_seconds
         # Owners who could not be paid, and when each is tried again.
         self._paying = Sweep("exits: earnings of user %s cannot be paid out", _logger)
+        self._after = _FROM_THE_OLDEST
 
     async def pay_due(self) -> int:
         """Pay out what has been pending for long enough; return to how many owners.
@@ -62,7 +68,7 @@ class ExitPayouts:
         moment = now - self._hold_seconds
 
         async def find(limit: int) -> list[str]:
-            return await self._store.read(queries.owners_to_pay, moment=moment, limit=limit)
+            return await self._owners(moment, limit)
 
         async def pay(user_id: str) -> None:
             transfer_id = self._identifiers.new()
@@ -70,13 +76,31 @@ class ExitPayouts:
 
         return await self._paying.run(find, pay, most=PAID_MAX_OWNERS, now=now)
 
+    async def _owners(self, moment: int, limit: int) -> list[str]:
+        """Return owners with earnings that were posted at `moment` or before.
+
+        It looks at a bounded number of earnings. If these are of fewer owners than are asked for,
+        the next time it looks at those behind them, and after the last at the oldest again: so a
+        few owners who cannot be paid never hide the others, however much they have earned.
+        """
+        due = await self._store.read(
+            queries.due_to_pay, moment=moment, after=self._after, limit=DUE_MAX_EARNINGS
+        )
+        owners = list(dict.fromkeys(row.user_id for row in due))
+        if len(due) < DUE_MAX_EARNINGS:
+            self._after = _FROM_THE_OLDEST
+        elif len(owners) <= limit:
+            self._after = due[-1]
+        return owners[:limit]
+
 
 async def claw_back(context: Context, device_id: str, reason: str) -> ClawedBack:
     """Bar an exit that has cheated, and reverse what it has earned and was not paid.
 
     The buyers of settled sessions get the whole price of the bytes back: the owner's share from the
-    pending account, the rest from the house. What it carries of sessions that are not settled
-    earns and costs nothing. What was paid out before stays paid.
+    pending account, the rest from the house. Sessions that are not settled cost their buyers
+    nothing for what it carried; what was posted of them and is pending goes back to the house. What
+    was paid out before stays paid.
 
     Raises:
         MarketError: `token_not_found`, when it has never been an exit; `invalid_field`, when the
@@ -109,10 +133,15 @@ async def _pay(tx: Transaction, user_id: str, transfer_id: str, *, moment: int, 
     amount = sum(row.amount for row in paid)
     movement = Movement(ledger.pending(user_id), ledger.available(user_id, Currency.USD), amount)
     # Each earning is paid once, so the first of them names this payout.
-    key = f"exit:{first.session_id}:{first.device_id}:payout"
+    key = _key(first.session_id, first.device_id, first.number, "payout")
     await _post(
         tx, Transfer(transfer_id, key, TransferKind.PAYOUT, "exits", Currency.USD, (movement,), now)
     )
+
+
+def _key(session_id: str, device_id: str, number: int, what: str) -> str:
+    """Return the business key of what resolves an earning."""
+    return f"exit:{session_id}:{device_id}:{number}:{what}"
 
 
 async def _bar(tx: Transaction, event: ConsentRow) -> None:
@@ -126,27 +155,37 @@ async def _bar(tx: Transaction, event: ConsentRow) -> None:
 async def _reverse(
     tx: Transaction, device_id: str, transfer_ids: Sequence[str], *, now: int
 ) -> ClawedBack:
-    rows = await queries.reverse(tx, device_id, now=now, limit=len(transfer_ids))
+    pending = await queries.pending_of(tx, device_id, limit=len(transfer_ids))
+    # None of these sessions is settled meanwhile: that decides who gets the money.
+    await bandwidth_queries.lock(tx, sorted({row.session_id for row in pending}))
+    rows = await queries.reverse(tx, device_id, pending, now=now)
     transfers, refunded = [], 0
     for transfer_id, row in zip(transfer_ids, rows, strict=False):
-        price = earned(row.used_bytes, row.price_per_gb)
-        buyer = ledger.available(row.buyer_id, Currency.USD)
-        house = ledger.revenue(Currency.USD)
-        # By way of the house, so that the buyer's wallet has one entry.
-        movements = (
-            Movement(ledger.pending(row.user_id), house, row.amount),
-            Movement(house, buyer, price),
-        )
-        key = f"exit:{row.session_id}:{device_id}:clawback"
-        reference = f"bandwidth:{row.session_id}"
-        transfers.append(
-            Transfer(transfer_id, key, TransferKind.REFUND, reference, Currency.USD, movements, now)
-        )
+        price = 0
+        if row.status != SessionStatus.ACTIVE:
+            price = earned(row.used_bytes, row.price_per_gb)
+        transfers.append(_reversal(transfer_id, device_id, row, price, now))
         refunded += price
     await ledger.lock(tx, [each for transfer in transfers for each in transfer.movements])
     for transfer in transfers:
         await _post(tx, transfer)
     return ClawedBack(len(rows), sum(row.amount for row in rows), refunded)
+
+
+def _reversal(transfer_id: str, device_id: str, row: ReversedRow, price: int, now: int) -> Transfer:
+    """Return what takes an earning back, and gives the buyer who has paid for it the price."""
+    pending, house = ledger.pending(row.user_id), ledger.revenue(Currency.USD)
+    if row.status == SessionStatus.ACTIVE:  # its buyer has not paid, and will not
+        kind = TransferKind.REVERSAL
+        movements: tuple[Movement, ...] = (Movement(pending, ledger.exit_payable(), row.amount),)
+    else:
+        kind = TransferKind.REFUND
+        buyer = ledger.available(row.buyer_id, Currency.USD)
+        # By way of the house, so that the buyer's wallet has one entry.
+        movements = (Movement(pending, house, row.amount), Movement(house, buyer, price))
+    key = _key(row.session_id, device_id, row.number, "clawback")
+    reference = f"bandwidth:{row.session_id}"
+    return Transfer(transfer_id, key, kind, reference, Currency.USD, movements, now)
 
 
 async def _post(tx: Transaction, transfer: Transfer) -> None:

@@ -5,9 +5,9 @@ somebody at the device agrees to the same text, whose hash the device shows when
 (`authorize`). A text that has changed is agreed to anew, by both.
 
 What an exit has carried is what the daemon has counted, and comes with the reports of leases
-(`lease_book`). Its owner's share of the price is posted when the session is settled, out of what
-is captured of the buyer's hold, to the owner's pending account (`lease_transactions`), and paid out
-from there after a while (`exit_payouts`).
+(`lease_book`). Its owner's share of the price is posted every hour and when the session is settled,
+to the owner's pending account (`exit_earnings`), and paid out from there after a while
+(`exit_payouts`).
 """
 
 import hashlib
@@ -47,6 +47,16 @@ RATE_MAX_BYTES = 125_000_000_000  # a terabit a second: a mistyped number, rathe
 PRICE_MAX_PER_GB = 1_000_000_000_000
 EARNINGS_MAX_DAYS = 366
 ANY_COUNTRY = "any"
+# What is found of exits that lie, by its kind, in words for their owners.
+BARRED_WORDS = {
+    "content": "Pages came changed through this device.",
+    "certificate": "Through this device a site showed another certificate than its own.",
+    "junk": "Something else than the target's answer came through this device.",
+    "dns": "Names that this device looks up lead somewhere else.",
+    "silence": "Connections through this device were said to be there, and led nowhere.",
+    "unasked": "This device reported connections that nobody had asked for.",
+    "flood": "This device flooded the service.",
+}
 
 # A query that changes a device as an exit: it takes the transaction, the device and a value.
 _Change = Callable[..., Coroutine[Any, Any, None]]
@@ -69,7 +79,7 @@ class Limits(Struct, frozen=True):
 class ExitTerms(Struct, frozen=True):
     """What the operator offers the owners of exits, and asks of buyers.
 
-    Owners get `share_percent` of the price, `hold_seconds` after a session was settled. Sessions
+    Owners get `share_percent` of the price, `hold_seconds` after it was posted. Sessions
     that leave through exits cost at least `price_floors` of their country, in micro-USD per GB; of
     "any" for countries without one. None at all is sold below `session_price_floor`.
 
@@ -124,6 +134,20 @@ class Coverage(Struct, frozen=True):
     exits: int
 
 
+class Whereabouts(Struct, frozen=True):
+    """Where an address is, in lower case; "" and 0 for what is not known.
+
+    `opinions` are the countries that the sources name, "" where one knows none.
+    """
+
+    country: str = ""
+    state: str = ""
+    city: str = ""
+    asn: int = 0
+    kind: str = ""
+    opinions: Mapping[str, str] = {}
+
+
 class Attached(Protocol):
     """What the marketplace asks of the exits that are attached; the daemon answers."""
 
@@ -141,6 +165,12 @@ class Attached(Protocol):
 
     def origins(self) -> Sequence[OriginRow]:
         """Return where each attached device comes from."""
+
+    def locate(self, address: str) -> Whereabouts:
+        """Return where an address is."""
+
+    def remark(self, device_id: str) -> str:
+        """Return what the owner of an attached device should know; "" for nothing."""
 
 
 class NoneAttached:
@@ -166,13 +196,25 @@ class NoneAttached:
         """See `Attached.origins`."""
         return ()
 
+    def locate(self, address: str) -> Whereabouts:  # noqa: ARG002 - nothing is known of any
+        """See `Attached.locate`."""
+        return Whereabouts()
+
+    def remark(self, device_id: str) -> str:  # noqa: ARG002 - nobody is there
+        """See `Attached.remark`."""
+        return ""
+
 
 class MyExit(Struct, frozen=True):
-    """A device as its owner sees it: what it may, what it does, what it has earned."""
+    """A device as its owner sees it: what it may, what it does, what it has earned.
+
+    `reason` says why it carries nothing, or not from where it is attached; "" when all is well.
+    """
 
     id: str
     row: ExitRow
     state: str
+    reason: str
     sums: SumRow
 
 
@@ -379,7 +421,10 @@ class Exits:
         rows, sums = await self._store.read(
             _page, user_id, before=before, limit=limit, today=self._today()
         )
-        return [MyExit(row.device_id, row, self._state(row), sums[row.device_id]) for row in rows]
+        return [
+            MyExit(row.device_id, row, self._state(row), self._reason(row), sums[row.device_id])
+            for row in rows
+        ]
 
     async def today(self, device_ids: Sequence[str]) -> dict[str, DayRow]:
         """Return what those of some devices that were exits today carried since 00:00 UTC."""
@@ -389,8 +434,7 @@ class Exits:
     async def earnings(self, user_id: str) -> list[EarnedDayRow]:
         """Return what a user's exits carried and earned by day, the latest day first.
 
-        A day's bytes have earned their share when they are reported; it is posted once the session
-        is settled.
+        A day's bytes have earned their share when they are reported; it is posted within the hour.
         """
         since = self._today() - EARNINGS_MAX_DAYS + 1
         return await self._store.read(queries.days_of_user, user_id, since=since)
@@ -460,6 +504,12 @@ class Exits:
             return "offline"
         return "resting" if state else "online"
 
+    def _reason(self, row: ExitRow) -> str:
+        if row.barred_at is not None:
+            return barred_because(row)
+        attached = self.attached
+        return attached.state(row.device_id) or attached.remark(row.device_id)
+
 
 def limits_of(row: ExitRow) -> Limits:
     """Return how much a device carries at most."""
@@ -470,6 +520,14 @@ def limits_of(row: ExitRow) -> Limits:
         tuple(int(port) for port in row.ports.split(",")),
         row.min_price_per_gb,
     )
+
+
+def barred_because(row: ExitRow) -> str:
+    """Return in a sentence or two why a device is barred, for its owner; "" when it is not."""
+    if row.barred_at is None:
+        return ""
+    words = BARRED_WORDS.get(row.barred_for, "")
+    return f"{words} {Code.EXIT_BARRED.meaning}".strip()
 
 
 def text_of(terms: ExitTerms) -> str:
@@ -497,7 +555,7 @@ def _row(limits: Limits) -> LimitsRow:
 
 def _require_consent(row: ExitRow) -> None:
     if row.barred_at is not None:
-        raise MarketError(Code.EXIT_BARRED)
+        raise MarketError(Code.EXIT_BARRED, barred_because(row))
     if row.revoked_at is not None:
         raise MarketError(Code.CONSENT_NEEDED)
 
@@ -523,7 +581,7 @@ async def _consent(
         raise MarketError(Code.TOKEN_NOT_FOUND, field="token_id")
     row = await queries.find(tx, event.device_id)
     if row is not None and row.barred_at is not None:
-        raise MarketError(Code.EXIT_BARRED)
+        raise MarketError(Code.EXIT_BARRED, barred_because(row))
     granted = limits or (offered if row is None else _kept(limits_of(row), offered))
     await queries.open_pending_account(tx, ledger.pending(user_id), user_id)
     await queries.consent(

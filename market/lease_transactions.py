@@ -1,13 +1,12 @@
 """The units of work on leases: each is one transaction, which locks its sessions first."""
 
-from collections import Counter
 from collections.abc import Sequence
 
-from market import ledger
+from market import exit_earnings, ledger
 from market.allowlist import prove
 from market.errors import MarketError
 from market.lease_book import SLICE_FIRST_BYTES, Ask, Book, Grant, LeaseReply, Usage, slice_of
-from market.ledger import TransferIds
+from market.ledger import Movement, TransferIds
 from market.money import Currency, earned
 from market.notices import Notice, Topic
 from market.states import SessionStatus
@@ -132,6 +131,7 @@ async def settle(
     *,
     node_id: str | None,
     transfer_ids: TransferIds,
+    earning_id: str,
     now: int,
 ) -> bool:
     """Let a session leave `active`, and capture what it has used; see `Leases.settle`."""
@@ -148,19 +148,26 @@ async def settle(
     if session is None:
         return False
     await allowlist.delete(tx, session_id)
-    await _capture(tx, session, transfer_ids=transfer_ids, now=now)
+    await _capture(tx, session, transfer_ids=transfer_ids, earning_id=earning_id, now=now)
     if node_id is not None:
         await tx.notify(Notice(Topic.OVER, session_id, status, node_id).text)
     return True
 
 
 async def _capture(
-    tx: Transaction, session: SessionRow, *, transfer_ids: TransferIds, now: int
+    tx: Transaction,
+    session: SessionRow,
+    *,
+    transfer_ids: TransferIds,
+    earning_id: str,
+    now: int,
 ) -> None:
     """Capture what a session owes out of its hold; the rest is released.
 
-    The owners of the exits that it went through get their share, which is pending from then on, and
-    the house gets the rest. What went through exits that are barred costs nothing.
+    The owners of the exits that it went through get what they have earned and is not posted yet;
+    it is pending from then on. The capture pays for all that was posted for them, and the house
+    gets the rest. What went through exits that are barred costs nothing, but for what had been paid
+    out for it.
 
     Raises:
         LookupError: it has no hold; another program has removed it.
@@ -170,24 +177,32 @@ async def _capture(
     if hold is None:
         raise LookupError(f"the session {session.id} has no hold")
     exits = await exit_queries.earned_of(tx, session.id)
-    shares: Counter[str] = Counter()
-    paid_bytes = session.bytes_used
+    earnings = [exit_earnings.unposted(each) for each in exits]
+    paid_bytes, payable = session.bytes_used, 0
     for each in exits:
         if each.is_barred:
-            paid_bytes -= each.used_bytes
+            paid_bytes -= each.used_bytes - each.kept_bytes
+            payable += each.kept
         else:
-            shares[ledger.pending(each.user_id)] += each.amount
+            payable += each.amount
     owed = earned(paid_bytes, session.price_per_gb)
     if paid_bytes:
         owed = max(owed, 1)  # what is worth less than a millionth would be free, as often as wanted
-    owed = min(owed, hold.amount)
-    rest = owed - shares.total()
-    # A share is a part of the price of bytes that are among those used, rounded down like it.
+    # A share is a part of the price of bytes that are among those used, rounded down like it. Only
+    # of a barred exit may some of its earnings be kept, each rounded on its own.
+    owed = min(max(owed, payable), hold.amount)
+    rest = owed - payable
     assert rest >= 0  # noqa: S101 - or the exits would be paid more than the buyer pays
-    payments = [*sorted(shares.items()), (ledger.revenue(Currency.USD), rest)]
+    payments = [(ledger.exit_payable(), payable), (ledger.revenue(Currency.USD), rest)]
+    if exits:  # all accounts at once, so that two ends cannot deadlock
+        user_id, usd = session.user_id, Currency.USD
+        resolving = (
+            Movement(ledger.held(user_id, usd), ledger.exit_payable(), 1),
+            Movement(ledger.available(user_id, usd), ledger.revenue(usd), 1),
+        )
+        await ledger.lock(tx, [*resolving, *exit_earnings.movements(earnings)])
     await ledger.capture(tx, hold_id, payments, transfer_ids=transfer_ids, now=now)
-    if exits:
-        await exit_queries.insert_earnings(tx, session.id, exits, now)
+    await exit_earnings.record(tx, earnings, hold_id, earning_id, now)
 
 
 async def recover(tx: Transaction, *, is_alone: bool, now: int) -> int:

@@ -233,6 +233,7 @@ class Leases:
             usage,
             node_id=self.node_id,
             transfer_ids=TransferIds(self._identifiers.new(), self._identifiers.new()),
+            earning_id=self._identifiers.new(),
             now=self._now(),
         )
 

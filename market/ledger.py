@@ -50,6 +50,14 @@ def rewards(currency: Currency) -> str:
     return f"house:rewards:{currency}"
 
 
+def exit_payable() -> str:
+    """Return the house's account of what it owes exits, in USD.
+
+    Its balance is minus what was posted for them out of sessions that go on.
+    """
+    return f"house:exit_payable:{Currency.USD}"
+
+
 class TransferKind(StrEnum):
     """Why money moves; the values are stored with each transfer, so they never change."""
 
@@ -61,6 +69,8 @@ class TransferKind(StrEnum):
     REFERRAL = "referral"
     REWARD = "reward"
     REFUND = "refund"
+    EXIT_EARNING = "exit_earning"
+    REVERSAL = "reversal"
 
 
 class TransferIds(NamedTuple):

@@ -13,6 +13,8 @@ from market.bounds import Bounds
 from market.context import Context
 from market.deploys import Deploys, Rates
 from market.devices import Devices
+from market.exit_canaries import ExitCanaries
+from market.exit_earnings import ExitAdvances
 from market.exit_payouts import ExitPayouts
 from market.exits import NO_EXITS, Exits, ExitTerms
 from market.jobs import Jobs, JobTerms
@@ -95,6 +97,8 @@ class Market:
         )
         self.devices = Devices(context, bounds, is_shared=is_shared)
         self.exits = Exits(context, self.devices, rules.exits)
+        self.exit_advances = ExitAdvances(context)
+        self.exit_canaries = ExitCanaries(context, self.exits)
         self.exit_payouts = ExitPayouts(context, rules.exits.hold_seconds)
         self.jobs = Jobs(context, self.devices, observed_seconds, rules.jobs, bounds)
         self.deploys = Deploys(context, self.jobs, rules.rates)

@@ -77,6 +77,16 @@ def _parser() -> argparse.ArgumentParser:
         "--reason", type=_text, required=True, metavar="TEXT", help="kept with the device"
     )
     _finish(clawback, "exits clawback")
+    _finish(exits.add_parser("list", help="the exits that are barred"), "exits list")
+    for name, words in (
+        ("show", "what was said and found of an exit"),
+        ("pardon", "let an exit that is barred be one again"),
+    ):
+        command = exits.add_parser(name, help=words)
+        command.add_argument(
+            "device", type=_text, metavar="DEVICE", help="the identifier of its worker token"
+        )
+        _finish(command, f"exits {name}")
 
     ledger = topics.add_parser("ledger", help="the double-entry ledger").add_subparsers(
         metavar="COMMAND", required=True

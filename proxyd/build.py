@@ -42,14 +42,20 @@ from proxyd.egress.own import OwnAddresses
 from proxyd.egress.resolve import DnsResolver
 from proxyd.exit_port import ExitPort
 from proxyd.exits import certificate
+from proxyd.exits.answering import ExitDesk
+from proxyd.exits.asking import AskedExits
 from proxyd.exits.borrowing import Borrowing
-from proxyd.exits.dial import Exits
+from proxyd.exits.canaries import Canaries
+from proxyd.exits.dial import Exits, Ways
 from proxyd.exits.directory import Directory
+from proxyd.exits.errand import Ways as ErrandWays
+from proxyd.exits.fetch import page_of
 from proxyd.exits.labels import Labels
 from proxyd.exits.lending import Lending
 from proxyd.exits.listener import ExitListener
 from proxyd.exits.loans import Loans
 from proxyd.exits.mesh import Cluster, Mesh
+from proxyd.exits.origin import OriginCheck
 from proxyd.exits.remote import AnyExit
 from proxyd.exits.stand_in import StandInServices
 from proxyd.gateway import Gateway
@@ -194,11 +200,17 @@ def _daemon(
     egress, own_addresses = settings.egress, OwnAddresses()
     resolver = DnsResolver(egress.nameservers, lookup_seconds=egress.lookup_seconds)
     policy = slices.policy(settings, own_addresses)
-    limits = slices.limits(settings, raise_descriptors())
+    limits = slices.limits(settings, raise_descriptors(), is_first=has_services)
     reactor = Reactor(asyncio.get_running_loop(), limits.pipes)
     exits, directory = None, Directory[AnyExit]()
+    ways: Ways | None = None
     if listeners.exits is not None:
-        exits = Exits(reactor, directory, resolver, policy, limits.dial_seconds, ExitCounters())
+        of_exits = slices.policy(settings)
+        ways = exits = Exits(
+            reactor, directory, resolver, of_exits, limits.dial_seconds, ExitCounters()
+        )
+    elif role is not None and role.exits_address:
+        ways = AskedExits(reactor, role.exits_address, limits.dial_seconds)
     gateway = Gateway(
         reactor,
         meter,
@@ -208,7 +220,7 @@ def _daemon(
         limits,
         slices.public_address(settings),
         access_log.put if access_log is not None else None,
-        exits,
+        ways,
     )
     metrics = Metrics(Sources(gateway, meter, timed, access_log, __version__, finder.way()), role)
     services = exit_port = None
@@ -221,6 +233,9 @@ def _daemon(
         exit_port = _exit_port(
             settings, listeners, exits, directory, services.market, geography, mesh
         )
+        if role is not None and role.exits_desk is not None:
+            most = slices.exit_limits(settings, raise_descriptors()).asks
+            exit_port.desk = ExitDesk(exits, exit_port.listener, role.exits_desk, most)
         if mesh is not None:
             mesh.lender = loans_of(exits, exit_port, gateway)
             exit_port.labels = exits.labels = mesh.labels = Labels(
@@ -264,13 +279,14 @@ def _exit_port(
     assert listeners.exits is not None  # noqa: S101 - nobody gets here without
     cert, key = _exits_certificate(settings)
     context = exits_context(cert, key)
+    limits = slices.exit_limits(settings, raise_descriptors())
     listener = ExitListener(
         exits.reactor,
         context,
         market.exits,
         directory,
         geography.place,
-        slices.exit_limits(settings, raise_descriptors()),
+        limits,
         exits.counters,
         clock.seconds,
     )
@@ -280,7 +296,16 @@ def _exit_port(
         raise CannotListenError(str(error)) from error
     port = slices.exits_port(settings, bound_port(listeners.exits))
     door = Door(slices.exits_host(settings), port, known_by)
-    exit_port = ExitPort(listener, listeners.exits, door, context, geography, mesh)
+    ways = ErrandWays(exits.reactor, exits.resolver, exits.policy)
+    listener.watch = canaries = Canaries(
+        ways,
+        [page_of(url) for url in settings.exits.canaries],
+        OriginCheck(ways, listener, lambda: (door.host, door.port)),
+        market.exit_canaries,
+        listener,
+        exits.counters,
+    )
+    exit_port = ExitPort(listener, listeners.exits, door, context, geography, canaries, mesh)
     market.exits.attached = exit_port
     market.exits.watch(exit_port.recheck)
     return exit_port

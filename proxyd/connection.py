@@ -39,13 +39,15 @@ from proxyd.access import ENDING_OF_FAILURE, Access, Ending
 from proxyd.counters import Counters
 from proxyd.egress.exit import Cancellable, Exit
 from proxyd.exits.attached import Carried
-from proxyd.exits.dial import Exits, Via
+from proxyd.exits.dial import TLS_PORT, Via, Ways
 from proxyd.handshake import Client
 from proxyd.loop.fair_slots import FairSlots
 from proxyd.loop.poller import GONE, READS, Watcher
 from proxyd.loop.reactor import Reactor
+from proxyd.metering.exit_share import ExitShare
 from proxyd.metering.session import LiveSession, MeteredConnection
 from proxyd.relay.closing import Closer, reset
+from proxyd.relay.exit_datagrams import ExitWay
 from proxyd.relay.tcp import Relay
 from proxyd.relay.udp import Association, DatagramEgress, datagram_socket
 from proxyd.wire.events import Address, Associate, Connect, Failure, Request, ServerProtocol
@@ -78,7 +80,7 @@ class ConnectionServices:
     associations: FairSlots
     over: Callable[["ClientConnection"], None]
     record: Callable[[Access], None] | None = None
-    exits: Exits | None = None
+    exits: Ways | None = None
 
 
 class Transfer(Protocol):
@@ -212,10 +214,8 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
             wants = None
         if isinstance(request, Connect):
             self._start_dial(request, wants)
-        elif wants is None:
-            self._associate(request)
         else:
-            self.refuse(Failure.COMMAND_NOT_SUPPORTED)  # exits carry streams alone
+            self._associate(request, wants)
 
     def finish(self) -> None:
         """Close it so that everything already counted still arrives."""
@@ -323,6 +323,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
             protocol.succeed(address_of(host), port)
         else:
             share = self._session.share_of(via.attached.device_id)
+            share.pace = via.pace
             protocol.succeed(via.address, via.port, via.headers)
         if not self._send():
             services.reactor.poller.forget(target.fileno())
@@ -348,12 +349,65 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
 
     # --- datagrams -----------------------------------------------------------------------------
 
-    def _associate(self, request: Associate) -> None:
-        """Open a socket for the client's datagrams, at the address that it has connected to."""
-        services, protocol, sock = self._services, self._protocol, self.client.sock
+    def _associate(self, request: Associate, wants: Wants | None) -> None:
+        """Have datagrams relayed, through an exit if one is wanted."""
+        services = self._services
+        exits = services.exits
+        if wants is not None and exits is None:
+            self.refuse(Failure.NO_EXIT)
+            return
         if not self._take(services.associations):
             self.refuse(Failure.GENERAL)
             return
+        if wants is None or exits is None:
+            self._open_association(request, None, None)
+            return
+        dial = exits.associate(wants, self._session, self._exit_associated)
+        if self._state is _DIALING:  # it has not answered yet
+            self._dial = dial
+
+    def _exit_associated(
+        self, outcome: socket.SocketType | Failure, _unread: bool, via: Via | None
+    ) -> None:
+        """An exit carries datagrams from now on, or none does."""
+        self._dial = None
+        if isinstance(outcome, Failure) or via is None:
+            self.refuse(outcome if isinstance(outcome, Failure) else Failure.GENERAL)
+            return
+        services, session, wants, request = (
+            self._services,
+            self._session,
+            self._wants,
+            self._request,
+        )
+        assert wants is not None  # noqa: S101 - or no exit was asked
+        assert isinstance(request, Associate)  # noqa: S101 - the same
+        self._via = via
+        via.attached.begin(self)
+        share = session.share_of(via.attached.device_id)
+        share.pace = via.pace
+        ports = frozenset((TLS_PORT,)) if wants.tls_only else frozenset(via.ports)
+        way = ExitWay(
+            services.reactor,
+            services.closer,
+            outcome,
+            session,
+            share,
+            ports,
+            looks_up=wants.dns_at_exit,
+        )
+        try:
+            self._open_association(request, way, share)
+        except Exception as error:  # noqa: BLE001 - logged there; half a connection helps nobody
+            self.fail(error)
+        if self._transfer is None:  # it did not come to that
+            way.abort()
+
+    def _open_association(
+        self, request: Associate, way: ExitWay | None, share: ExitShare | None
+    ) -> None:
+        """Open a socket for the client's datagrams, at the address that it has connected to."""
+        services, protocol, sock = self._services, self._protocol, self.client.sock
         arrived_at = sock.getsockname()
         here, address = address_of(arrived_at[0]), address_of(self.client.address)
         inner = datagram_socket(here, scope=arrived_at[3] if here.version == 6 else 0)
@@ -377,6 +431,8 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
             client_port,
             self._session,
             self._transfer_closed,
+            way,
+            share,
         )
         services.counters.relays["udp"] += 1
         self._transfer = association

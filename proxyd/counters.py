@@ -72,11 +72,15 @@ class ExitCounters:
     """What became of exits, of their connections, and of dials through them.
 
     `cut` are exits that were let go of, `refused` those that were not taken, each by reason.
+    `canaries` are looks at whether an exit is honest, by what came of them, and `canary_failures`
+    what was found, by kind.
     """
 
     __slots__ = (
         "arrivals_refused",
         "attached",
+        "canaries",
+        "canary_failures",
         "cut",
         "dials",
         "failovers",
@@ -96,4 +100,6 @@ class ExitCounters:
         self.dials: Counter[str] = Counter()
         self.failovers = 0
         self.hedges = 0
+        self.canaries: Counter[str] = Counter()
+        self.canary_failures: Counter[str] = Counter()
         self.seconds = Latency()

@@ -186,7 +186,8 @@ class Daemon:
             self.exit_port.change_certificate(exits.tls_cert, exits.tls_key)
         self.settings = settings
         descriptors = raise_descriptors()
-        self.gateway.change_limits(slices.limits(settings, descriptors))
+        is_first = self.role is None or self.role.has_services
+        self.gateway.change_limits(slices.limits(settings, descriptors, is_first=is_first))
         if self.exit_port is not None:
             self.exit_port.change_limits(slices.exit_limits(settings, descriptors))
         self.meter.connections_per_session = settings.limits.connections_per_session
@@ -209,7 +210,11 @@ class Daemon:
             self.exit_port.drain(seconds)
         if not is_cut:
             self._log_drain(self.gateway.connections, seconds)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
         left = await self.gateway.drain(seconds)
+        if self.exit_port is not None and not is_cut:
+            await self.exit_port.wait_over(max(0.0, until - loop.time()))
         if left:
             _logger.warning("cutting %d connections that did not finish", left)
         await self.close()

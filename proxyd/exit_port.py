@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from market.exits import Coverage, Door
+from market.exits import Coverage, Door, Whereabouts
 from proxyd.acceptor import Acceptor
+from proxyd.exits.canaries import Canaries
 from proxyd.exits.certificate import fingerprint
 from proxyd.exits.listener import ExitListener
 from proxyd.limits import ExitLimits
@@ -19,6 +20,7 @@ from proxyd.loop import cancellation
 from storage.exits import OriginRow
 
 if TYPE_CHECKING:
+    from proxyd.exits.answering import ExitDesk
     from proxyd.exits.geography import Geography
     from proxyd.exits.labels import Labels
     from proxyd.exits.mesh import Mesh
@@ -33,7 +35,8 @@ _logger = logging.getLogger("exits")
 class ExitPort:
     """The exits of a daemon, for those who start and stop it, and for the marketplace.
 
-    `labels` are set where there may be other nodes.
+    `desk` answers the other processes of this machine, where there are any, and `labels` are set
+    where there may be other nodes; both may be set until the start.
 
     Args:
         listener: takes exits in.
@@ -41,6 +44,7 @@ class ExitPort:
         door: where devices find it.
         context: speaks TLS for it.
         geography: says where exits are; closed with the port.
+        canaries: look whether exits are honest, as long as the port is there.
         mesh: the other nodes and their exits; None where there can be none.
     """
 
@@ -51,11 +55,14 @@ class ExitPort:
         door: Door,
         context: ssl.SSLContext,
         geography: "Geography",
+        canaries: Canaries,
         mesh: "Mesh | None" = None,
     ) -> None:
         self.listener = listener
+        self.canaries = canaries
         self.mesh = mesh
         self.labels: Labels | None = None
+        self.desk: ExitDesk | None = None
         self._geography = geography
         self._context = context
         self._sock = sock
@@ -77,14 +84,19 @@ class ExitPort:
         """Begin to take exits in."""
         loop, listener = asyncio.get_running_loop(), self.listener
         listener.start()
+        self.canaries.start()
         self._acceptor = Acceptor(
             loop, self._sock, listener.welcome, listener.shed, _logger, socket.socket
         )
+        if self.desk is not None:
+            self.desk.start()
         _logger.info("exits know this service by the certificate %s", self._door.certificate_sha256)
 
     def change_limits(self, limits: ExitLimits) -> None:
         """Apply other limits from now on."""
         self.listener.change_limits(limits)
+        if self.desk is not None:
+            self.desk.most = limits.asks
 
     def change_certificate(self, certificate: str, key: str) -> None:
         """Show devices another certificate (PEM files, which can be used) from now on.
@@ -114,16 +126,25 @@ class ExitPort:
         if self.mesh is not None:
             self.mesh.recheck(device_id)
 
+    async def wait_over(self, seconds: float) -> None:
+        """Wait until clients of other processes use no exit, for some seconds at most."""
+        if self.desk is not None:
+            await self.desk.wait_over(seconds)
+
     async def close(self) -> None:
         """Let every exit go."""
         if self._acceptor is not None:
             self._acceptor.close()
+        if self.desk is not None:
+            self.desk.close()
+        self.canaries.close()
         self.listener.close()
         if self.mesh is not None:
             await cancellation.within(CLOSE_SECONDS, self.mesh.close(), "closing links of nodes")
         if self.labels is not None:
             await cancellation.within(CLOSE_SECONDS, self.labels.close(), "closing labels")
         await cancellation.within(CLOSE_SECONDS, self.listener.wait_closed(), "closing exits")
+        await cancellation.within(CLOSE_SECONDS, self.canaries.wait_closed(), "ending canaries")
         self._geography.close()
 
     def reached_at(self) -> tuple[str, int]:
@@ -158,3 +179,13 @@ class ExitPort:
             OriginRow(device_id, place.country, place.city, place.asn)
             for device_id, place in self.listener.places()
         ]
+
+    def locate(self, address: str) -> Whereabouts:
+        """Return where an address is."""
+        place = self._geography.place(address)
+        opinions = self._geography.opinions(address)
+        return Whereabouts(place.country, place.state, place.city, place.asn, place.kind, opinions)
+
+    def remark(self, device_id: str) -> str:
+        """Return what the owner of an attached device should know; "" for nothing."""
+        return self.listener.remark(device_id)

@@ -17,7 +17,7 @@ from proxyd.connection import ClientConnection, ConnectionServices
 from proxyd.counters import Counters
 from proxyd.egress.exit import Exit
 from proxyd.egress.resolve import Resolver
-from proxyd.exits.dial import Exits
+from proxyd.exits.dial import Ways
 from proxyd.handshake import PASSWORD_PORT, Client, Handshake, HandshakeServices
 from proxyd.limits import Limits
 from proxyd.loop.deadlines import Deadlines
@@ -64,7 +64,7 @@ class Gateway:
         limits: Limits,
         public_address: Address | None = None,
         record: Callable[[Access], None] | None = None,
-        exits: Exits | None = None,
+        exits: Ways | None = None,
     ) -> None:
         self.limits = limits
         self.counters = Counters()

@@ -11,6 +11,10 @@ DESCRIPTORS_PER_CONNECTION = 2  # the client's and the target's
 # Where exits attach, half of the connections' share is theirs: one socket for the control of each,
 # and those that wait for a target. One that has its target is the connection's.
 EXITS_SHARE = 0.4
+# Of several processes one has the exits, and dials through them for the others: what has no target
+# yet is open there. It comes out of the connections' share.
+ASKS_SHARE = 0.1
+DESCRIPTORS_PER_ASK = 2  # an order may be given once more, on another connection of the exit
 CONTROLS_SHARE = 0.75  # of the exits' share; the rest waits for targets, or has not said who it is
 # Of that rest: where this node stands in for exits that cannot reach another one, which few cannot.
 STAND_INS_SHARE = 0.1
@@ -48,7 +52,8 @@ class ExitLimits:
     """Bounds on exits: times in seconds, numbers of what is open at once.
 
     `parked` are connections of exits that wait for a target, `arrivals` those that have not said
-    yet what they are, `stand_ins` connections to other nodes in an exit's place.
+    yet what they are, `stand_ins` connections to other nodes in an exit's place. `asks` are dials
+    for each of the other processes of this machine.
     """
 
     exits_total: int
@@ -56,6 +61,7 @@ class ExitLimits:
     parked: int
     arrivals: int
     heartbeat_seconds: float
+    asks: int = 0
     stand_ins: int = 0
 
 
@@ -68,15 +74,18 @@ def raise_descriptors() -> int:
     return descriptors
 
 
-def connections_total(configured: int, descriptors: int, *, with_exits: bool = False) -> int:
+def connections_total(
+    configured: int, descriptors: int, *, with_exits: bool = False, with_asks: bool = False
+) -> int:
     """Return how many connections a share of the descriptors pays for, at most `configured`.
 
     Args:
         configured: what the operator set; 0 for as many as that.
         descriptors: how many may be open.
         with_exits: whether exits attach, and take a part of that share.
+        with_asks: whether other processes ask for them, which takes another part.
     """
-    share = DESCRIPTORS_SHARE - EXITS_SHARE if with_exits else DESCRIPTORS_SHARE
+    share = DESCRIPTORS_SHARE - EXITS_SHARE * with_exits - ASKS_SHARE * with_asks
     affordable = int(descriptors * share) // DESCRIPTORS_PER_CONNECTION
     return min(configured, affordable) if configured else affordable
 
@@ -105,6 +114,19 @@ def stand_ins_total(descriptors: int) -> int:
 def _exits_rest(descriptors: int) -> float:
     """Return how many descriptors of the exits' share are not for control connections."""
     return descriptors * EXITS_SHARE * (1 - CONTROLS_SHARE)
+
+
+def asks_total(descriptors: int, processes: int) -> int:
+    """Return how many dials each process may have under way through exits of another one.
+
+    Args:
+        descriptors: how many may be open in the one that has the exits.
+        processes: how many there are; 0 dials where that is the only one.
+    """
+    others = processes - 1
+    if not others:
+        return 0
+    return max(1, int(descriptors * ASKS_SHARE) // (DESCRIPTORS_PER_ASK * others))
 
 
 def pipes_total(descriptors: int) -> int:

@@ -29,6 +29,7 @@ REFERRAL_CHECK_SECONDS = 10.0  # how long a bonus takes once an address is confi
 # An owner's own decision bites at once; this is for those of other processes, and for places.
 EXIT_LOOK_SECONDS = 5.0
 EXIT_PAYOUT_CHECK_SECONDS = 60.0  # owners have waited for days, and an hour's owners fit in one
+EXIT_ADVANCE_CHECK_SECONDS = 60.0  # each hour's advance begins within a minute of the hour
 CLOSE_SECONDS = 8.0  # the API's requests in progress have 5 s of them (`api.server`)
 # 1.3 MB/s at a round trip of 100 ms, since Linux doubles it. More would stand in the kernel for so
 # long that an honest client that reads slowly would look like one that does not read.
@@ -85,6 +86,12 @@ class Services:
             "payouts of exits",
             market.exit_payouts.pay_due,
             "earnings of exits",
+        )
+        tasks.every(
+            EXIT_ADVANCE_CHECK_SECONDS,
+            "advances of exits",
+            market.exit_advances.advance_due,
+            "earnings of sessions that go on",
         )
         tasks.every(EXIT_LOOK_SECONDS, "exits", market.exits.look, "exits that were ended")
         tasks.spawn("recovery", market.recovery.run())

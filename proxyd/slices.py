@@ -4,7 +4,7 @@ No room but this one reads settings. A part that needs one gets a slice: a value
 its own units (money in millionths, times in seconds).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 
 from api.limits import Limits as ApiLimits
@@ -22,11 +22,11 @@ from market.money import micro
 from market.photos.decoding import PhotoLimits
 from market.referrals import Rewards
 from proxyctl.protocol.policy import Policy
-from proxyd.egress.own import OwnAddresses
 from proxyd.limits import (
     ExitLimits,
     Limits,
     api_connections_total,
+    asks_total,
     associations_total,
     connections_total,
     exits_total,
@@ -168,22 +168,36 @@ def app_url(settings: Settings, api_port: int) -> str:
     return (api.app_url or api.base_url or local).rstrip("/")
 
 
-def policy(settings: Settings, own_addresses: OwnAddresses) -> Policy:
-    """Return which targets may be dialled."""
+def policy(settings: Settings, is_own: Callable[[Address], bool] = lambda _: False) -> Policy:
+    """Return which targets may be dialled; `is_own` says which addresses are this machine's.
+
+    An exit may dial this machine: it gets there as anybody does who comes from there.
+    """
     egress = settings.egress
     return Policy(
         allow=egress.allow,
         deny=egress.deny,
         blocked_ports=egress.blocked_ports,
-        is_own=own_addresses,
+        is_own=is_own,
     )
 
 
-def limits(settings: Settings, descriptors: int) -> Limits:
-    """Return the bounds on clients of the proxy; `descriptors` is how many may be open."""
+def limits(settings: Settings, descriptors: int, *, is_first: bool = True) -> Limits:
+    """Return the bounds on clients of the proxy.
+
+    Args:
+        settings: all of them.
+        descriptors: how many may be open.
+        is_first: whether it is for the process where exits attach, if there are several.
+    """
     limits = settings.limits
-    with_exits = bool(settings.exits.host)
-    total = connections_total(limits.connections_total, descriptors, with_exits=with_exits)
+    with_exits = bool(settings.exits.host) and is_first
+    total = connections_total(
+        limits.connections_total,
+        descriptors,
+        with_exits=with_exits,
+        with_asks=with_exits and settings.proxy.processes > 1,
+    )
     return Limits(
         handshake_seconds=limits.handshake_seconds,
         dial_seconds=limits.dial_seconds,
@@ -223,6 +237,7 @@ def exit_limits(settings: Settings, descriptors: int) -> ExitLimits:
         parked=parked,
         arrivals=max(1, parked // 2),
         heartbeat_seconds=exits.heartbeat_seconds,
+        asks=asks_total(descriptors, settings.proxy.processes),
         stand_ins=stand_ins_total(descriptors),
     )
 

@@ -10,14 +10,13 @@ from storage.store import Transaction
 
 # An owner is paid for this many sessions at once: it bounds a transaction, and the next goes on.
 PAID_MAX_EARNINGS = 1_000
-# Among so many of the oldest earnings the owners to be paid are looked for.
-DUE_MAX_EARNINGS = 10_000
 
 
 class ExitRow(NamedTuple):  # as wide as its table
     """A device as an exit: limits in bytes, price in micro-USD per GB, times in UTC seconds.
 
-    Limits of 0 are none. `ports` are those of targets, with commas between. `token_revoked_at` is
+    Limits of 0 are none. `ports` are those of targets, with commas between. `barred_for` is a kind
+    of finding (`market.exit_canaries`), "" where the operator has barred it. `token_revoked_at` is
     that of the device.
     """
 
@@ -36,6 +35,7 @@ class ExitRow(NamedTuple):  # as wide as its table
     country: str
     city: str
     asn: int
+    barred_for: str
     token_revoked_at: int | None
 
 
@@ -66,7 +66,7 @@ class StandingRow(NamedTuple):
 
 
 class ConsentRow(NamedTuple):
-    """Something that was said about a device as an exit: given, revoked or barred; and when."""
+    """What was said of a device as an exit: given, revoked, barred or pardoned; and when."""
 
     id: str
     device_id: str
@@ -74,6 +74,26 @@ class ConsentRow(NamedTuple):
     terms_hash: str
     reason: str
     created_at: int
+
+
+class FindingRow(NamedTuple):
+    """What was found of a device, by its kind, with what shows it; times in UTC seconds."""
+
+    id: str
+    device_id: str
+    kind: str
+    evidence: str
+    found_at: int
+    pardoned_at: int | None
+
+
+class BarredRow(NamedTuple):
+    """A device that is barred, whose, since when (UTC seconds), and for which finding."""
+
+    device_id: str
+    user_id: str
+    barred_at: int
+    barred_for: str
 
 
 class OriginRow(NamedTuple):
@@ -118,12 +138,32 @@ class EarnedDayRow(NamedTuple):
 
 
 class EarnedRow(NamedTuple):
-    """What a device carried of a session, and what its owner has earned by it, in micro-USD.
+    """What a device carried of a session, and what its owner earns by it: bytes and micro-USD.
 
-    The owner of one that `is_barred` (0 or 1) does not get it.
+    `used_bytes` and `amount` are in all. There are `postings` earnings of it so far, which add up
+    to `posted_bytes` and `posted`; of them those that were not reversed to `kept_bytes` and `kept`.
+    The owner of one that `is_barred` (0 or 1) gets no more.
     """
 
+    session_id: str
     device_id: str
+    user_id: str
+    used_bytes: int
+    amount: int
+    is_barred: int
+    postings: int
+    posted_bytes: int
+    posted: int
+    kept_bytes: int
+    kept: int
+
+
+class EarningRow(NamedTuple):
+    """An earning: the so many-th of a session and a device; not posted if it `is_barred` (1)."""
+
+    session_id: str
+    device_id: str
+    number: int
     user_id: str
     used_bytes: int
     amount: int
@@ -131,18 +171,35 @@ class EarnedRow(NamedTuple):
 
 
 class PaidRow(NamedTuple):
-    """An earning that was paid out: of which session and device, how many micro-USD."""
+    """An earning that was paid out: which, and how many micro-USD."""
 
     session_id: str
     device_id: str
+    number: int
     amount: int
 
 
+class ActiveRow(NamedTuple):
+    """A session that goes on until `expires_at`, in UTC seconds."""
+
+    expires_at: int
+    id: str
+
+
+class DueRow(NamedTuple):
+    """An earning that may be paid out: when it was posted, in UTC seconds, and whose it is."""
+
+    posted_at: int
+    user_id: str
+
+
 class ReversedRow(NamedTuple):
-    """An earning that was reversed, with the buyer of its session and the price per GB."""
+    """An earning that was reversed, with its session: status, buyer, price per GB."""
 
     session_id: str
+    number: int
     user_id: str
+    status: str
     buyer_id: str
     used_bytes: int
     amount: int
@@ -283,11 +340,80 @@ async def revoke(tx: Transaction, device_id: str, now: int) -> bool:
     return changed == 1
 
 
-async def bar(tx: Transaction, device_id: str, now: int) -> None:
-    """Have a device be no exit any more, whatever its owner agrees to."""
+async def bar(tx: Transaction, device_id: str, now: int, kind: str = "") -> bool:
+    """Have a device be no exit any more, whatever its owner agrees to; False when it was none.
+
+    Args:
+        tx: the transaction.
+        device_id: which.
+        now: UTC seconds.
+        kind: of the finding that it is barred for; "" when the operator bars it.
+    """
+    changed = await tx.run(
+        """
+        UPDATE exits SET barred_at = :now, barred_for = :kind
+        WHERE device_id = :device_id AND barred_at IS NULL
+        """,
+        device_id=device_id,
+        now=now,
+        kind=kind,
+    )
+    return changed == 1
+
+
+async def unbar(tx: Transaction, device_id: str) -> bool:
+    """Let a device be an exit again; False when it was not barred."""
+    changed = await tx.run(
+        """
+        UPDATE exits SET barred_at = NULL, barred_for = ''
+        WHERE device_id = :device_id AND barred_at IS NOT NULL
+        """,
+        device_id=device_id,
+    )
+    return changed == 1
+
+
+async def barred(tx: Transaction, limit: int) -> list[BarredRow]:
+    """Return devices that are barred, the latest first."""
+    return await tx.all(
+        BarredRow,
+        """
+        SELECT device_id, user_id, barred_at, barred_for FROM exits
+        WHERE barred_at IS NOT NULL ORDER BY barred_at DESC, device_id LIMIT :limit
+        """,
+        limit=limit,
+    )
+
+
+async def insert_finding(tx: Transaction, finding: FindingRow) -> None:
+    """Keep what was found of a device."""
     await tx.run(
         """
-        UPDATE exits SET barred_at = COALESCE(barred_at, :now) WHERE device_id = :device_id
+        INSERT INTO exit_canaries (id, device_id, kind, evidence, found_at, pardoned_at)
+        VALUES (:id, :device_id, :kind, :evidence, :found_at, :pardoned_at)
+        """,
+        **finding._asdict(),
+    )
+
+
+async def findings(tx: Transaction, device_id: str) -> list[FindingRow]:
+    """Return what was found of a device, the oldest first."""
+    return await tx.all(
+        FindingRow,
+        """
+        SELECT id, device_id, kind, evidence, found_at, pardoned_at FROM exit_canaries
+        WHERE device_id = :device_id ORDER BY id
+        """,
+        device_id=device_id,
+    )
+
+
+async def pardon_findings(tx: Transaction, device_id: str, now: int) -> None:
+    """Mark everything that was found of a device as pardoned."""
+    await tx.run(
+        """
+        UPDATE exit_canaries SET pardoned_at = :now
+        WHERE device_id = :device_id AND pardoned_at IS NULL
         """,
         device_id=device_id,
         now=now,
@@ -415,33 +541,103 @@ async def _add_to_days(tx: Transaction, days: Sequence[DayRow]) -> None:
     )
 
 
+# Of the sessions in `asked`: one row for each device that carried something of one.
+_EARNED = """
+    SELECT u.session_id, u.device_id, e.user_id, u.used_bytes, u.earned,
+        CASE WHEN e.barred_at IS NULL THEN 0 ELSE 1 END, COALESCE(x.postings, 0),
+        COALESCE(x.posted_bytes, 0), COALESCE(x.posted, 0),
+        COALESCE(x.kept_bytes, 0), COALESCE(x.kept, 0)
+    FROM (
+        SELECT session_id, device_id, CAST(SUM(used_bytes) AS BIGINT) AS used_bytes,
+            CAST(SUM(earned) AS BIGINT) AS earned
+        FROM {asked} JOIN exit_usage ON session_id = asked.id
+        GROUP BY session_id, device_id
+    ) AS u
+    JOIN exits AS e ON e.device_id = u.device_id
+    LEFT JOIN (
+        SELECT session_id, device_id, COUNT(*) AS postings,
+            CAST(SUM(used_bytes) AS BIGINT) AS posted_bytes, CAST(SUM(amount) AS BIGINT) AS posted,
+            CAST(SUM(CASE WHEN reversed_at IS NULL THEN used_bytes ELSE 0 END) AS BIGINT)
+                AS kept_bytes,
+            CAST(SUM(CASE WHEN reversed_at IS NULL THEN amount ELSE 0 END) AS BIGINT) AS kept
+        FROM {asked} JOIN exit_earnings ON session_id = asked.id
+        GROUP BY session_id, device_id
+    ) AS x ON x.session_id = u.session_id AND x.device_id = u.device_id
+"""
+
+
 async def earned_of(tx: Transaction, session_id: str) -> list[EarnedRow]:
     """Return what each exit has earned of a session.
 
     Those that earned nothing are left out, unless they are barred. All that carried something are
     locked, so that none is barred meanwhile.
     """
-    query = """
-        SELECT u.device_id, e.user_id, CAST(SUM(u.used_bytes) AS BIGINT),
-            CAST(SUM(u.earned) AS BIGINT), MAX(CASE WHEN e.barred_at IS NULL THEN 0 ELSE 1 END)
-        FROM exit_usage AS u JOIN exits AS e ON e.device_id = u.device_id
-        WHERE u.session_id = :session_id
-        GROUP BY u.device_id, e.user_id
-        """
-    rows = await tx.all(EarnedRow, query, session_id=session_id)
+    query = _EARNED.format(asked=tx.table("asked", id="TEXT"))
+    asked = json.dumps([{"id": session_id}])
+    rows = await tx.all(EarnedRow, query, asked=asked)
     if not rows:
         return rows
     await tx.lock("devices", [row.device_id for row in rows])
-    rows = await tx.all(EarnedRow, query, session_id=session_id)
+    rows = await tx.all(EarnedRow, query, asked=asked)
     return [row for row in rows if row.amount or row.is_barred]
 
 
-async def insert_earnings(
-    tx: Transaction, session_id: str, earnings: Sequence[EarnedRow], now: int
-) -> None:
-    """Record what was posted to pending accounts, and what barred exits do not get."""
+async def sessions_to_advance(tx: Transaction, *, after: ActiveRow, limit: int) -> list[ActiveRow]:
+    """Return active sessions that went through exits, those that expire first at the front.
+
+    Args:
+        tx: the transaction.
+        after: only sessions behind this one.
+        limit: how many at most.
+    """
+    return await tx.all(
+        ActiveRow,
+        """
+        SELECT s.expires_at, s.id FROM bandwidth_sessions AS s
+        WHERE s.status = 'active' AND (s.expires_at, s.id) > (:expires_at, :id)
+            AND EXISTS (SELECT 1 FROM exit_usage AS u WHERE u.session_id = s.id)
+        ORDER BY s.expires_at, s.id
+        LIMIT :limit
+        """,
+        limit=limit,
+        **after._asdict(),
+    )
+
+
+async def to_advance(
+    tx: Transaction, session_ids: Sequence[str], *, least: int, limit: int
+) -> list[EarnedRow]:
+    """Return what exits have earned of sessions and is not posted, and lock those exits.
+
+    Args:
+        tx: the transaction.
+        session_ids: which.
+        least: only exits of which so many micro-USD are not posted.
+        limit: how many rows at most.
+    """
+    query = f"""
+        {_EARNED.format(asked=tx.table("asked", id="TEXT"))}
+        WHERE e.barred_at IS NULL AND u.earned - COALESCE(x.posted, 0) >= :least
+        ORDER BY u.session_id, u.device_id
+        LIMIT :limit
+    """
+    asked = json.dumps([{"id": each} for each in session_ids])
+    rows = await tx.all(EarnedRow, query, asked=asked, least=least, limit=limit)
+    if not rows:
+        return rows
+    locked = {row.device_id for row in rows}
+    await tx.lock("devices", sorted(locked))
+    # Some may have been barred before, or have earned more; others wait for the next time.
+    rows = await tx.all(EarnedRow, query, asked=asked, least=least, limit=limit)
+    return [row for row in rows if row.device_id in locked]
+
+
+async def insert_earnings(tx: Transaction, earnings: Sequence[EarningRow], now: int) -> None:
+    """Record what is posted to pending accounts, and what barred exits do not get."""
     columns = {
+        "session_id": "TEXT",
         "device_id": "TEXT",
+        "number": "BIGINT",
         "user_id": "TEXT",
         "used_bytes": "BIGINT",
         "amount": "BIGINT",
@@ -450,37 +646,38 @@ async def insert_earnings(
     await tx.run(
         f"""
         INSERT INTO exit_earnings
-            (session_id, device_id, user_id, used_bytes, amount, posted_at, reversed_at)
-        SELECT :session_id, device_id, user_id, used_bytes, amount,
+            (session_id, device_id, number, user_id, used_bytes, amount, posted_at, reversed_at)
+        SELECT session_id, device_id, number, user_id, used_bytes, amount,
             CASE WHEN is_barred = 0 THEN CAST(:now AS BIGINT) END,
             CASE WHEN is_barred = 0 THEN NULL ELSE CAST(:now AS BIGINT) END
         FROM {tx.table("earned", **columns)}
-        WHERE amount > 0
         """,
-        session_id=session_id,
         now=now,
         earned=json.dumps([each._asdict() for each in earnings]),
     )
 
 
-async def owners_to_pay(tx: Transaction, *, moment: int, limit: int) -> list[str]:
-    """Return owners with earnings that were posted at `moment` or before, and are not resolved."""
+async def due_to_pay(tx: Transaction, *, moment: int, after: DueRow, limit: int) -> list[DueRow]:
+    """Return earnings that are not resolved and were posted at `moment` or before, in order.
+
+    Args:
+        tx: the transaction.
+        moment: UTC seconds.
+        after: only those behind this one.
+        limit: how many at most.
+    """
     return await tx.all(
-        str,
+        DueRow,
         """
-        SELECT user_id FROM (
-            SELECT user_id, posted_at FROM exit_earnings
-            WHERE paid_at IS NULL AND reversed_at IS NULL AND posted_at <= :moment
-            ORDER BY posted_at
-            LIMIT :most
-        ) AS oldest
-        GROUP BY user_id
-        ORDER BY MIN(posted_at)
+        SELECT posted_at, user_id FROM exit_earnings
+        WHERE paid_at IS NULL AND reversed_at IS NULL AND posted_at <= :moment
+            AND (posted_at, user_id) > (:posted_at, :user_id)
+        ORDER BY posted_at, user_id
         LIMIT :limit
         """,
         moment=moment,
-        most=DUE_MAX_EARNINGS,
         limit=limit,
+        **after._asdict(),
     )
 
 
@@ -490,14 +687,15 @@ async def pay(tx: Transaction, user_id: str, *, moment: int, now: int) -> list[P
         PaidRow,
         """
         UPDATE exit_earnings SET paid_at = :now
-        WHERE paid_at IS NULL AND reversed_at IS NULL AND (session_id, device_id) IN (
-            SELECT session_id, device_id FROM exit_earnings
-            WHERE user_id = :user_id AND paid_at IS NULL AND reversed_at IS NULL
-                AND posted_at <= :moment
-            ORDER BY posted_at
-            LIMIT :limit
-        )
-        RETURNING session_id, device_id, amount
+        WHERE paid_at IS NULL AND reversed_at IS NULL
+            AND (session_id, device_id, number) IN (
+                SELECT session_id, device_id, number FROM exit_earnings
+                WHERE user_id = :user_id AND paid_at IS NULL AND reversed_at IS NULL
+                    AND posted_at <= :moment
+                ORDER BY posted_at, device_id
+                LIMIT :limit
+            )
+        RETURNING session_id, device_id, number, amount
         """,
         user_id=user_id,
         moment=moment,
@@ -506,34 +704,53 @@ async def pay(tx: Transaction, user_id: str, *, moment: int, now: int) -> list[P
     )
 
 
-async def reverse(tx: Transaction, device_id: str, *, now: int, limit: int) -> list[ReversedRow]:
-    """Resolve earnings of a device that are pending as reversed, and return them."""
-    rows = await tx.all(
+async def pending_of(tx: Transaction, device_id: str, *, limit: int) -> list[PaidRow]:
+    """Return earnings of a device that are pending."""
+    return await tx.all(
         PaidRow,
         """
+        SELECT session_id, device_id, number, amount FROM exit_earnings
+        WHERE device_id = :device_id AND paid_at IS NULL AND reversed_at IS NULL
+        LIMIT :limit
+        """,
+        device_id=device_id,
+        limit=limit,
+    )
+
+
+async def reverse(
+    tx: Transaction, device_id: str, earnings: Sequence[PaidRow], *, now: int
+) -> list[ReversedRow]:
+    """Resolve earnings of a device as reversed, and return those that were pending until now."""
+    columns = {"session_id": "TEXT", "number": "BIGINT"}
+    rows = await tx.all(
+        PaidRow,
+        f"""
         UPDATE exit_earnings SET reversed_at = :now
-        WHERE paid_at IS NULL AND reversed_at IS NULL AND (session_id, device_id) IN (
-            SELECT session_id, device_id FROM exit_earnings
-            WHERE device_id = :device_id AND paid_at IS NULL AND reversed_at IS NULL
-            LIMIT :limit
-        )
-        RETURNING session_id, device_id, amount
+        WHERE paid_at IS NULL AND reversed_at IS NULL
+            AND (session_id, device_id, number) IN (
+                SELECT session_id, CAST(:device_id AS TEXT), number
+                FROM {tx.table("wanted", **columns)}
+            )
+        RETURNING session_id, device_id, number, amount
         """,
         device_id=device_id,
         now=now,
-        limit=limit,
+        wanted=json.dumps([each._asdict() for each in earnings]),
     )
     return await tx.all(
         ReversedRow,
         f"""
-        SELECT x.session_id, x.user_id, s.user_id, x.used_bytes, x.amount, s.price_per_gb
-        FROM {tx.table("reversed", id="TEXT")}
-        JOIN exit_earnings AS x ON x.session_id = reversed.id AND x.device_id = :device_id
+        SELECT x.session_id, x.number, x.user_id, s.status, s.user_id, x.used_bytes, x.amount,
+            s.price_per_gb
+        FROM {tx.table("reversed", **columns)}
+        JOIN exit_earnings AS x ON x.session_id = reversed.session_id
+            AND x.device_id = :device_id AND x.number = reversed.number
         JOIN bandwidth_sessions AS s ON s.id = x.session_id
-        ORDER BY x.session_id
+        ORDER BY x.session_id, x.number
         """,
         device_id=device_id,
-        reversed=json.dumps([{"id": row.session_id} for row in rows]),
+        reversed=json.dumps([each._asdict() for each in rows]),
     )
 
 
@@ -665,28 +882,118 @@ async def earnings_against_use(tx: Transaction) -> list[DifferenceRow]:
             WHERE s.status <> 'active'
             """,
             """
-            SELECT session_id || ' ' || device_id AS reference, amount FROM exit_earnings
+            SELECT x.session_id || ' ' || x.device_id AS reference, x.amount
+            FROM exit_earnings AS x JOIN bandwidth_sessions AS s ON s.id = x.session_id
+            WHERE s.status <> 'active'
             """,
         ),
     )
 
 
+async def advances_against_use(tx: Transaction) -> list[DifferenceRow]:
+    """Return each active session of which an exit was posted more than it has earned of it."""
+    return await tx.all(
+        DifferenceRow,
+        """
+        SELECT x.session_id || ' ' || x.device_id, u.earned, x.amount
+        FROM (
+            SELECT e.session_id, e.device_id, CAST(SUM(e.amount) AS BIGINT) AS amount
+            FROM exit_earnings AS e JOIN bandwidth_sessions AS s ON s.id = e.session_id
+            WHERE s.status = 'active'
+            GROUP BY e.session_id, e.device_id
+        ) AS x
+        JOIN (
+            SELECT session_id, device_id, CAST(SUM(earned) AS BIGINT) AS earned
+            FROM exit_usage GROUP BY session_id, device_id
+        ) AS u ON u.session_id = x.session_id AND u.device_id = x.device_id
+        WHERE x.amount > u.earned
+        ORDER BY x.session_id, x.device_id
+        """,
+    )
+
+
+async def earned_against_price(tx: Transaction) -> list[DifferenceRow]:
+    """Return each count of an exit whose earnings are not its share of the price of its bytes.
+
+    The share of the price of `b` bytes is `b * q / 10^11`, rounded down, with `q` the price per GB
+    times the share in percent. The product does not fit into 64 bits; its parts do, for up to
+    10^13 bytes (the most that a session has) and prices of up to 10^12 micro-USD:
+    `q = q1 * 10^11 + q0` and `b = b1 * 10^6 + b0`.
+    """
+    return await tx.all(
+        DifferenceRow,
+        """
+        SELECT reference, expected, earned FROM (
+            SELECT reference, earned, b * (q / 100000000000)
+                + b / 1000000 * (q % 100000000000) / 100000
+                + (
+                    b / 1000000 * (q % 100000000000) % 100000 * 1000000
+                    + b % 1000000 * (q % 100000000000)
+                ) / 100000000000 AS expected
+            FROM (
+                SELECT u.lease_id || ' ' || u.device_id AS reference, u.earned, u.used_bytes AS b,
+                    CASE WHEN e.user_id = s.user_id THEN 0
+                        ELSE s.price_per_gb * s.exit_share_percent END AS q
+                FROM exit_usage AS u
+                JOIN bandwidth_sessions AS s ON s.id = u.session_id
+                JOIN exits AS e ON e.device_id = u.device_id
+            ) AS used
+        ) AS recomputed
+        WHERE expected <> earned
+        ORDER BY reference
+        """,
+    )
+
+
 async def earnings_against_postings(tx: Transaction) -> list[DifferenceRow]:
-    """Return each session whose exits' earnings were not credited to pending accounts."""
+    """Return each pending account that was not credited its owner's earnings."""
     return await tx.all(
         DifferenceRow,
         differences(
             """
-            SELECT 'bandwidth:' || session_id AS reference, amount FROM exit_earnings
+            SELECT 'user:' || user_id || ':pending:usd' AS reference, amount FROM exit_earnings
             WHERE posted_at IS NOT NULL
             """,
             """
-            SELECT t.reference, e.amount FROM accounts AS a
+            SELECT a.id AS reference, e.amount FROM accounts AS a
             JOIN entries AS e ON e.credit_account = a.id
-            JOIN transfers AS t ON t.id = e.transfer_id
             WHERE a.kind = 'pending'
             """,
         ),
+    )
+
+
+# What the house has posted for exits and is not paid for yet.
+_ADVANCED = """
+    FROM exit_earnings AS x JOIN bandwidth_sessions AS s ON s.id = x.session_id
+    WHERE x.posted_at IS NOT NULL AND x.reversed_at IS NULL AND s.status = 'active'
+"""
+
+
+async def payable_against_advances(tx: Transaction) -> list[DifferenceRow]:
+    """Return the house's account of what it owes exits, unless it is minus what it has advanced."""
+    return await tx.all(
+        DifferenceRow,
+        differences(
+            f"SELECT 'house:exit_payable:usd' AS reference, -x.amount AS amount {_ADVANCED}",
+            "SELECT id AS reference, balance AS amount FROM accounts WHERE kind = 'exit_payable'",
+        ),
+    )
+
+
+async def advances_against_holds(tx: Transaction) -> list[DifferenceRow]:
+    """Return each active session of which more was advanced than is held for it."""
+    return await tx.all(
+        DifferenceRow,
+        f"""
+        SELECT h.id, h.amount, a.amount
+        FROM (
+            SELECT x.session_id, CAST(SUM(x.amount) AS BIGINT) AS amount {_ADVANCED}
+            GROUP BY x.session_id
+        ) AS a JOIN holds AS h ON h.id = 'bandwidth:' || a.session_id
+        WHERE a.amount > h.amount
+        ORDER BY h.id
+        """,
     )
 
 

@@ -3,9 +3,10 @@
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 
 from config.settings import Settings
-from market import accounts
+from market import accounts, exit_canaries
 from market.audit import Report, audit_ledger
 from market.context import Context
 from market.errors import Code, MarketError
@@ -99,12 +100,58 @@ async def claw_back_exit(settings: Settings, *, device_id: str, reason: str) -> 
         StoreError: the database cannot be used. What was refunded before stays refunded.
     """
     async with _store(settings) as store:
-        context = Context(store, Identifiers(clock.milliseconds), clock.seconds)
-        done = await claw_back(context, device_id, reason)
+        done = await claw_back(_context(store), device_id, reason)
     return (
         f"barred {device_id}; {done.earnings} earnings reversed, {as_decimal(done.amount)} usd; "
         f"refunded to buyers: {as_decimal(done.refunded)} usd"
     )
+
+
+async def list_exits(settings: Settings) -> str:
+    """Return the exits that are barred, in words.
+
+    Raises:
+        StoreError: the database cannot be used.
+    """
+    async with _store(settings) as store:
+        rows = await exit_canaries.barred(_context(store))
+    lines = [
+        f"{row.device_id}  {_moment(row.barred_at)}  {row.barred_for or 'by the operator'}"
+        for row in rows
+    ]
+    return "\n".join(lines) or "no exit is barred"
+
+
+async def show_exit(settings: Settings, *, device_id: str) -> str:
+    """Return what was said and found of an exit, in words.
+
+    Raises:
+        MarketError: there is no such exit.
+        StoreError: the database cannot be used.
+    """
+    async with _store(settings) as store:
+        record = await exit_canaries.record(_context(store), device_id)
+    row = record.row
+    state = f"barred since {_moment(row.barred_at)}" if row.barred_at is not None else "not barred"
+    lines = [f"{row.device_id} of {row.user_id}, {row.country or 'unknown country'}: {state}"]
+    events = [(each.created_at, f"{each.event} {each.reason}".rstrip()) for each in record.history]
+    for each in record.findings:
+        pardoned = " (pardoned)" if each.pardoned_at is not None else ""
+        events.append((each.found_at, f"found {each.kind}{pardoned}: {each.evidence}"))
+    lines += [f"{_moment(when)}  {what}" for when, what in sorted(events)]
+    return "\n".join(lines)
+
+
+async def pardon_exit(settings: Settings, *, device_id: str) -> str:
+    """Let a barred exit be one again, and return what was done, in words.
+
+    Raises:
+        MarketError: there is no such exit that is barred.
+        StoreError: the database cannot be used.
+    """
+    async with _store(settings) as store:
+        await exit_canaries.pardon(_context(store), device_id)
+    return f"pardoned {device_id}: it may attach again; what was reversed stays reversed"
 
 
 async def audit(settings: Settings) -> tuple[bool, str]:
@@ -125,6 +172,14 @@ async def _store(
         yield store
     finally:
         await store.close()
+
+
+def _context(store: Store) -> Context:
+    return Context(store, Identifiers(clock.milliseconds), clock.seconds)
+
+
+def _moment(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 async def _add_funded(

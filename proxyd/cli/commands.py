@@ -157,6 +157,30 @@ def _claw_back(settings: Settings, options: Namespace) -> int:
     return 0
 
 
+def _list_exits(settings: Settings, _options: Namespace) -> int:
+    from proxyd.cli import bookkeeping
+    from proxyd.loop import runner
+
+    say(runner.run(bookkeeping.list_exits(settings)))
+    return 0
+
+
+def _show_exit(settings: Settings, options: Namespace) -> int:
+    from proxyd.cli import bookkeeping
+    from proxyd.loop import runner
+
+    say(runner.run(bookkeeping.show_exit(settings, device_id=options.device)))
+    return 0
+
+
+def _pardon_exit(settings: Settings, options: Namespace) -> int:
+    from proxyd.cli import bookkeeping
+    from proxyd.loop import runner
+
+    say(runner.run(bookkeeping.pardon_exit(settings, device_id=options.device)))
+    return 0
+
+
 def _audit(settings: Settings, _options: Namespace) -> int:
     from proxyd.cli import bookkeeping
     from proxyd.loop import runner
@@ -198,6 +222,9 @@ COMMANDS: dict[str, Callable[[Settings, Namespace], int]] = {
     "user create": _create_user,
     "wallet deposit": _deposit,
     "exits clawback": _claw_back,
+    "exits list": _list_exits,
+    "exits show": _show_exit,
+    "exits pardon": _pardon_exit,
     "ledger audit": _audit,
     "backup": _backup,
     "config check": _config_check,

@@ -15,7 +15,6 @@ HOT = (
     "proxyd.gateway",
     "proxyd.handshake",
     "proxyd.limits",
-    "proxyd.unmetered",
     # by what clients are counted
     "market.networks",
     # sockets, deadlines and turns
@@ -27,6 +26,7 @@ HOT = (
     "proxyd.loop.turns",
     # bytes between client and target
     "proxyd.relay.closing",
+    "proxyd.relay.exit_datagrams",
     "proxyd.relay.halfpipe",
     "proxyd.relay.path",
     "proxyd.relay.tcp",
@@ -50,11 +50,15 @@ HOT = (
     "proxyd.egress.names",
     "proxyd.egress.own",
     "proxyd.egress.resolve",
+    "proxyd.exits.answering",
+    "proxyd.exits.asking",
     "proxyd.exits.attached",
     "proxyd.exits.dial",
     "proxyd.exits.directory",
+    "proxyd.exits.line",
     "proxyd.exits.listener",
     "proxyd.exits.stand_in",
+    "proxyd.unmetered",
     # who may, and how many bytes
     "proxyd.metering.address_proofs",
     "proxyd.metering.admission",

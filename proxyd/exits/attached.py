@@ -25,12 +25,13 @@ from collections.abc import Callable
 from hashlib import sha256
 from hmac import compare_digest
 from secrets import token_bytes
-from typing import Final, Protocol, final
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 from market.networks import Address
 from proxyctl.protocol.frames import (
     PING_BYTES,
     TICKET_BYTES,
+    Associate,
     Dial,
     Dialled,
     Frame,
@@ -44,6 +45,10 @@ from proxyd.exits.directory import Place
 from proxyd.loop.deadlines import Expiring
 from proxyd.loop.poller import READS, Watcher
 from proxyd.loop.reactor import Reactor
+from proxyd.metering.pace import Pace
+
+if TYPE_CHECKING:
+    import asyncio
 
 # What an exit opens at once to its daemon when it is used much: more makes carriers suspicious,
 # and weak routers run out of ports.
@@ -72,6 +77,10 @@ RTT_MOST_SECONDS: Final = 2.0  # who answers late on purpose gets no more connec
 SRTT_SHARE: Final = 0.125  # RFC 6298, section 2.3
 ALMOST_NOTHING: Final = 0.05  # of a connection: what is left of a rate long after the last dial
 FIRST_RTT_SECONDS: Final = 0.1  # until it was measured
+TLS_PORT: Final = 443  # what goes there cannot be changed unseen
+HELD: Final = "paused in the account"
+WANDERING: Final = "its connections leave from changing addresses"
+UNPROVEN: Final = "it was not looked at yet"
 
 _SOL_SOCKET: Final = socket.SOL_SOCKET
 _SO_KEEPALIVE: Final = socket.SO_KEEPALIVE
@@ -109,6 +118,32 @@ class Carried(Protocol):
 
     def abort(self) -> None:
         """Cut it at once, after giving back what was not delivered."""
+
+
+class Carrier(Protocol):
+    """An exit, as a connection that goes through it knows it."""
+
+    __slots__ = ()
+
+    device_id: str
+    address: Address
+
+    def begin(self, relay: Carried) -> None:
+        """Count a connection that goes through it."""
+
+    def end(self, relay: Carried) -> None:
+        """Count one no more, but its bytes."""
+
+
+class Adopted(Carried, Protocol):
+    """A buyer's connection whose exit was attached to a daemon that is gone."""
+
+    __slots__ = ()
+
+    place: Place
+
+    def join(self, attached: "Attached") -> None:
+        """Go through an exit from now on that is attached here, by the same device."""
 
 
 @final
@@ -211,6 +246,11 @@ class Pool:
         return len(self._parked)
 
     @property
+    def loop(self) -> "asyncio.AbstractEventLoop":
+        """The event loop of its connections."""
+        return self._reactor.loop
+
+    @property
     def waiting(self) -> int:
         """How many dials wait for a connection."""
         return len(self._waiting)
@@ -275,6 +315,11 @@ class Pool:
         parked.is_taken = True
         self._refill()
         return parked
+
+    def has_used(self, number: int) -> bool:
+        """Say whether a ticket's connection may have been given an order."""
+        is_issued = 0 < number < self._next_ticket and number not in self._tickets
+        return is_issued and all(each.number != number for each in self._parked)
 
     def stop_waiting(self, asker: Asker) -> None:
         """Forget about a dial that may be waiting."""
@@ -357,14 +402,16 @@ class Pool:
 # More than 12 fields: who it is, as the directory looks at it for each choice, and what is under
 # way through it.
 @final
-class Attached(Expiring):
+class Attached(Carrier, Expiring):
     """An exit.
 
     `text` is what buyers are told of it. `since` is when it attached (UTC, in milliseconds),
-    `features` are what its agent can do beside the rest. `relays` are the buyers' connections that
-    go through it. `heard_at` is when it last sent anything (loop time, seconds). `paused` is why
-    the device takes nothing now, empty when it does; `is_held` says that its owner has paused it
-    in the account, `knows_nodes` that it was told where else it may attach.
+    `features` are what its agent and its owner offer beside the rest. `relays` are the buyers'
+    connections that go through it. `heard_at` is when it last sent anything (loop time, seconds).
+    `paused` is why the device takes nothing now, empty when it does; `is_held` says that its owner
+    has paused it in the account, `knows_nodes` that it was told where else it may attach. One that
+    is not `is_proven` carries port 443 alone. Connections of one that `is_elsewhere` leave from
+    another line than it is attached from, and of one that `is_wandering` from changing ones.
 
     Args:
         attachment: its number, which its work connections name.
@@ -373,8 +420,8 @@ class Attached(Expiring):
         min_price_per_gb: micro-USD; cheaper sessions do not leave through it.
         place: where it is.
         network: what it is counted by.
-        address: as the daemon sees it.
-        limits: what it is used for at most; replaced when they change.
+        address: as the daemon sees it; later, from which its connections leave.
+        limits: what it is used for at most; replaced when they change, and `pace` with them.
         pool: its connections that wait.
         send: takes a frame for it.
         beat: called when a heartbeat is due.
@@ -386,6 +433,7 @@ class Attached(Expiring):
         "_connections_elsewhere",
         "_day",
         "_ended_bytes",
+        "_limits",
         "_ping",
         "_pinged_at",
         "_send",
@@ -396,15 +444,18 @@ class Attached(Expiring):
         "dials",
         "features",
         "heard_at",
+        "is_elsewhere",
         "is_gone",
         "is_held",
+        "is_proven",
         "is_spent",
+        "is_wandering",
         "knows_nodes",
-        "limits",
         "min_price_per_gb",
         "network",
         "now",
         "owner_id",
+        "pace",
         "paused",
         "place",
         "pool",
@@ -435,16 +486,20 @@ class Attached(Expiring):
         self.place = place
         self.network = network
         self.address = address
-        self.limits = limits
+        self._limits = limits
+        self.pace = Pace(pool.loop, limits.bytes_per_second)
         self.pool = pool
         self.dials: dict[int, Asker] = {}
         self.relays: set[Carried] = set()
         self.paused = ""
+        self.features: tuple[str, ...] = ()
         self.text = describe(device_id, place)
         self.since = 0
-        self.features: tuple[str, ...] = ()
         self.knows_nodes = False
         self.is_held = False
+        self.is_proven = True
+        self.is_elsewhere = False
+        self.is_wandering = False
         self.is_spent = False
         self.is_gone = False
         self._send = send
@@ -459,9 +514,33 @@ class Attached(Expiring):
         self._pinged_at = 0.0
 
     @property
+    def limits(self) -> Limits:
+        """What it is used for at most."""
+        return self._limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self._limits = limits
+        self.pace.change(limits.bytes_per_second)
+
+    @property
     def is_open(self) -> bool:
         """Whether it may be chosen, as long as it has a place."""
-        return not (self.paused or self.is_held)
+        return not (self.paused or self.is_held or self.is_wandering)
+
+    @property
+    def why_not(self) -> str:
+        """Why it may not be chosen, on other nodes either; "" if it may."""
+        if self.is_wandering:
+            return WANDERING
+        if self.is_proven or self.may_ask(TLS_PORT):
+            return self.paused or (HELD if self.is_held else "")
+        return UNPROVEN
+
+    def leave_from(self, address: Address, place: Place, network: str) -> None:
+        """Be counted where its connections leave; not while it is in the directory."""
+        self.address, self.place, self.network = address, place, network
+        self.text = describe(self.device_id, place)
 
     @property
     def has_place(self) -> bool:
@@ -471,13 +550,27 @@ class Attached(Expiring):
         return not (self.is_spent or self.is_gone) and (not most or taken < most)
 
     def allows(self, port: int) -> bool:
-        """Say whether it may be asked for a port of targets."""
+        """Say whether a buyer may ask it for a port of targets."""
+        return (self.is_proven or port == TLS_PORT) and self.may_ask(port)
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The only ports of targets that a buyer may ask it for; none for any."""
+        return tuple(self.limits.ports) if self.is_proven else (TLS_PORT,)
+
+    def may_ask(self, port: int) -> bool:
+        """Say whether its owner allows a port of targets."""
         return not self.limits.ports or port in self.limits.ports
 
     def order(self, parked: Parked, host: tuple[Address, ...] | str, port: int, by: Asker) -> None:
         """Have it connect one of its connections to a target; `by` is told how that went."""
         self.dials[parked.number] = by
         self._send(Dial(parked.number, host, port))
+
+    def order_datagrams(self, parked: Parked, by: Asker) -> None:
+        """Have it carry datagrams on one of its connections; `by` is told whether it does."""
+        self.dials[parked.number] = by
+        self._send(Associate(parked.number))
 
     def forgo(self, number: int) -> None:
         """Care no more about an order."""
@@ -508,11 +601,11 @@ class Attached(Expiring):
         self._ended_bytes += size
 
     def begin(self, relay: Carried) -> None:
-        """Count a buyer's connection that goes through it."""
+        """See `Carrier.begin`."""
         self.relays.add(relay)
 
     def end(self, relay: Carried) -> None:
-        """Count one no more, but its bytes."""
+        """See `Carrier.end`."""
         self.relays.discard(relay)
         self._ended_bytes += sum(relay.traffic)
 

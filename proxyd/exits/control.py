@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, cast, final
 
 from market.errors import MarketError
 from proxyctl.protocol.frames import (
+    Associate,
     Dial,
     Dialled,
     Drain,
@@ -197,7 +198,8 @@ class ControlServices:
 
     `attach` takes an exit in, or refuses it by `Control.refuse`. `lost` hears why one is gone,
     `paused` that it takes nothing any more, or takes connections again, `changed` what the
-    marketplace says of it by now. `spawn` runs a task that is ended with the listener. `welcome`
+    marketplace says of it by now, `suspected` what it did that no honest one does: the kind, and
+    what shows it. `spawn` runs a task that is ended with the listener. `welcome`
     takes the connection of another node over, with what it has begun with, or says that it is none.
     `loaner` returns who lends exits to other nodes.
     """
@@ -209,6 +211,7 @@ class ControlServices:
     paused: Callable[[Attached, str], None]
     changed: Callable[[Attached, ExitGrant], None]
     refused: Callable[[str], None]
+    suspected: Callable[[Attached, str, str], None]
     spawn: Callable[[Coroutine[Any, Any, None]], None]
     welcome: Callable[[asyncio.Transport, bytes], bool]
     loaner: Callable[[], Loaner]
@@ -318,7 +321,7 @@ class Control(asyncio.Protocol):
         transport = self._transport
         if self._is_closed or transport is None:
             return
-        if isinstance(frame, (Dial, Ping, For)):
+        if isinstance(frame, (Dial, Associate, Ping, For)):
             self._allowance += ANSWER_BYTES
         elif isinstance(frame, Lend):
             self._allowance += 2 * ANSWER_BYTES
@@ -385,7 +388,7 @@ class Control(asyncio.Protocol):
             self._has_greeted = True
             self._services.spawn(self._authorize(frame))
         elif isinstance(frame, Dialled):
-            attached.answered(frame)
+            self._dialled(attached, frame)
         elif isinstance(frame, Pong):
             if not attached.ponged(frame.payload):
                 self._services.loaner().ponged(attached, frame)
@@ -399,6 +402,12 @@ class Control(asyncio.Protocol):
                 self._services.paused(attached, frame.paused)
         else:
             raise FrameError(f"a frame of the type {type(frame).__name__}, which is the daemon's")
+
+    def _dialled(self, attached: Attached, frame: Dialled) -> None:
+        """An exit says how an order went; that it has none under this number is a lie."""
+        if not attached.answered(frame) and not attached.pool.has_used(frame.number):
+            words = f"{frame.outcome.name} for {frame.number}, which has no order"
+            self._services.suspected(attached, "unasked", words)
 
     async def _authorize(self, hello: Hello) -> None:
         """Ask whether the exit may attach, and attach it."""

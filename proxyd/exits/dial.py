@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 from market.networks import Address, plain
-from proxyctl.protocol.frames import CANDIDATES_MAX, NAME_MAX_BYTES, Dialled, Outcome
+from proxyctl.protocol.frames import CANDIDATES_MAX, NAME_MAX_BYTES, UDP, Dialled, Outcome
 from proxyctl.protocol.policy import Policy
 from proxyd.counters import ExitCounters
 from proxyd.egress.candidates import candidates
@@ -43,11 +43,12 @@ from proxyd.egress.exit import Cancellable
 from proxyd.egress.lookup import Answer, Lookup, known
 from proxyd.egress.names import canonical, is_number
 from proxyd.egress.resolve import Resolver
-from proxyd.exits.attached import Asker, Attached, Parked
+from proxyd.exits.attached import Asker, Attached, Carrier, Parked
 from proxyd.exits.borrowing import Lendable
-from proxyd.exits.directory import Missing
+from proxyd.exits.directory import ANY_PORT, NO_FEATURES, Missing
 from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.reactor import Reactor
+from proxyd.metering.pace import Pace
 from proxyd.wire.events import Failure
 from proxyd.wire.wants import Wants
 
@@ -70,10 +71,10 @@ PATIENCE_MOST_SECONDS: Final = 1.2
 # on within 1.5 seconds.
 SILENCE_SECONDS: Final = 0.8
 ASK_AGAIN_SECONDS: Final = 0.3  # while an exit that is there has not said how it went
-PORT_TRIES: Final = 8  # exits that are passed over because their owners allow other ports
 # For one dial: an exit that was agreed on may be away here, and the next one has to be agreed on.
 QUESTIONS_MAX: Final = 3
 TLS_PORT: Final = 443
+LOANS_TRIED_MAX: Final = 8  # exits of other nodes that are passed over: they cannot be borrowed now
 LOST: Final = "lost"
 
 # The target's words, which no other exit would change.
@@ -90,6 +91,7 @@ FAILURE_OF_DOUBTFUL: Final = {
 }
 WORD_OF_OUTCOME: Final = {outcome: outcome.name.lower() for outcome in Outcome}
 
+_FOR_DATAGRAMS: Final = frozenset((UDP,))
 _CHANGED: Final = ("X-Exit-Changed: 1",)
 _CONNECTED: Final = Outcome.CONNECTED
 _logger = logging.getLogger("exits")
@@ -101,17 +103,23 @@ class Via:
 
     `attached` counts the connection while it is open. `address` and `port` are what the target
     sees, as far as that is known (the port is 0 otherwise). `headers` describe the exit to the
-    buyer, and say whether another one was promised to the label before.
+    buyer, and say whether another one was promised to the label before. `ports` are the only ones
+    of targets that the exit takes; none for any. `pace` is how fast the exit may go; None for any
+    speed.
     """
 
-    attached: Attached
+    attached: Carrier
     address: Address
     port: int
     headers: tuple[str, ...]
+    ports: tuple[int, ...] = ()
+    pace: Pace | None = None
 
 
 class Buyer(Protocol):
     """Who pays for a connection: the session of its client."""
+
+    __slots__ = ()
 
     @property
     def id(self) -> str:
@@ -139,6 +147,8 @@ class Chooser(Protocol):
         target: str,
         tried: Sequence[str],
         now: float,
+        features: frozenset[str],
+        port: int,
     ) -> Attached | Lendable | Missing:
         """Choose an exit: see `Directory.pick`."""
 
@@ -170,9 +180,47 @@ class Labels(Protocol):
 Done = Callable[[socket.SocketType | Failure, bool, Via | None], None]
 
 
+class Ways(Protocol):
+    """The ways out through exits, whichever process they are attached to."""
+
+    __slots__ = ()
+
+    def dial(
+        self, wants: Wants, session: Buyer, host: Address | str, port: int, done: Done
+    ) -> Cancellable:
+        """Begin to connect to a target through an exit.
+
+        Args:
+            wants: which exits will do.
+            session: whose buyer it is for.
+            host: an address, or a name.
+            port: the target's port.
+            done: called once, perhaps before this returns, unless the dial is cancelled first.
+        """
+
+    def associate(self, wants: Wants, session: Buyer, done: Done) -> Cancellable:
+        """Begin to have an exit carry datagrams.
+
+        The socket that `done` gets is the exit's work connection. On it datagrams go both ways,
+        each behind a length of two bytes and the header of RFC 1928, section 7. None of them was
+        judged: which targets may be sent to is to be asked for each.
+
+        Args:
+            wants: which exits will do; of those, who carries datagrams.
+            session: whose buyer it is for.
+            done: as for `dial`.
+        """
+
+    def change_seconds(self, seconds: float) -> None:
+        """Let dials take so long in all from now on, those under way too."""
+
+    def close(self) -> None:
+        """Watch no deadline any more."""
+
+
 @final
-class Exits:
-    """The ways out through exits: what all dials through them share.
+class Exits(Ways):
+    """The ways out through exits that are attached here: what all dials through them share.
 
     Args:
         reactor: what the sockets of the loop share; one that is handed over stays watched.
@@ -217,18 +265,20 @@ class Exits:
     def dial(
         self, wants: Wants, session: Buyer, host: Address | str, port: int, done: Done
     ) -> "ExitDial":
-        """Begin to connect to a target through an exit.
-
-        Args:
-            wants: which exits will do.
-            session: whose buyer it is for.
-            host: an address, or a name.
-            port: the target's port.
-            done: called once, perhaps before this returns, unless the dial is cancelled first.
-        """
+        """Begin to connect to a target through an exit: see `Ways.dial`."""
         dial = ExitDial(self, wants, session, port, done)
         try:
             dial.start(host)
+        except BaseException:  # the caller has nothing yet that it could cancel
+            dial.cancel()
+            raise
+        return dial
+
+    def associate(self, wants: Wants, session: Buyer, done: Done) -> "ExitDial":
+        """Begin to have an exit carry datagrams: see `Ways.associate`."""
+        dial = ExitDial(self, wants, session, ANY_PORT, done)
+        try:
+            dial.start_datagrams()
         except BaseException:  # the caller has nothing yet that it could cancel
             dial.cancel()
             raise
@@ -252,7 +302,7 @@ class ExitDial(Cancellable, Expiring):
         exits: what all dials share.
         wants: which exits will do.
         session: whose buyer it is for.
-        port: the target's port.
+        port: the target's port; `ANY_PORT` for datagrams.
         done: called with the outcome, perhaps before `start` returns; never after `cancel`.
     """
 
@@ -313,6 +363,13 @@ class ExitDial(Cancellable, Expiring):
                 self._finish(Failure.NOT_ALLOWED)
         else:
             self._look_up(host)
+
+    def start_datagrams(self) -> None:
+        """Begin, for datagrams: there is no target yet that could be judged."""
+        exits = self._exits
+        exits.deadlines.add(self)
+        self._began = exits.reactor.loop.time()
+        self._next()
 
     def cancel(self) -> None:
         """Give up without calling `done`: see `Cancellable.cancel`."""
@@ -395,7 +452,6 @@ class ExitDial(Cancellable, Expiring):
             return self._failure or Failure.NO_EXIT
         session, exits = self._session, self._exits
         tried = [each.device_id for each in self._tried]
-        passed_over = 0
         while True:
             chosen = exits.directory.pick(
                 self._wants,
@@ -405,22 +461,20 @@ class ExitDial(Cancellable, Expiring):
                 target=self._target,
                 tried=tried,
                 now=exits.reactor.loop.time(),
+                features=_FOR_DATAGRAMS if self._port == ANY_PORT else NO_FEATURES,
+                port=self._port,
             )
             if chosen is Missing.EXIT_LOST:
                 return Failure.EXIT_LOST
             if isinstance(chosen, Missing):
-                return self._failure or (Failure.NOT_ALLOWED if passed_over else Failure.NO_EXIT)
-            if chosen.allows(self._port):
-                attached = self._dialled_by(chosen)
-                if attached is not None:
-                    return attached
-                failure = Failure.NO_EXIT
-            else:
-                passed_over += 1
-                failure = Failure.NOT_ALLOWED
-            # A label keeps its exit, whatever that is good for.
-            if self._wants.session or len(tried) >= len(self._tried) + PORT_TRIES:
-                return failure
+                is_port = chosen is Missing.NOT_ALLOWED and not self._tried
+                return self._failure or (Failure.NOT_ALLOWED if is_port else Failure.NO_EXIT)
+            attached = self._dialled_by(chosen)
+            if attached is not None:
+                return attached
+            # A label keeps its exit, even if that cannot be borrowed now.
+            if self._wants.session or len(tried) >= len(self._tried) + LOANS_TRIED_MAX:
+                return Failure.NO_EXIT
             tried.append(chosen.device_id)
 
     def _dialled_by(self, chosen: Attached | Lendable) -> Attached | None:
@@ -433,14 +487,17 @@ class ExitDial(Cancellable, Expiring):
 
     @property
     def _target(self) -> str:
-        """The target as exits are spared for it: its name, or its first address."""
+        """The target as exits are spared for it: its name, or its first address; "" for any."""
         return self._host if isinstance(self._host, str) else str(self._host[0])
 
     def ordered(self, attempt: "_Attempt") -> None:
         """An exit has its order: it is asked whether it is there if it takes its time."""
         if len(self._attempts) == 1:
             self._wait(_patience(attempt.attached) / 2, self._ask)
-        attempt.attached.order(attempt.taken, self._host, self._port, attempt)
+        if self._port == ANY_PORT:
+            attempt.attached.order_datagrams(attempt.taken, attempt)
+        else:
+            attempt.attached.order(attempt.taken, self._host, self._port, attempt)
 
     def answered(self, attempt: "_Attempt", dialled: Dialled) -> None:
         """An exit says how it went."""
@@ -567,6 +624,8 @@ class ExitDial(Cancellable, Expiring):
             seen_address(attached.address, dialled.address),
             dialled.port,
             (f"X-Exit: {attached.text}; ip={attached.address}", *_CHANGED[:has_moved]),
+            attached.ports,
+            attached.pace,
         )
         self._finish(sock, via)
 

@@ -3,10 +3,11 @@
 Theory of operation
 -------------------
 Pure: the clock is handed in, and so is chance. Every active exit stands in buckets: one of all
-exits, one of its country, its state, its city and its network's number, and each of these once more
-for its kind. A wish is answered out of the smallest bucket that holds all exits it can mean; what
-the bucket does not say is asked of each exit that is looked at (`_Wish.takes`). A bucket is kept in
-the order of its exits' hashes, as a ring.
+exits, one of its country, its state, its city and its network's number, each of these once more for
+its kind, and all of them once more if it carries datagrams, which few do. A wish is answered out of
+the smallest bucket that holds all exits it can mean; what the bucket does not say is asked of each
+exit that is looked at (`_Wish.takes`). A bucket is kept in the order of its exits' hashes, as a
+ring.
 
 Without a label two exits that will do are drawn, and the better one is taken (`_Standing.weight`).
 That spreads connections nearly evenly, and what it costs depends on how many will do, not on how
@@ -18,6 +19,10 @@ again, although bindings are kept in memory alone. While the exit of a label is 
 
 * a soft label moves to another exit, of the same country if there is one, and stays there;
 * a strict one has none, until its exit is back or its lifetime is over.
+
+Owners allow some ports of targets alone. Who does not allow the port of a connection is not chosen
+for it; the first exit of a label is one that allows the port of the label's first connection, and
+other ports are refused from then on where that one does not allow them.
 
 A label keeps an exit that could not reach the target: a target that does not answer must not cost
 the buyer an address.
@@ -42,9 +47,10 @@ from itertools import chain, islice
 from random import Random
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar, final
 
-from proxyctl.protocol.frames import Outcome
+from proxyctl.protocol.frames import UDP, Outcome
 from proxyd.wire.wants import Wants
 
+ANY_PORT: Final = 0
 DRAWS: Final = 32  # if 10 % of the exits will do, one of these does in all but one of 30 cases
 # 0.1 ms: the most that one connection may cost the others. It begins anywhere: who wants what is
 # rarer than that finds it at another try.
@@ -89,10 +95,13 @@ _COUNTRY: Final = 1
 _STATE: Final = 2
 _CITY: Final = 3
 _ASN: Final = 4
+_WITH_UDP: Final = "+udp"  # behind the kind, in the buckets of those that carry datagrams
 
 _CONNECTED: Final = Outcome.CONNECTED
 # The exit's own doing. Everything else are the target's words.
 _FAULTS: Final = (Outcome.PAUSED, Outcome.AT_LIMIT, Outcome.FAILED)
+
+NO_FEATURES: Final[frozenset[str]] = frozenset()  # that a choice asks for
 
 
 class Place(NamedTuple):
@@ -118,10 +127,11 @@ class Region(NamedTuple):
 
 
 class Missing(Enum):
-    """Why there is no exit: none will do, or the one of a strict label is away."""
+    """Why there is no exit: none will do, or not for this port, or a strict label's is away."""
 
     NO_EXIT = 1
     EXIT_LOST = 2
+    NOT_ALLOWED = 3
 
 
 class Entry(Protocol):
@@ -156,6 +166,13 @@ class Entry(Protocol):
     @property
     def min_price_per_gb(self) -> int:
         """What a session has to cost, in micro-USD per GB."""
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What it offers beyond connections."""
+
+    def allows(self, port: int) -> bool:
+        """Say whether it may be asked for a port of targets."""
 
 
 Exit = TypeVar("Exit", bound=Entry)
@@ -232,11 +249,12 @@ class _Standing:
 class _Member(Generic[Exit]):
     """An active exit, with what it is filed by."""
 
-    __slots__ = ("entry", "place", "ring", "standing")
+    __slots__ = ("carries_datagrams", "entry", "place", "ring", "standing")
 
     def __init__(self, entry: Exit, standing: _Standing) -> None:
         self.entry = entry
         self.place = entry.place
+        self.carries_datagrams = UDP in entry.features
         self.ring = _hash(entry.device_id)
         self.standing = standing
 
@@ -279,11 +297,13 @@ class _Wish(Generic[Exit]):
         "asn",
         "city",
         "countries",
+        "features",
         "kind",
         "last",
         "minute",
         "now",
         "owner_id",
+        "port",
         "price_per_gb",
         "site",
         "state",
@@ -298,13 +318,17 @@ class _Wish(Generic[Exit]):
         target: str,
         tried: Sequence[str],
         now: float,
+        features: frozenset[str] = NO_FEATURES,
+        port: int = ANY_PORT,
     ) -> None:
+        self.features = features
         self.countries = wants.countries
         self.state = wants.state
         self.city = wants.city
         self.asn = wants.asn
         self.kind = wants.kind
         self.owner_id = owner_id
+        self.port = port
         self.price_per_gb = price_per_gb
         self.tried = tried
         self.last = ""
@@ -333,11 +357,20 @@ class _Wish(Generic[Exit]):
         return (
             entry.has_place
             and member.standing.cool_until <= self.now
+            and (not self.features or self.features.issubset(entry.features))
             and entry.min_price_per_gb <= self.price_per_gb
             and entry.owner_id != self.owner_id
             and device_id != self.last
             and device_id not in self.tried
+            and (not self.port or entry.allows(self.port))
         )
+
+    def takes_for_any_port(self, member: _Member[Exit]) -> bool:
+        """Say whether an exit will do, but for the port."""
+        port, self.port = self.port, ANY_PORT
+        takes = self.takes(member)
+        self.port = port
+        return takes
 
 
 # What a label is known by within its session: the same one for another place is another label.
@@ -508,6 +541,8 @@ class Directory(Generic[Exit]):
         target: str,
         tried: Sequence[str],
         now: float,
+        features: frozenset[str] = NO_FEATURES,
+        port: int = ANY_PORT,
     ) -> Exit | Missing:
         """Choose an exit for one connection.
 
@@ -519,8 +554,11 @@ class Directory(Generic[Exit]):
             target: the name or address to be dialled: no exit is worn out on one site.
             tried: the devices that were asked for this connection, in vain.
             now: seconds of a clock that never goes back, the same one in all calls.
+            features: what it has to offer beyond connections.
+            port: the target's port; `ANY_PORT` for no matter which, as of datagrams, each of which
+                names its own.
         """
-        wish: _Wish[Exit] = _Wish(wants, owner_id, price_per_gb, target, tried, now)
+        wish: _Wish[Exit] = _Wish(wants, owner_id, price_per_gb, target, tried, now, features, port)
         if wish.minute != self._minute:
             self._minute = wish.minute
             self._sites.clear()
@@ -598,7 +636,7 @@ class Directory(Generic[Exit]):
             total += len(bucket.members)
         first = self._one_of(wish, buckets, total) if total else None
         if first is None:
-            return Missing.NO_EXIT
+            return self._none(wish)
         second = self._one_of(wish, buckets, total)
         if second is None or second is first or self._chance() < EXPLORED_SHARE:
             return first
@@ -623,6 +661,16 @@ class Directory(Generic[Exit]):
                     return member
                 worn = member
         return worn or next(filter(takes, _walk(buckets, total, int(chance() * total))), None)
+
+    def _none(self, wish: _Wish[Exit]) -> Missing:
+        """Return why no exit will do: the port alone, or more than that."""
+        if wish.port:
+            wish.port = ANY_PORT
+            buckets = self._buckets_of(wish)
+            total = sum([len(bucket.members) for bucket in buckets])
+            if any(wish.takes(member) for member in _walk(buckets, total, 0)):
+                return Missing.NOT_ALLOWED
+        return Missing.NO_EXIT
 
     def _rotated(self, wish: _Wish[Exit], session_id: str) -> _Member[Exit] | Missing:
         """Return another exit than the session's last one."""
@@ -656,7 +704,12 @@ class Directory(Generic[Exit]):
         member = self._active.get(binding.device_id)
         if member is not None and wish.takes(member):
             return member
-        if member is not None and _is_only_busy(member, wish, is_strict=wants.strict):
+        if member is not None and wish.takes_for_any_port(member):
+            return Missing.NOT_ALLOWED  # a label keeps its exit, whatever that is good for
+        if member is not None and (
+            _is_only_busy(member, wish, is_strict=wants.strict)
+            or not wish.features.issubset(member.entry.features)  # the same
+        ):
             return Missing.NO_EXIT
         if wants.strict:
             return Missing.EXIT_LOST
@@ -668,7 +721,7 @@ class Directory(Generic[Exit]):
         """Bind a label whose lifetime begins now."""
         member = self._on_ring(wish, _ring(session_id, wants.session, lifetimes))
         if member is None:
-            return Missing.NO_EXIT
+            return self._none(wish)
         until = wish.now + wants.lifetime_seconds
         binding = Binding(member.entry.device_id, member.place.country, until, lifetimes)
         self._bind(session_id, _label(wants), binding)
@@ -683,7 +736,7 @@ class Directory(Generic[Exit]):
             wish.countries = countries
             member = self._on_ring(wish, ring)
         if member is None:
-            return Missing.NO_EXIT
+            return self._none(wish)
         binding.device_id = member.entry.device_id
         binding.has_moved = True
         return member
@@ -740,7 +793,7 @@ class Directory(Generic[Exit]):
             self._gone[device_id] = standing, standing.noted_at + GONE_SECONDS
 
     def _file(self, member: _Member[Exit]) -> None:
-        for key in _keys(member.place):
+        for key in _keys(member.place, carries_datagrams=member.carries_datagrams):
             bucket = self._buckets.get(key)
             if bucket is None:
                 bucket = self._buckets[key] = _Bucket()
@@ -749,7 +802,7 @@ class Directory(Generic[Exit]):
         self._regions[region] = self._regions.get(region, 0) + 1
 
     def _unfile(self, member: _Member[Exit]) -> None:
-        for key in _keys(member.place):
+        for key in _keys(member.place, carries_datagrams=member.carries_datagrams):
             bucket = self._buckets[key]
             bucket.remove(member)
             if not bucket.members:
@@ -761,7 +814,7 @@ class Directory(Generic[Exit]):
 
     def _buckets_of(self, wish: _Wish[Exit]) -> Sequence[_Bucket[Exit]]:
         """Return the fewest exits that hold all that a wish can mean."""
-        kind = wish.kind
+        kind = wish.kind + _WITH_UDP if UDP in wish.features else wish.kind
         if not (wish.city or wish.asn or wish.state):
             if wish.countries:
                 keys = [(_COUNTRY, country, kind) for country in wish.countries]
@@ -795,9 +848,12 @@ def _is_only_busy(member: _Member[Exit], wish: _Wish[Exit], *, is_strict: bool) 
     return is_strict and not member.entry.has_place
 
 
-def _keys(place: Place) -> Iterator[tuple[int, str | int, str]]:
-    """Yield the buckets that an exit stands in, by where it is."""
-    for kind in ("", place.kind) if place.kind else ("",):
+def _keys(place: Place, *, carries_datagrams: bool) -> Iterator[tuple[int, str | int, str]]:
+    """Yield the buckets that an exit stands in, by where it is and what it carries."""
+    kinds = ["", place.kind] if place.kind else [""]
+    if carries_datagrams:
+        kinds += [kind + _WITH_UDP for kind in kinds]
+    for kind in kinds:
         yield _ALL, "", kind
         if place.country:
             yield _COUNTRY, place.country, kind

@@ -99,7 +99,11 @@ class Sources:
 
 
 class Countries(Protocol):
-    """A source of countries."""
+    """A source of countries; `name` is a word that tells it from the others."""
+
+    @property
+    def name(self) -> str:
+        """Which source it is."""
 
     def country(self, address: Address) -> str:
         """Return an address's country, two small letters; empty when it is not known."""
@@ -149,6 +153,18 @@ class Geography:
             _number(_first(asn, _ASN)),
             _kind(asn) or _kind(city),
         )
+
+    def opinions(self, address: str) -> dict[str, str]:
+        """Return the country that each source names for an address; "" where it knows none."""
+        try:
+            parsed = plain(ip_address(address.partition("%")[0]))
+        except ValueError:
+            return {}
+        sources: tuple[Countries, ...] = (self._known, *self._countries)
+        opinions = {source.name: source.country(parsed) for source in sources}
+        if not opinions[self._known.name]:  # most operators know no networks
+            del opinions[self._known.name]
+        return opinions
 
     def close(self) -> None:
         """Close the files; twice is harmless."""
@@ -219,6 +235,8 @@ class Known:
         problems: gets a line for each that is none.
     """
 
+    name = "known"
+
     def __init__(self, networks: Mapping[str, str], problems: list[str]) -> None:
         countries: list[tuple[IPv4Network | IPv6Network, str]] = []
         for text, country in networks.items():
@@ -237,6 +255,8 @@ class Known:
 
 class Registries:
     """The country that an address's network is registered in."""
+
+    name = "registries"
 
     def __init__(self) -> None:
         # Neither daemons without exits nor those with files of their own need it.
@@ -262,6 +282,8 @@ class Ranges:
         OSError: a file cannot be read.
         ValueError: a file is damaged.
     """
+
+    name = "ipfire"
 
     def __init__(self, ipv4: Path, ipv6: Path) -> None:
         self._ipv4 = _Table("I", _ranges(ipv4, _ipv4_range))
@@ -317,6 +339,7 @@ class Records:
     def __init__(self, setting: str, path: str, fields: tuple[tuple[str | int, ...], ...]) -> None:
         from maxminddb import InvalidDatabaseError, open_database  # noqa: PLC0415 - as above
 
+        self.name = setting.removeprefix("geo.") + "_file"
         self._damaged = InvalidDatabaseError
         self._path = path
         self._is_reported = False

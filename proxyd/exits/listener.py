@@ -35,6 +35,8 @@ from proxyd.exits.attached import (
     ATTACHMENT_BITS,
     HARMLESS,
     SILENT_BEATS,
+    WANDERING,
+    Adopted,
     Attached,
     ParkedBudget,
     Pool,
@@ -50,6 +52,7 @@ from proxyd.exits.control import (
     NoLoans,
 )
 from proxyd.exits.directory import Place, Region
+from proxyd.exits.origin import CALL, NUMBER_BYTES
 from proxyd.limits import ExitLimits
 from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.poller import HUNG_UP, READS, Watcher
@@ -69,6 +72,12 @@ CONTROLS_PER_TURN: Final = 100  # that are told something in one turn of the loo
 EXPIRY_SECONDS: Final = 5.0  # between looks at what the directory may forget: a millisecond each
 DAY_SECONDS: Final = 86_400
 
+FLOOD: Final = "flood"
+# An exit that was found to leave from another line so often since the start has no place to sell.
+MOVES_MAX: Final = 3
+MOVES_KEPT: Final = 10_000
+CALL_BYTES: Final = len(CALL) + NUMBER_BYTES
+
 _TLS: Final = b"\x16"
 _PREFACE_BYTES: Final = PREFACE.size
 _MSG_PEEK: Final = socket.MSG_PEEK
@@ -79,6 +88,16 @@ _DISPLACED: Final = (
     AGAIN_SECONDS,
 )
 _logger = logging.getLogger("exits")
+
+
+class Watch(Protocol):
+    """Looks whether exits are honest; until somebody does, all are taken to be."""
+
+    def admit(self, attached: Attached) -> None:
+        """Hear of an exit that attaches, before it may be chosen."""
+
+    def suspect(self, attached: Attached, kind: str, evidence: str) -> None:
+        """Hear of what no honest exit does; it may have been let go of for it."""
 
 
 class Book(Protocol):
@@ -171,7 +190,8 @@ class Alone(Neighbours):
 class ExitListener:
     """Takes exits in, within bounds, and lets them go.
 
-    `neighbours` are replaced by the daemon where there are others.
+    `watch` looks whether they are honest; it may be set until the first one attaches. `neighbours`
+    are replaced by the daemon where there are others.
 
     Args:
         reactor: what the sockets of the loop share.
@@ -197,6 +217,7 @@ class ExitListener:
     ) -> None:
         self.limits = limits
         self.counters = counters
+        self.watch: Watch | None = None
         self.neighbours: Neighbours = Alone(now)
         self.loaner: Loaner = NoLoans()  # replaced where there are other nodes
         self._reactor = reactor
@@ -216,11 +237,15 @@ class ExitListener:
         self._by_device: dict[str, Attached] = {}
         # Those that are gone while buyers' connections through them go on, by device.
         self._detached: dict[str, list[Attached]] = {}
+        # Connections that other processes relay through devices which are not attached (again).
+        self._adopted: dict[str, dict[Adopted, None]] = {}
         self._per_network = NetworkCounts()
         self._beats: Deadlines[Attached] = Deadlines(reactor.loop, limits.heartbeat_seconds)
         self._expiry: asyncio.TimerHandle | None = None
         self._nodes_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._calls: dict[bytes, Callable[[str], None]] = {}  # as many as are under way
+        self._moves: dict[str, int] = {}  # of devices whose connections leave from elsewhere
         self._is_draining = False
         self._is_closed = False
         self._for_controls = ControlServices(
@@ -231,6 +256,7 @@ class ExitListener:
             paused=self._paused,
             changed=self._changed,
             refused=self._refused,
+            suspected=self._suspected,
             spawn=self._spawn,
             welcome=self._welcome_node,
             loaner=lambda: self.loaner,
@@ -258,8 +284,10 @@ class ExitListener:
 
     def places(self) -> list[tuple[str, Place]]:
         """Return the devices that are attached or still carry something, and where each is."""
-        carrying = {device_id: gone[-1] for device_id, gone in self._detached.items()}
-        return [(each.device_id, each.place) for each in (carrying | self._by_device).values()]
+        places = {device_id: next(iter(each)).place for device_id, each in self._adopted.items()}
+        places |= {device_id: gone[-1].place for device_id, gone in self._detached.items()}
+        places |= {device_id: each.place for device_id, each in self._by_device.items()}
+        return list(places.items())
 
     def state(self, device_id: str) -> str | None:
         """Return why an attached device carries nothing now, "" if it does, None if it is away."""
@@ -268,9 +296,18 @@ class ExitListener:
             return None
         if attached.is_spent:
             return "the bytes of the day are used up"
+        if attached.is_wandering:
+            return WANDERING
         if self._directory.is_standby(attached):
             return "another device on the same line carries connections"
         return attached.paused or ("paused in the account" if attached.is_held else "")
+
+    def remark(self, device_id: str) -> str:
+        """Return what the owner of an attached device should know; "" for nothing."""
+        attached = self._by_device.get(device_id)
+        if attached is None or not attached.is_elsewhere:
+            return ""
+        return f"Its connections leave from {attached.address}, and it counts as being there."
 
     def start(self) -> None:
         """Begin to look after what may be forgotten."""
@@ -337,6 +374,17 @@ class ExitListener:
         self._reactor.poller.release(arrival.sock.fileno())
         self._spawn(self._shake_hands(arrival))
 
+    def called(self, arrival: "Arrival", number: bytes) -> None:
+        """One is a call through an exit: see `origin.py`."""
+        called = self._calls.pop(number, None)
+        if called is None:
+            self.reject(arrival, "ticket")
+            return
+        self.forget(arrival)
+        self._reactor.poller.forget(arrival.sock.fileno())
+        arrival.sock.close()
+        called(arrival.address)
+
     def admit(self, arrival: "Arrival", preface: Preface) -> None:
         """One is a work connection: let it wait, if it has a ticket."""
         attached, _ = self._attached.get(preface.attachment, (None, None))
@@ -389,6 +437,41 @@ class ExitListener:
         if network is not None:
             self._arriving.add(network, -1)
 
+    # --- where exits are -----------------------------------------------------------------------
+
+    def expect(self, number: bytes, called: Callable[[str], None]) -> None:
+        """Have `called` be called with the address that a number arrives from."""
+        self._calls[number] = called
+
+    def forget_call(self, number: bytes) -> None:
+        """Expect a number no more."""
+        self._calls.pop(number, None)
+
+    def leaves_from(self, attached: Attached, address: str) -> None:
+        """File an exit where its connections leave; one that wanders is not chosen any more."""
+        network = counted_network(address)
+        if network == attached.network:
+            return
+        moves = self._moves.pop(attached.device_id, 0) + 1
+        self._moves[attached.device_id] = moves  # the latest last
+        if len(self._moves) > MOVES_KEPT:
+            del self._moves[next(iter(self._moves))]
+        was_open = attached.is_open
+        if was_open:
+            self._directory.remove(attached)
+        self._per_network.add(attached.network, -1)
+        self._per_network.add(network)
+        place = self._locate(address)
+        attached.leave_from(ip_address(address.partition("%")[0]), place, network)
+        floor = self._authority.price_floor(place.country)
+        attached.min_price_per_gb = max(attached.min_price_per_gb, floor)
+        attached.is_elsewhere = True
+        attached.is_wandering = moves > MOVES_MAX
+        if attached.is_open:
+            self._directory.add(attached)
+        self.neighbours.changed(attached)
+        _logger.info("exit %s: its connections leave from %s", attached.device_id, address)
+
     # --- exits ---------------------------------------------------------------------------------
 
     def recheck(self, device_id: str) -> None:
@@ -397,7 +480,7 @@ class ExitListener:
         if attached is not None:
             _, control = self._attached[attached.attachment]
             control.check_again()
-        elif device_id in self._detached:
+        elif device_id in self._detached or device_id in self._adopted:
             self._spawn(self._recheck_detached(device_id))
 
     def displace(self, device_id: str) -> None:
@@ -463,6 +546,28 @@ class ExitListener:
     def _cut_detached(self, device_id: str) -> None:
         for each in self._detached.pop(device_id, ()):
             each.cut()
+        for relay in tuple(self._adopted.get(device_id, ())):
+            relay.abort()
+
+    def adopt(self, device_id: str, relay: Adopted) -> None:
+        """Look after a connection through a device that was attached to a daemon before this one.
+
+        It counts at the exit once that is attached; until then it is cut if the device may carry
+        nothing.
+        """
+        attached = self._by_device.get(device_id)
+        if attached is not None:
+            relay.join(attached)
+        else:
+            self._adopted.setdefault(device_id, {})[relay] = None
+        self.recheck(device_id)
+
+    def disown(self, device_id: str, relay: Adopted) -> None:
+        """Look after it no more: it is over; harmless if nobody did."""
+        relays = self._adopted.get(device_id, {})
+        relays.pop(relay, None)
+        if not relays:
+            self._adopted.pop(device_id, None)
 
     def change_limits(self, limits: ExitLimits) -> None:
         """Apply other limits from now on; no exit is let go of."""
@@ -553,11 +658,33 @@ class ExitListener:
         attached.ping()
         attached.pool.open()
         attached.carried_before(grant.bytes_today, self._now() // DAY_SECONDS)
+        for relay in self._adopted.pop(grant.device_id, ()):
+            relay.join(attached)
         attached.paused, attached.is_held = hello.paused, grant.paused
+        if self.watch is not None:
+            self.watch.admit(attached)
         self.neighbours.attached(attached)
         if attached.is_open:
             self._directory.add(attached)
         _logger.info("exit %s: attached from %s", attached.device_id, attached.address)
+
+    def prove(self, attached: Attached) -> None:
+        """Let an exit carry whatever its owner allows."""
+        if not attached.is_proven:
+            attached.is_proven = True
+            self.neighbours.changed(attached)
+
+    def expel(self, attached: Attached, words: str) -> None:
+        """Cut an exit with all that goes through it; `words` tell its owner why."""
+        if attached.is_gone:
+            self._cut_detached(attached.device_id)
+        else:
+            self._attached[attached.attachment][1].refuse("exit_barred", words, 0)
+
+    def _suspected(self, attached: Attached, kind: str, evidence: str) -> None:
+        """An exit did what no honest one does."""
+        if self.watch is not None:
+            self.watch.suspect(attached, kind, evidence)
 
     def _least_price(self, grant: ExitGrant, place: Place) -> int:
         """Return what a session has to cost that leaves through an exit, in micro-USD per GB.
@@ -586,6 +713,8 @@ class ExitListener:
         self.counters.cut[reason] += 1
         _logger.info("exit %s: gone: %s", attached.device_id, reason)
         attached.close()
+        if reason == FLOOD:
+            self._suspected(attached, FLOOD, "more bytes or states than it may send")
         self.loaner.ended(attached, reason)
         if reason not in HARMLESS:
             attached.cut()
@@ -699,7 +828,9 @@ class Arrival(Watcher, Expiring):
         except OSError:
             self._listener.reject(self, "broken")
             return
-        if self._read[:1] != WORK or (events & HUNG_UP):
+        if self._read[:1] == CALL:
+            self._call(has_ended=bool(events & HUNG_UP))
+        elif self._read[:1] != WORK or (events & HUNG_UP):
             self._listener.reject(self, "garbage" if self._read[:1] else "broken")
         elif len(self._read) == _PREFACE_BYTES:
             try:
@@ -708,6 +839,13 @@ class Arrival(Watcher, Expiring):
                 self._listener.reject(self, "garbage")
             else:
                 self._listener.admit(self, preface)
+
+    def _call(self, *, has_ended: bool) -> None:
+        """It calls through an exit."""
+        if len(self._read) == CALL_BYTES:
+            self._listener.called(self, self._read[len(CALL) :])
+        elif has_ended or len(self._read) > CALL_BYTES:
+            self._listener.reject(self, "garbage")
 
     def timed_out(self) -> None:
         """It took too long: see `Expiring.timed_out`."""

@@ -3,7 +3,7 @@
 from typing import Final, final
 
 from proxyctl.protocol.frames import Limits
-from proxyd.exits.attached import Attached, describe
+from proxyd.exits.attached import TLS_PORT, Attached, describe
 from proxyd.exits.directory import Place
 from proxyd.exits.link import Link
 from proxyd.wire.links import AnnouncedExit
@@ -110,7 +110,7 @@ def announcement(attached: Attached) -> AnnouncedExit:
         attached.device_id,
         attached.owner_id,
         attached.since,
-        attached.paused or (HELD if attached.is_held else ""),
+        attached.why_not,
         attached.is_spent,
         attached.min_price_per_gb,
         place.country,
@@ -120,10 +120,7 @@ def announcement(attached: Attached) -> AnnouncedExit:
         place.kind,
         attached.network,
         str(attached.address),
-        attached.limits,
+        attached.limits if attached.is_proven else attached.limits._replace(ports=(TLS_PORT,)),
         attached.features,
         round(attached.pool.rtt * MICROS),
     )
-
-
-HELD: Final = "paused in the account"

@@ -48,8 +48,7 @@ class Deadlines(Generic[Member]):
     def add(self, member: Member) -> None:
         """Begin to count for one; nothing changes for a present member."""
         self._since.setdefault(member, self._loop.time())
-        if self._timer is None:
-            self._check_later()
+        self._check_later()
 
     def discard(self, member: Member) -> None:
         """Stop counting for one; nothing happens when it is no member."""
@@ -85,9 +84,13 @@ class Deadlines(Generic[Member]):
                 break
             del self._since[oldest]
             oldest.timed_out()
-        if self._since and self._timer is None:
-            self._check_later()
+        # One that was timed out may have come back, and set the timer. The type checker does not
+        # see that: compiled, a look at the timer here takes `None` for granted.
+        self._check_later()
 
     def _check_later(self) -> None:
+        """Look again, unless that is to happen already, or there is nobody to look after."""
+        if not self._since or self._timer is not None:
+            return
         pause = min(self.seconds / CHECKS_PER_LIMIT, LONGEST_PAUSE_SECONDS)
         self._timer = self._loop.call_later(pause, self._check)

@@ -14,14 +14,19 @@ The second holds because a share asks the kernel nothing: the session has (`Sink
 and a share adds up what the session's figures are for the sinks that are its own. A figure counts
 at one share at most, because a sink belongs to one relay.
 
+Its bytes go no faster than the owner of the exit allows, whichever sessions they are of: all shares
+of an exit have its `pace`. A byte is spent of it when it is delivered, which is soon after it was
+read, and nothing more is read of its stream in between.
+
 As the session's, `certain` of a share never falls, and is reported as a count in all under the
 lease: a report that is repeated, or lost, is harmless.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, final
 
 from proxyd.metering.in_transit import Closing, InTransit, Payer, Sinks
+from proxyd.metering.pace import UNLIMITED, Pace
 
 
 class Divisible(Payer, Protocol):
@@ -44,6 +49,7 @@ class ExitShare(Payer):
     """The part of one session that one exit carries; see the theory above. Sizes in bytes.
 
     `used` is what it has delivered less what was refunded, `reported` what the store has of that.
+    `pace` is how fast the exit may go; None where nobody here has to say.
 
     Args:
         session: the whole.
@@ -51,20 +57,38 @@ class ExitShare(Payer):
         moved: has the share in it from when `used` changes.
     """
 
-    __slots__ = ("_moved", "_session", "_sinks", "device_id", "reported", "used")
+    __slots__ = ("_moved", "_session", "_sinks", "device_id", "pace", "reported", "used")
 
     def __init__(self, session: Divisible, device_id: str, moved: set["ExitShare"]) -> None:
         self.device_id = device_id
         self.used = 0
         self.reported = 0
+        self.pace: Pace | None = None
         self._session = session
         self._moved = moved
         # None while nothing is on its way: most shares of a session that rotates are at rest, and
         # an empty set takes as much as all the rest of them.
         self._sinks: set[InTransit] | None = None
 
+    def allowance(self, taker: InTransit) -> int:
+        """Return how many bytes the exit lets one connection take now."""
+        pace = self.pace
+        return UNLIMITED if pace is None else pace.allowance(taker)
+
+    def wait(self, resume: Callable[[], None]) -> None:
+        """Have `resume` called when the exit lets connections take some again."""
+        if self.pace is not None:
+            self.pace.wait(resume)
+
+    def stop_waiting(self, resume: Callable[[], None]) -> None:
+        """Forget about `resume`."""
+        if self.pace is not None:
+            self.pace.stop_waiting(resume)
+
     def deliver(self, size: int, sink: InTransit | None = None) -> None:
         """Count bytes that were delivered, here and at the session: see `LiveSession.deliver`."""
+        if self.pace is not None:
+            self.pace.spend(sink, size)
         if sink is not None:
             self._note(sink)
         self._moved.add(self)

@@ -1,4 +1,4 @@
-"""How fast one session may go: a token bucket that its connections share fairly.
+"""How fast one session or one exit may go: a token bucket that its connections share fairly.
 
 While they want more than there is, time goes in rounds: each connection that waits gets an equal
 share of what a round brings, and what it leaves goes to the next.
@@ -12,15 +12,16 @@ from typing import Final, final
 ROUND_SECONDS: Final = 0.05
 # What an idle session may take at once: several rounds, so that a late timer loses nothing.
 BURST_SECONDS: Final = 0.2
+UNLIMITED: Final = 1 << 61  # more than any stream; small enough for the arithmetic of C
 
 
 @final
 class Pace:
-    """A session's speed limit.
+    """A speed limit.
 
     Args:
         loop: the event loop.
-        bytes_per_second: how much may be taken, in both directions together.
+        bytes_per_second: how much may be taken, in both directions together; 0 for any amount.
     """
 
     __slots__ = (
@@ -44,14 +45,26 @@ class Pace:
         self._waiting: dict[Callable[[], None], None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
+    def change(self, bytes_per_second: int) -> None:
+        """Allow another speed from the next round on; 0 for any."""
+        if bytes_per_second == self._bytes_per_second:
+            return
+        self._bytes_per_second = bytes_per_second
+        self._tokens = min(self._tokens, self._burst)
+        self._filled_at = self._loop.time()
+
     def allowance(self, taker: object) -> int:
         """Return how many bytes one connection may take now."""
+        if not self._bytes_per_second:
+            return UNLIMITED
         if self._timer is None:
             self._begin_round(1)
         return min(self._tokens, self._share - self._taken.get(taker, 0))
 
     def spend(self, taker: object, size: int) -> None:
         """Take bytes, at most the `allowance`; what is more has to be earned before the next."""
+        if not self._bytes_per_second:
+            return
         self._tokens -= size
         self._taken[taker] = self._taken.get(taker, 0) + size
 
@@ -82,7 +95,7 @@ class Pace:
     def _begin_round(self, takers: int) -> None:
         now = self._loop.time()
         earned = int((now - self._filled_at) * self._bytes_per_second)
-        if earned:
+        if earned > 0:
             self._filled_at += earned / self._bytes_per_second
             self._tokens += earned
             if self._tokens > self._burst:

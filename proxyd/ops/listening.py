@@ -89,6 +89,26 @@ def listen_again(sock: socket.socket) -> socket.socket:
     return again
 
 
+def listen_for_processes() -> socket.socket:
+    """Return a Unix socket that listens for other processes of this machine; no file has its name.
+
+    The kernel chooses the name (unix(7), autobind), and nobody else can have it while it listens.
+
+    Raises:
+        CannotListenError: the kernel refuses.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        sock.bind("")
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        message = f"cannot listen for other processes that ask for exits: {error.strerror}"
+        raise CannotListenError(message) from error
+    return sock
+
+
 def _remedy(purpose: str) -> str:
     setting = _SETTINGS[purpose]
     section, _, key = setting.partition(".")

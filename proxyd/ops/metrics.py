@@ -220,6 +220,8 @@ def _exits(listener: ExitListener) -> Iterator[Metric]:
             counters.arrivals_refused,
         ),
         ("proxyd_exit_dials", "Orders to exits", "outcome", counters.dials),
+        ("proxyd_exit_canaries", "Looks at exits' honesty", "outcome", counters.canaries),
+        ("proxyd_exit_canary_failures", "Exits that lied", "kind", counters.canary_failures),
     ):
         family = CounterMetricFamily(name, description, labels=[label])
         for value, number in numbers.items():

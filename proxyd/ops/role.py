@@ -46,6 +46,8 @@ class Role:
         watchdog_seconds: a process that is silent for so long is killed.
         metrics: what each process has counted, by index.
         overview: which processes live, and how often one was started again.
+        exits_desk: listens for what the others ask of exits; None in these, and without exits.
+        exits_address: where that is; empty without exits.
     """
 
     index: int
@@ -54,6 +56,8 @@ class Role:
     watchdog_seconds: float
     metrics: Sequence[SharedRecord]
     overview: SharedRecord
+    exits_desk: socket.socket | None = None
+    exits_address: bytes = b""
 
     @property
     def has_services(self) -> bool:

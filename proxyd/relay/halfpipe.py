@@ -10,7 +10,8 @@ meanwhile: a slow sink slows its source down.
 A byte is taken from the session's budget before it is read, counted as delivered when the kernel
 has it for the sink, and given back if neither will happen. Without budget the half-pipe waits for
 the session to call `_resume`. Where an exit carries the bytes, what is delivered and what is
-refunded is counted at its share, which counts it at the session.
+refunded is counted at its share, which counts it at the session; and the half-pipe waits for the
+share where the exit goes no faster.
 
 epoll is edge-triggered: an event is reported once, so what is left undone has to be remembered. Six
 flags do that:
@@ -285,6 +286,7 @@ class HalfPipe(Mover, InTransit):
         """
         self._source_fd = self._sink_fd = -1  # the sockets may be closed soon, and others opened
         if self._share is not None:
+            self._share.stop_waiting(self._resume)
             self._share.forget(self)
         else:
             self._session.forget(self)
@@ -334,6 +336,9 @@ class HalfPipe(Mover, InTransit):
         if self._left <= 0 and not self._early:
             return self._swallow()
         allowance = self._session.allowance(self)
+        share = self._share
+        if share is not None:
+            allowance = min(allowance, share.allowance(self))
         if allowance <= 0:
             self._wait()
             return False
@@ -353,6 +358,8 @@ class HalfPipe(Mover, InTransit):
         """Wait for budget; a source that was reset meanwhile has no more to say."""
         if self._hung_up and self._source.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self._owner.broken(self._source)
+        elif self._share is not None and self._session.allowance(self) > 0:
+            self._share.wait(self._resume)
         else:
             self._session.wait(self._resume)
 

@@ -1,5 +1,8 @@
 """UDP ASSOCIATE: relays a client's datagrams, each metered, while its TCP connection lasts.
 
+They leave from this machine, or through an exit (`exit_datagrams.ExitWay`). What is forbidden is
+never asked of an exit.
+
 A datagram is sent on whole or not at all; what is dropped is not counted (RFC 1928, section 7). One
 without a payload is free, so a session has only so many datagrams a second, whatever they hold.
 Answers are let through only from where the client has sent something: anybody else who could reach
@@ -17,11 +20,14 @@ from typing import final
 
 from market.networks import counted_network, plain
 from proxyctl.protocol.policy import Policy
+from proxyd.egress.names import canonical, is_number
 from proxyd.egress.resolve import LookupFailedError, NameNotFoundError, Resolver
 from proxyd.loop.poller import READS, Watcher
 from proxyd.loop.reactor import Reactor
+from proxyd.metering.exit_share import ExitShare
 from proxyd.metering.session import LiveSession
 from proxyd.relay.closing import Closer, reset
+from proxyd.relay.exit_datagrams import ExitWay, Receiver
 from proxyd.wire.datagram import Datagram, header, unwrap
 from proxyd.wire.events import Address
 from proxyd.wire.hosts import address_of
@@ -92,8 +98,10 @@ class DatagramEgress:
 
 
 @final
-class Association:
+class Association(Receiver):
     """One client's datagrams, to and from any number of targets.
+
+    `is_broken` says that the exit was lost; datagrams themselves know no reset.
 
     Args:
         reactor: what the sockets of the loop share.
@@ -105,6 +113,8 @@ class Association:
         client_port: the port it has announced to send from; 0 when its first datagram shows it.
         session: whose bytes are spent.
         closed: called once, when the association has let go of everything.
+        way: through which exit the datagrams leave; None for directly. Owned from here on.
+        share: the session's share of that exit.
     """
 
     # More than 12 fields: its three kinds of sockets, and who may send to them, are one state.
@@ -116,16 +126,20 @@ class Association:
         "_closer",
         "_control",
         "_egress",
+        "_has_named",
         "_inner",
         "_lookups",
         "_outer",
         "_reactor",
         "_session",
+        "_share",
         "_targets",
         "_waiting_bytes",
+        "_way",
         "active_at",
         "bytes_down",
         "bytes_up",
+        "is_broken",
         "is_closed",
     )
 
@@ -140,6 +154,8 @@ class Association:
         client_port: int,
         session: LiveSession,
         closed: Callable[[], None],
+        way: ExitWay | None = None,
+        share: ExitShare | None = None,
     ) -> None:
         self._reactor = reactor
         self._closer = closer
@@ -151,6 +167,9 @@ class Association:
         self._client_address: SocketAddress | None = None
         self._session = session
         self._closed = closed
+        self._way = way
+        self._share = share
+        self._has_named = False  # whether the exit was sent a name: it may answer from anywhere
         self._outer: dict[int, socket.SocketType] = {}
         self._targets: dict[tuple[Address, int], None] = {}
         self._lookups: dict[str, _Lookup] = {}
@@ -158,12 +177,8 @@ class Association:
         self.active_at = reactor.loop.time()
         self.bytes_up = 0
         self.bytes_down = 0
+        self.is_broken = False
         self.is_closed = False
-
-    @property
-    def is_broken(self) -> bool:
-        """Datagrams know no reset."""
-        return False
 
     def start(self) -> None:
         """Begin to relay."""
@@ -172,16 +187,25 @@ class Association:
         self._reactor.poller.watch(self._control.fileno(), control)
         self._watch(self._inner, self._read_inner)
         control.ready(READS)  # what came with the request was reported to the watcher before
+        if self._way is not None and not self.is_closed:
+            try:
+                self._way.start(self)
+            except OSError:
+                self.lost()
 
     def finish(self) -> None:
         """Stop relaying, and end the TCP connection in order."""
         if self._release():
+            if self._way is not None:
+                self._way.finish()
             self._closer.close(self._control, network=counted_network(str(self._client)))
             self._closed()
 
     def abort(self) -> None:
         """Stop relaying at once, and reset the TCP connection."""
         if self._release():
+            if self._way is not None:
+                self._way.abort()
             self._reactor.poller.forget(self._control.fileno())
             reset(self._control)
             self._closed()
@@ -192,7 +216,7 @@ class Association:
         self.abort()
 
     def _release(self) -> bool:
-        """Let go of everything but the TCP connection; False when that has been done before."""
+        """Let go of all but the TCP connection and the exit's; False when that was done before."""
         if self.is_closed:
             return False
         self.is_closed = True
@@ -244,7 +268,7 @@ class Association:
             return True  # about an earlier datagram, and reported once
         source = (address_of(sender[0]), sender[1])
         if source in self._targets:
-            self._send_down(source, size)
+            self._send_down(source, self._reactor.view[:size])
         return not self.is_closed
 
     def _may_be_client(self, sender: SocketAddress) -> bool:
@@ -260,8 +284,16 @@ class Association:
 
     def _send_up(self, datagram: Datagram) -> None:
         host, port, payload = datagram
+        way = self._way
+        if way is not None and way.ports and port not in way.ports:
+            return
         if not isinstance(host, str):
             self._send_to(host, port, payload)
+            return
+        if way is not None and way.looks_up and (name := _name(host)):
+            if self._egress.policy.permits_port(port) and self._may_relay(len(payload)):
+                self._has_named = True
+                way.send(name, port, payload)
             return
         addresses = None
         if host not in self._lookups:  # those that wait for it go first
@@ -313,9 +345,17 @@ class Association:
         """Send to the first address that may be sent to and that there is a way to.
 
         One that the client has sent to before goes first: a name whose addresses change places must
-        not tear a conversation apart.
+        not tear a conversation apart. Through an exit the next is IPv4: many have no IPv6, and none
+        says so of a datagram.
         """
-        for address in sorted(addresses, key=lambda each: (each, port) not in self._targets):
+        through_exit = self._way is not None
+        for address in sorted(
+            addresses,
+            key=lambda each: (
+                (each, port) not in self._targets,
+                through_exit and each.version == 6,
+            ),
+        ):
             if self._send_to(address, port, payload):
                 return
 
@@ -332,6 +372,15 @@ class Association:
             return False
         if not self._may_relay(size):
             return True
+        if self._way is not None:
+            self._remember(target)
+            self._way.send(host, port, payload)
+            return True
+        return self._send_directly(target, payload)
+
+    def _send_directly(self, target: tuple[Address, int], payload: bytes | memoryview) -> bool:
+        """Send from this machine what may be sent; False as for `_send_to`."""
+        host, port = target
         outer = self._outer_to(host)
         if outer is None:
             return False
@@ -342,8 +391,8 @@ class Association:
         except OSError:
             return False
         self._remember(target)
-        self.bytes_up += size
-        self._count(size)
+        self.bytes_up += len(payload)
+        self._count(len(payload))
         return True
 
     def _outer_to(self, host: Address) -> socket.SocketType | None:
@@ -365,11 +414,28 @@ class Association:
 
     # --- down ----------------------------------------------------------------------------------
 
-    def _send_down(self, source: tuple[Address, int], size: int) -> None:
+    def arrived(self, host: Address, port: int, payload: memoryview) -> None:
+        """See `Receiver.arrived`: the exit is not believed that anybody else may answer."""
+        source = (plain(host), port)
+        if source in self._targets or (self._has_named and self._egress.policy.permits(*source)):
+            self._send_down(source, payload)
+
+    def went(self, size: int) -> None:
+        """See `Receiver.went`."""
+        self.bytes_up += size
+        self.active_at = self._reactor.loop.time()
+
+    def lost(self) -> None:
+        """See `Receiver.lost`."""
+        self.is_broken = True
+        self.abort()
+
+    def _send_down(self, source: tuple[Address, int], payload: memoryview) -> None:
         """Send an answer to the client, if the budget pays for all of it."""
+        size = len(payload)
         if self._client_address is None or not self._may_relay(size):
             return
-        parts = (header(*source), self._reactor.view[:size])
+        parts = (header(*source), payload)
         try:
             self._inner.sendmsg(parts, (), 0, self._client_address)
         except OSError:
@@ -380,6 +446,8 @@ class Association:
     def _may_relay(self, size: int) -> bool:
         """Say whether the session pays for a datagram, and has not had too many of late."""
         if not self._session.affords(size, self):
+            return False
+        if self._way is not None and not self._way.is_in_time():
             return False
         if self._egress.allows(self._session.id):
             return True
@@ -394,7 +462,10 @@ class Association:
         self.active_at = self._reactor.loop.time()
         if size:
             self._session.take(size, self)
-            self._session.deliver(size)
+            if self._share is not None:
+                self._share.deliver(size)
+            else:
+                self._session.deliver(size)
 
 
 @final
@@ -451,6 +522,12 @@ class _Reader(Watcher):
             return
         self._is_due = True
         self._loop.call_soon(self._turn)
+
+
+def _name(host: str) -> str:
+    """Return a name as an exit may look it up; "" for what is an address in an old spelling."""
+    name = canonical(host) or ""
+    return "" if is_number(name) else name
 
 
 def _notice_a_vanished_peer(control: socket.SocketType) -> None:

@@ -42,7 +42,12 @@ from proxyd.limits import raise_descriptors
 from proxyd.listeners import Listeners
 from proxyd.ops import logs
 from proxyd.ops.cores import too_few_cores
-from proxyd.ops.listening import CannotListenError, load_certificate, tls_context
+from proxyd.ops.listening import (
+    CannotListenError,
+    listen_for_processes,
+    load_certificate,
+    tls_context,
+)
 from proxyd.ops.role import METRICS_MAX_BYTES, OVERVIEW_MAX_BYTES, Overview, Role
 from proxyd.ops.sd_notify import FEEDS_PER_TIMEOUT, ServiceManager
 from proxyd.ops.shared_record import SharedRecord
@@ -97,6 +102,8 @@ class Supervisor:
         self._children += [
             Child(index, listeners.beside(), time.monotonic) for index in range(1, number)
         ]
+        # Where the others ask process 0 for exits: here, so that they can wait for its successor.
+        self._exits_desk = listen_for_processes() if listeners.exits is not None else None
         self._announcer = Announcer(manager, self._children)
         self._restarts = 0
         self._stops = 0  # how often it was told to stop
@@ -133,6 +140,8 @@ class Supervisor:
             signals.close()
             for child in self._children:
                 child.close()
+            if self._exits_desk is not None:
+                self._exits_desk.close()
         self._announcer.stopped()
         return self._status
 
@@ -213,11 +222,7 @@ class Supervisor:
                 Path("/proc/self/comm").write_text(f"proxyd-{child.index}")
             log = self._settings.log
             logs.set_up(log.level, log.format, child.index)
-            metrics, overview = self._shared
-            is_successor = child.was_ever_ready
-            role = Role(
-                child.index, is_successor, theirs, self._watchdog_seconds, metrics, overview
-            )
+            role = self._role(child, theirs)
             status = self._work(self._settings, child.listeners, role)
         except BaseException:
             logging.getLogger("daemon").critical("the process failed", exc_info=True)
@@ -228,6 +233,24 @@ class Supervisor:
                 sys.stderr.flush()
             finally:
                 os._exit(status)
+
+    def _role(self, child: Child, channel: socket.socket) -> Role:
+        """Return what the process is given that is forked for a number; called in that process."""
+        desk, address = self._exits_desk, b""
+        if desk is not None:
+            address = desk.getsockname()
+            if child.index:
+                desk.close()
+                desk = None
+        return Role(
+            child.index,
+            child.was_ever_ready,
+            channel,
+            self._watchdog_seconds,
+            *self._shared,
+            desk,
+            address,
+        )
 
     def _reap(self, selector: selectors.BaseSelector) -> None:
         for child in self._living:

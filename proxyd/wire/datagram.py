@@ -54,7 +54,10 @@ def unwrap(data: bytes | memoryview) -> Datagram | None:
     return Datagram(host, data[end] << 8 | data[end + 1], data[end + 2 :])
 
 
-def header(host: Address, port: int) -> bytes:
-    """Return what goes in front of a datagram on its way to the client: who sent it."""
+def header(host: Address | str, port: int) -> bytes:
+    """Return what goes in front of a datagram: to the client who sent it, to an exit where to."""
+    if isinstance(host, str):
+        name = host.encode("ascii")
+        return bytes((0, 0, 0, DOMAINNAME, len(name))) + name + port.to_bytes(2, "big")
     start = _START_V4 if host.version == 4 else _START_V6
     return start + host.packed + port.to_bytes(2, "big")

@@ -58,6 +58,10 @@ class Device:
         self.has_place = chance() < 0.8
         self.min_price_per_gb = int(chance() * PRICE / 0.75)
 
+    def allows(self, port):
+        """Say whether it may be asked for a port; all may."""
+        return port != 0
+
 
 def places(chance, count):
     """Return so many places, and the countries of most and of fewest of them."""
@@ -98,6 +102,7 @@ def measure(directory, wish, now):
             target=target,
             tried=(),
             now=now + number / 1000,
+            port=443,
         )
         times.append(time.perf_counter_ns() - begun)
         missing += isinstance(chosen, Missing)

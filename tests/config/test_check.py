@@ -382,15 +382,17 @@ def test_bonuses_that_could_never_be_paid_are_named() -> None:
         ({"price_per_gb_floor_usd": {"de": Decimal(1), "any": Decimal("0.5")}}, []),
         ({"price_per_gb_floor_usd": {"de": Decimal(-1)}}, ["exits.price_per_gb_floor_usd"]),
         ({"price_per_gb_floor_usd": {"all": Decimal(1)}}, ["exits.price_per_gb_floor_usd"]),
+        ({"canaries": ("http://a.example/x", "https://b.example:8443/")}, []),
+        ({"canaries": ("a.example", "http://a:99999/")}, ["exits.canaries"] * 2),
     ],
 )
 def test_exits_are_reached_and_paid_as_can_be(exits: dict[str, object], blames: list[str]) -> None:
     assert blamed(exits=exits) == blames
 
 
-def test_exits_need_one_process_and_a_folder_for_their_certificate() -> None:
+def test_exits_need_a_folder_for_their_certificate_and_any_number_of_processes() -> None:
     exits = {"host": "127.0.0.1"}
-    assert blamed(exits=exits, proxy={"processes": 2}) == ["exits.host"]
+    assert blamed(exits=exits, proxy={"processes": 2}) == []
     postgres = {"url": "postgresql://localhost/proxyd"}
     auth = {"signing_key_file": "key"}
     assert blamed(exits=exits, storage=postgres, auth=auth) == ["exits.tls_cert"]

@@ -13,6 +13,7 @@ from support.story import buy, reached, used
 from support.targets import Target
 from support.waiting import until
 
+from market import exit_earnings
 from proxyd import services
 from proxyd.cli import bookkeeping
 
@@ -22,7 +23,8 @@ PRICE = 10_000.0  # USD per GB, so that little traffic is worth something
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the sweeps come round soon."""
-    for name in ("EXIT_LOOK_SECONDS", "EXIT_PAYOUT_CHECK_SECONDS"):
+    names = "EXIT_LOOK_SECONDS", "EXIT_PAYOUT_CHECK_SECONDS", "EXIT_ADVANCE_CHECK_SECONDS"
+    for name in names:
         monkeypatch.setattr(services, name, 0.05)
 
 
@@ -82,6 +84,32 @@ async def test_bytes_through_an_exit_become_a_balance_by_themselves(tmp_path: Pa
         path = f"/api/bandwidth/sessions/{bought.id}/exits"
         answer = await service.call("GET", path, token=person.token)
         assert answer.body["countries"] == [{"country": "xx", "exits": 1, "bytes": 500_000}]
+        await device.kill()
+        await service.assert_audit()
+
+
+async def test_bytes_of_a_session_that_goes_on_are_posted_by_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exit_earnings, "ADVANCE_SECONDS", 1)
+    async with running_in(tmp_path, **exits()) as service, targets.echo() as target:
+        made = await consented(service)
+        device = await made.attach(service)
+        service.wishes = "-country-xx"
+        person, bought = await buy(service, quota=1_000_000, price=PRICE)
+        client = await carried(service, bought, target, 250_000)
+
+        async def pending() -> float:
+            return (await wallet(service, made.owner))["usd_pending"]
+
+        async def is_posted() -> bool:
+            return await pending() == 3.0
+
+        await until(is_posted, "the bytes so far are posted", seconds=20)
+        await client.close()
+        await service.end(person, bought)
+        assert await pending() == 3.0
+        assert await service.balance(person) == 10.0 - 5.0
         await device.kill()
         await service.assert_audit()
 

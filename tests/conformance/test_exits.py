@@ -155,14 +155,6 @@ async def leave_directly(service: Service) -> None:
     assert not listener_of(service).counters.dials
 
 
-async def test_exits_carry_no_datagrams(service: Service) -> None:
-    _, bought = await buy(service)
-    client = await Client.open(service.proxy_port)
-    assert await client.log_in(bought.username, bought.password) == 0
-    assert await client.connect("0.0.0.0", 0, command=3) == 7
-    await client.close()
-
-
 async def test_nobody_leaves_through_their_own_device(tmp_path: Path) -> None:
     async with running_in(tmp_path, **EXITS) as service:
         person, bought = await buy(service)
@@ -373,3 +365,38 @@ async def test_nothing_is_left_of_exits_that_come_and_go(service: Service) -> No
 
 def test_the_credentials_of_a_session_with_wishes_fit() -> None:
     assert len(credentials("name-country-xx", "password")) < 255
+
+
+# --- how fast an exit goes -----------------------------------------------------------------------
+
+
+async def test_an_exit_goes_at_its_owners_speed_shared_by_all_sessions(service: Service) -> None:
+    """The device of this test holds to no limit, so it is the daemon that does."""
+    rate = 400_000
+    attached = listener_of(service)._by_device[device_id(service)]
+    attached.limits = attached.limits._replace(bytes_per_second=rate)
+    loop = asyncio.get_running_loop()
+    async with targets.source(None) as target:
+        begun = loop.time()
+        buyers = [await buy(service) for _ in range(3)]
+        clients = [await reached(service, bought, target) for _, bought in buyers]
+        await asyncio.gather(*(client.receive(100_000) for client in clients))
+        moved = sum([await used(service, *each) for each in buyers])
+        assert 300_000 <= moved <= rate * (loop.time() - begun + 0.3)
+        attached.limits = attached.limits._replace(bytes_per_second=1)
+        await asyncio.gather(*(client.receive(1) for client in clients))
+        attached.limits = attached.limits._replace(bytes_per_second=0)
+        await asyncio.gather(*(client.receive(5_000_000) for client in clients))
+        for client in clients:
+            await client.close()
+
+
+async def test_a_session_that_leaves_directly_minds_no_exit(service: Service) -> None:
+    attached = listener_of(service)._by_device[device_id(service)]
+    attached.limits = attached.limits._replace(bytes_per_second=1)
+    service.wishes = ""
+    _, bought = await buy(service)
+    async with targets.source(5_000_000) as target:
+        client = await reached(service, bought, target)
+        await client.receive(5_000_000)
+        await client.close()

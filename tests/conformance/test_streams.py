@@ -23,16 +23,19 @@ from support.story import buy, reached
 from support.targets import pattern
 from support.waiting import PATIENCE_SECONDS, until
 
+from proxyctl.exit.relay import AsyncioRelays
+
 WAYS = {
     "directly": running_in,
     "through an exit": running_with_exit,
     "through the agent": running_with_agent,
+    "through the agent of asyncio": partial(running_with_agent, relays=AsyncioRelays),
     "through an exit of another node": running_over_nodes,
 }
 # Writing to a side that has reset the connection fails before what that side has sent is read, and
-# then the agent, which is asyncio alone, does not read it any more.
-NOT_THROUGH_THE_AGENT = {
-    "test_a_reset_is_passed_on_while_both_sides_are_talking[through the agent-client]"
+# then asyncio's transports do not read it any more.
+NOT_THROUGH_ASYNCIO = {
+    "test_a_reset_is_passed_on_while_both_sides_are_talking[through the agent of asyncio-client]"
 }
 MEGABYTE = 1_000_000
 QUIET_POLLS = 25
@@ -44,8 +47,8 @@ LINGER_NOT = struct.pack("ii", 1, 0)
 @pytest.fixture(params=WAYS)
 async def service(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Service]:
     """A daemon whose sessions leave directly, or all through an exit; its ledger must agree."""
-    if request.node.name in NOT_THROUGH_THE_AGENT:
-        pytest.skip("the agent does not do this")
+    if request.node.name in NOT_THROUGH_ASYNCIO:
+        pytest.skip("asyncio does not do this")
     async with WAYS[request.param](tmp_path) as running:
         yield running
         await running.assert_audit()

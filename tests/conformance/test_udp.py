@@ -10,6 +10,7 @@ import struct
 import termios
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address, ip_network
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from support.datagrams import (
 )
 from support.descriptors import all_gone, at_rest, none_left
 from support.epoll import Full
+from support.exit_device import running_with_agent, running_with_exit
 from support.ports import closed_port
 from support.service import Bought, Person, Service, running, running_in, settings_for
 from support.socks import GREETING, Client, credentials, request
@@ -38,15 +40,38 @@ from support.story import buy, used
 from support.targets import pattern
 from support.waiting import PATIENCE_SECONDS, until
 
+from proxyctl.exit.relay import AsyncioRelays
 from proxyd.connection import ClientConnection, reached_at
 from proxyd.egress.resolve import Address, NameNotFoundError
 from proxyd.limits import associations_total
 from proxyd.relay import udp
 
+WAYS = {
+    "directly": running_in,
+    "through an exit": running_with_exit,
+    "through the agent": running_with_agent,
+    "through the agent of asyncio": partial(running_with_agent, relays=AsyncioRelays),
+}
+DIRECTLY_ALONE = {
+    "test_a_datagram_without_payload_goes_only_while_a_byte_would",
+    "test_without_a_descriptor_an_association_is_refused",
+    "test_without_a_descriptor_a_datagram_is_dropped",
+    "test_a_socket_that_cannot_be_watched_leaves_nothing",
+}
 LOOPBACK = IPv4Address("127.0.0.1")
 LARGEST_UP = 65_507 - 10  # what an IPv4 packet holds, without the header that says where it goes
 SIZES = [0, 1, 1_200, 1_472, 8_000, 60_000]
 GENERAL_FAILURE = b"\x05\x01\x00\x01" + bytes(6)
+
+
+@pytest.fixture(params=WAYS)
+async def service(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Service]:
+    """A daemon whose sessions leave directly, or all through an exit; its ledger must agree."""
+    if request.param != "directly" and request.node.originalname in DIRECTLY_ALONE:
+        pytest.skip("what it looks at is not this machine's where an exit sends")
+    async with WAYS[request.param](tmp_path) as running:
+        yield running
+        await running.assert_audit()
 
 
 @asynccontextmanager

@@ -39,16 +39,26 @@ from support.keyed import (
 from support.process import Process
 from support.waiting import until_true
 
+from market import exit_earnings
 from market.audit import audit_ledger
+from market.context import Context
+from market.exit_earnings import ExitAdvances
+from market.ids import Identifiers
 from storage.open import open_store
 from storage.store import Store, Transaction
 
-KILLS = {"sqlite": 5, "postgresql": 3, "processes": 4, "exits": 4}
+KILLS = {"sqlite": 5, "postgresql": 3, "processes": 4, "exits": 4, "processes with exits": 4}
 PROCESSES = 3
 SEVERAL = {
     process.PROCESSES: str(PROCESSES),
     "PROXYD_CLUSTER__NODE_TIMEOUT_SECONDS": "300",  # the dead are not seen by their silence
     "PROXYD_LIMITS__SESSIONS_PER_USER": "0",  # clients leave many sessions behind
+}
+# With exits: one has them, the other one asks it. On PostgreSQL the dead are seen by their silence.
+TWO = {
+    process.PROCESSES: "2",
+    "PROXYD_CLUSTER__NODE_TIMEOUT_SECONDS": "2",
+    "PROXYD_LIMITS__SESSIONS_PER_USER": "0",
 }
 CLIENTS = 6
 EXITS = 2
@@ -262,11 +272,18 @@ def live(
 
 
 def assert_books(url: str, *, is_shared: bool = False) -> None:
-    """Check the ledger while others write; and that exits carried everything, if they should."""
+    """Check the ledger while others write; and that exits carried everything, if they should.
+
+    What they have earned until now is posted first, as if an hour were over.
+    """
 
     async def check() -> None:
         store = await open_store(url)
         try:
+            if is_shared:
+                identifiers = Identifiers(lambda: time.time_ns() // 1_000_000)
+                context = Context(store, identifiers, lambda: int(time.time()))
+                await ExitAdvances(context).advance()
             await books(store)
             if is_shared:
                 await assert_shared(store)
@@ -339,9 +356,10 @@ def live_as_several(
 
 @pytest.mark.timeout(300)
 async def test_daemon_or_exits_killed_at_random_moments_under_load(
-    store_url: str, tmp_path: Path
+    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each life ends by a kill of the daemon, alone or with exits; in between exits are killed."""
+    monkeypatch.setattr(exit_earnings, "ADVANCE_LEAST", 1)
     seed = os.environ.get("PROXYD_CRASH_SEED", "1")
     engine = store_url.partition(":")[0]
     kills = int(os.environ.get("PROXYD_CRASH_KILLS") or KILLS["exits"])
@@ -380,8 +398,89 @@ async def test_daemon_or_exits_killed_at_random_moments_under_load(
     await assert_earned(store_url, owner, password)
 
 
+@pytest.mark.timeout(600)
+async def test_processes_with_exits_killed_at_random_moments_under_load(
+    store_url: str, tmp_path: Path
+) -> None:
+    """Either of two processes or an exit is killed, again and again, and then the supervisor."""
+    seed = os.environ.get("PROXYD_CRASH_SEED", "1")
+    engine = store_url.partition(":")[0]
+    kills = int(os.environ.get("PROXYD_CRASH_KILLS") or KILLS["processes with exits"])
+    print(f"PROXYD_CRASH_SEED={seed} PROXYD_CRASH_KILLS={kills} with exits on {engine}")  # noqa: T201
+    chance = random.Random(seed)
+    email, password = process.funded(store_url, "1000000")
+    owner, _ = process.funded(store_url, "0.01", "owner")
+    tally = Tally()
+    before: dict[str, Sold] = {}
+    with (
+        keyed(Tally()) as target,
+        wired(tally, EXITS) as wire,
+        exit_agents(tmp_path, wire, [target.port]) as exits,
+    ):
+        load = Load(target, tally, seed, [None] * CLIENTS, EXIT_WISHES)
+        with process.serving(store_url, **exits.settings) as daemon:
+            for agent in exits.agents:
+                agent.agree(daemon, daemon.log_in(owner, password))
+        while kills > 0:
+            tally.seen.clear()
+            victims = [*range(2), chance.randrange(2, 2 + EXITS)][: kills - 1]
+            chance.shuffle(victims)
+            live_as_two_with_exits(load, exits, chance, store_url, (email, password), victims)
+            kills -= len(victims) + 1
+            before = await fair_and_shared(store_url, before, tally, is_one=False)
+        assert sum(each.bytes_used for each in before.values()) > 0
+    await end_all(store_url, email, password, before)
+    await assert_earned(store_url, owner, password)
+
+
+def live_as_two_with_exits(
+    load: Load,
+    exits: ExitAgents,
+    chance: random.Random,
+    url: str,
+    buyer: tuple[str, str],
+    victims: Sequence[int],
+) -> None:
+    """Run two processes with exits under load, kill some one after the other, then the supervisor.
+
+    Victims 0 and 1 are processes, those above are exits.
+    """
+    daemon = Process(url, **exits.settings, **TWO)
+    threads: list[threading.Thread] = []
+    try:
+        daemon.wait_ready()
+        exits.serve(daemon)
+        threads = load.run(daemon, daemon.log_in(*buyer))
+        until_true(lambda: load.has_counted(url), "something is written down")
+        for victim in victims:
+            time.sleep(chance.uniform(0, LIFE_MAX_SECONDS))
+            if victim < 2:
+                pid = daemon.pid_of(victim)
+                daemon.kill(victim)
+                daemon.wait_renewed(victim, pid or 0)
+                exits.wait_attached(daemon)
+            else:
+                exits.agents[victim - 2].kill()
+                exits.start()
+            assert_books(url, is_shared=True)
+        time.sleep(chance.uniform(0, LIFE_MAX_SECONDS))
+    finally:
+        daemon.stop(signal.SIGKILL)  # its last line is that of the last process to leave
+        for thread in threads:
+            thread.join()
+    assert "CRITICAL" not in daemon.output, daemon.output
+    assert "Traceback" not in daemon.output, daemon.output
+    exits.lose()
+    load.target.wait_quiet()
+
+
 async def fair_and_shared(
-    url: str, before: dict[str, Sold], tally: Tally, *, resets: bool = False
+    url: str,
+    before: dict[str, Sold],
+    tally: Tally,
+    *,
+    resets: bool = False,
+    is_one: bool = True,
 ) -> dict[str, Sold]:
     """Check the books after a life through exits, and return every session.
 
@@ -396,7 +495,7 @@ async def fair_and_shared(
     seen = dict(tally.seen)
     if resets:
         seen = {each.id: each.quota_bytes for each in after.values()}
-    assert_fair(before, after, seen, is_one=not resets)
+    assert_fair(before, after, seen, is_one=is_one and not resets)
     return after
 
 

@@ -1,7 +1,8 @@
 """Whatever happens in whatever order: what exits get is the share of what buyers pay, to the cent.
 
 Lives of a market with exits, made up from seeds: sales, leases of several nodes, reports good and
-impossible, ends, crashes, payouts, claw-backs. What everybody should have is worked out beside it.
+impossible, advances, ends, crashes, payouts, claw-backs. What everybody should have is worked out
+beside it.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from support.market import Market
 from market import ledger
 from market.audit import audit_ledger
 from market.bandwidth import Purchase
+from market.exit_earnings import ADVANCE_LEAST
 from market.exit_payouts import claw_back
 from market.exit_wishes import ExitWishes
 from market.leases import Leases, LeaseState, Rejection, Usage
@@ -70,10 +72,11 @@ class Session:
 
 @dataclass
 class Earning:
-    """What a settled session has posted for a device."""
+    """What was posted for a device of a session: pending at first, then paid or reversed."""
 
     device: ExitDevice
     session: Session
+    size: int
     amount: int
     posted_at: int
 
@@ -94,7 +97,10 @@ class Life:
         self.devices: list[ExitDevice] = []
         self.buyers: list[str] = []
         self.barred: set[str] = set()
-        self.earnings: list[Earning] = []
+        self.earnings: list[Earning] = []  # those that are pending
+        self.kept: list[Earning] = []  # all but those that were reversed
+        self.posted: Counter[tuple[str, str]] = Counter()  # bytes, by session and device
+        self.given: Counter[tuple[str, str]] = Counter()  # micro-USD, by session and device
         self.paid: Counter[str] = Counter()
         self.revenue = 0
         self.spent: Counter[str] = Counter()
@@ -227,6 +233,29 @@ class Life:
         for _ in range(2):
             await self.join()
 
+    async def advance(self) -> None:
+        """Post what was earned of sessions that go on, where it is worth a row."""
+        await self.market.exit_advances.advance()
+        for session in [each for each in self.sessions if each.is_active]:
+            self._post(session, ADVANCE_LEAST)
+
+    def _post(self, session: Session, least: int) -> None:
+        """Credit devices with what they have earned of a session and was not posted before."""
+        for device in self.devices:
+            key = session.bought.session_id, device.id
+            amount = session.earned(device) - self.given[key]
+            if amount < least or device.id in self.barred:
+                continue
+            size = session.carried(device) - self.posted[key]
+            earning = Earning(device, session, size, amount, self.market.clock.now)
+            self.earnings.append(earning)
+            self.kept.append(earning)
+            self.given[key] += amount
+            self.posted[key] += size
+
+    def _kept(self, session: Session) -> list[Earning]:
+        return [each for each in self.kept if each.session is session]
+
     async def pay(self) -> None:
         self.market.clock.now += self.random.choice([86_400, HOLD_SECONDS // 2, HOLD_SECONDS])
         await self.market.exit_payouts.pay_due()
@@ -245,7 +274,10 @@ class Life:
         assert (done.earnings, done.amount) == (len(reversed_), sum(e.amount for e in reversed_))
         for earning in reversed_:
             self.earnings.remove(earning)
-            price = earning.session.carried(device) * earning.session.price // GB
+            self.kept.remove(earning)
+            if earning.session.is_active:
+                continue
+            price = earning.size * earning.session.price // GB
             self.refunded[earning.session.buyer] += price
             self.revenue += earning.amount - price
 
@@ -259,18 +291,16 @@ class Life:
                 continue
             session.is_active = False
             session.is_open.clear()
+            self._post(session, 1)
+            kept = self._kept(session)
             paid = session.used - sum(
                 session.carried(each) for each in self.devices if each.id in self.barred
             )
-            captured = max(paid * session.price // GB, 1) if paid else 0
+            paid += sum(each.size for each in kept if each.device.id in self.barred)
+            shares = sum(each.amount for each in kept)
+            captured = max(paid * session.price // GB, 1, shares) if paid else 0
             self.spent[session.buyer] += captured
-            self.revenue += captured
-            for device in self.devices:
-                amount = session.earned(device)
-                if amount and device.id not in self.barred:
-                    now = self.market.clock.now
-                    self.earnings.append(Earning(device, session, amount, now))
-                    self.revenue -= amount
+            self.revenue += captured - shares
 
     # What must hold
 
@@ -279,6 +309,9 @@ class Life:
         report = await audit_ledger(market.store)
         assert report.passed, report
         assert await revenue(market) == self.revenue
+        advanced = sum(each.amount for each in self.kept if each.session.is_active)
+        assert await balance(market, ledger.exit_payable()) == -advanced
+        assert all(each.amount > 0 for each in self.kept)
         for owner in {device.owner for device in self.devices}:
             expected = sum(each.amount for each in self.earnings if each.device.owner == owner)
             assert await balance(market, ledger.pending(owner)) == expected
@@ -307,7 +340,8 @@ async def test_what_exits_get_is_their_share_of_what_buyers_pay(market: Market, 
         life.end: 3,
         life.crash: 1,
         life.recover: 1,
-        life.pay: 2,
+        life.advance: 4,
+        life.pay: 3,
         life.claw_back: 1,
     }
     for step in range(STEPS):
@@ -341,6 +375,7 @@ async def test_reports_ends_payouts_and_claw_backs_at_once_lose_nothing(market: 
     outcomes = await asyncio.gather(
         *(session.report(3_000_000, *((each, 600_000) for each in made)) for session in sessions),
         *(session.end() for session in sessions),
+        *(market.exit_advances.advance() for _ in range(3)),
         *(market.exit_payouts.pay_due() for _ in range(3)),
         claw_back(market.context, made[0].id, "cheats"),
         claw_back(market.context, made[1].id, "cheats"),

@@ -8,12 +8,14 @@ from support.books import available, balance, refusal, revenue
 from support.exits import exit_device, through
 from support.market import Market
 
-from market import ledger
+from market import exit_payouts, ledger
 from market.audit import _audit, audit_ledger
 from market.errors import Code
 from market.exit_payouts import ClawedBack, ExitPayouts, claw_back
 from market.money import GB, MICRO
+from storage import exits as exit_queries
 from storage.errors import ConstraintError
+from storage.exits import UseRow
 from storage.store import Transaction
 
 WEEK = 7 * 86_400
@@ -67,6 +69,28 @@ async def test_owners_may_get_nothing_or_all(market: Market, share_percent: int)
     assert report.passed, report
 
 
+@pytest.mark.parametrize("price", [1, 123_457, MICRO, 999_999_999_999, 1_000_000_000_000])
+@pytest.mark.parametrize("size", [1, 999_999, 1_000_001, 123_456_789_012, 9_999_999_999_999])
+async def test_the_audit_recomputes_a_share_of_any_size(
+    market: Market, price: int, size: int
+) -> None:
+    """The product of bytes, price and share has more than 64 bits."""
+    made, buyer = await exit_device(market), await market.person("1000000000")
+    session = await through(market, buyer=buyer, quota=1_000)
+
+    async def enlarge(tx: Transaction) -> None:
+        await tx.run("UPDATE bandwidth_sessions SET price_per_gb = :price", price=price)
+        await tx.run("UPDATE bandwidth_leases SET granted_bytes = :s, used_bytes = :s", s=size)
+        for earned, expected in ((size * price * 60 // (GB * 100), 0), (7, 1)):
+            use = UseRow(session.lease_id, made.id, session.bought.session_id, 0, 0, size, earned)
+            await exit_queries.write_use(tx, [use], [])
+            assert len(await exit_queries.earned_against_price(tx)) == expected
+        raise _LookedAtError([])
+
+    with pytest.raises(_LookedAtError):
+        await market.store.write(enlarge)
+
+
 async def test_several_leases_of_a_session_are_one_earning(market: Market) -> None:
     made, session = await exit_device(market), await through(market)
     await session.report(GB // 2, (made, GB // 2))
@@ -77,6 +101,69 @@ async def test_several_leases_of_a_session_are_one_earning(market: Market) -> No
     await session.report(GB // 4, (made, GB // 4))
     await session.end()
     assert await pending(market, made.owner) == 450_000
+
+
+async def test_a_claw_back_takes_back_what_was_advanced_and_is_pending(market: Market) -> None:
+    made, session = await exit_device(market), await through(market)
+    await session.report(GB // 4, (made, GB // 4))
+    await market.exit_advances.advance()
+    market.clock.now += WEEK
+    await market.exit_payouts.pay_due()
+    await session.report(GB // 2, (made, GB // 2))
+    await market.exit_advances.advance()
+    back = await claw_back(market.context, made.id, "injects")
+    assert back == ClawedBack(earnings=1, amount=150_000, refunded=0)
+    assert await pending(market, made.owner) == 0
+    assert await available(market, made.owner) == 150_000  # what was paid before stays
+    assert (await audit_ledger(market.store)).passed
+    await session.report(GB, (made, GB))
+    assert await market.exit_advances.advance() == 0
+    await session.end()
+    # The buyer pays for no more than what was paid out.
+    assert await available(market, session.buyer) == 100 * MICRO - 250_000
+    assert await revenue(market) == 100_000
+    assert await balance(market, ledger.exit_payable()) == 0
+    assert (await audit_ledger(market.store)).passed
+
+
+async def test_a_claw_back_of_a_settled_session_refunds_its_advances_too(market: Market) -> None:
+    made, session = await exit_device(market), await through(market)
+    for used in (GB // 4, GB // 2):
+        await session.report(used, (made, used))
+        await market.exit_advances.advance()
+        market.clock.now += 3_600
+    await session.report(GB, (made, GB))
+    await session.end()
+    back = await claw_back(market.context, made.id, "injects")
+    assert back == ClawedBack(earnings=3, amount=600_000, refunded=MICRO)
+    assert await available(market, session.buyer) == 100 * MICRO
+    assert await revenue(market) == 0
+    assert (await audit_ledger(market.store)).passed
+
+
+async def test_owners_who_cannot_be_paid_never_hide_the_others(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exit_payouts, "DUE_MAX_EARNINGS", 2)
+    broken, other = await exit_device(market), await exit_device(market)
+    for made, times in ((broken, 3), (other, 1)):
+        for _ in range(times):
+            session = await through(market)
+            await session.report(GB, (made, GB))
+            await session.end()
+            market.clock.now += 1
+    account = ledger.pending(broken.owner)
+
+    async def change(tx: Transaction, by: int) -> None:
+        await tx.run(
+            "UPDATE accounts SET balance = balance + :by WHERE id = :id", by=by, id=account
+        )
+
+    await market.store.write(change, -3 * 600_000)
+    market.clock.now += WEEK
+    assert [await market.exit_payouts.pay_due() for _ in range(2)] == [0, 1]
+    assert await available(market, other.owner) == 600_000
+    await market.store.write(change, 3 * 600_000)
 
 
 async def test_earnings_are_paid_once_and_not_before_their_time(market: Market) -> None:
@@ -216,6 +303,22 @@ async def test_only_an_exit_can_be_clawed_back(market: Market) -> None:
             "every settled session paid its exits what they have earned of it",
         ),
         (
+            "UPDATE exit_usage SET earned = earned - 1",
+            "exits earn their share of the price of their bytes",
+        ),
+        (
+            "UPDATE accounts SET balance = balance - 1 WHERE kind = 'exit_payable'",
+            "what the house owes exits is what it has advanced of sessions that go on",
+        ),
+        (
+            "UPDATE exit_usage SET earned = 1",
+            "what the house owes exits is what it has advanced of sessions that go on",
+        ),
+        (
+            "UPDATE holds SET amount = 1 WHERE resolved_at IS NULL",
+            "what the house owes exits is what it has advanced of sessions that go on",
+        ),
+        (
             "UPDATE exit_earnings SET paid_at = 7",
             "pending money is the sum of earnings that are neither paid out nor reversed",
         ),
@@ -231,6 +334,9 @@ async def test_the_audit_finds_damage_to_the_books_of_exits(
     made, session = await exit_device(market), await through(market)
     await session.report(GB, (made, GB // 2))
     await session.end()
+    goes_on = await through(market)
+    await goes_on.report(GB, (made, GB // 2))
+    await market.exit_advances.advance()
 
     async def tamper(tx: Transaction) -> None:
         await tx.run(statement)

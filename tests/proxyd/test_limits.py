@@ -3,9 +3,11 @@
 import pytest
 
 from proxyd.limits import (
+    DESCRIPTORS_PER_ASK,
     DESCRIPTORS_PER_CONNECTION,
     DESCRIPTORS_PER_PIPE,
     api_connections_total,
+    asks_total,
     connections_total,
     exits_total,
     parked_total,
@@ -15,13 +17,19 @@ from proxyd.limits import (
 )
 
 
-@pytest.mark.parametrize("with_exits", [False, True])
+@pytest.mark.parametrize(
+    ("with_exits", "processes"), [(False, 1), (True, 1), (True, 2), (True, 64)]
+)
 @pytest.mark.parametrize("descriptors", [2_048, 20_000, 1_048_576])
-def test_all_shares_together_leave_something(descriptors: int, with_exits: bool) -> None:
-    parked = parked_total(descriptors)
+def test_all_shares_together_leave_something(
+    descriptors: int, with_exits: bool, processes: int
+) -> None:
+    parked, asks = parked_total(descriptors), asks_total(descriptors, processes)
     stand_ins = stand_ins_total(descriptors) * DESCRIPTORS_PER_CONNECTION
+    total = connections_total(0, descriptors, with_exits=with_exits, with_asks=bool(asks))
     taken = (
-        connections_total(0, descriptors, with_exits=with_exits) * DESCRIPTORS_PER_CONNECTION
+        total * DESCRIPTORS_PER_CONNECTION
+        + asks * (processes - 1) * DESCRIPTORS_PER_ASK
         + with_exits * (exits_total(0, descriptors) + parked + parked // 2 + stand_ins)
         + pipes_total(descriptors) * DESCRIPTORS_PER_PIPE
         + api_connections_total(descriptors)

@@ -113,7 +113,18 @@ def test_exits_take_their_part_of_the_descriptors_where_they_listen() -> None:
     assert slices.limits(having, DESCRIPTORS).connections_total < (
         slices.limits(without, DESCRIPTORS).connections_total
     )
+    assert slices.limits(having, DESCRIPTORS, is_first=False) == slices.limits(without, DESCRIPTORS)
     limits = slices.exit_limits(having, DESCRIPTORS)
+    assert limits.asks == 0
     assert (limits.exits_total, limits.exits_per_network) == (3_000, 8)
     assert slices.exits_host(having) == "127.0.0.1"
     assert (slices.exits_port(having, 1090), slices.exits_port(without, 1090)) == (443, 1090)
+
+
+def test_the_process_with_the_exits_has_room_for_what_the_others_ask() -> None:
+    exits = {"host": "127.0.0.1"}
+    one, five = settings(exits=exits), settings(exits=exits, proxy={"processes": 5})
+    assert slices.limits(five, DESCRIPTORS).connections_total < (
+        slices.limits(one, DESCRIPTORS).connections_total
+    )
+    assert slices.exit_limits(five, DESCRIPTORS).asks == 125

@@ -26,6 +26,7 @@ from market.leases import Usage
 from market.money import GB, MICRO
 from market.states import JobStatus, SessionStatus
 from storage import bandwidth, idempotency, ledger, nodes, users
+from storage import exits as exit_queries
 from storage.open import open_store
 from storage.store import Transaction
 
@@ -222,6 +223,14 @@ async def leave(market: Market, buyer: str) -> None:
     await claw_back(market.context, made.id, "injects")
 
 
+async def advances(market: Market, _: str) -> None:
+    """Post what exits have earned of some sessions that go on, as one step of the hourly sweep."""
+    first = exit_queries.ActiveRow(-1, "")
+    some = await market.store.read(exit_queries.sessions_to_advance, after=first, limit=10)
+    assert len(some) == 10
+    await market.exit_advances._advance_some([each.id for each in some])
+
+
 async def my_exits(market: Market, buyer: str) -> None:
     shown = await market.exits.page(buyer, before="", limit=101)
     await market.exits.today([each.id for each in shown])
@@ -277,6 +286,7 @@ REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
 SWEEPERS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "expired sessions": lambda market, _: market.bandwidth.expire(),
     "payouts of exits": lambda market, _: market.exit_payouts.pay_due(),
+    "advances of exits": advances,
     "leases of a node": lambda market, _: market.store.read(nodes.leases, "node"),
     "answers that are old": (
         lambda market, _: market.store.write(idempotency.delete_before, grown.NOW - 1, limit=20)

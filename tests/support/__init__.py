@@ -19,12 +19,15 @@ The daemon
     epoll: a set of sockets that takes no more
     small: a small checkout that compiles in seconds
     descriptors: the descriptors that the daemon holds in the test's own process
+    two_processes: a daemon of two processes in the test's own event loop, with exits
+    canaries: pages that everybody gets alike, and exits that lie about them
     exit_device: a device that carries connections as a test wants it, and where it attaches
     declared: holds every answer of a test against the OpenAPI document
     time_limit: the plugin that ends a test which takes too long
     clock: a wall clock that tests set
 
 Exits
+    exit_datagrams: how a device of a test carries datagrams
     exit_daemon: the daemon's side of exits, over TLS, that judges nothing
     exit_api: the API that an exit's agent asks for the terms
     exit_process: agents as processes of their own, beside a daemon that is one

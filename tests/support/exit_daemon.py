@@ -17,6 +17,7 @@ from typing import cast
 from proxyctl.protocol.frames import (
     PREFACE,
     TICKET_BYTES,
+    Associate,
     Dial,
     Dialled,
     For,
@@ -204,6 +205,14 @@ class ExitDaemon:
         """Dial, and wait for how that went."""
         await until(lambda: bool(self.parked), "a work connection is parked")
         number, streams = self.order(host, port)
+        return await self.result(number), streams
+
+    async def associate(self) -> tuple[Dialled, Streams]:
+        """Have datagrams carried, and wait for whether they are."""
+        await until(lambda: bool(self.parked), "a work connection is parked")
+        number = next(iter(self.parked))
+        streams = self.parked.pop(number)
+        self.control.send(Associate(number))
         return await self.result(number), streams
 
     async def _accept(self, listener: socket.socket) -> None:

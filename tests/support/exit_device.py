@@ -22,8 +22,12 @@ from proxyctl.exit.agent import Agent
 from proxyctl.exit.lan import make_guard
 from proxyctl.exit.limits import DeviceLimits
 from proxyctl.exit.record import Consent
+from proxyctl.exit.relay_linux import EpollRelays
+from proxyctl.exit.relays import Relays
 from proxyctl.protocol.frames import (
+    UDP,
     VERSION,
+    Associate,
     Dial,
     Dialled,
     Drain,
@@ -56,11 +60,13 @@ from proxyd.ops.listening import bound_port
 from proxyd.relay.closing import is_dead
 from proxyd.wire.wants import Wants
 from storage.store import Transaction
+from support.exit_datagrams import carry_datagrams
 from support.names import Localhost
 from support.service import Person, Service, running_in
 from support.waiting import until
 
 RESET = struct.pack("ii", 1, 0)
+MakeRelays = Callable[[asyncio.AbstractEventLoop], Relays]
 NO_LIMITS = Limits(0, 0, 0, ())
 
 
@@ -117,7 +123,8 @@ class Device:
     `frames` are all that came; `welcome`, `sorry` and `drained` the last ones of these. `parked`
     are its work connections that wait, by number. `parks` says whether it opens any by itself, and
     `obey` what it does with an order: `carry` by default. It attaches from `address`: two exits of
-    one address are not both chosen.
+    one address are not both chosen. With `leaves_from` its connections to targets come from another
+    one.
     """
 
     def __init__(self, port: int, address: str = "127.0.0.1") -> None:
@@ -135,6 +142,8 @@ class Device:
         self.parks = True
         self.answers_pings = True
         self.obey: Obey = carry
+        self.obey_datagrams: Callable[[Device, Associate], Awaitable[None]] = carry_datagrams
+        self.leaves_from = ""
         self.is_over = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._writer: asyncio.StreamWriter | None = None
@@ -232,7 +241,9 @@ class Device:
         elif isinstance(frame, Dial):
             self.dials.append(frame)
             self.spawn(self.obey(self, frame))
-        if self.parks and isinstance(frame, Park | Dial | Tickets):
+        elif isinstance(frame, Associate):
+            self.spawn(self.obey_datagrams(self, frame))
+        if self.parks and isinstance(frame, Park | Dial | Associate | Tickets):
             self.spawn(self.park())
 
     def take(self, number: int) -> socket.socket:
@@ -279,6 +290,8 @@ async def carry(device: Device, dial: Dial) -> None:
         for sock in (work, target):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
         host = dial.host if isinstance(dial.host, str) else str(dial.host[0])
+        if device.leaves_from:
+            target.bind((device.leaves_from, 0))
         try:
             await loop.sock_connect(target, (host, dial.port))
         except OSError as error:
@@ -350,20 +363,27 @@ class InOrder:
 
     def pick(self, wants: Wants, **about: Any) -> Attached | Missing:
         bound = self.bindings.get(wants.session)
+        features = about.get("features", frozenset())
         if bound in self.exits and bound not in about["tried"]:
-            return self.exits[bound]
+            is_allowed = self.exits[bound].allows(about["port"])
+            return self.exits[bound] if is_allowed else Missing.NOT_ALLOWED
         if bound is not None and wants.strict:
             return Missing.EXIT_LOST
+        missing = Missing.NO_EXIT
         for each in self.exits.values():
             if (
                 each.device_id not in about["tried"]
                 and each.owner_id != about["owner_id"]
                 and each.has_place
+                and features.issubset(each.features)
             ):
+                if not each.allows(about["port"]):
+                    missing = Missing.NOT_ALLOWED
+                    continue
                 if wants.session:
                     self.bindings[wants.session] = each.device_id
                 return each
-        return Missing.NO_EXIT
+        return missing
 
     def note(self, entry: Attached, outcome: Outcome | None, _now: float) -> None:
         self.noted.append((entry.device_id, outcome))
@@ -511,7 +531,7 @@ async def consented(service: Service, owner: Person | None = None) -> Consented:
     agreed = {"token_id": token_id, "terms_hash": terms.body["terms_hash"]}
     answer = await service.call("POST", "/api/worker/exit/consent", agreed, token=owner.token)
     assert answer.status == 200, answer.body
-    first = hello(made.body["token"], terms=terms.body["terms_hash"])
+    first = hello(made.body["token"], terms=terms.body["terms_hash"], features=(UDP,))
     return Consented(owner, token_id, first)
 
 
@@ -559,7 +579,9 @@ async def running_with_exit(folder: Path, **sections: dict[str, Any]) -> AsyncIt
 
 
 @asynccontextmanager
-async def running_with_agent(folder: Path, **sections: dict[str, Any]) -> AsyncIterator[Service]:
+async def running_with_agent(
+    folder: Path, relays: MakeRelays = EpollRelays, **sections: dict[str, Any]
+) -> AsyncIterator[Service]:
     """Run a daemon with the agent of devices as its exit; every session leaves through it."""
     async with running_in(folder, **EXITS, **sections) as service:
         device, listener = await consented(service), listener_of(service)
@@ -572,7 +594,7 @@ async def running_with_agent(folder: Path, **sections: dict[str, Any]) -> AsyncI
             token=device.first.token,
             terms=device.first.terms,
             agreed_at="2026-01-01T00:00:00+00:00",
-            limits=DeviceLimits(bytes_per_day=0, connections=1000, dials_per_second=1000),
+            limits=DeviceLimits(bytes_per_day=0, connections=1000, dials_per_second=1000, udp=True),
         )
         guard, routes = make_guard([ip_network("127.0.0.0/8"), ip_network("::1/128")])
         agent = Agent(
@@ -581,6 +603,7 @@ async def running_with_agent(folder: Path, **sections: dict[str, Any]) -> AsyncI
             guard=guard,
             now=lambda: datetime.now(UTC),
             read_power=lambda: "",
+            relays=relays,
         )
         task = asyncio.get_running_loop().create_task(agent.run())
         service.wishes = "-country-xx"

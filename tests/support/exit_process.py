@@ -131,6 +131,10 @@ class ExitAgents:
         assert listens is not None, daemon.output
         self.wire.daemon_port = int(listens[1])
         self.start()
+        self.wait_attached(daemon)
+
+    def wait_attached(self, daemon: Process) -> None:
+        """Wait until one of them carries connections."""
         until_true(lambda: self._is_any_attached(daemon), "an exit is attached")
 
     def start(self) -> None:

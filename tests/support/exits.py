@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from market.bandwidth import Purchase
 from market.exit_wishes import ExitWishes
-from market.exits import Attached, Coverage, Door, Limits
+from market.exits import Attached, Coverage, Door, Limits, Whereabouts
 from market.leases import LeaseReply, Usage
 from storage.exits import OriginRow
 from support.market import Market
@@ -80,6 +80,7 @@ class SomeAttached(Attached):
         self.states: dict[str, str] = {}
         self.places: list[Coverage] = []
         self.places_of: dict[str, OriginRow] = {}
+        self.whereabouts: dict[str, Whereabouts] = {}
 
     def door(self) -> Door | None:
         return Door("exits.example.com", 1090, "ab" * 32)
@@ -99,3 +100,9 @@ class SomeAttached(Attached):
 
     def coverage(self) -> Sequence[Coverage]:
         return self.places
+
+    def locate(self, address: str) -> Whereabouts:
+        return self.whereabouts.get(address, Whereabouts())
+
+    def remark(self, device_id: str) -> str:
+        return ""

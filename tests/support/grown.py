@@ -3,7 +3,7 @@
 A market of `size` has about as many transfers. A tenth of that is open work, three tenths are work
 that is done; half of either are sessions, half jobs. There is a user with a device for every
 hundred transfers, and one more, the buyer, with some hundreds of open sessions and jobs. Each
-device is an exit, and all bytes of sessions went through it.
+device is an exit, and all bytes of sessions went through another user's.
 """
 
 import sqlite3
@@ -105,10 +105,15 @@ def _work(grown: Grown) -> Iterator[str]:
         SELECT w.n, w.n % 2 AS is_session, w.n <= {grown.done} AS is_done,
             CASE WHEN w.n % 2 = 1 THEN 'usd' ELSE 'credit' END AS currency,
             CASE WHEN w.n % 2 = 1 THEN 'bandwidth:' ELSE 'job:' END || {_id(3, "w.n")} AS hold_id,
-            {_id(3, "w.n")} AS id, p.user_id, p.device_id, {NOW} - {_DAY} + w.n / 1000 AS began_at
+            {_id(3, "w.n")} AS id, p.user_id, p.device_id, {NOW} - {_DAY} + w.n / 1000 AS began_at,
+            o.user_id AS owner_id, o.device_id AS exit_id
         FROM numbers AS w JOIN people AS p ON p.n = CASE
             WHEN w.n > {grown.work - grown.buyers_work} THEN {grown.users} + 1
             ELSE 1 + w.n / 2 % {grown.users} END
+        JOIN people AS o ON o.n = CASE
+            WHEN p.n > {grown.users} THEN 1 + w.n / 2 % {grown.users}
+            WHEN w.n <= {BUYERS_WORK} THEN {grown.users} + 1
+            ELSE 1 + p.n % {grown.users} END
     """
     yield """
         INSERT INTO holds (id, user_id, currency, amount, captured, created_at, resolved_at)
@@ -182,7 +187,7 @@ def _transfers() -> Iterator[str]:
     available, held = (
         f"'user:' || user_id || ':{kind}:' || currency" for kind in ("available", "held")
     )
-    pending = "'user:' || user_id || ':pending:usd'"
+    pending = "'user:' || owner_id || ':pending:usd'"
     for number, line, debit, credit, amount, only in (
         (6, 0, available, held, "1000", "n > 0"),
         (7, 0, held, "'house:revenue:' || currency", "500 - 300 * is_session", "is_done"),
@@ -216,16 +221,16 @@ def _exits() -> Iterator[str]:
     """
     yield f"""
         INSERT INTO exit_usage (lease_id, device_id, session_id, used_bytes, earned)
-        SELECT {_id(4, "n")}, device_id, id, 500000, 300 FROM work WHERE is_session = 1
+        SELECT {_id(4, "n")}, exit_id, id, 500000, 300 FROM work WHERE is_session = 1
     """
     yield f"""
         INSERT INTO exit_days (device_id, day, used_bytes, earned)
-        SELECT device_id, began_at / {_DAY}, 500000 * COUNT(*), 300 * COUNT(*) FROM work
-        WHERE is_session = 1 GROUP BY device_id, began_at / {_DAY}
+        SELECT exit_id, began_at / {_DAY}, 500000 * COUNT(*), 300 * COUNT(*) FROM work
+        WHERE is_session = 1 GROUP BY exit_id, began_at / {_DAY}
     """
     yield """
         INSERT INTO exit_earnings (session_id, device_id, user_id, used_bytes, amount, posted_at)
-        SELECT id, device_id, user_id, 500000, 300, began_at + 60
+        SELECT id, exit_id, owner_id, 500000, 300, began_at + 60
         FROM work WHERE is_session = 1 AND is_done
     """
 

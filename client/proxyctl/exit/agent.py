@@ -19,7 +19,6 @@ import logging
 import os
 import platform
 import random
-import secrets
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -30,11 +29,13 @@ from proxyctl.exit.control import ATTACH_SECONDS, AttachError, ControlConnection
 from proxyctl.exit.doors import Doors
 from proxyctl.exit.journal import Journal
 from proxyctl.exit.record import AGREE
+from proxyctl.exit.relays import make_relays
 from proxyctl.exit.restraints import Rest, Restraints
 from proxyctl.exit.watcher import Watcher
 from proxyctl.exit.words import plain_line
 from proxyctl.protocol.frames import (
     PING_BYTES,
+    UDP,
     VERSION,
     Drain,
     Frame,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 
     from proxyctl.exit.lan import Guard
     from proxyctl.exit.record import Consent
+    from proxyctl.exit.relays import Relays
 
 GRACE_SECONDS: Final = 10.0  # for what is under way when the battery runs low, or the hour is over
 
@@ -96,6 +98,7 @@ class Agent:
         guard: judges where connections may go.
         now: the device's own time.
         read_power: returns why the device should rest, in words; may block.
+        relays: makes what carries connections here.
     """
 
     def __init__(
@@ -106,16 +109,19 @@ class Agent:
         guard: Guard,
         now: Callable[[], datetime],
         read_power: Callable[[], str],
+        relays: Callable[[asyncio.AbstractEventLoop], Relays] = make_relays,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._consent = consent
         self._folder = folder
         self._journal = Journal(folder / files.JOURNAL, now)
+        self._relays = relays(self._loop)
         self._carrier = Carrier(
             guard=guard,
             limits=consent.limits,
             journal=self._journal,
             counted=self._judge,
+            relays=self._relays,
             loop=self._loop,
         )
         self._restraints = Restraints(consent.limits, now, self._carrier.used_up)
@@ -161,6 +167,7 @@ class Agent:
             await asyncio.gather(*tasks, return_exceptions=True)
             self._carrier.cut()
             await self._carrier.closed()
+            self._relays.close()
             files.remove(self._folder / files.STATE)
             self._journal.save()
 
@@ -248,7 +255,7 @@ class Agent:
                 control.close("the daemon is silent")
                 await control.closed
             else:
-                control.send(Ping(secrets.token_bytes(PING_BYTES)))
+                control.send(Ping(os.urandom(PING_BYTES)))
 
     def _receive(self, control: ControlConnection, frame: Frame) -> None:
         if isinstance(frame, Sorry):  # at first, or whenever something was withdrawn
@@ -342,7 +349,7 @@ class Agent:
             token=self._consent.token,
             version=__version__,
             system=f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
-            features=("dns", "lend", "nodes"),
+            features=("dns", "lend", "nodes", *((UDP,) if self._consent.limits.udp else ())),
             terms=self._consent.terms,
             paused=self._carrier.paused,
         )

@@ -9,13 +9,13 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, OpenerDirector, Request, build_opener
 
-from proxyctl.exit.words import plain_line
+from proxyctl.exit.words import OwnerError, plain_line
 
 _SECONDS: Final = 20.0
 _REPLY_MAX_BYTES: Final = 1 << 20
 
 
-class ApiError(Exception):
+class ApiError(OwnerError):
     """The API did not do what it was asked; the message is for the owner of the device.
 
     `code` is the API's own word for it; empty where it said none.

@@ -8,14 +8,15 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from proxyctl.exit.borrower import Borrower
-from proxyctl.exit.dial import Dialer, DialError, connect
+from proxyctl.exit.datagrams import DatagramRelay
+from proxyctl.exit.dial import Dialer, DialError
 from proxyctl.exit.limits import lesser
 from proxyctl.exit.pace import Pace
 from proxyctl.exit.pool import Pool, Room
-from proxyctl.exit.relay import End, Relay, reset
 from proxyctl.exit.sniff import name_in
 from proxyctl.protocol.addresses import plain
 from proxyctl.protocol.frames import (
+    Associate,
     Dial,
     Dialled,
     For,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from proxyctl.exit.journal import Journal, Target
     from proxyctl.exit.lan import Guard
     from proxyctl.exit.limits import DeviceLimits
+    from proxyctl.exit.relays import AnyRelay, Relays, Work
     from proxyctl.protocol.addresses import Address
 
 # Nobody needs a connection that has been silent for so long. The daemon's own bound is 300 s by
@@ -50,7 +52,11 @@ IDLE_SECONDS: Final = 1_800.0
 # After a dial that failed the daemon closes the work connection, once it has read why.
 FAILED_DIAL_SECONDS: Final = 10.0
 CLOSED_SECONDS: Final = 2.0  # a reset takes one turn of the loop; a bound on what cannot be
+# A buyer's datagrams take two sockets, and memory for what waits: together a few megabytes.
+ASSOCIATIONS_MAX: Final = 8
 PACE_BURST_SECONDS: Final = 0.25  # short enough that a video call beside it goes on
+READ_MAX_BYTES: Final = 1024 * 1024  # as much as a pipe takes
+READ_LEAST_BYTES: Final = 4096  # a limit may be overshot by so little; less is not worth a call
 CONNECT_SECONDS: Final = 10.0  # to the daemon
 BORROWERS_MAX: Final = 64  # daemons that one exit is lent to at once: more than a service has
 
@@ -68,6 +74,7 @@ class Carrier:
         limits: the owner's.
         journal: counts bytes and remembers targets.
         counted: called after bytes were counted, when a limit of bytes is reached.
+        relays: how connections are carried here.
         loop: the event loop.
     """
 
@@ -78,6 +85,7 @@ class Carrier:
         limits: DeviceLimits,
         journal: Journal,
         counted: Callable[[], None],
+        relays: Relays,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.paused = ""
@@ -87,14 +95,17 @@ class Carrier:
         self._journal = journal
         self._counted = counted
         self._loop = loop
-        self._dialer = Dialer(guard, loop)
+        self._sockets = relays
+        self._dialer = Dialer(guard, relays.connect, loop)
         self._pace = Pace(limits.bytes_per_second, PACE_BURST_SECONDS, loop.time)
         self._room = Room(limits.dials_per_second, loop.time)
         self._attachment: _Attachment | None = None
+        self._door: tuple[Address, int] | None = None
         self._borrowers: dict[int, _Attachment] = {}
         # By the number of the loan, and of the work connection.
         self._dials: dict[tuple[int, int], asyncio.Task[None]] = {}
-        self._relays: set[Relay] = set()
+        self._relays: set[AnyRelay] = set()
+        self._associations: set[DatagramRelay] = set()  # of these, and some that begin
         self._all_over: asyncio.Future[None] | None = None
 
     @property
@@ -116,12 +127,14 @@ class Carrier:
         self._guard.surroundings.learn_public(welcome.address)
         pool = Pool(
             welcome.attachment,
-            lambda: connect(address, port, CONNECT_SECONDS),
+            lambda: self._sockets.connect(address, port, CONNECT_SECONDS),
             room=self._room,
             lost=partial(self._work_is_lost, _HOME),
+            relays=self._sockets,
             loop=self._loop,
         )
         self._attachment = _Attachment(_HOME, pool, address, welcome.address, send, self._loop)
+        self._door = plain(address), port
         self._limit(welcome.limits)
 
     def detach(self) -> None:
@@ -163,6 +176,7 @@ class Carrier:
             task.cancel()
         for relay in tuple(self._relays):
             relay.abort()
+        self._sockets.cut()
 
     async def closed(self) -> None:
         """Wait until everything that was cut is gone."""
@@ -184,7 +198,7 @@ class Carrier:
 
     def used_up(self) -> str:
         """Return which limit of bytes is reached, in words; empty if none is."""
-        daily = lesser(self._own.bytes_per_day, self._asked.bytes_per_day)
+        daily = self._daily()
         if daily and self._journal.bytes_today >= daily:
             return "the limit of bytes for today is reached"
         if self._own.bytes_per_month and (
@@ -199,6 +213,21 @@ class Carrier:
         if self.used_up():
             self._counted()
         return self._pace.take(size)
+
+    def most(self) -> int:
+        """Return how many bytes of a relay to read at once at most."""
+        most = READ_MAX_BYTES
+        if self._pace.per_second:
+            most = int(self._pace.per_second * PACE_BURST_SECONDS)
+        daily, monthly = self._daily(), self._own.bytes_per_month
+        if daily:
+            most = min(most, daily - self._journal.bytes_today)
+        if monthly:
+            most = min(most, monthly - self._journal.bytes_this_month)
+        return max(most, READ_LEAST_BYTES)
+
+    def _daily(self) -> int:
+        return lesser(self._own.bytes_per_day, self._asked.bytes_per_day)
 
     def _limit(self, limits: Limits) -> None:
         self._asked = limits
@@ -217,7 +246,7 @@ class Carrier:
         elif isinstance(frame, Park):
             attachment.wanted = frame.connections
             attachment.pool.park(0 if self.paused else frame.connections)
-        elif isinstance(frame, Dial):
+        elif isinstance(frame, (Dial, Associate)):
             self._start(frame, attachment)
 
     def _lend(self, frame: Lend, home: _Attachment) -> str:
@@ -234,6 +263,7 @@ class Carrier:
             room=self._room,
             lost=partial(self._work_is_lost, number),
             failed=partial(self._unreachable, number),
+            relays=self._sockets,
             loop=self._loop,
         )
         self._borrowers[number] = home.lend(number, pool)
@@ -269,12 +299,18 @@ class Carrier:
     # --- dials ------------------------------------------------------------------------------------
 
     def _permits_port(self, address: Address, port: int) -> bool:
-        """The owner's ports and the daemon's; where the owner tries an exit out, the daemon's."""
+        """The owner's ports and the daemon's; where the owner tries an exit out, the daemon's.
+
+        The daemon's own door is none of a stranger's: it has itself called there, to see from where
+        connections leave.
+        """
+        if (address, port) == self._door:
+            return True
         if self._asked.ports and port not in self._asked.ports:
             return False
         return port in self._own.ports or self._guard.is_opened(address)
 
-    def _start(self, frame: Dial, attachment: _Attachment) -> None:
+    def _start(self, frame: Dial | Associate, attachment: _Attachment) -> None:
         work = attachment.pool.take(frame.number)
         if work is None:
             attachment.fail(frame.number, Outcome.FAILED)
@@ -284,8 +320,16 @@ class Carrier:
             outcome = Outcome.PAUSED
         elif most and self.connections >= most:
             outcome = Outcome.AT_LIMIT
+        elif isinstance(frame, Associate) and not self._own.udp:
+            outcome = Outcome.NOT_ALLOWED
+        elif isinstance(frame, Associate) and len(self._associations) >= ASSOCIATIONS_MAX:
+            outcome = Outcome.AT_LIMIT
         else:
-            task = self._loop.create_task(self._dial(frame, work, attachment))
+            task = self._loop.create_task(
+                self._associate(frame, work, attachment)
+                if isinstance(frame, Associate)
+                else self._dial(frame, work, attachment)
+            )
             key = attachment.loan, frame.number
             self._dials[key] = task
             task.add_done_callback(partial(self._dialled, key))
@@ -293,7 +337,7 @@ class Carrier:
         attachment.fail(frame.number, outcome)
         attachment.leave(work)
 
-    async def _dial(self, frame: Dial, work: End, attachment: _Attachment) -> None:
+    async def _dial(self, frame: Dial, work: Work, attachment: _Attachment) -> None:
         began = self._loop.time()
         try:
             sock = await self._dialer.dial(
@@ -304,19 +348,17 @@ class Carrier:
             attachment.leave(work)
             return
         except asyncio.CancelledError:
-            if not work.is_lost:
-                reset(work.transport)
+            work.reset()
             raise
         micros = self._micros_since(began)
         try:
             seen = attachment.seen_address(sock)
             host = frame.host if isinstance(frame.host, str) else sock.getpeername()[0]
-            join = partial(self._join, work, self._journal.add_target(host, frame.port))
-            await self._loop.create_connection(lambda: End(lambda _: None, join), sock=sock)
+            noted = self._journal.add_target(host, frame.port)
+            await self._join(work, sock, noted)
         except BaseException as error:
             sock.close()
-            if not work.is_lost:
-                reset(work.transport)
+            work.reset()
             if isinstance(error, OSError):
                 attachment.fail(frame.number, Outcome.FAILED, micros)
                 return
@@ -324,24 +366,54 @@ class Carrier:
         if not work.is_lost:
             attachment.send(Dialled(frame.number, Outcome.CONNECTED, micros, *seen))
 
+    async def _associate(self, frame: Associate, work: Work, attachment: _Attachment) -> None:
+        relay = DatagramRelay(
+            permits=lambda address, port: (
+                self._permits_port(address, port) and self._guard.permits(address, port)
+            ),
+            look_up=self._dialer.look_up,
+            meter=self,
+            noted=self._note_target,
+            over=self._association_is_over,
+            loop=self._loop,
+        )
+        self._associations.add(relay)
+        try:
+            await relay.open()
+            await self._sockets.hand_over(work, relay.work)
+        except BaseException as error:
+            relay.abort()
+            work.reset()
+            if isinstance(error, OSError):
+                attachment.fail(frame.number, Outcome.FAILED)
+                return
+            raise
+        if relay in self._associations:  # it may have ended already
+            self._relays.add(relay)
+            attachment.send(Dialled(frame.number, Outcome.CONNECTED, 0, None, 0))
+
+    def _association_is_over(self, relay: DatagramRelay) -> None:
+        self._associations.discard(relay)
+        self._over(relay)
+
+    def _note_target(self, host: str, port: int) -> None:
+        self._journal.add_target(host, port)
+
     def _dialled(self, key: tuple[int, int], task: asyncio.Task[None]) -> None:
         if self._dials.get(key) is task:
             del self._dials[key]
         if not task.cancelled():
             task.result()
 
-    def _join(self, work: End, noted: Target, target: End) -> None:
-        if work.is_lost:
-            reset(target.transport)
-            return
-
+    async def _join(self, work: Work, target: socket.socket, noted: Target) -> None:
         def said(data: bytes) -> None:
             noted.host = name_in(data) or noted.host
 
-        relay = Relay(work, target, meter=self, said=said, over=self._over, loop=self._loop)
-        self._relays.add(relay)
+        await self._sockets.join(
+            work, target, meter=self, said=said, over=self._over, began=self._relays.add
+        )
 
-    def _over(self, relay: Relay) -> None:
+    def _over(self, relay: AnyRelay) -> None:
         self._relays.discard(relay)
         if not self._relays and self._all_over is not None and not self._all_over.done():
             self._all_over.set_result(None)
@@ -383,7 +455,7 @@ class _Attachment:
         self.wanted = 0
         self._public = public
         self._loop = loop
-        self._leaving: set[End] = set()
+        self._leaving: set[Work] = set()
 
     def lend(self, number: int, pool: Pool) -> _Attachment:
         """Return what is there for a borrower, which is spoken to through the daemon."""
@@ -393,7 +465,7 @@ class _Attachment:
 
         return _Attachment(number, pool, self.address, self._public, send, self._loop)
 
-    def leave(self, work: End) -> None:
+    def leave(self, work: Work) -> None:
         """Leave a work connection to the daemon to close; it hears by a frame why."""
         self._leaving.add(work)
         self._loop.call_later(FAILED_DIAL_SECONDS, self._close, work)
@@ -404,9 +476,9 @@ class _Attachment:
         for work in tuple(self._leaving):
             self._close(work)
 
-    def _close(self, work: End) -> None:
+    def _close(self, work: Work) -> None:
         self._leaving.discard(work)
-        work.transport.close()
+        work.close()
 
     def fail(self, number: int, outcome: Outcome, micros: int = 0) -> None:
         """Report a dial that failed."""

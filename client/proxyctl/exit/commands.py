@@ -17,12 +17,13 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from proxyctl.exit import api, consent, files, journal, record
+from proxyctl.exit import files, journal, record
 from proxyctl.exit.agent import Agent, Stop
 from proxyctl.exit.lan import make_guard
 from proxyctl.exit.limits import DeviceLimits, LimitError, limits_from, size_from
 from proxyctl.exit.power import read_power, reason_to_rest
 from proxyctl.exit.watcher import STATE_STALE_SECONDS
+from proxyctl.exit.words import OwnerError
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Network, IPv6Network
@@ -36,14 +37,6 @@ IN_VAIN: Final = 2  # the units in client/autostart do not start it again after 
 
 _ACKNOWLEDGED_SECONDS: Final = 5.0  # an agent looks once a second
 _STEP_SECONDS: Final = 0.1
-
-_MISTAKES = (
-    api.ApiError,
-    consent.NoConsentError,
-    files.FileError,
-    record.ConsentError,
-    LimitError,
-)
 
 
 def add_commands(topics: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -93,6 +86,7 @@ def _add_consent_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", dest="ports", type=int, action="append", metavar="PORT")
     parser.add_argument("--battery-percent", type=int, metavar="PERCENT", help="rest below; 50")
     parser.add_argument("--on-metered", action="store_true", default=None)
+    parser.add_argument("--udp", type=_yes_or_no, metavar="yes|no", help="carry datagrams; no")
     parser.set_defaults(call=_consent)
 
 
@@ -100,7 +94,7 @@ def call(arguments: argparse.Namespace) -> int:
     """Run a command; return its exit status."""
     try:
         return int(arguments.call(arguments))
-    except _MISTAKES as error:
+    except OwnerError as error:
         sys.stderr.write(f"proxyctl: {error}\n")
         return IN_VAIN if isinstance(error, record.ConsentError) else FAILED
     except BrokenPipeError:  # whoever reads what is printed has seen enough
@@ -112,6 +106,9 @@ def call(arguments: argparse.Namespace) -> int:
 
 
 def _consent(arguments: argparse.Namespace) -> int:
+    # Here, and below: what asks over HTTP takes 4 MB of memory, which `run` is spared.
+    from proxyctl.exit import consent  # noqa: PLC0415 - see above
+
     path = arguments.folder / files.CONSENT
     limits = _limits(arguments, path)
     consent.agree(
@@ -227,6 +224,8 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _revoke(arguments: argparse.Namespace) -> int:
+    from proxyctl.exit import consent  # noqa: PLC0415 - see `_consent`
+
     _show(consent.withdraw(arguments.folder))
     return DONE
 
@@ -255,6 +254,12 @@ def _network(text: str) -> Network:
         return ip_network(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _yes_or_no(text: str) -> bool:
+    if text not in ("yes", "no"):
+        raise argparse.ArgumentTypeError("must be yes or no")
+    return text == "yes"
 
 
 def _size(text: str) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl.exit import api, files, record
-from proxyctl.exit.words import plain_text
+from proxyctl.exit.words import OwnerError, plain_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ _UNKNOWN_TOKEN: Final = "worker_unauthorized"  # noqa: S105 - a code of the API
 _TOKEN_MAX_CHARACTERS: Final = 500  # what a Hello can carry
 
 
-class NoConsentError(Exception):
+class NoConsentError(OwnerError):
     """It was not given; the message says why."""
 
 
@@ -157,4 +157,5 @@ def _describe(limits: DeviceLimits) -> str:
     parts.append(f"{limits.connections or 'any number of'} connections at once")
     parts.append(f"hours {limits.hours}" if limits.hours else "at all hours")
     parts.append(f"ports {', '.join(map(str, limits.ports))}")
+    parts.append("connections and datagrams (UDP)" if limits.udp else "no datagrams (UDP)")
     return "; ".join(parts)

@@ -19,9 +19,11 @@ from proxyctl.protocol.addresses import Address, plain
 from proxyctl.protocol.frames import CANDIDATES_MAX, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from proxyctl.exit.lan import Guard
+
+    Connect = Callable[[Address, int, float], Awaitable[socket.socket]]
 
 DIAL_SECONDS: Final = 10.0  # the daemon's own limit by default; later nobody waits for the answer
 STAGGER_SECONDS: Final = 0.25  # RFC 8305, section 8
@@ -62,11 +64,13 @@ class Dialer:
 
     Args:
         guard: judges every address before it is dialled, and every socket after it has connected.
+        connect: returns a socket that is connected to an address, as `connect` does here.
         loop: the event loop.
     """
 
-    def __init__(self, guard: Guard, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, guard: Guard, connect: Connect, loop: asyncio.AbstractEventLoop) -> None:
         self._guard = guard
+        self._connect_socket = connect
         self._loop = loop
         self._lookups = 0
 
@@ -84,7 +88,7 @@ class Dialer:
             DialError: why there is none.
         """
         deadline = self._loop.time() + DIAL_SECONDS
-        addresses = await self._look_up(host, port) if isinstance(host, str) else host
+        addresses = await self.look_up(host, port) if isinstance(host, str) else host
         permitted = [
             address
             for address in dict.fromkeys(map(plain, addresses))
@@ -94,7 +98,12 @@ class Dialer:
             raise DialError(Outcome.NOT_ALLOWED)
         return await self._race(permitted[:CANDIDATES_MAX], port, deadline)
 
-    async def _look_up(self, name: str, port: int) -> list[Address]:
+    async def look_up(self, name: str, port: int) -> list[Address]:
+        """Return the addresses of a name, of which none was judged.
+
+        Raises:
+            DialError: why there are none.
+        """
         absolute = public_name(name)
         if absolute is None:
             raise DialError(Outcome.NOT_ALLOWED)
@@ -121,6 +130,11 @@ class Dialer:
             lookup.exception()  # whoever waited may be gone; a failed look-up is no fault
 
     async def _race(self, addresses: list[Address], port: int, deadline: float) -> socket.socket:
+        if len(addresses) == 1:  # the daemon often names but one; a task for it alone costs more
+            try:
+                return await self._connect(addresses[0], port, deadline - self._loop.time())
+            except OSError as error:
+                raise DialError(outcome_of(error)) from None
         waiting = deque(addresses)
         running: set[asyncio.Task[socket.socket]] = set()
         failures: list[Outcome] = []
@@ -146,7 +160,7 @@ class Dialer:
         return connected[0]
 
     async def _connect(self, address: Address, port: int, seconds: float) -> socket.socket:
-        sock = await connect(address, port, seconds)
+        sock = await self._connect_socket(address, port, seconds)
         try:
             peer = sock.getpeername()
             permitted = self._guard.permits_peer(peer[0], peer[1])
@@ -165,12 +179,8 @@ async def connect(address: Address, port: int, seconds: float) -> socket.socket:
         OSError: there is none; TimeoutError after so many seconds.
     """
     loop = asyncio.get_running_loop()
-    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock = new_socket(address)
     try:
-        sock.setblocking(False)
-        # A byte that was sent as urgent stays among the others: it was counted, and is passed on.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
         attempt = loop.create_task(loop.sock_connect(sock, (str(address), port)))
         try:
             await asyncio.wait({attempt}, timeout=seconds)
@@ -181,6 +191,24 @@ async def connect(address: Address, port: int, seconds: float) -> socket.socket:
             attempt.cancel()
             with suppress(OSError, asyncio.CancelledError):
                 await attempt
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def new_socket(address: Address) -> socket.socket:
+    """Return a socket that does not block, for connections to an address.
+
+    Raises:
+        OSError: there is no descriptor for it.
+    """
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        # A byte that was sent as urgent stays among the others: it was counted, and is passed on.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
     except BaseException:
         sock.close()
         raise

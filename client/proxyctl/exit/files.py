@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
+
+from proxyctl.exit.words import OwnerError
 
 CONSENT: Final = "exit.json"
 CONTROL: Final = "exit-control.json"
@@ -25,7 +26,7 @@ _FILE_MAX_BYTES: Final = 1 << 20
 _REPLACE_TRIES: Final = 5  # on Windows a file that somebody reads just now cannot be replaced
 
 
-class FileError(Exception):
+class FileError(OwnerError):
     """A file cannot be used; the message is for the owner of the device."""
 
 
@@ -71,10 +72,11 @@ def write(path: Path, fields: dict[str, Any], *, durable: bool = False) -> None:
     Raises:
         FileError: it cannot be written.
     """
-    name = ""
+    # Not by `tempfile`, which takes a megabyte of memory in a program that runs for ever.
+    name = path.parent / f".{path.name}.{os.urandom(8).hex()}"
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump(fields, file, indent=1)
             file.write("\n")
@@ -84,7 +86,7 @@ def write(path: Path, fields: dict[str, Any], *, durable: bool = False) -> None:
         _replace(name, path)
     except OSError as error:
         with suppress(OSError):
-            Path(name).unlink()
+            name.unlink()
         raise FileError(f"{path} cannot be written: {error.strerror}") from None
 
 
@@ -116,9 +118,9 @@ def stamp(path: Path) -> tuple[int, int]:
     return status.st_mtime_ns, status.st_ino
 
 
-def _replace(name: str, path: Path) -> None:
+def _replace(name: Path, path: Path) -> None:
     for _ in range(_REPLACE_TRIES):
         with suppress(PermissionError):
-            Path(name).replace(path)
+            name.replace(path)
             return
-    Path(name).replace(path)
+    name.replace(path)

@@ -6,6 +6,8 @@ import re
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
+from proxyctl.exit.words import OwnerError
+
 if TYPE_CHECKING:
     from datetime import datetime
 
@@ -14,7 +16,7 @@ _SIZE: Final = re.compile(r"(\d{1,15})(?:\.(\d{1,3}))? ?([kmgt]?)b?", re.IGNOREC
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
-class LimitError(Exception):
+class LimitError(OwnerError):
     """A limit that cannot be; the message names it."""
 
 
@@ -31,6 +33,7 @@ class DeviceLimits:
         ports: of targets.
         battery_percent: rest below this charge while on battery; 101 rests whenever on battery.
         on_metered: work although the network is metered.
+        udp: carry datagrams, too.
         dials_per_second: new connections to the daemon; carriers throttle who opens many at once.
     """
 
@@ -42,6 +45,7 @@ class DeviceLimits:
     ports: tuple[int, ...] = (80, 443, 8080, 8443)
     battery_percent: int = 50
     on_metered: bool = False
+    udp: bool = False
     dials_per_second: int = 20
 
     def as_fields(self) -> dict[str, Any]:

@@ -10,15 +10,17 @@ from __future__ import annotations
 import socket
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from proxyctl.exit.pace import Pace
-from proxyctl.exit.relay import End, reset
 from proxyctl.protocol.frames import TICKETS_MAX, Preface
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Callable
+
+    from proxyctl.exit.relays import Relays, Work
 
 PARKED_MAX: Final = 64  # four times what a daemon asks for; a router at home maps some thousand
 SURPLUS_MAX: Final = 8  # so many more than asked for may wait: the daemon may ask for fewer
@@ -78,6 +80,7 @@ class Pool:
         connect: returns a socket that is connected to the daemon, or raises OSError.
         room: the bounds that all pools share.
         lost: called with the number of one that was taken, when its socket is gone.
+        relays: has sockets wait.
         failed: called when the daemon was not reached; returns whether to try again later.
         loop: the event loop.
     """
@@ -89,6 +92,7 @@ class Pool:
         *,
         room: Room,
         lost: Callable[[int], None],
+        relays: Relays,
         failed: Callable[[], bool] = lambda: True,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -96,11 +100,12 @@ class Pool:
         self._connect = connect
         self._room = room
         self._lost = lost
+        self._relays = relays
         self._failed = failed
         self._loop = loop
         self._tickets: deque[tuple[int, bytes]] = deque(maxlen=TICKETS_KEPT)
         self._wanted = 0
-        self._parked: dict[int, End] = {}
+        self._parked: dict[int, Work] = {}
         self._opening: set[asyncio.Task[bool]] = set()
         self._failures = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -118,14 +123,14 @@ class Pool:
         """Have so many wait from now on."""
         self._wanted = min(connections, PARKED_MAX)
         for number in tuple(self._parked)[: max(0, len(self) - self._wanted - SURPLUS_MAX)]:
-            self._unpark(number).transport.close()
+            self._unpark(number).close()
         self.fill()
 
-    def take(self, number: int) -> End | None:
+    def take(self, number: int) -> Work | None:
         """Take one out for a dial, if it is still there; another one is opened for it."""
-        end = self._unpark(number) if number in self._parked else None
+        work = self._unpark(number) if number in self._parked else None
         self.fill()
-        return end
+        return work
 
     def close(self) -> None:
         """Close all that wait, and open no more."""
@@ -137,7 +142,7 @@ class Pool:
         for task in tuple(self._opening):
             task.cancel()
         for number in tuple(self._parked):
-            reset(self._unpark(number).transport)
+            self._unpark(number).reset()
 
     def fill(self) -> None:
         """Open as many as are wanted, as far as there is room."""
@@ -182,23 +187,22 @@ class Pool:
             self._failures += 1
             return False
         self._failures = 0
-        end = End(lambda _: self._gone(number))
+        preface = Preface(self._attachment, number, ticket).encode()
         try:
             keep_alive(sock)
-            await self._loop.create_connection(lambda: end, sock=sock)
+            work = await self._relays.park(sock, preface, partial(self._gone, number))
         except OSError:
             sock.close()
             return False
         except BaseException:
             sock.close()
             raise
-        if end.is_lost or end.transport.is_closing():
+        if work.is_lost:
             return False
         if number in self._parked:  # a daemon that counts wrongly
-            reset(end.transport)
+            work.reset()
             return False
-        end.transport.write(Preface(self._attachment, number, ticket).encode())
-        self._parked[number] = end
+        self._parked[number] = work
         return True
 
     def _gone(self, number: int) -> None:
@@ -208,10 +212,10 @@ class Pool:
             self._unpark(number)
             self.fill()
 
-    def _unpark(self, number: int) -> End:
-        end = self._parked.pop(number)
+    def _unpark(self, number: int) -> Work:
+        work = self._parked.pop(number)
         self._room.give()
-        return end
+        return work
 
 
 def keep_alive(sock: socket.socket) -> None:

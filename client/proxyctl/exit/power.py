@@ -7,11 +7,9 @@ here may block; none takes longer than `_COMMAND_SECONDS` for each program that 
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -122,6 +120,8 @@ def windows_power(line: int, flag: int, percent: int) -> Power:
 
 
 def _windows_power() -> Power:
+    import ctypes  # noqa: PLC0415 - other systems are spared its memory
+
     status = (ctypes.c_ubyte * 12)()  # SYSTEM_POWER_STATUS: four bytes, and two numbers of four
     windows = getattr(ctypes, "windll", None)
     if windows is None or not windows.kernel32.GetSystemPowerStatus(ctypes.byref(status)):
@@ -145,12 +145,9 @@ def _metered_by_network_manager() -> bool | None:
 
 
 def _run(*command: str) -> str:
-    program = shutil.which(command[0])
-    if program is None:
-        return ""
     try:
         done = subprocess.run(  # noqa: S603 - a fixed command of the system's own
-            [program, *command[1:]],
+            command,
             capture_output=True,
             stdin=subprocess.DEVNULL,
             timeout=_COMMAND_SECONDS,

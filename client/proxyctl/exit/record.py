@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl.exit import files
 from proxyctl.exit.limits import DeviceLimits, LimitError, limits_from
+from proxyctl.exit.words import OwnerError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,7 +17,7 @@ AGREE: Final = "run: proxyctl exit consent"
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
-class ConsentError(Exception):
+class ConsentError(OwnerError):
     """There is no valid consent; the message says what to do."""
 
 

@@ -12,12 +12,16 @@ import socket
 import struct
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
+from proxyctl.exit import dial
 from proxyctl.exit.sniff import LOOKED_AT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from proxyctl.exit.relays import AnyRelay, Meter, Work
+    from proxyctl.protocol.addresses import Address
 
 # What one read takes at most. Two of these are held for each relay: at 16 connections 4 MiB.
 BUFFER_BYTES: Final = 128 * 1024
@@ -26,14 +30,7 @@ BUFFER_BYTES: Final = 128 * 1024
 _PEER_IS_FULL: Final = 1
 _TOO_FAST: Final = 2
 
-_RESET: Final = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
-
-
-class Meter(Protocol):
-    """Is told of every byte."""
-
-    def count(self, size: int) -> float:
-        """Count bytes; return for how many seconds to read no more of them."""
+RESET: Final = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
 
 
 class End(asyncio.BufferedProtocol):
@@ -61,6 +58,16 @@ class End(asyncio.BufferedProtocol):
         """The transport; there is one as soon as the loop has handed it over."""
         assert self._transport is not None  # noqa: S101 - ends are handed out connected
         return self._transport
+
+    def close(self) -> None:
+        """See `Work.close`."""
+        if not self.is_lost:
+            self.transport.close()
+
+    def reset(self) -> None:
+        """See `Work.reset`."""
+        if not self.is_lost:
+            reset(self.transport)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
@@ -218,10 +225,76 @@ class Relay:
                 reset(end.transport)
 
 
+class AsyncioRelays:
+    """Makes relays on every system. See `Relays`.
+
+    Args:
+        loop: the event loop.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    async def connect(self, address: Address, port: int, seconds: float) -> socket.socket:
+        """See `Relays.connect`."""
+        return await dial.connect(address, port, seconds)
+
+    async def park(self, sock: socket.socket, hello: bytes, lost: Callable[[], None]) -> Work:
+        """See `Relays.park`."""
+        end = End(lambda _: lost())
+        try:
+            await self._loop.create_connection(lambda: end, sock=sock)
+        except BaseException:
+            sock.close()
+            raise
+        if not end.is_lost and not end.transport.is_closing():
+            end.transport.write(hello)
+        return end
+
+    async def join(
+        self,
+        work: Work,
+        target: socket.socket,
+        *,
+        meter: Meter,
+        said: Callable[[bytes], None],
+        over: Callable[[AnyRelay], None],
+        began: Callable[[AnyRelay], None],
+    ) -> None:
+        """See `Relays.join`."""
+        assert isinstance(work, End)  # noqa: S101 - `park` makes no others
+
+        def connected(end: End) -> None:
+            if work.is_lost:
+                reset(end.transport)
+            else:
+                began(Relay(work, end, meter=meter, said=said, over=over, loop=self._loop))
+
+        await self._loop.create_connection(lambda: End(_nobody, connected), sock=target)
+
+    async def hand_over(self, work: Work, protocol: asyncio.Protocol) -> None:
+        """See `Relays.hand_over`."""
+        assert isinstance(work, End)  # noqa: S101 - `park` makes no others
+        if work.is_lost or work.transport.is_closing():
+            raise ConnectionResetError
+        work.transport.set_protocol(protocol)
+        protocol.connection_made(work.transport)
+
+    def cut(self) -> None:
+        """See `Relays.cut`; transports close in the background, and nothing is kept of them."""
+
+    def close(self) -> None:
+        """See `Relays.close`."""
+
+
+def _nobody(_: End) -> None:
+    pass
+
+
 def reset(transport: asyncio.Transport) -> None:
     """Close a socket so that the other side sees a reset, and not an end in order."""
     sock = transport.get_extra_info("socket")
     if sock is not None:
         with suppress(OSError):
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
     transport.abort()

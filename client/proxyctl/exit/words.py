@@ -1,6 +1,10 @@
-"""Words that came over the network, made fit for a terminal."""
+"""Words for the owner of a device: what cannot be done, and what came over the network."""
 
 from __future__ import annotations
+
+
+class OwnerError(Exception):
+    """A command cannot be done; the message tells the owner of the device why."""
 
 
 def plain_text(text: str) -> str:

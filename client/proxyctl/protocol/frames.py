@@ -64,6 +64,9 @@ PORT_MAX: Final = 65_535
 MICROS_MAX: Final = 0xFFFFFFFF  # more than an hour: no dial takes as long, but a clock may leap
 
 PREFACE: Final = Struct("!cQQ16s")
+# What an exit offers beyond connections to targets (`Hello.features`).
+UDP: Final = "udp"
+
 WORK: Final = b"W"  # the first byte of a work connection; of a control connection it is TLS's 0x16
 
 _HEAD: Final = Struct("!HB")
@@ -93,6 +96,7 @@ class Kind(IntEnum):
     LENT = 15
     RETURN = 16
     NODES = 17
+    ASSOCIATE = 18
 
 
 class Outcome(IntEnum):
@@ -184,6 +188,17 @@ class Dial(NamedTuple):
     number: int
     host: tuple[Address, ...] | str
     port: int
+
+
+class Associate(NamedTuple):
+    """Let a parked work connection carry datagrams, to any number of targets; see `Dialled`.
+
+    From then on it carries them both ways, each behind a length of two bytes and the header of
+    RFC 1928, section 7, which says where it goes or who has sent it. Only to be sent to an exit
+    that has the feature `UDP`.
+    """
+
+    number: int
 
 
 class Dialled(NamedTuple):
@@ -286,6 +301,7 @@ Frame = Union[
     Drain,
     Ping,
     Pong,
+    Associate,
     Lend,
     For,
     Lent,
@@ -405,8 +421,8 @@ def _encode_body(frame: Frame) -> tuple[Kind, bytes]:  # noqa: PLR0911 - one for
         return Kind.DIALLED, _encode_dialled(frame)
     if isinstance(frame, Tickets):
         return Kind.TICKETS, _encode_tickets(frame)
-    if isinstance(frame, (Park, Drain)):
-        return Kind.PARK if isinstance(frame, Park) else Kind.DRAIN, _COUNT.pack(frame[0])
+    if isinstance(frame, (Associate, Park, Drain)):
+        return _encode_number(frame)
     if isinstance(frame, (Ping, Pong)):
         if len(frame.payload) != PING_BYTES:
             raise ValueError
@@ -427,6 +443,12 @@ def _decode_body(kind: int, body: bytes) -> Frame | None:
     if decoding is not None:
         return decoding(body)
     return _decode_json(Kind(kind), body) if kind in _KINDS else None
+
+
+def _encode_number(frame: Associate | Park | Drain) -> tuple[Kind, bytes]:
+    if isinstance(frame, Associate):
+        return Kind.ASSOCIATE, _NUMBER.pack(frame.number)
+    return Kind.PARK if isinstance(frame, Park) else Kind.DRAIN, _COUNT.pack(frame[0])
 
 
 def _encode_tickets(frame: Tickets) -> bytes:
@@ -598,6 +620,7 @@ _DECODING: Final[dict[int, Callable[[bytes], Frame]]] = {
     Kind.DRAIN: lambda body: Drain(*_COUNT.unpack(body)),
     Kind.PING: _decode_ping,
     Kind.PONG: lambda body: Pong(_decode_ping(body).payload),
+    Kind.ASSOCIATE: lambda body: Associate(*_NUMBER.unpack(body)),
     Kind.FOR: _decode_for,
     Kind.RETURN: lambda body: Return(*_NUMBER.unpack(body)),
 }

@@ -369,6 +369,21 @@ def test_an_exit_is_clawed_back_once(run: Run, ada: None, database: Path) -> Non
     assert run(AUDIT).returncode == 0
     misused(run([*CLAWBACK, "d"]), "--reason")
 
+    assert run(["exits", "list"]).stdout.startswith("d  ")
+    shown = run(["exits", "show", "d"]).stdout
+    assert shown.splitlines()[0].startswith(f"d of {ada_id}, unknown country: barred since ")
+    assert shown.count("barred injects") == 2
+    assert run(["exits", "pardon", "d"]).stdout.startswith("pardoned d: ")
+    refused(run(["exits", "pardon", "d"]), "There is no such exit that is barred.")
+    assert run(["exits", "list"]).stdout == "no exit is barred\n"
+    change(
+        database,
+        "INSERT INTO exit_canaries VALUES ('f', 'd', 'content', 'evil bytes', 1, NULL)",
+    )
+    shown = run(["exits", "show", "d"]).stdout
+    assert "1970-01-01T00:00:01+00:00  found content: evil bytes" in shown
+    refused(run(["exits", "show", "e"]), "There is no such exit.")
+
 
 def test_an_audit_of_an_untouched_account_passes(run: Run, ada: None) -> None:
     done = run(AUDIT)

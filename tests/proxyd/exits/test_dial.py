@@ -347,7 +347,8 @@ async def test_ports_are_those_that_the_owner_allows(port: Port) -> None:
     more = await port.parked("more")
     more.obey = answering(Outcome.REFUSED)
     assert (await dialled(port, number=8080)).failure is Failure.REFUSED
-    assert (web.dials, len(more.dials)) == ([], 1)
+    assert (await dialled(port, number=8080, wants=label)).failure is Failure.REFUSED
+    assert (web.dials, len(more.dials)) == ([], 2)
 
 
 # --- when an exit is lost -------------------------------------------------------------------------

@@ -27,10 +27,15 @@ class Device:
     network: str = ""
     has_place: bool = True
     min_price_per_gb: int = 0
+    features: tuple[str, ...] = ()
+    ports: tuple[int, ...] = ()
     since: int = field(default_factory=count(1).__next__)
 
     def __post_init__(self):
         self.network = self.network or f"network of {self.device_id}"
+
+    def allows(self, port):
+        return not self.ports or port in self.ports
 
 
 @dataclass
@@ -48,7 +53,18 @@ class Book:
     def fill(self, count, place=BERLIN, prefix="device"):
         return [self.add(Device(f"{prefix}-{number}", place)) for number in range(count)]
 
-    def pick(self, wants="", *, session="session", owner="buyer", price=1, target="", tried=()):
+    def pick(
+        self,
+        wants="",
+        *,
+        session="session",
+        owner="buyer",
+        price=1,
+        target="",
+        tried=(),
+        features=frozenset(),
+        port=0,
+    ):
         return self.directory.pick(
             parse(wants) if wants else NO_WISH,
             session_id=session,
@@ -57,6 +73,8 @@ class Book:
             target=target,
             tried=tried,
             now=self.now,
+            features=features,
+            port=port,
         )
 
     def note(self, device, *outcomes):
@@ -67,6 +85,42 @@ class Book:
 @pytest.fixture
 def book():
     return Book()
+
+
+# --- ports ---------------------------------------------------------------------------------------
+
+
+def test_only_exits_are_drawn_that_allow_the_port(book):
+    book.fill(400)
+    for each in range(10):
+        book.add(Device(f"web-{each}", ports=(80, 443)))
+    german = book.add(Device("web", PARIS, ports=(443,)))
+    for each in range(400):
+        book.directory._active[f"device-{each}"].entry.ports = (80,)
+    assert all(book.pick(port=443).ports[-1] == 443 for _ in range(100))
+    assert book.pick("rotate", port=443) is not book.pick("rotate", port=443)
+    assert book.pick("country-fr", port=443) is german
+    assert book.pick("country-fr", port=80) is Missing.NOT_ALLOWED
+    assert book.pick("country-fr", port=80, price=-1) is Missing.NO_EXIT
+    assert book.pick("country-us", port=80) is Missing.NO_EXIT
+    assert book.pick(port=22) is Missing.NOT_ALLOWED
+
+
+def test_the_first_port_of_a_label_chooses_its_exit_and_others_are_refused(book):
+    book.fill(50)
+    for each in range(50):
+        book.directory._active[f"device-{each}"].entry.ports = (80,) if each % 10 else (443,)
+    for number in range(20):
+        label = f"session-{number}"
+        chosen = book.pick(label, port=443)
+        assert chosen.ports == (443,)
+        assert book.pick(label, port=80) is Missing.NOT_ALLOWED
+        assert book.pick(f"{label}-strict", port=80) is Missing.NOT_ALLOWED
+        assert book.pick(label, port=443) is chosen
+    assert book.pick("session-new", port=22) is Missing.NOT_ALLOWED
+    chosen = book.pick("session-new", port=80)
+    book.directory.remove(chosen)
+    assert book.pick("session-new", port=443).ports == (443,)
 
 
 # --- who is there --------------------------------------------------------------------------------
@@ -239,6 +293,26 @@ def test_the_one_that_will_do_is_found_among_many(book):
         device.entry.has_place = device.entry.device_id == "device-77"
 
     assert {book.pick().device_id for _ in range(100)} == {"device-77"}
+
+
+@pytest.mark.parametrize("wants", ["", "country-de", "kind-residential", "city-berlin", "rotate"])
+def test_who_carries_datagrams_is_found_among_many_who_do_not(book, wants):
+    book.fill(3 * module.SEARCHED_MAX)
+    carries = [book.add(Device(f"udp-{number}", features=("udp",))) for number in range(2)]
+    for _ in range(20):
+        assert book.pick(wants, features=frozenset(("udp",))) in carries
+    for each in carries:
+        book.directory.remove(each)
+    assert book.pick(wants, features=frozenset(("udp",))) is Missing.NO_EXIT
+
+
+def test_a_label_keeps_its_exit_although_that_carries_no_datagrams(book):
+    stream_only = book.add(Device("streams"))
+    assert book.pick("session-a") is stream_only
+    carries = book.add(Device("udp", features=("udp",)))
+    assert book.pick("session-a", features=frozenset(("udp",))) is Missing.NO_EXIT
+    assert book.pick("session-a") is stream_only
+    assert book.pick("session-b", features=frozenset(("udp",))) is carries
 
 
 def test_a_search_sees_each_exit_once_and_of_many_not_all(book, monkeypatch):

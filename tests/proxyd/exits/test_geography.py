@@ -101,6 +101,21 @@ def test_sources_that_differ_know_no_country(opened, debian):
     assert geography.attribution == (REGISTRIES, DEBIAN)
 
 
+def test_each_source_has_an_opinion(opened, debian, tmp_path):
+    geography = opened(
+        known={"9.0.0.0/8": "xx"},
+        debian=debian(ipv4="134744064,134744319,US\n134744320,134744575,CA\n"),
+    )
+
+    assert geography.opinions("8.8.9.9") == {"registries": "us", "ipfire": "ca"}
+    assert geography.opinions("8.9.9.9") == {"registries": "us", "ipfire": ""}
+    assert geography.opinions("9.9.9.9") == {"known": "xx", "registries": "us", "ipfire": ""}
+    assert geography.opinions("nothing") == {}
+
+    country = mmdb.write(tmp_path / "c.mmdb", {"8.8.8.0/24": {"country": {"iso_code": "GB"}}})
+    assert opened(country=country).opinions("8.8.8.8") == {"country_file": "gb"}
+
+
 def test_ranges_end_where_they_end(opened, debian):
     ipv4 = "134744072,134744072,CA\n134744074,134744080,CA\n"
     ipv6 = "2001:200::,2001:200:0:0:ffff:ffff:ffff:ffff,KR\n"

@@ -53,7 +53,9 @@ async def test_adding_again_does_not_give_more_time() -> None:
 
 
 async def test_whoever_is_told_may_begin_again() -> None:
-    deadlines = Deadlines(asyncio.get_running_loop(), 0.02)
+    loop, failures = asyncio.get_running_loop(), []
+    loop.set_exception_handler(lambda _, failure: failures.append(failure))
+    deadlines = Deadlines(loop, 0.02)
     rounds = 0
 
     class Again:
@@ -65,6 +67,7 @@ async def test_whoever_is_told_may_begin_again() -> None:
 
     deadlines.add(Again())
     await until(lambda: rounds == 3, "it was told each time")
+    assert failures == []
 
 
 async def test_nobody_is_told_after_the_close() -> None:

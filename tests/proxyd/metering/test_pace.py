@@ -120,3 +120,30 @@ async def test_it_runs_on_a_real_loop() -> None:
     async with asyncio.timeout(10):
         await waited.wait()
     assert pace.allowance(pace) > 0
+
+
+def test_another_speed_holds_from_the_next_round_on(timers: Timers) -> None:
+    pace = paced(timers, 1_000_000)
+    taker = Taker(pace)
+    taker.go()
+    timers.go(1.0)
+    pace.change(1_000)
+    before = taker.taken
+    timers.go(10.0)
+    assert taker.taken - before <= 1_000 * (10.0 + BURST_SECONDS)
+    pace.change(2_000)
+    before = taker.taken
+    timers.go(10.0)
+    assert taker.taken - before > 1_000 * 10.0
+
+
+def test_no_speed_is_no_limit_also_for_those_who_wait(timers: Timers) -> None:
+    pace = paced(timers, 1)
+    taker = Taker(pace, most=5_000)
+    taker.go()
+    pace.change(0)
+    assert taker.taken <= 1
+    timers.go(2 * ROUND_SECONDS)
+    assert taker.taken >= 5_000
+    pace.change(1)
+    assert 0 <= pace.allowance("other") <= 1

@@ -19,6 +19,7 @@ from proxyctl.exit import agent as agent_module
 from proxyctl.exit import carrier as carrier_module
 from proxyctl.exit import files
 from proxyctl.exit import pool as pool_module
+from proxyctl.exit import relays as relays_module
 from proxyctl.exit import watcher as watcher_module
 from proxyctl.exit.agent import Agent, Stop
 from proxyctl.exit.lan import NEVER_PORTS, Guard
@@ -52,6 +53,13 @@ def guard(*allowed: str) -> Guard:
         kernel=None,
         allow=[ip_network(text) for text in allowed],
     )
+
+
+@pytest.fixture(autouse=True, params=["epoll", "asyncio"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How connections are carried: as on Linux, and as everywhere else."""
+    monkeypatch.setenv(relays_module.CHOICE, request.param)
+    return str(request.param)
 
 
 @asynccontextmanager
@@ -279,6 +287,18 @@ async def test_ports_outside_the_limits_are_not_dialled(
         await daemon.park(1)
         dialled, _ = await daemon.dial((ip_address("93.184.215.14"),), port)
         assert dialled.outcome is Outcome.NOT_ALLOWED
+
+
+async def test_the_daemon_may_have_itself_called_whatever_the_ports(
+    daemon: ExitDaemon, folder: Path
+) -> None:
+    async with running(daemon, folder):
+        await daemon.attached()
+        await daemon.park(2)
+        daemon.control.send(Limits(0, 0, 0, (443,)))
+        here = (ip_address(daemon.host),)
+        assert (await daemon.dial(here, daemon.port))[0].outcome is Outcome.CONNECTED
+        assert (await daemon.dial(here, daemon.port + 1))[0].outcome is Outcome.NOT_ALLOWED
 
 
 async def test_the_daemons_limits_hold_too(daemon: ExitDaemon, folder: Path) -> None:

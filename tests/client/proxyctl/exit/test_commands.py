@@ -159,6 +159,29 @@ async def test_every_byte_arrives_as_it_was_sent(device: Device, daemon: ExitDae
     assert [result == data for result in results] == [True] * 3
 
 
+# What `run` has no use for, by how much memory it takes, largest first.
+SPARED = ("urllib.request", "email", "http.client", "tempfile", "secrets", "shutil", "ctypes")
+
+
+async def test_it_needs_little_memory_while_it_waits(device: Device, daemon: ExitDaemon) -> None:
+    await device.agree(daemon)
+    process = await device.run()
+    await daemon.attached()
+    await daemon.park(16)
+    rows = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    kibibytes = {row.split(":")[0]: int(row.split()[1]) for row in rows if row.startswith("Rss")}
+    assert kibibytes["RssAnon"] * 1024 < 16_000_000  # the rest are pages of files, which are shared
+    script = f"import proxyctl.exit.commands, sys; print(sorted({set(SPARED)} & set(sys.modules)))"
+    done = subprocess.run(
+        [device.python, "-c", script],
+        env=device.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "[]\n", done
+
+
 async def test_it_does_not_run_without_consent(device: Device, daemon: ExitDaemon) -> None:
     status, printed = await device.say("run")
     assert status == IN_VAIN

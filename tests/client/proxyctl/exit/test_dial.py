@@ -1,7 +1,7 @@
 import asyncio
 import errno
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from ipaddress import IPv4Address, ip_address, ip_network
 
@@ -14,6 +14,8 @@ from support.waiting import until
 from proxyctl.exit import dial as dial_module
 from proxyctl.exit.dial import LOOKUPS_MAX, Dialer, DialError, outcome_of
 from proxyctl.exit.lan import Guard
+from proxyctl.exit.relay import AsyncioRelays
+from proxyctl.exit.relay_linux import EpollRelays
 from proxyctl.exit.surroundings import Surroundings
 from proxyctl.protocol.frames import Outcome
 from proxyctl.protocol.policy import Policy
@@ -21,14 +23,25 @@ from proxyctl.protocol.policy import Policy
 HERE, THERE = ip_address("127.0.0.1"), ip_address("127.0.0.2")
 
 
-def dialer(*allowed: str) -> Dialer:
-    guard = Guard(
-        policy=Policy(),
-        surroundings=Surroundings(set),
-        kernel=None,
-        allow=[ip_network(each) for each in allowed],
-    )
-    return Dialer(guard, asyncio.get_running_loop())
+MakeDialer = Callable[..., Dialer]
+
+
+@pytest.fixture(params=[EpollRelays, AsyncioRelays])
+async def dialer(request: pytest.FixtureRequest) -> AsyncIterator[MakeDialer]:
+    """Make dialers that permit some networks."""
+    relays = request.param(asyncio.get_running_loop())
+
+    def make(*allowed: str) -> Dialer:
+        guard = Guard(
+            policy=Policy(),
+            surroundings=Surroundings(set),
+            kernel=None,
+            allow=[ip_network(each) for each in allowed],
+        )
+        return Dialer(guard, relays.connect, asyncio.get_running_loop())
+
+    yield make
+    relays.close()
 
 
 def every_port(_: object) -> bool:
@@ -51,7 +64,7 @@ def answers(
     yield asked
 
 
-async def test_an_address_that_is_silent_does_not_hold_up_the_next() -> None:
+async def test_an_address_that_is_silent_does_not_hold_up_the_next(dialer: MakeDialer) -> None:
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
@@ -65,21 +78,23 @@ async def test_an_address_that_is_silent_does_not_hold_up_the_next() -> None:
             server.close()
 
 
-async def test_silence_everywhere_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silence_everywhere_ends_in_time(
+    dialer: MakeDialer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(dial_module, "DIAL_SECONDS", 0.1)
     with silent_port() as port, pytest.raises(DialError) as raised:
         await dialer("127.0.0.0/8").dial((HERE,), port, every_port)
     assert raised.value.outcome is Outcome.TIMED_OUT
 
 
-async def test_the_failure_that_came_furthest_is_told() -> None:
+async def test_the_failure_that_came_furthest_is_told(dialer: MakeDialer) -> None:
     here = dialer("127.0.0.0/8", "240.0.0.0/8")
     with closed_port() as port, pytest.raises(DialError) as raised:
         await here.dial((IPv4Address("240.0.0.1"), HERE), port, every_port)
     assert raised.value.outcome is Outcome.REFUSED
 
 
-async def test_who_gives_up_leaves_no_socket() -> None:
+async def test_who_gives_up_leaves_no_socket(dialer: MakeDialer) -> None:
     with silent_port() as port:
         before = descriptors()
         task = asyncio.create_task(dialer("127.0.0.0/8").dial((HERE, THERE), port, every_port))
@@ -91,7 +106,7 @@ async def test_who_gives_up_leaves_no_socket() -> None:
 
 
 async def test_of_a_names_addresses_only_permitted_ones_are_dialled(
-    monkeypatch: pytest.MonkeyPatch,
+    dialer: MakeDialer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with targets.echo() as target:
         with answers(monkeypatch, lambda: ["192.168.1.1", "fe80::1%lo", "127.0.0.1"]) as asked:
@@ -102,7 +117,7 @@ async def test_of_a_names_addresses_only_permitted_ones_are_dialled(
 
 
 async def test_a_name_with_no_permitted_address_is_not_allowed(
-    monkeypatch: pytest.MonkeyPatch,
+    dialer: MakeDialer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with answers(monkeypatch, lambda: ["192.168.1.1", "::ffff:10.0.0.1"]):
         with pytest.raises(DialError) as raised:
@@ -110,7 +125,9 @@ async def test_a_name_with_no_permitted_address_is_not_allowed(
     assert raised.value.outcome is Outcome.NOT_ALLOWED
 
 
-async def test_a_name_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_that_is_not_there_is_told(
+    dialer: MakeDialer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def unknown() -> list[str]:
         raise socket.gaierror
 
@@ -119,7 +136,7 @@ async def test_a_name_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch)
     assert raised.value.outcome is Outcome.NAME_UNKNOWN
 
 
-async def test_look_ups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_look_ups_are_bounded(dialer: MakeDialer, monkeypatch: pytest.MonkeyPatch) -> None:
     never = asyncio.get_running_loop().create_future()
 
     async def getaddrinfo(*_: object, **__: object) -> list:
@@ -140,7 +157,7 @@ async def test_look_ups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-async def test_a_port_that_the_limits_lack_is_not_allowed() -> None:
+async def test_a_port_that_the_limits_lack_is_not_allowed(dialer: MakeDialer) -> None:
     with pytest.raises(DialError) as raised:
         await dialer("127.0.0.0/8").dial((HERE,), 80, lambda _: False)
     assert raised.value.outcome is Outcome.NOT_ALLOWED

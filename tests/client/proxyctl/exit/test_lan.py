@@ -12,6 +12,7 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
+from support.datagrams import wrapped as wrapped_for_proxy
 from support.exit_daemon import ExitDaemon
 from support.home import (
     DAEMON,
@@ -30,11 +31,13 @@ from support.home import (
 )
 from support.process import ROOT
 from support.pythons import pythons
+from support.waiting import until
 
 from proxyctl.exit import files, netlink, record
 from proxyctl.exit.lan import NEVER_PORTS, Guard, make_guard, public_name
 from proxyctl.exit.limits import DeviceLimits
 from proxyctl.exit.record import Consent
+from proxyctl.exit.relays import CHOICE
 from proxyctl.exit.surroundings import Surroundings
 from proxyctl.protocol.frames import Outcome
 from proxyctl.protocol.policy import Policy
@@ -128,7 +131,7 @@ async def agent(around: Home, folder: Path, *command: str) -> AsyncIterator[Exit
             token="a worker token",
             terms="ab" * 32,
             agreed_at="",
-            limits=DeviceLimits(),
+            limits=DeviceLimits(udp=True),
         )
         record.save(folder / files.CONSENT, consent)
         process = await asyncio.create_subprocess_exec(
@@ -194,6 +197,13 @@ async def test_nothing_reaches_the_home(tmp_path: Path, python: str) -> None:
         await besiege(around, daemon)
 
 
+async def test_nothing_reaches_the_home_through_asyncio(tmp_path: Path) -> None:
+    python = ("env", f"{CHOICE}=asyncio", sys.executable)
+    command = (*python, "-m", "proxyctl", "exit", "run", "--folder", str(tmp_path))
+    async with home() as around, agent(around, tmp_path, *command) as daemon:
+        await besiege(around, daemon)
+
+
 @pytest.mark.parametrize("judge", ["policy", "surroundings", "kernel"])
 async def test_the_others_hold_what_one_judge_lets_through(tmp_path: Path, judge: str) -> None:
     command = (sys.executable, "-m", "support.exit_agent", str(tmp_path), judge)
@@ -207,6 +217,59 @@ async def test_the_sniffer_sees_what_an_agent_without_judges_does(tmp_path: Path
         reached = await outcomes(daemon, (STORAGE, PUBLIC, STORAGE_V6, "127.0.0.1"))
         assert set(reached.values()) == {Outcome.CONNECTED}
         assert {packet.to for packet in findings(around, daemon)} >= set(reached)
+
+
+@pytest.mark.parametrize("python", pythons(), ids=lambda path: Path(path).name)
+async def test_no_datagram_reaches_the_home(tmp_path: Path, python: str) -> None:
+    command = (python, "-m", "proxyctl", "exit", "run", "--folder", str(tmp_path))
+    async with home() as around, agent(around, tmp_path, *command) as daemon:
+        sent = await datagrams_to_everybody(around, daemon)
+        assert findings(around, daemon) - sent == set()
+        assert {name for name, _ in around.names.asked} == {*HOME_NAMES, "last.evil.net"}
+
+
+@pytest.mark.parametrize("judge", ["policy", "kernel"])
+async def test_the_others_hold_the_datagrams_that_one_judge_lets_through(
+    tmp_path: Path, judge: str
+) -> None:
+    command = (sys.executable, "-m", "support.exit_agent", str(tmp_path), judge)
+    async with home() as around, agent(around, tmp_path, *command) as daemon:
+        sent = await datagrams_to_everybody(around, daemon)
+        assert findings(around, daemon) - sent == set()
+
+
+async def test_the_sniffer_sees_the_datagrams_of_an_agent_without_judges(tmp_path: Path) -> None:
+    command = (sys.executable, "-m", "support.exit_agent", str(tmp_path), "all")
+    async with home() as around, agent(around, tmp_path, *command) as daemon:
+        sent = await datagrams_to_everybody(around, daemon)
+        found = {packet.to for packet in findings(around, daemon) - sent}
+        assert {STORAGE, ROUTER, PUBLIC, STORAGE_V6} <= found
+
+
+async def datagrams_to_everybody(around: Home, daemon: ExitDaemon) -> set[Packet]:
+    """Send to everything at home, and last to the internet; return what may have been sent."""
+    for name, addresses in HOME_NAMES.items():
+        around.names.has(name, *addresses)
+    around.names.has("last.evil.net", TARGETS[0])
+    dialled, (_, writer) = await daemon.associate()
+    assert dialled.outcome is Outcome.CONNECTED
+    for host in (*HOME_ADDRESSES, *LOCAL_NAMES):
+        for port in (80, 53, 1900, 5353):
+            writer.write(order(host, port))
+    for name in (*HOME_NAMES, "last.evil.net"):
+        writer.write(order(name, 80))
+        await until(lambda name=name: any(each == name for each, _ in around.names.asked))
+    last = Packet(TARGETS[0], "udp", 80)
+    await until(lambda: last in around.sniffer.sent(), "the last one has left")
+    writer.write(order(TARGETS[1], 80))
+    await until(lambda: Packet(TARGETS[1], "udp", 80) in around.sniffer.sent())
+    writer.close()
+    return {last, Packet(TARGETS[1], "udp", 80)}
+
+
+def order(host: str, port: int) -> bytes:
+    data = wrapped_for_proxy(host, port, b"are you there?")
+    return len(data).to_bytes(2, "big") + data
 
 
 def guard_at(*networks: str, allow: tuple[str, ...] = ()) -> Guard:

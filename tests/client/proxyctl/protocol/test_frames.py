@@ -16,6 +16,7 @@ from proxyctl.protocol.frames import (
     NAME_MAX_BYTES,
     TEXT_MAX_CHARACTERS,
     TICKETS_MAX,
+    Associate,
     Dial,
     Dialled,
     Drain,
@@ -100,6 +101,7 @@ RECORDED: list[tuple[Frame, bytes]] = [
     (Drain(20), b"\x00\x03\x0a\x00\x14"),
     (Ping(b"12345678"), b"\x00\x09\x0b12345678"),
     (Pong(b"12345678"), b"\x00\x09\x0c12345678"),
+    (Associate(9), b"\x00\x09\x12\0\0\0\0\0\0\0\x09"),
     (
         Nodes((Node("exits.example.com", 1090, "ab"),)),
         b'\x00\x2c\x11{"nodes":[["exits.example.com",1090,"ab"]]}',

@@ -1,0 +1,32 @@
+"""What a client wants an answer to be: the header Accept (RFC 9110, section 12.5.1)."""
+
+TEXT = "text/plain"
+JSON = "application/json"
+
+
+def prefers_text(accept: str) -> bool:
+    """Say whether text is wanted rather than JSON, which is sent where both are as good."""
+    return _quality(accept, TEXT) > _quality(accept, JSON)
+
+
+def _quality(accept: str, kind: str) -> float:
+    """Return how much a type is wanted, from 0 to 1; the most specific range decides."""
+    ranges = {kind: 3, kind.partition("/")[0] + "/*": 2, "*/*": 1}
+    best, quality = 0, 0.0
+    for part in accept.split(","):
+        name, *parameters = (word.strip().lower() for word in part.split(";"))
+        rank = ranges.get(name, 0)
+        if rank > best:
+            best, quality = rank, _weight(parameters)
+    return quality
+
+
+def _weight(parameters: list[str]) -> float:
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name == "q":
+            try:
+                return min(max(float(value), 0.0), 1.0)
+            except ValueError:
+                return 0.0
+    return 1.0

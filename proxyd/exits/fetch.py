@@ -1,0 +1,201 @@
+"""One page, fetched over a connection that is there already; what it is compared by.
+
+Whoever carries the connection must not be able to tell it from anybody's: it says what a common
+program says. So an answer is read as such a program reads it, and judged more strictly: what is no
+answer is junk, and bytes behind its end belong to its body.
+"""
+
+import asyncio
+import re
+import socket
+import ssl
+from dataclasses import dataclass
+from hashlib import sha256
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+BODY_MAX_BYTES: Final = 256 * 1024  # it is kept, and sent through a household's line
+HEAD_MAX_BYTES: Final = 32 * 1024
+READ_BYTES: Final = 64 * 1024
+_STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3})(?: |$)")
+_CHUNK: Final = re.compile(rb"([0-9A-Fa-f]{1,8})[^\r\n]*\r\n")
+_START: Final = b"HTTP/1."
+_HTTPS_PORT: Final = 443
+_HTTP_PORT: Final = 80
+
+
+class JunkError(Exception):
+    """What came is no answer: the message shows how it begins."""
+
+
+class CutError(Exception):
+    """Nothing came, or not all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page by its URL."""
+
+    url: str
+    is_tls: bool
+    host: str
+    port: int
+    path: str
+
+    @property
+    def is_named(self) -> bool:
+        """Whether its host is a name, which can be looked up in several places."""
+        try:
+            ip_address(self.host)
+        except ValueError:
+            return True
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a page is: `certificate` is the SHA-256 of the server's, "" without TLS."""
+
+    status: int
+    body: bytes
+    certificate: str
+
+    def __str__(self) -> str:
+        digest = sha256(self.body).hexdigest()[:16]
+        return f"status {self.status}, {len(self.body)} bytes with SHA-256 {digest}…"
+
+
+def page_of(url: str) -> Page:
+    """Return a page.
+
+    Raises:
+        ValueError: the text is no URL of one.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("expected http://… or https://… with a host")
+    is_tls = parts.scheme == "https"
+    port = parts.port or (_HTTPS_PORT if is_tls else _HTTP_PORT)
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Page(url, is_tls, parts.hostname, port, path)
+
+
+async def fetch(sock: socket.socket, page: Page) -> Answer:
+    """Ask for a page, and read the answer to its end.
+
+    Args:
+        sock: connected and non-blocking; owned from here on.
+        page: which.
+
+    Raises:
+        JunkError: something else came than an answer.
+        CutError: the connection ended before the answer did.
+    """
+    context = _context() if page.is_tls else None
+    writer: asyncio.StreamWriter | None = None
+    try:
+        name = page.host if page.is_tls else None
+        reader, writer = await asyncio.open_connection(
+            sock=sock, ssl=context, server_hostname=name, limit=READ_BYTES
+        )
+        shown = writer.get_extra_info("ssl_object")
+        certificate = sha256(shown.getpeercert(binary_form=True)).hexdigest() if shown else ""
+        writer.write(_request(page))
+        status, body = _parsed(await _rest(reader))
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError) as error:
+        raise CutError("the connection ended") from error
+    except ssl.SSLError as error:
+        raise JunkError(f"TLS: {error.reason or error}") from error
+    except OSError as error:  # among them that TLS ended before it had begun
+        raise CutError(str(error) or type(error).__name__) from error
+    finally:
+        if writer is not None:
+            writer.transport.abort()
+        else:
+            sock.close()
+    return Answer(status, body, certificate)
+
+
+def _context() -> ssl.SSLContext:
+    """Return what takes any certificate: which one it is, is compared."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _request(page: Page) -> bytes:
+    """Return what a common program asks."""
+    host = f"[{page.host}]" if ":" in page.host else page.host
+    is_usual = page.port == (_HTTPS_PORT if page.is_tls else _HTTP_PORT)
+    where = host if is_usual else f"{host}:{page.port}"
+    return (
+        f"GET {page.path} HTTP/1.1\r\nHost: {where}\r\nUser-Agent: curl/8.5.0\r\n"
+        "Accept: */*\r\nConnection: close\r\n\r\n"
+    ).encode("ascii", "replace")
+
+
+async def _rest(reader: asyncio.StreamReader) -> bytes:
+    """Return everything up to the end of the stream.
+
+    Raises:
+        JunkError: it is more than a page may be, or does not begin as an answer.
+    """
+    data = bytearray()
+    while more := await reader.read(READ_BYTES):
+        data += more
+        if not data.startswith(_START[: len(data)]):
+            raise JunkError(f"{bytes(data[:40])!r}")
+        if len(data) > HEAD_MAX_BYTES + BODY_MAX_BYTES:
+            raise JunkError(f"more than {BODY_MAX_BYTES} bytes")
+    return bytes(data)
+
+
+def _parsed(data: bytes) -> tuple[int, bytes]:
+    """Return the status and the body of an answer.
+
+    Raises:
+        JunkError: it is none.
+        CutError: it is not complete.
+    """
+    head, end, body = data.partition(b"\r\n\r\n")
+    if not end:
+        raise CutError(f"the connection ended after {len(data)} bytes")
+    lines = head.split(b"\r\n")
+    status = _STATUS.match(lines[0])
+    if status is None:
+        raise JunkError(f"{lines[0][:40]!r}")
+    length = None
+    for line in lines[1:]:
+        name, _, value = line.partition(b":")
+        if name.lower() == b"transfer-encoding" and b"chunked" in value.lower():
+            return int(status[1]), _dechunked(body)
+        if name.lower() == b"content-length" and value.strip().isdigit():
+            length = int(value)
+    if length is not None and len(body) < length:
+        raise CutError(f"the connection ended after {len(body)} of {length} bytes")
+    return int(status[1]), body
+
+
+def _dechunked(data: bytes) -> bytes:
+    """Return what was sent in chunks.
+
+    Raises:
+        JunkError: these are none.
+        CutError: the last ones are missing.
+    """
+    body, at = bytearray(), 0
+    while True:
+        size = _CHUNK.match(data, at)
+        if size is None:
+            if b"\r\n" in data[at:]:
+                raise JunkError(f"no chunk: {data[at : at + 40]!r}")
+            raise CutError(f"the connection ended after {len(body)} bytes")
+        at, length = size.end(), int(size[1], 16)
+        if not length:
+            return bytes(body) + data[at:].removeprefix(b"\r\n")
+        if len(data) < at + length + 2:
+            raise CutError(f"the connection ended after {len(body)} bytes")
+        body += data[at : at + length]
+        at += length + 2

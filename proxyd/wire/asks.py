@@ -1,0 +1,123 @@
+"""What the processes of one machine say to each other about exits.
+
+Devices attach to one process, which has the exits; the others ask it. All of them run the same
+code, because one supervisor has forked them, so these messages have no versions. Each is sent
+whole, over a socket that keeps messages apart. Addresses are texts.
+
+    another process                        the process with the exits
+    Ask: a target, and who wants it -------->
+         <------------------- Failed, or Reached with the work connection's descriptor
+    Moved: how much its relays have carried, now and then -->
+         <------------------- Cut: end this relay
+    Ended: it is over, and had carried so much ------------->
+
+A number is that of an ask, and of the relay that has become of it; the asker counts them, and
+never uses one twice.
+"""
+
+from typing import Final
+
+from msgspec import Struct
+from msgspec.msgpack import Decoder, Encoder
+
+from proxyd.wire.events import Failure
+from proxyd.wire.wants import Wants
+
+# Of relays in one message: about 100 bytes each, and a message is read into one buffer.
+RELAYS_PER_MESSAGE: Final = 400
+
+# A country, a state, a city, a network's number and a kind, as `exits.directory.Place` has them.
+PlaceText = tuple[str, str, str, int, str]
+
+
+class Ask(Struct, frozen=True, tag=1, array_like=True):
+    """A target is wanted through an exit; `is_name` says what the host is.
+
+    Or, if it `is_datagrams`, an exit that carries datagrams to any target; there is no host then.
+
+    The session's own identifier, its buyer's, and its price in micro-USD per GB come with it.
+    """
+
+    number: int
+    wants: Wants
+    session_id: str
+    user_id: str
+    price_per_gb: int
+    host: str
+    is_name: bool
+    port: int
+    is_datagrams: bool = False
+
+
+class GiveUp(Struct, frozen=True, tag=2, array_like=True):
+    """An ask is not wanted any more, or nobody wants what has become of it."""
+
+    number: int
+
+
+class Relaying(Struct, frozen=True, array_like=True):
+    """A relay that has begun before: through which device, where that is, and its bytes so far."""
+
+    number: int
+    device_id: str
+    place: PlaceText
+    size: int
+
+
+class Resume(Struct, frozen=True, tag=3, array_like=True):
+    """Relays go on that the process with the exits cannot know: it has been started again."""
+
+    relays: tuple[Relaying, ...]
+
+
+class Moved(Struct, frozen=True, tag=4, array_like=True):
+    """How many bytes relays have carried in all, by their numbers."""
+
+    relays: tuple[tuple[int, int], ...]
+
+
+class Ended(Struct, frozen=True, tag=5, array_like=True):
+    """A relay is over, and has carried so many bytes."""
+
+    number: int
+    size: int
+
+
+class Failed(Struct, frozen=True, tag=6, array_like=True):
+    """There is no connection to the target."""
+
+    number: int
+    failure: Failure
+
+
+class Reached(Struct, frozen=True, tag=7, array_like=True):
+    """The target is connected, by the connection whose descriptor comes with this message.
+
+    `exit_address` is where the exit attaches from, `address` and `port` are what the target sees,
+    and `headers` what the buyer is told, `ports` those that the exit takes: see `exits.dial.Via`.
+    `bytes_per_second` is how fast it may go, 0 for any speed.
+    """
+
+    number: int
+    device_id: str
+    place: PlaceText
+    exit_address: str
+    address: str
+    port: int
+    headers: tuple[str, ...]
+    ports: tuple[int, ...] = ()
+    bytes_per_second: int = 0
+
+
+class Cut(Struct, frozen=True, tag=8, array_like=True):
+    """A relay has to end at once."""
+
+    number: int
+
+
+Question = Ask | GiveUp | Resume | Moved | Ended
+Answer = Failed | Reached | Cut
+
+encode: Final = Encoder().encode
+decode_question: Final = Decoder(Question).decode
+decode_answer: Final = Decoder(Answer).decode

@@ -1,0 +1,345 @@
+"""Datagrams through exits: who is chosen, what is judged here, and exits that do not obey.
+
+Datagrams themselves are in `test_udp.py`, each test of which runs through an exit too.
+"""
+
+import asyncio
+import fcntl
+import socket
+import termios
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.datagrams import Associated, associated, logged_in, peer
+from support.descriptors import at_rest
+from support.exit_device import (
+    EXITS,
+    Consented,
+    Device,
+    all_is_shared,
+    consented,
+    listener_of,
+)
+from support.service import Bought, Service, running_in
+from support.socks import request
+from support.story import buy, used
+from support.waiting import until
+
+from proxyctl.exit.datagrams import unwrapped, wrapped
+from proxyctl.protocol.frames import Associate, Dialled, Limits, Outcome
+from proxyd.relay import exit_datagrams
+from proxyd.relay.closing import unacknowledged
+from proxyd.relay.exit_datagrams import ExitWay
+from proxyd.wire.events import Address
+from proxyd.wire.hosts import address_of
+
+
+class Work:
+    """The work connection of a device that does as the test says."""
+
+    def __init__(self) -> None:
+        self.sock: socket.socket | None = None
+        self.kept = b""
+
+    async def obey(self, device: Device, order: Associate) -> None:
+        self.sock = device.take(order.number)
+        device.send(Dialled(order.number, Outcome.CONNECTED, 0, None, 0))
+
+    async def send(self, data: bytes) -> None:
+        assert self.sock is not None
+        await asyncio.get_running_loop().sock_sendall(self.sock, data)
+
+    async def receive(self) -> tuple[Address | str, int, bytes]:
+        """Return the next datagram that the daemon wants sent."""
+        assert self.sock is not None
+        loop = asyncio.get_running_loop()
+        while len(self.kept) < 2 or len(self.kept) < 2 + int.from_bytes(self.kept[:2]):
+            data = await loop.sock_recv(self.sock, 65_536)
+            assert data
+            self.kept += data
+        end = 2 + int.from_bytes(self.kept[:2])
+        datagram, self.kept = self.kept[2:end], self.kept[end:]
+        return unwrapped(datagram)
+
+    def close(self) -> None:
+        if self.sock is not None:
+            self.sock.close()
+
+
+class Setting:
+    """A daemon, a device that is its exit, and the device's work connection."""
+
+    def __init__(self, service: Service, made: Consented, device: Device) -> None:
+        self.service = service
+        self.made = made
+        self.device = device
+        self.work = Work()
+
+    async def only_way(self) -> ExitWay:
+        (connection,) = self.service.daemon.gateway._connections
+        return connection._transfer._way
+
+
+@pytest.fixture
+async def setting(tmp_path: Path) -> AsyncIterator[Setting]:
+    async with running_in(tmp_path, **EXITS) as service:
+        made = await consented(service)
+        device = await made.attach(service)
+        service.wishes = "-country-xx"
+        await until(lambda: listener_of(service).counters.parked > 0, "a connection waits")
+        built = Setting(service, made, device)
+        yield built
+        await all_is_shared(service)
+        await device.kill()
+        built.work.close()
+        await service.assert_audit()
+
+
+async def refused_with(service: Service, bought: Bought) -> int:
+    """Return what UDP ASSOCIATE is answered with."""
+    control = await logged_in(service, bought)
+    await control.send(request("0.0.0.0", 0, command=3))
+    code, *_ = await control.reply()
+    await control.close()
+    return code
+
+
+def wishing(bought: Bought, wishes: str) -> Bought:
+    return replace(bought, username=bought.username.partition("-")[0] + wishes)
+
+
+# --- who is chosen -------------------------------------------------------------------------------
+
+
+async def test_an_exit_that_does_not_offer_it_is_not_chosen(tmp_path: Path) -> None:
+    async with running_in(tmp_path, **EXITS) as service:
+        made = await consented(service)
+        plain = replace(made, first=made.first._replace(features=("dns",)))
+        device = await plain.attach(service)
+        service.wishes = "-country-xx"
+        _, bought = await buy(service)
+        assert await refused_with(service, bought) == 1
+        assert not any(isinstance(each, Associate) for each in device.frames)
+        await device.kill()
+
+
+async def test_a_daemon_without_exits_carries_none_for_who_wants_one(tmp_path: Path) -> None:
+    async with running_in(tmp_path) as service:
+        service.wishes = "-country-xx"
+        _, bought = await buy(service)
+        assert await refused_with(service, bought) == 1
+
+
+async def test_a_label_keeps_its_exit_for_datagrams(setting: Setting) -> None:
+    second = await (await consented(setting.service)).attach(setting.service, "127.0.0.2")
+    await until(lambda: len(listener_of(setting.service)) == 2)
+    _, bought = await buy(setting.service)
+    labelled = wishing(bought, "-country-xx-session-abc")
+    for _ in range(6):
+        async with associated(setting.service, labelled) as client:
+            with peer() as target:
+                await client.exchange(target, b"up", b"down")
+    orders = [
+        sum(isinstance(frame, Associate) for frame in each.frames)
+        for each in (setting.device, second)
+    ]
+    assert sorted(orders) == [0, 6]
+    await all_is_shared(setting.service)
+    await second.kill()
+
+
+async def test_a_device_that_refuses_is_passed_over(setting: Setting) -> None:
+    async def refuse(device: Device, order: Associate) -> None:
+        device.send(Dialled(order.number, Outcome.AT_LIMIT, 0, None, 0))
+        device.take(order.number).close()
+
+    setting.device.obey_datagrams = refuse
+    _, bought = await buy(setting.service)
+    assert await refused_with(setting.service, bought) == 1
+
+
+# --- what is judged here -------------------------------------------------------------------------
+
+
+async def test_names_are_the_exits_to_look_up_if_the_buyer_wants(setting: Setting) -> None:
+    setting.device.obey_datagrams = setting.work.obey
+    _, bought = await buy(setting.service)
+    async with associated(setting.service, wishing(bought, "-country-xx-dns-exit")) as client:
+        client.send(("Example.org", 443), b"by name")
+        client.send(("example.org", 25), b"forbidden")
+        client.send(("10.1", 443), b"an address, and forbidden")
+        client.send(("127.0.0.1", 443), b"another one")
+        assert await setting.work.receive() == ("example.org", 443, b"by name")
+        host, _, payload = await setting.work.receive()
+        assert (str(host), payload) == ("127.0.0.1", b"another one")
+        # Which address the name has is the exit's knowledge; one that is forbidden is nobody's.
+        await setting.work.send(wrapped(address_of("10.0.0.1"), 443, b"not from there"))
+        await setting.work.send(wrapped(address_of("127.0.0.9"), 443, b"down"))
+        assert await client.receive() == ("127.0.0.9", 443, b"down")
+
+
+@pytest.mark.parametrize(("wishes", "ports"), [("-country-xx-tls-only", ()), ("", (443,))])
+async def test_only_permitted_ports_are_sent_to(
+    setting: Setting, wishes: str, ports: tuple[int, ...]
+) -> None:
+    setting.device.obey_datagrams = setting.work.obey
+    attached = listener_of(setting.service)._by_device[setting.made.device_id]
+    attached.limits = Limits(0, 0, 0, ports)
+    person, bought = await buy(setting.service)
+    sold = wishing(bought, wishes or "-country-xx")
+    async with associated(setting.service, sold) as client:
+        client.send(("127.0.0.1", 8443), b"another port")
+        client.send(("127.0.0.1", 443), b"the port")
+        _, port, payload = await setting.work.receive()
+        assert (port, payload) == (443, b"the port")
+    assert await used(setting.service, person, bought) == len(b"the port")
+
+
+# --- exits that do not obey ----------------------------------------------------------------------
+
+GARBAGE = {
+    "nothing": b"\0\0",
+    "no address": b"\0\x04\0\0\0\x01",
+    "a fragment": b"\0\x0b\0\0\x01\x01\x7f\0\0\x01\0\x35x",
+    "a name": b"\0\x10\0\0\0\x03\x09localhost\0\x35",
+    "an unknown type": b"\0\x0b\0\0\0\x02\x7f\0\0\x01\0\x35x",
+    "HTTP": b"\0\x20GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
+async def test_an_exit_that_sends_garbage_is_cut_off(setting: Setting, garbage: bytes) -> None:
+    setting.device.obey_datagrams = setting.work.obey
+    person, bought = await buy(setting.service)
+    async with associated(setting.service, bought) as client:
+        client.send(("127.0.0.1", 443), b"up")
+        await setting.work.receive()
+        await setting.work.send(garbage)
+        await client.cut()
+    await at_rest(setting.service)
+    assert await used(setting.service, person, bought) == 2
+
+
+async def test_datagrams_in_any_pieces_arrive_whole(setting: Setting) -> None:
+    setting.device.obey_datagrams = setting.work.obey
+    _, bought = await buy(setting.service)
+    async with associated(setting.service, bought) as client:
+        client.send(("127.0.0.1", 443), b"up")
+        await setting.work.receive()
+        data = wrapped(address_of("127.0.0.1"), 443, b"down")
+        for each in data:
+            await setting.work.send(bytes((each,)))
+            await asyncio.sleep(0)
+        assert (await client.receive()).payload == b"down"
+        await setting.work.send(data * 50)
+        for _ in range(50):
+            assert (await client.receive()).payload == b"down"
+
+
+async def test_what_strangers_send_is_neither_passed_on_nor_paid(setting: Setting) -> None:
+    setting.device.obey_datagrams = setting.work.obey
+    person, bought = await buy(setting.service)
+    async with associated(setting.service, bought) as client:
+        client.send(("127.0.0.1", 443), b"up")
+        await setting.work.receive()
+        flood = wrapped(address_of("127.0.0.1"), 444, bytes(1_200))
+        await setting.work.send(flood * 5_000)
+        await setting.work.send(wrapped(address_of("127.0.0.1"), 443, b"down"))
+        assert (await client.receive()).payload == b"down"
+    assert await used(setting.service, person, bought) == 6
+
+
+async def test_a_flood_spends_no_more_than_the_quota(setting: Setting) -> None:
+    setting.device.obey_datagrams = setting.work.obey
+    person, bought = await buy(setting.service, quota=100_000)
+    async with associated(setting.service, bought) as client:
+        client.send(("127.0.0.1", 443), b"up")
+        await setting.work.receive()
+        datagram = wrapped(address_of("127.0.0.1"), 443, bytes(1_000))
+        await setting.work.send(datagram * 1_000)
+        await until(lambda: last_is_read(setting), "all of it is read")
+    assert await used(setting.service, person, bought) == 99_002
+
+
+def last_is_read(setting: Setting) -> bool:
+    """Say whether the daemon's kernel has handed over all that the device has sent."""
+    assert setting.work.sock is not None
+    (connection,) = setting.service.daemon.gateway._connections
+    return not unacknowledged(setting.work.sock, ended=False) and not waiting(
+        connection._transfer._way._sock
+    )
+
+
+def waiting(sock: socket.socket) -> int:
+    return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)), "little")
+
+
+async def test_an_exit_that_does_not_read_costs_little_and_is_not_paid_for_it(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exit_datagrams, "WAITING_MAX_BYTES", 20_000)
+    setting.device.obey_datagrams = setting.work.obey
+    person, bought = await buy(setting.service)
+    async with associated(setting.service, bought) as client:
+        client.send(("127.0.0.1", 443), b"up")
+        await setting.work.receive()
+        way = await setting.only_way()
+        sent = 0
+        while not way._waiting_bytes:
+            client.send(("127.0.0.1", 443), bytes(8_000))
+            sent += 1
+            await asyncio.sleep(0)
+        for number in range(100):
+            client.send(("127.0.0.1", 443), number.to_bytes(2, "big") * 500)
+            await asyncio.sleep(0)
+        client.send(("127.0.0.1", 443), b"the last one")
+        await until(lambda: way._waiting[-1][0].endswith(b"the last one"), "it waits")
+        assert way._waiting_bytes <= 20_000
+        while (await setting.work.receive())[2] != b"the last one":
+            pass
+        await exchange_with(setting.work, client)
+    assert await used(setting.service, person, bought) < sent * 8_000 + 100_000
+
+
+async def exchange_with(work: Work, client: Associated) -> None:
+    client.send(("127.0.0.1", 443), b"and on")
+    assert (await work.receive())[2] == b"and on"
+    await work.send(wrapped(address_of("127.0.0.1"), 443, b"back"))
+    assert (await client.receive()).payload == b"back"
+
+
+async def test_what_had_not_left_when_an_exit_died_is_given_back(setting: Setting) -> None:
+    setting.device.obey_datagrams = setting.work.obey
+    person, bought = await buy(setting.service)
+    async with associated(setting.service, bought) as client:
+        client.send(("127.0.0.1", 443), b"up")
+        await setting.work.receive()
+        way = await setting.only_way()
+        while not way._waiting_bytes:
+            client.send(("127.0.0.1", 443), bytes(8_000))
+            await asyncio.sleep(0)
+        counted = (await setting_traffic(setting))[0]
+        unsent = way.unsent()
+        assert 0 < unsent < counted
+        assert unsent % 8_000 in (0, 2)
+        setting.work.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        setting.work.close()
+        await client.cut()
+    assert await used(setting.service, person, bought) <= counted - unsent + 8_000
+
+
+async def setting_traffic(setting: Setting) -> tuple[int, int]:
+    (connection,) = setting.service.daemon.gateway._connections
+    return connection.traffic
+
+
+async def test_an_exit_that_goes_takes_its_datagrams_with_it(setting: Setting) -> None:
+    _, bought = await buy(setting.service)
+    async with associated(setting.service, bought) as client:
+        with peer() as target:
+            await client.exchange(target, b"up", b"down")
+        await setting.device.kill()
+        await client.cut()
+    await at_rest(setting.service)

@@ -1,0 +1,173 @@
+"""An exit is counted where its connections leave, which the daemon finds out by calling itself."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from support.canaries import swallow
+from support.exit_device import (
+    EXITS,
+    NO_LIMITS,
+    Consented,
+    Device,
+    Obey,
+    answering,
+    carry,
+    consented,
+    listener_of,
+    raw,
+)
+from support.service import Service, running_in
+from support.socks import Client
+from support.story import buy
+from support.targets import echo
+from support.waiting import until
+
+from proxyctl.protocol.frames import Outcome
+from proxyd.exits import origin
+from proxyd.exits.attached import WANDERING
+from proxyd.exits.listener import MOVES_MAX
+from proxyd.exits.origin import CALL, NUMBER_BYTES
+from proxyd.ops.listening import bound_port
+
+ELSEWHERE = "127.0.0.9"
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    """A daemon that may be called at loopback; what leaves from there is in another country."""
+    known = {"127.0.0.0/8": "xx", f"{ELSEWHERE}/32": "xy"}
+    async with running_in(tmp_path, exits=EXITS["exits"], geo={"known": known}) as running:
+        running.daemon.exit_port.canaries._origins.permits = lambda _: True
+        yield running
+
+
+async def attached(
+    service: Service, made: Consented, *, leaves_from: str = "", obey: Obey = carry
+) -> Device:
+    device = Device(bound_port(service.daemon.listeners.exits))
+    device.leaves_from, device.obey = leaves_from, obey
+    return await device.attach(made.first)
+
+
+async def reason(service: Service, made: Consented) -> tuple[str, str]:
+    mine = await service.call("GET", "/api/exits/me", token=made.owner.token)
+    return mine.body["exits"][0]["state"], mine.body["exits"][0]["reason"]
+
+
+async def looked(service: Service, device: Device) -> None:
+    """Wait until the daemon has called itself through a device."""
+    listener = listener_of(service)
+    await until(lambda: bool(device.dials) and not listener._calls, "the call is over")
+
+
+async def test_who_leaves_from_where_it_attaches_stays_there(service: Service) -> None:
+    made = await consented(service)
+    device = await attached(service, made)
+    await looked(service, device)
+    entry = listener_of(service)._by_device[made.device_id]
+    assert not entry.is_elsewhere
+    assert (str(entry.address), entry.place.country) == ("127.0.0.1", "xx")
+    assert await reason(service, made) == ("online", "")
+    await device.kill()
+
+
+async def test_who_leaves_from_elsewhere_is_counted_there(service: Service) -> None:
+    made = await consented(service)
+    device = await attached(service, made, leaves_from=ELSEWHERE)
+    listener = listener_of(service)
+    entry = listener._by_device[made.device_id]
+    await until(lambda: entry.is_elsewhere, "it is seen")
+    assert (str(entry.address), entry.place.country, entry.network) == (ELSEWHERE, "xy", ELSEWHERE)
+    assert dict(listener.by_country()) == {"xy": 1}
+    state, words = await reason(service, made)
+    assert state == "online"
+    assert ELSEWHERE in words
+    entry.limits = NO_LIMITS
+    async with echo() as target:
+        service.wishes = "-country-xy"
+        _, bought = await buy(service)
+        client = await Client.open(service.proxy_port)
+        assert await client.log_in(bought.username, bought.password) == 0
+        assert await client.connect("127.0.0.1", target.port) == 0
+        await client.close()
+        service.wishes = "-country-xx"
+        _, bought = await buy(service)
+        client = await Client.open(service.proxy_port)
+        assert await client.log_in(bought.username, bought.password) == 0
+        assert await client.connect("127.0.0.1", target.port) == 1
+        await client.close()
+    await device.kill()
+    await until(lambda: len(listener) == 0, "it is gone")
+    assert not listener._per_network["127.0.0.1"]
+    assert not listener._per_network[ELSEWHERE]
+
+
+async def test_two_lines_that_leave_from_one_are_one(service: Service) -> None:
+    first, second = await consented(service), await consented(service)
+    one = await attached(service, first, leaves_from=ELSEWHERE)
+    entry = listener_of(service)._by_device[first.device_id]
+    await until(lambda: entry.is_elsewhere, "it is seen")
+    other = await attached(service, second, leaves_from=ELSEWHERE)
+    entry = listener_of(service)._by_device[second.device_id]
+    await until(lambda: entry.is_elsewhere, "it is seen")
+    state, words = await reason(service, second)
+    assert state == "resting"
+    assert "same line" in words
+    await one.kill()
+    await other.kill()
+
+
+async def test_who_wanders_is_not_chosen(service: Service) -> None:
+    made = await consented(service)
+    device = await attached(service, made)
+    await looked(service, device)
+    listener = listener_of(service)
+    entry = listener._by_device[made.device_id]
+    for moves in range(MOVES_MAX + 1):
+        assert dict(listener.by_country()) != {}
+        listener.leaves_from(entry, f"127.0.1.{moves}")
+    assert dict(listener.by_country()) == {}
+    assert await reason(service, made) == ("resting", WANDERING)
+    await device.kill()
+
+
+@pytest.mark.parametrize("obey", [answering(Outcome.NOT_ALLOWED), swallow])
+async def test_a_call_that_does_not_arrive_proves_nothing(
+    service: Service, obey: Obey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(origin, "CALL_SECONDS", 0.3)
+    made = await consented(service)
+    device = await attached(service, made, obey=obey)
+    await looked(service, device)
+    assert await reason(service, made) == ("online", "")
+    await device.kill()
+
+
+async def test_a_daemon_that_is_not_public_is_not_called(service: Service) -> None:
+    origins = service.daemon.exit_port.canaries._origins
+    origins.permits = origin.is_global
+    made = await consented(service)
+    device = await attached(service, made)
+    entry = listener_of(service)._by_device[made.device_id]
+    assert not await origins.look(entry)
+    assert device.dials == []
+    await device.kill()
+
+
+@pytest.mark.parametrize(
+    "data", [CALL + bytes(NUMBER_BYTES), CALL + bytes(NUMBER_BYTES + 1), CALL + b"x" * 33]
+)
+async def test_numbers_that_nobody_expects_are_refused(service: Service, data: bytes) -> None:
+    listener = listener_of(service)
+    sock = await raw(bound_port(service.daemon.listeners.exits), data)
+    await until(lambda: sum(listener.counters.arrivals_refused.values()) == 1, "it is closed")
+    sock.close()
+
+
+async def test_a_number_that_is_cut_is_refused(service: Service) -> None:
+    listener = listener_of(service)
+    sock = await raw(bound_port(service.daemon.listeners.exits), CALL + bytes(3))
+    sock.close()
+    await until(lambda: sum(listener.counters.arrivals_refused.values()) == 1, "it is closed")
+    assert listener.arrivals == 0
