@@ -97,7 +97,6 @@ class Entry:
     features: tuple[str, ...] = ("udp",)
     rtt: float = 0.0
     since: int = 1
-    features: tuple[str, ...] = ()
     borrowed: Attached | None = None
 
     @property
