@@ -50,6 +50,7 @@ from proxyd.exits.dial import Exits, Ways
 from proxyd.exits.directory import Directory
 from proxyd.exits.errand import Ways as ErrandWays
 from proxyd.exits.fetch import page_of
+from proxyd.exits.labels import Labels
 from proxyd.exits.lending import Lending
 from proxyd.exits.listener import ExitListener
 from proxyd.exits.loans import Loans
@@ -214,6 +215,7 @@ def _daemon(
             ExitCounters(),
             encrypts_all=settings.exits.encrypt == "all",
         )
+        meter.sessions.forgotten = directory.forget
     elif role is not None and role.exits_address:
         ways = AskedExits(reactor, role.exits_address, limits.dial_seconds)
     gateway = Gateway(
@@ -243,6 +245,14 @@ def _daemon(
             exit_port.desk = ExitDesk(exits, exit_port.listener, role.exits_desk, most)
         if mesh is not None:
             mesh.lender = loans_of(exits, exit_port, gateway)
+            exit_port.labels = exits.labels = mesh.labels = Labels(
+                reactor.loop,
+                context.store,
+                directory,
+                is_alone=lambda: mesh.is_alone,
+                tell_moved=mesh.tell_moved,
+                seconds=clock.seconds,
+            )
         metrics.count_exits(exit_port.listener)
     return Daemon(
         settings,
@@ -304,6 +314,8 @@ def _exit_port(
         exits.counters,
     )
     exit_port = ExitPort(listener, listeners.exits, door, context, geography, canaries, mesh)
+    if settings.exits.next_tls_cert:
+        exit_port.announce_certificate(settings.exits.next_tls_cert)
     market.exits.attached = exit_port
     market.exits.watch(exit_port.recheck)
     return exit_port
@@ -311,7 +323,8 @@ def _exit_port(
 
 def loans_of(exits: Exits, port: ExitPort, gateway: Gateway) -> Loans:
     """Return what borrows exits of other nodes and lends those of this one."""
-    listener, reactor = port.listener, exits.reactor
+    listener, reactor, mesh = port.listener, exits.reactor, port.mesh
+    join = UnmeteredRelays(reactor, gateway.closer)
     loans = Loans(
         Borrowing(
             reactor,
@@ -323,9 +336,8 @@ def loans_of(exits: Exits, port: ExitPort, gateway: Gateway) -> Loans:
         ),
         Lending(
             listener,
-            StandInServices(
-                reactor, UnmeteredRelays(reactor, gateway.closer), listener.limits.stand_ins
-            ),
+            StandInServices(reactor, join, listener.limits.stand_ins),
+            mesh.reached_at if mesh is not None else lambda _: None,
         ),
     )
     listener.loaner = exits.borrower = loans

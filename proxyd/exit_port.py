@@ -17,14 +17,17 @@ from proxyd.exits.certificate import fingerprint
 from proxyd.exits.listener import ExitListener
 from proxyd.limits import ExitLimits
 from proxyd.loop import cancellation
+from proxyd.ops.listening import CannotListenError
 from storage.exits import OriginRow
 
 if TYPE_CHECKING:
     from proxyd.exits.answering import ExitDesk
     from proxyd.exits.geography import Geography
+    from proxyd.exits.labels import Labels
     from proxyd.exits.mesh import Mesh
     from proxyd.tasks import Tasks
 
+LABEL_SWEEP_SECONDS = 60.0  # labels live for minutes to a day
 CLOSE_SECONDS = 2.0  # to end what was asked of the marketplace, and handshakes under way
 
 _logger = logging.getLogger("exits")
@@ -33,8 +36,8 @@ _logger = logging.getLogger("exits")
 class ExitPort:
     """The exits of a daemon, for those who start and stop it, and for the marketplace.
 
-    `desk` answers the other processes of this machine, where there are any; it may be set until the
-    start.
+    `labels` are set where there may be other nodes. `desk` answers the other processes of this
+    machine, where there are any; it may be set until the start.
 
     Args:
         listener: takes exits in.
@@ -60,6 +63,7 @@ class ExitPort:
         self.canaries = canaries
         self.mesh = mesh
         self.desk: ExitDesk | None = None
+        self.labels: Labels | None = None
         self._geography = geography
         self._context = context
         self._sock = sock
@@ -74,6 +78,8 @@ class ExitPort:
         """Begin to keep links with the other nodes."""
         if self.mesh is not None:
             tasks.spawn("links of nodes", self.mesh.run())
+        if self.labels is not None:
+            tasks.every(LABEL_SWEEP_SECONDS, "labels", self.labels.sweep, "labels that are over")
 
     def start(self) -> None:
         """Begin to take exits in."""
@@ -96,15 +102,29 @@ class ExitPort:
     def change_certificate(self, certificate: str, key: str) -> None:
         """Show devices another certificate (PEM files, which can be used) from now on.
 
-        Those that know the service by the fingerprint of the one before have to be told.
+        Those that are attached are told it. Those that are not, and were not told before, know the
+        service no more (`announce_certificate`).
         """
         self._context.load_cert_chain(certificate, key)
         known_by = fingerprint(Path(certificate))
         if known_by != self._door.certificate_sha256:
             self._door = replace(self._door, certificate_sha256=known_by)
+            self.listener.announce(self._door)
             _logger.info("exits know this service by the certificate %s from now on", known_by)
             if self.mesh is not None:
                 self.mesh.change_door(self._door)
+
+    def announce_certificate(self, certificate: str) -> None:
+        """Tell devices the certificate (a PEM file) that they will be shown some time.
+
+        It is told over a connection that they know by the present one, so they trust it.
+
+        Raises:
+            CannotListenError: there is no certificate in it.
+        """
+        door = replace(self._door, certificate_sha256=known_by(certificate))
+        self.listener.announce(door)
+        _logger.info("exits are told the next certificate %s", door.certificate_sha256)
 
     def drain(self, seconds: float) -> None:
         """Tell exits that the daemon stops, and take no further ones.
@@ -136,6 +156,8 @@ class ExitPort:
         self.listener.close()
         if self.mesh is not None:
             await cancellation.within(CLOSE_SECONDS, self.mesh.close(), "closing links of nodes")
+        if self.labels is not None:
+            await cancellation.within(CLOSE_SECONDS, self.labels.close(), "closing labels")
         await cancellation.within(CLOSE_SECONDS, self.listener.wait_closed(), "closing exits")
         await cancellation.within(CLOSE_SECONDS, self.canaries.wait_closed(), "ending canaries")
         self._geography.close()
@@ -182,3 +204,15 @@ class ExitPort:
     def remark(self, device_id: str) -> str:
         """Return what the owner of an attached device should know; "" for nothing."""
         return self.listener.remark(device_id)
+
+
+def known_by(certificate: str) -> str:
+    """Return the fingerprint of a certificate.
+
+    Raises:
+        CannotListenError: it cannot be read.
+    """
+    try:
+        return fingerprint(Path(certificate))
+    except (OSError, ValueError) as error:
+        raise CannotListenError(f"exits.next_tls_cert: {error}") from error

@@ -43,7 +43,7 @@ from proxyctl.protocol.frames import (
     Tickets,
 )
 from proxyd.counters import ExitCounters
-from proxyd.exits.directory import NO_FEATURES, Place
+from proxyd.exits.directory import Place
 from proxyd.loop.deadlines import Expiring
 from proxyd.loop.poller import READS, Watcher
 from proxyd.loop.reactor import Reactor
@@ -507,9 +507,9 @@ class Attached(Carrier, Expiring):
         self.relays: set[Carried] = set()
         self.paused = ""
         self.secure: Pool | None = None
+        self.features: tuple[str, ...] = ()
         self.text = describe(device_id, place)
         self.since = 0
-        self.features = NO_FEATURES
         self.knows_nodes = False
         self.is_held = False
         self.is_proven = True

@@ -68,7 +68,9 @@ class NodeLink(Protocol):
 
 
 class Lendable(Protocol):
-    """An exit that another node has announced."""
+    """An exit that another node has announced; `borrowed` is what it is dialled by, if it is."""
+
+    borrowed: Attached | None
 
     @property
     def device_id(self) -> str:
@@ -99,6 +101,10 @@ class Lendable(Protocol):
         """What it is used for at most."""
 
     @property
+    def features(self) -> tuple[str, ...]:
+        """What its agent and its owner offer."""
+
+    @property
     def rtt(self) -> float:
         """The round trip between it and its home, in seconds."""
 
@@ -115,16 +121,16 @@ class _Loan:
     """One exit that is borrowed.
 
     Args:
-        device_id: which one it is.
-        link: the way to its home.
+        entry: what its home has announced.
     """
 
-    __slots__ = ("_attached", "_reported", "device_id", "link", "number")
+    __slots__ = ("_attached", "_reported", "device_id", "entry", "link", "number")
 
-    def __init__(self, device_id: str, link: NodeLink) -> None:
-        self.device_id = device_id
-        self.link = link
-        self.number = link.loans.take()
+    def __init__(self, entry: Lendable) -> None:
+        self.entry = entry
+        self.device_id = entry.device_id
+        self.link = entry.link
+        self.number = entry.link.loans.take()
         self._attached: Attached | None = None
         self._reported = (0, 0)
 
@@ -210,7 +216,7 @@ class Borrowing:
         """Return what an exit of another node is dialled by; None when it cannot be borrowed."""
         loan = self._by_device.get(entry.device_id)
         if loan is not None:
-            if loan.link is entry.link:
+            if loan.entry is entry:
                 return loan.attached
             self._end(loan, "attached_again")  # the device has another home by now
         if entry.link.is_over or not self._has_room():
@@ -241,8 +247,9 @@ class Borrowing:
     def changed(self, entry: Lendable) -> None:
         """A home says something else of an exit."""
         loan = self._by_device.get(entry.device_id)
-        if loan is not None and loan.link is entry.link:
+        if loan is not None and loan.entry is entry:
             loan.attached.limits = entry.limits
+            loan.attached.features = entry.features
             loan.attached.min_price_per_gb = entry.min_price_per_gb
 
     def borrowed(self, link: NodeLink, frame: Borrowed) -> None:
@@ -285,7 +292,7 @@ class Borrowing:
     # --- loans ---------------------------------------------------------------------------------
 
     def _borrow(self, entry: Lendable) -> Attached:
-        reactor, loan = self._reactor, _Loan(entry.device_id, entry.link)
+        reactor, loan = self._reactor, _Loan(entry)
         attachment = self._fresh()
         pool = Pool(reactor, loan.send, self._budget, self._counters)
         pool.rtt += entry.rtt
@@ -303,7 +310,8 @@ class Borrowing:
             self._beat,
             reactor.loop.time,
         )
-        loan.attached = attached
+        attached.features = entry.features
+        loan.attached = entry.borrowed = attached
         self._by_device[entry.device_id] = loan
         self._by_attachment[attachment] = loan
         self._by_link.setdefault(entry.link, {})[loan.number] = loan
@@ -356,6 +364,7 @@ class Borrowing:
     def _end(self, loan: _Loan, reason: str) -> None:
         """Forget a loan, and cut what goes through the exit, unless that may go on."""
         attached = loan.attached
+        loan.entry.borrowed = None
         del self._by_device[loan.device_id]
         del self._by_attachment[attached.attachment]
         numbers = self._by_link[loan.link]

@@ -64,6 +64,9 @@ class Loaner(Protocol):
 
     __slots__ = ()
 
+    def counts(self) -> tuple[int, int, int]:
+        """Return how many exits are borrowed, how many are lent, and for how many it stands in."""
+
     def find(self, attachment: int) -> Attached | None:
         """Return the exit of another node whose work connections name an attachment."""
 
@@ -88,6 +91,10 @@ class NoLoans(Loaner):
     """A node without others lends nothing, and borrows nothing."""
 
     __slots__ = ()
+
+    def counts(self) -> tuple[int, int, int]:
+        """See `Loaner.counts`."""
+        return 0, 0, 0
 
     def find(self, attachment: int) -> Attached | None:  # noqa: ARG002 - as the protocol has it
         """See `Loaner.find`."""

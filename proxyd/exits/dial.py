@@ -71,6 +71,8 @@ PATIENCE_MOST_SECONDS: Final = 1.2
 # on within 1.5 seconds.
 SILENCE_SECONDS: Final = 0.8
 ASK_AGAIN_SECONDS: Final = 0.3  # while an exit that is there has not said how it went
+# For one dial: an exit that was agreed on may be away here, and the next one has to be agreed on.
+QUESTIONS_MAX: Final = 3
 TLS_PORT: Final = 443
 LOANS_TRIED_MAX: Final = 8  # exits of other nodes that are passed over: they cannot be borrowed now
 LOST: Final = "lost"
@@ -89,9 +91,9 @@ FAILURE_OF_DOUBTFUL: Final = {
 }
 WORD_OF_OUTCOME: Final = {outcome: outcome.name.lower() for outcome in Outcome}
 
-_FOR_DATAGRAMS: Final = (UDP,)
-_FOR_SECURE: Final = (SECURE,)
-_FOR_SECURE_DATAGRAMS: Final = (UDP, SECURE)
+_FOR_DATAGRAMS: Final = frozenset((UDP,))
+_FOR_SECURE: Final = frozenset((SECURE,))
+_FOR_SECURE_DATAGRAMS: Final = frozenset((UDP, SECURE))
 _CHANGED: Final = ("X-Exit-Changed: 1",)
 _CONNECTED: Final = Outcome.CONNECTED
 _logger = logging.getLogger("exits")
@@ -147,7 +149,7 @@ class Chooser(Protocol):
         target: str,
         tried: Sequence[str],
         now: float,
-        features: tuple[str, ...],
+        features: frozenset[str],
         port: int,
     ) -> Attached | Lendable | Missing:
         """Choose an exit: see `Directory.pick`."""
@@ -164,6 +166,16 @@ class Borrower(Protocol):
 
     def exit_of(self, entry: Lendable) -> Attached | None:
         """Return what an exit of another node is dialled by; None when it cannot be borrowed."""
+
+
+class Labels(Protocol):
+    """Agrees with other nodes on the exits of labels."""
+
+    def must_ask(self, wants: Wants, session_id: str) -> bool:
+        """Say whether the exit that a label has here has to be agreed on before it is used."""
+
+    def ask(self, wants: Wants, session_id: str, done: Callable[[], None]) -> Cancellable:
+        """Agree on the exit of a label; `done` is called later, unless that is cancelled."""
 
 
 # Takes the outcome of a dial, as `egress.exit.Done` does, and through which exit.
@@ -221,7 +233,7 @@ class Exits(Ways):
         counters: count what becomes of dials.
         encrypts_all: whether every connection of an exit is to be under TLS.
 
-    `borrower` is set where there are other nodes.
+    `borrower` and `labels` are set where there are other nodes.
     """
 
     __slots__ = (
@@ -230,6 +242,7 @@ class Exits(Ways):
         "deadlines",
         "directory",
         "encrypts_all",
+        "labels",
         "policy",
         "reactor",
         "resolver",
@@ -253,6 +266,7 @@ class Exits(Ways):
         self.policy = policy
         self.counters = counters
         self.borrower: Borrower | None = None
+        self.labels: Labels | None = None
         self.deadlines: Deadlines[ExitDial] = Deadlines(reactor.loop, seconds)
 
     def dial(
@@ -311,6 +325,8 @@ class ExitDial(Cancellable, Expiring):
         "_host",
         "_lookup",
         "_port",
+        "_question",
+        "_questions",
         "_session",
         "_timer",
         "_tried",
@@ -333,6 +349,8 @@ class ExitDial(Cancellable, Expiring):
         self._asked_at = 0.0  # when the exit was asked last whether it is there
         self._has_hedged = False
         self._doubted: Attached | None = None  # has not said how its dial went
+        self._question: Cancellable | None = None  # which exit the label has
+        self._questions = 0
 
     def start(self, host: Address | str) -> None:
         """Begin. A name is looked up here, unless the exit shall do it."""
@@ -404,11 +422,25 @@ class ExitDial(Cancellable, Expiring):
 
     def _next(self) -> None:
         """Try one more exit, if there is one that may be tried."""
-        chosen = self._choose()
+        chosen, labels = self._choose(), self._exits.labels
         if isinstance(chosen, Failure):
             self._finish(chosen)
+        elif (
+            labels is not None
+            and self._wants.session
+            and self._questions < QUESTIONS_MAX
+            and labels.must_ask(self._wants, self._session.id)
+        ):
+            self._stop_timer()  # no exit is tried meanwhile
+            self._questions += 1
+            self._question = labels.ask(self._wants, self._session.id, self._agreed)
         else:
             self._try(chosen)
+
+    def _agreed(self) -> None:
+        """The label has an exit that all nodes know."""
+        self._question = None
+        self._next()
 
     def _try(self, chosen: Attached) -> None:
         """Order the target of an exit, on a connection that waits or on the next one."""
@@ -434,7 +466,7 @@ class ExitDial(Cancellable, Expiring):
         return self._wants.secure or self._exits.encrypts_all
 
     @property
-    def _features(self) -> tuple[str, ...]:
+    def _features(self) -> frozenset[str]:
         """What the exit has to offer."""
         if self._port == ANY_PORT:
             return _FOR_SECURE_DATAGRAMS if self._is_secure else _FOR_DATAGRAMS
@@ -626,9 +658,13 @@ class ExitDial(Cancellable, Expiring):
     # --- the end -------------------------------------------------------------------------------
 
     def _wait(self, seconds: float, then: Callable[[], None]) -> None:
+        self._stop_timer()
+        self._timer = self._exits.reactor.loop.call_later(seconds, then)
+
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._exits.reactor.loop.call_later(seconds, then)
+            self._timer = None
 
     def _let_go(self, attempt: "_Attempt") -> None:
         del self._attempts[attempt]
@@ -646,9 +682,10 @@ class ExitDial(Cancellable, Expiring):
     def _release(self) -> None:
         """Stop everything that is under way."""
         self._exits.deadlines.discard(self)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_timer()
+        if self._question is not None:
+            self._question.cancel()
+            self._question = None
         if self._lookup is not None:
             self._lookup.cancel()
             self._lookup = None

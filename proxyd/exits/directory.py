@@ -101,7 +101,7 @@ _CONNECTED: Final = Outcome.CONNECTED
 # The exit's own doing. Everything else are the target's words.
 _FAULTS: Final = (Outcome.PAUSED, Outcome.AT_LIMIT, Outcome.FAILED)
 
-NO_FEATURES: Final[tuple[str, ...]] = ()
+NO_FEATURES: Final[frozenset[str]] = frozenset()  # that a choice asks for
 
 
 class Place(NamedTuple):
@@ -318,7 +318,7 @@ class _Wish(Generic[Exit]):
         target: str,
         tried: Sequence[str],
         now: float,
-        features: tuple[str, ...] = NO_FEATURES,
+        features: frozenset[str] = NO_FEATURES,
         port: int = ANY_PORT,
     ) -> None:
         self.features = features
@@ -350,10 +350,6 @@ class _Wish(Generic[Exit]):
             and (not self.asn or place.asn == self.asn)
         )
 
-    def is_offered(self, features: tuple[str, ...]) -> bool:
-        """Say whether all that is wanted beyond connections is among these."""
-        return all(each in features for each in self.features)
-
     def is_free(self, member: _Member[Exit]) -> bool:
         """Say whether an exit can be chosen for this connection, wherever it is."""
         entry = member.entry
@@ -361,7 +357,7 @@ class _Wish(Generic[Exit]):
         return (
             entry.has_place
             and member.standing.cool_until <= self.now
-            and (not self.features or self.is_offered(entry.features))
+            and (not self.features or self.features.issubset(entry.features))
             and entry.min_price_per_gb <= self.price_per_gb
             and entry.owner_id != self.owner_id
             and device_id != self.last
@@ -382,15 +378,27 @@ _Label = tuple[str, tuple[str, ...], str, str, int, str]
 
 
 @final
-class _Binding:
+class Binding:
     """The exit of a label, until a time.
 
     `country` is where its first exit was. `lifetimes` counts those that are over: each begins
     elsewhere on the ring. `has_moved` says that the label has another exit than before, and its
     buyer was not told yet.
+
+    Where several nodes agree on exits (`exits/labels.py`), `label` is what these know it by,
+    `agreed_id` the device that was agreed on last, and `agreement` says whether that still counts.
     """
 
-    __slots__ = ("country", "device_id", "has_moved", "lifetimes", "until")
+    __slots__ = (
+        "agreed_id",
+        "agreement",
+        "country",
+        "device_id",
+        "has_moved",
+        "label",
+        "lifetimes",
+        "until",
+    )
 
     def __init__(self, device_id: str, country: str, until: float, lifetimes: int) -> None:
         self.device_id = device_id
@@ -398,6 +406,9 @@ class _Binding:
         self.until = until
         self.lifetimes = lifetimes
         self.has_moved = False
+        self.label = ""
+        self.agreed_id = ""
+        self.agreement = 0
 
 
 # More than 12 fields: who is there, how they are filed, and what is remembered of them.
@@ -435,7 +446,7 @@ class Directory(Generic[Exit]):
         self._queues: dict[str, list[str]] = {}  # who stands by in each network
         self._buckets: dict[tuple[int, str | int, str], _Bucket[Exit]] = {}
         self._regions: dict[Region, int] = {}
-        self._bindings: dict[str, dict[_Label, _Binding]] = {}  # by session
+        self._bindings: dict[str, dict[_Label, Binding]] = {}  # by session
         self._labels = 0  # bindings of all sessions
         self._unswept: list[str] = []  # sessions
         # The last exit of each session that rotates, in two generations of half the bound.
@@ -530,7 +541,7 @@ class Directory(Generic[Exit]):
         target: str,
         tried: Sequence[str],
         now: float,
-        features: tuple[str, ...] = NO_FEATURES,
+        features: frozenset[str] = NO_FEATURES,
         port: int = ANY_PORT,
     ) -> Exit | Missing:
         """Choose an exit for one connection.
@@ -573,6 +584,14 @@ class Directory(Generic[Exit]):
         standing = self._gone.pop(entry.device_id, (_Standing(), now))[0]
         standing.note(outcome, now)
         self._remember(entry.device_id, standing)
+
+    def binding(self, wants: Wants, session_id: str) -> Binding | None:
+        """Return the binding of a label; None for one that is not known."""
+        return self._bindings.get(session_id, {}).get(_label(wants))
+
+    def bindings(self, session_id: str) -> list[Binding]:
+        """Return all bindings of a session."""
+        return [*self._bindings.get(session_id, {}).values()]
 
     def take_move(self, wants: Wants, session_id: str) -> bool:
         """Say whether a label has another exit than before; yes is said once for each move.
@@ -689,7 +708,7 @@ class Directory(Generic[Exit]):
             return Missing.NOT_ALLOWED  # a label keeps its exit, whatever that is good for
         if member is not None and (
             _is_only_busy(member, wish, is_strict=wants.strict)
-            or not wish.is_offered(member.entry.features)  # the same
+            or not wish.features.issubset(member.entry.features)  # the same
         ):
             return Missing.NO_EXIT
         if wants.strict:
@@ -704,11 +723,11 @@ class Directory(Generic[Exit]):
         if member is None:
             return self._none(wish)
         until = wish.now + wants.lifetime_seconds
-        binding = _Binding(member.entry.device_id, member.place.country, until, lifetimes)
+        binding = Binding(member.entry.device_id, member.place.country, until, lifetimes)
         self._bind(session_id, _label(wants), binding)
         return member
 
-    def _moved(self, wish: _Wish[Exit], binding: _Binding, ring: int) -> _Member[Exit] | Missing:
+    def _moved(self, wish: _Wish[Exit], binding: Binding, ring: int) -> _Member[Exit] | Missing:
         """Bind a label to another exit: of the same country, or at least of those that will do."""
         countries = wish.countries
         wish.countries = (binding.country,) if binding.country else countries
@@ -732,7 +751,7 @@ class Directory(Generic[Exit]):
             default=None,
         )
 
-    def _bind(self, session_id: str, label: _Label, binding: _Binding) -> None:
+    def _bind(self, session_id: str, label: _Label, binding: Binding) -> None:
         """Keep a binding, and no more than are allowed: the oldest ones go first."""
         labels = self._bindings.setdefault(session_id, {})
         self._labels -= len(labels)
@@ -745,7 +764,7 @@ class Directory(Generic[Exit]):
             while self._labels > LABELS_TOTAL - LABELS_TOTAL // 4:
                 self._labels -= len(self._bindings.pop(next(others)))
 
-    def _expire_labels(self, session_id: str, labels: dict[_Label, _Binding], now: float) -> None:
+    def _expire_labels(self, session_id: str, labels: dict[_Label, Binding], now: float) -> None:
         for label in [
             each for each, binding in labels.items() if binding.until + LABEL_KEPT_SECONDS <= now
         ]:

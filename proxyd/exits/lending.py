@@ -15,6 +15,7 @@ What goes through an exit from other nodes counts towards its limits as far as t
 """
 
 import logging
+from collections.abc import Callable
 from typing import Final, Protocol, TypeVar, final
 
 from proxyctl.protocol.frames import (
@@ -111,6 +112,8 @@ class Lending:
     Args:
         lenders: knows who is attached.
         services: what stand-ins need.
+        reached_at: returns where a node takes connections of other nodes, which may be over a
+            network of their own; None if it has not said that.
     """
 
     __slots__ = (
@@ -119,13 +122,20 @@ class Lending:
         "_by_number",
         "_lenders",
         "_next",
+        "_reached_at",
         "_services",
         "_unreached",
     )
 
-    def __init__(self, lenders: Lenders, services: StandInServices) -> None:
+    def __init__(
+        self,
+        lenders: Lenders,
+        services: StandInServices,
+        reached_at: Callable[[str], tuple[str, int] | None],
+    ) -> None:
         self._lenders = lenders
         self._services = services
+        self._reached_at = reached_at
         self._next = 1
         self._by_number: dict[int, _Loan] = {}
         self._by_link: dict[NodeLink, dict[int, _Loan]] = {}
@@ -268,8 +278,9 @@ class Lending:
     def _stand_in(self, loan: _Loan) -> None:
         frame = loan.frame
         loan.carrying(0, loan.size)
+        borrower = self._reached_at(loan.link.node_id) or (frame.host, frame.port)
         loan.stand_in = StandIn(
-            self._services, loan.attached, (frame.host, frame.port), frame.attachment, loan.answer
+            self._services, loan.attached, borrower, frame.attachment, loan.answer
         )
 
     def _remember(self, loan: _Loan) -> None:

@@ -67,6 +67,10 @@ class Loans(Loaner):
 
     # --- what the listener says: see `Loaner` --------------------------------------------------
 
+    def counts(self) -> tuple[int, int, int]:
+        """See `Loaner.counts`."""
+        return len(self._borrowing), len(self._lending), self._lending.stand_ins
+
     def find(self, attachment: int) -> Attached | None:
         """See `Loaner.find`."""
         return self._borrowing.find(attachment)

@@ -144,6 +144,7 @@ class Mesh:
         self._door: Door | None = None
         self._node_id = ""  # what the links know this node by
         self._rows: dict[str, DoorRow] = {}  # the other nodes
+        self._takers = 0  # those of them that take exits
         self._local: dict[str, Attached] = {}  # what is attached here
         self._remote: dict[Link, dict[str, RemoteExit]] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
@@ -155,16 +156,24 @@ class Mesh:
         self._features: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._is_leaving = self._is_closed = False
 
+    def __len__(self) -> int:
+        return len(self.links)
+
     # --- what others ask -----------------------------------------------------------------------
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is no other node."""
-        return not self._rows
+        """Whether there is no other node that takes exits."""
+        return self._takers == 0
 
     def link(self, node_id: str) -> Link | None:
         """Return the link with a node; None while there is none."""
         return self.links.get(node_id)
+
+    def reached_at(self, node_id: str) -> tuple[str, int] | None:
+        """Return where other nodes reach one; None if it is not known, or takes no exits."""
+        row = self._rows.get(node_id)
+        return (row.link_host, row.link_port) if row is not None and row.certificate else None
 
     def doors(self) -> list[Door]:
         """Return where devices may attach instead of here: rather a node with few exits first.
@@ -298,6 +307,7 @@ class Mesh:
         if row != own:
             await self._cluster.store.write(queries.open_door, row)
         self._rows = rows
+        self._takers = sum(bool(each.certificate) for each in rows.values())
         for node_id in [each for each in self._keepers if not self._dials(each)]:
             self._keepers.pop(node_id).cancel()
         for link in [*self.links.values()]:

@@ -19,7 +19,7 @@ class RemoteExit:
     `since` is when it attached there (UTC, milliseconds). `paused` is why it carries nothing, empty
     when it does; `is_spent` says that its bytes of the day are used up. `rtt` is the round trip
     between it and its node, in seconds. `is_gone` is set when its node has let go of it, or the
-    link is lost.
+    link is lost. `borrowed` is what it is dialled by here, while it is borrowed.
 
     Args:
         link: with its node.
@@ -30,6 +30,7 @@ class RemoteExit:
 
     __slots__ = (
         "address",
+        "borrowed",
         "device_id",
         "features",
         "is_gone",
@@ -55,6 +56,7 @@ class RemoteExit:
         self.network = network
         self.address = network if address == network else address  # once, where it is one
         self.is_gone = False
+        self.borrowed: Attached | None = None
         self.change(announced, limits)
 
     def change(self, announced: AnnouncedExit, limits: Limits) -> None:
@@ -89,7 +91,9 @@ class RemoteExit:
     @property
     def has_place(self) -> bool:
         """Whether it takes one more connection now, as far as is known here."""
-        return not (self.is_gone or self.is_spent) and self.link.can_borrow
+        if self.is_gone or self.is_spent or not self.link.can_borrow:
+            return False
+        return self.borrowed is None or self.borrowed.has_place
 
     def allows(self, port: int) -> bool:
         """Say whether it may be asked for a port of targets."""

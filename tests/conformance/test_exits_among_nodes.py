@@ -145,6 +145,13 @@ async def test_every_byte_is_counted_once(url: str, tmp_path: Path, kind: str) -
             assert "X-Exit: country=xx" in await head_of(edge, bought, target.port)
             assert loans_of(home)._lending.stand_ins == (kind != "agent")
 
+            shown = "borrowed", "lent", "stood_in"
+            for service, numbers in ((edge, (1, 0, 0)), (home, (0, 1, kind != "agent"))):
+                async with service.http.get(f"{service.url}/metrics") as response:
+                    lines = (await response.text()).splitlines()
+                for name, number in zip(shown, numbers, strict=True):
+                    assert f"proxyd_exits_{name} {float(number)}" in lines
+
             async def all_is_reported() -> bool:
                 return await used(home, person, bought) == 6 * len(payload)
 

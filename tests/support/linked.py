@@ -96,8 +96,12 @@ class Entry:
     limits: Limits = NO_LIMITS
     features: tuple[str, ...] = ("udp",)
     rtt: float = 0.0
-    has_place: bool = True
     since: int = 1
+    borrowed: Attached | None = None
+
+    @property
+    def has_place(self) -> bool:
+        return self.borrowed is None or self.borrowed.has_place
 
     def allows(self, port: int) -> bool:
         return not self.limits.ports or port in self.limits.ports
@@ -125,7 +129,7 @@ class Node(Port):
             self.listener.keep_detached,
             heartbeat_seconds,
         )
-        self.lending = Lending(self.listener, self.services)
+        self.lending = Lending(self.listener, self.services, lambda _: None)
         self.loans = Loans(self.borrowing, self.lending)
         self.listener.loaner = self.loans
         self.exits.borrower = self.loans

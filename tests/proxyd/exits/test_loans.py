@@ -18,7 +18,9 @@ from support.waiting import until
 from proxyctl.exit import agent as agent_module
 from proxyctl.exit import borrower as borrower_module
 from proxyctl.protocol.frames import (
+    Associate,
     Dial,
+    Dialled,
     For,
     Hello,
     Lend,
@@ -400,6 +402,24 @@ async def test_where_a_node_stands_in_it_counts_itself(two: Two) -> None:
     assert own._connections_elsewhere == 0
 
 
+async def test_an_exit_that_is_full_here_is_not_chosen(two: Two) -> None:
+    await two.home.agent()
+    entry = two.edge.hear_of("device", two.link, limits=Limits(1, 0, 0, ()))
+    assert entry.has_place
+    attached = two.edge.loans.exit_of(entry)
+    assert attached is not None
+    relay = Relayed()
+    attached.begin(relay)
+    assert not entry.has_place
+    assert await Call(two.edge, 80).end() is Failure.NO_EXIT
+    two.edge.loans.changed(entry)
+    entry.limits = Limits(2, 0, 0, ())
+    assert not entry.has_place
+    two.edge.loans.changed(entry)
+    assert entry.has_place
+    attached.end(relay)
+
+
 @pytest.mark.parametrize("limit", ["paused", "full"])
 async def test_a_stand_in_keeps_to_what_the_exit_may_carry(two: Two, limit: str) -> None:
     device = await two.home.parked()
@@ -635,3 +655,47 @@ async def test_stand_ins_have_a_bound_and_try_again(
     loan.stand_in._borrower = ("localhost", two.edge.port)
     await until(lambda: len(attached.pool) == 2, "as many as all may have, though five are wanted")
     assert two.home.services.open == 2
+
+
+@pytest.mark.parametrize("feature", [(), ("lend",)], ids=["its node", "the agent"])
+async def test_datagrams_are_ordered_of_an_exit_of_another_node(
+    two: Two, feature: tuple[str, ...]
+) -> None:
+    device = await two.home.device(features=(*feature, "udp"))
+    attached = two.edge.loans.exit_of(two.edge.hear_of("device", two.link, features=("udp",)))
+    assert attached is not None
+    assert attached.features == ("udp",)
+    attached.say(Associate(7))
+
+    def is_ordered() -> bool:
+        """By its node it cannot be: nothing waits there under that number."""
+        passed = For(1, encode(Associate(7)))
+        refused = Passed(1, encode(Dialled(7, Outcome.FAILED, 0, None, 0)))
+        return passed in device.frames if feature else refused in two.link.other.sent
+
+    await until(is_ordered)
+    assert not two.link.is_over
+
+
+async def test_a_stand_in_orders_datagrams(two: Two) -> None:
+    device = await two.home.device(features=("udp",))
+    device.obey_datagrams = ignore
+    await until(lambda: two.home.counters.parked == 1)
+    attached = two.edge.loans.exit_of(two.edge.hear_of("device", two.link, features=("udp",)))
+    assert attached is not None
+    attached.pool.open()
+    await until(lambda: len(attached.pool) == 1)
+    (parked,) = attached.pool._parked
+    attached.say(Associate(parked.number))
+    await until(lambda: any(isinstance(each, Associate) for each in device.frames))
+    number = next(each.number for each in device.frames if isinstance(each, Associate))
+    device.send(Dialled(number, Outcome.CONNECTED, 0, None, 0))
+    await until(lambda: len(two.home.services.joined) == 1)
+    parked.sock.send(b"a datagram")
+    sock, heard = device.take(number), b""
+    while heard != b"a datagram":
+        with suppress(BlockingIOError):
+            heard += sock.recv(100)
+        await asyncio.sleep(0)
+    sock.close()
+    await until(lambda: not two.home.services.joined)
