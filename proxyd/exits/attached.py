@@ -41,7 +41,7 @@ from proxyctl.protocol.frames import (
     Tickets,
 )
 from proxyd.counters import ExitCounters
-from proxyd.exits.directory import NO_FEATURES, Place
+from proxyd.exits.directory import Place
 from proxyd.loop.deadlines import Expiring
 from proxyd.loop.poller import READS, Watcher
 from proxyd.loop.reactor import Reactor
@@ -492,9 +492,9 @@ class Attached(Carrier, Expiring):
         self.dials: dict[int, Asker] = {}
         self.relays: set[Carried] = set()
         self.paused = ""
+        self.features: tuple[str, ...] = ()
         self.text = describe(device_id, place)
         self.since = 0
-        self.features = NO_FEATURES
         self.knows_nodes = False
         self.is_held = False
         self.is_proven = True

@@ -35,11 +35,10 @@ import socket
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from random import Random, SystemRandom
 from typing import Any, Final, Protocol, final
 
-from market.errors import MarketError
 from market.networks import Address
 from proxyd.counters import ExitCounters
 from proxyd.egress.candidates import candidates
@@ -65,6 +64,7 @@ TWICE_SECONDS = 1.0  # between the two fetches of a page: what has the time in i
 ALIVE_SECONDS: Final = 3.0  # to answer a ping: several round trips
 ALIVE_LOOK_SECONDS: Final = 0.1
 WRITE_AGAIN_SECONDS: Final = 5.0
+SWEEP_LEAST: Final = 1_000  # exits that wait for a round, before those that are gone are dropped
 PROVEN_KEPT: Final = 100_000  # devices that passed: 100 bytes each
 SHOWN_BYTES: Final = 48  # of what differs
 
@@ -140,7 +140,9 @@ class Canaries:
         self._truths: dict[Page, Answer] = {}
         self._told: set[Page] = set()  # pages of which the log has said that they are no canaries
         self._is_ready = asyncio.Event()  # set once every page was tried
+        self._condemned: set[str] = set()  # devices that are being barred
         self._due: list[tuple[float, int, Attached, int]] = []
+        self._sweep_at = SWEEP_LEAST
         self._number = 0
         self._is_due = asyncio.Event()
         self._proven: dict[str, float] = {}  # when each device's next round is, the oldest first
@@ -175,7 +177,8 @@ class Canaries:
 
     def suspect(self, attached: Attached, kind: str, evidence: str) -> None:
         """Bar an exit for what it did on its control connection, where canaries are wanted."""
-        if self._pages:
+        if self._pages and attached.device_id not in self._condemned:
+            self._condemned.add(attached.device_id)
             self._spawn(self._condemn(attached, Finding(kind, evidence, is_certain=True)))
 
     # --- when ----------------------------------------------------------------------------------
@@ -183,6 +186,10 @@ class Canaries:
     def _schedule(self, attached: Attached, due: float, failures: int) -> None:
         self._number += 1
         heappush(self._due, (due, self._number, attached, failures))
+        if len(self._due) >= self._sweep_at:  # devices come and go all day
+            self._due = [each for each in self._due if not each[2].is_gone]
+            heapify(self._due)
+            self._sweep_at = max(SWEEP_LEAST, 2 * len(self._due))
         self._is_due.set()
 
     async def _run(self) -> None:
@@ -219,7 +226,7 @@ class Canaries:
             self._schedule(attached, due, 0)
             return
         try:
-            finding = await self._round(attached)
+            finding = await self._round(attached) if self._pages else None
         except Unknown as error:
             self._counters.canaries["unknown"] += 1
             _logger.debug("exit %s: canaries prove nothing: %s", attached.device_id, error)
@@ -249,8 +256,9 @@ class Canaries:
         Raises:
             Unknown: that cannot be said.
         """
-        if not self._truths:  # the operator is told: nobody is kept out for it
-            return None
+        if not self._truths:
+            self._gate.prove(attached)  # the operator is told, and nobody is kept out for it
+            raise Unknown("no page can be fetched from here")
         pages = [page for page in self._truths if attached.may_ask(page.port)]
         if not pages:
             raise Unknown("its owner allows no port of a canary")
@@ -258,6 +266,8 @@ class Canaries:
         passed, reason = 0, ""
         left = self._chance.sample(pages, min(PAGES_PER_ROUND, len(pages)))
         while left:
+            if not attached.is_open:
+                raise Unknown("it rests")
             page = left.pop()
             try:
                 finding = await self._check(attached, page)
@@ -300,22 +310,27 @@ class Canaries:
         if truth is None:
             raise Unknown(f"{page.url} is no canary any more")
         sock = await self._ways.dial(attached, _host(page), page.port, dns_at_exit=at_exit)
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - a coroutine runs in one
-        errand = Errand(task)
+        fetching = self._loop.create_task(fetch(sock, page))
+        errand = Errand(fetching)
         attached.begin(errand)
         try:
-            async with asyncio.timeout(FETCH_SECONDS):
-                answer = await fetch(sock, page)
+            done, _ = await asyncio.wait({fetching}, timeout=FETCH_SECONDS)
+            if not done:
+                words = f"{page.url}: no answer within {FETCH_SECONDS:g} s"
+                return Finding("silence", words, is_certain=False)
+            if fetching.cancelled():
+                raise Unknown("it was cut")
+            answer = fetching.result()
         except JunkError as error:
             return Finding("junk", f"{page.url}: {error}", is_certain=True)
         except CutError as error:
             return Finding("silence", f"{page.url}: {error}", is_certain=False)
-        except TimeoutError:
-            words = f"{page.url}: no answer within {FETCH_SECONDS:g} s"
-            return Finding("silence", words, is_certain=False)
         finally:
             attached.end(errand)
+            if not fetching.done():
+                fetching.cancel()
+                await asyncio.wait({fetching})
+            sock.close()  # if it was cancelled before it began
         if answer.certificate != truth.certificate:
             shown = f"certificate {answer.certificate}, expected {truth.certificate}"
             return Finding("certificate", f"{page.url}: {shown}", is_certain=True)
@@ -343,6 +358,7 @@ class Canaries:
     async def _condemn(self, attached: Attached, finding: Finding) -> None:
         """Cut an exit, and bar it; that is tried until it is written down."""
         device_id, kind = attached.device_id, finding.kind
+        self._condemned.add(device_id)
         self._counters.canaries["failed"] += 1
         self._counters.canary_failures[kind] += 1
         _logger.warning("exit %s: barred, %s: %s", device_id, kind, finding.evidence)
@@ -354,19 +370,16 @@ class Canaries:
             except StoreError as error:
                 _logger.warning("exit %s: cannot be barred now: %s", device_id, error)
                 await asyncio.sleep(WRITE_AGAIN_SECONDS)
-            except MarketError as error:
-                _logger.error("exit %s: cannot be barred: %s", device_id, error.message)
-                return
             else:
-                return
+                break
+        self._condemned.discard(device_id)
 
     # --- the truth -----------------------------------------------------------------------------
 
     async def _learn(self) -> None:
         """Fetch every page from here, twice, again and again."""
         while True:
-            for page in self._pages:
-                await self._learn_page(page)
+            await asyncio.gather(*(self._learn_page(page) for page in self._pages))
             if not self._truths:
                 _logger.warning("no canary can be fetched: exits are not looked at")
             self._is_ready.set()

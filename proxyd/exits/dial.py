@@ -91,7 +91,7 @@ FAILURE_OF_DOUBTFUL: Final = {
 }
 WORD_OF_OUTCOME: Final = {outcome: outcome.name.lower() for outcome in Outcome}
 
-_FOR_DATAGRAMS: Final = (UDP,)
+_FOR_DATAGRAMS: Final = frozenset((UDP,))
 _CHANGED: Final = ("X-Exit-Changed: 1",)
 _CONNECTED: Final = Outcome.CONNECTED
 _logger = logging.getLogger("exits")
@@ -147,7 +147,7 @@ class Chooser(Protocol):
         target: str,
         tried: Sequence[str],
         now: float,
-        features: tuple[str, ...],
+        features: frozenset[str],
         port: int,
     ) -> Attached | Lendable | Missing:
         """Choose an exit: see `Directory.pick`."""

@@ -101,7 +101,7 @@ _CONNECTED: Final = Outcome.CONNECTED
 # The exit's own doing. Everything else are the target's words.
 _FAULTS: Final = (Outcome.PAUSED, Outcome.AT_LIMIT, Outcome.FAILED)
 
-NO_FEATURES: Final[tuple[str, ...]] = ()
+NO_FEATURES: Final[frozenset[str]] = frozenset()  # that a choice asks for
 
 
 class Place(NamedTuple):
@@ -318,7 +318,7 @@ class _Wish(Generic[Exit]):
         target: str,
         tried: Sequence[str],
         now: float,
-        features: tuple[str, ...] = NO_FEATURES,
+        features: frozenset[str] = NO_FEATURES,
         port: int = ANY_PORT,
     ) -> None:
         self.features = features
@@ -350,10 +350,6 @@ class _Wish(Generic[Exit]):
             and (not self.asn or place.asn == self.asn)
         )
 
-    def is_offered(self, features: tuple[str, ...]) -> bool:
-        """Say whether all that is wanted beyond connections is among these."""
-        return all(each in features for each in self.features)
-
     def is_free(self, member: _Member[Exit]) -> bool:
         """Say whether an exit can be chosen for this connection, wherever it is."""
         entry = member.entry
@@ -361,7 +357,7 @@ class _Wish(Generic[Exit]):
         return (
             entry.has_place
             and member.standing.cool_until <= self.now
-            and (not self.features or self.is_offered(entry.features))
+            and (not self.features or self.features.issubset(entry.features))
             and entry.min_price_per_gb <= self.price_per_gb
             and entry.owner_id != self.owner_id
             and device_id != self.last
@@ -545,7 +541,7 @@ class Directory(Generic[Exit]):
         target: str,
         tried: Sequence[str],
         now: float,
-        features: tuple[str, ...] = NO_FEATURES,
+        features: frozenset[str] = NO_FEATURES,
         port: int = ANY_PORT,
     ) -> Exit | Missing:
         """Choose an exit for one connection.
@@ -712,7 +708,7 @@ class Directory(Generic[Exit]):
             return Missing.NOT_ALLOWED  # a label keeps its exit, whatever that is good for
         if member is not None and (
             _is_only_busy(member, wish, is_strict=wants.strict)
-            or not wish.is_offered(member.entry.features)  # the same
+            or not wish.features.issubset(member.entry.features)  # the same
         ):
             return Missing.NO_EXIT
         if wants.strict:

@@ -139,7 +139,7 @@ class _Only:
         target: str,  # noqa: ARG002
         tried: Sequence[str],
         now: float,  # noqa: ARG002
-        features: tuple[str, ...],  # noqa: ARG002
+        features: frozenset[str],  # noqa: ARG002
         port: int,  # noqa: ARG002
     ) -> Attached | Missing:
         """See `Chooser.pick`."""

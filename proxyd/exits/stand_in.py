@@ -300,7 +300,7 @@ class _Line(Asker, Watcher):
         self.sock = sock
 
     def order(self, attached: Attached, order: Dial | Associate) -> None:
-        """Have the exit connect one of its own connections to a target, or carry datagrams."""
+        """Have the exit connect one of its own connections to a target, or to any by datagrams."""
         self._attached, self._order = attached, order
         parked = attached.pool.take(self)
         if parked is not None:
@@ -312,10 +312,10 @@ class _Line(Asker, Watcher):
         assert attached is not None  # noqa: S101 - only who has an order asks for a connection
         assert order is not None  # noqa: S101 - as above
         self._parked = parked
-        if isinstance(order, Dial):
-            attached.order(parked, order.host, order.port, self)
-        else:
+        if isinstance(order, Associate):
             attached.order_datagrams(parked, self)
+        else:
+            attached.order(parked, order.host, order.port, self)
 
     def answer(self, dialled: Dialled) -> None:
         """See `Asker.answer`."""

@@ -363,7 +363,7 @@ class InOrder:
 
     def pick(self, wants: Wants, **about: Any) -> Attached | Missing:
         bound = self.bindings.get(wants.session)
-        features = about.get("features", ())
+        features = about.get("features", frozenset())
         if bound in self.exits and bound not in about["tried"]:
             is_allowed = self.exits[bound].allows(about["port"])
             return self.exits[bound] if is_allowed else Missing.NOT_ALLOWED
@@ -375,7 +375,7 @@ class InOrder:
                 each.device_id not in about["tried"]
                 and each.owner_id != about["owner_id"]
                 and each.has_place
-                and set(features) <= set(each.features)
+                and features.issubset(each.features)
             ):
                 if not each.allows(about["port"]):
                     missing = Missing.NOT_ALLOWED

@@ -94,8 +94,8 @@ class Entry:
     network: str = "127.0.0.1"
     address: str = "127.0.0.1"
     limits: Limits = NO_LIMITS
+    features: tuple[str, ...] = ("udp",)
     rtt: float = 0.0
-    features: tuple[str, ...] = ()
     since: int = 1
     borrowed: Attached | None = None
 

@@ -213,13 +213,20 @@ async def test_names_that_lead_elsewhere_at_the_exit_are_found(
         await device.kill()
 
 
-async def test_who_reports_what_nobody_asked_for_is_barred(tmp_path: Path, pages: Pages) -> None:
+@pytest.mark.parametrize("is_made_up", [True, False])
+async def test_who_reports_what_nobody_asked_for_is_barred(
+    tmp_path: Path, pages: Pages, is_made_up: bool
+) -> None:
     async with looking(tmp_path, pages) as service:
         made = await consented(service)
         device = await attached(service, made, carry)
-        await until(lambda: bool(device.parked), "a connection waits")
-        device.send(Dialled(next(iter(device.parked)), Outcome.CONNECTED, 0, None, 0))
+        await until(lambda: counted(service).canaries["passed"] == 1, "it has passed")
+        await until(lambda: bool(counted(service).parked), "a connection waits")
+        number = 10**6 if is_made_up else next(iter(device.parked))
+        for _ in range(10):
+            device.send(Dialled(number, Outcome.CONNECTED, 0, None, 0))
         await is_barred(service, made.device_id)
+        assert len((await record(service, made.device_id)).findings) == 1
         assert counted(service).canary_failures == {"unasked": 1}
         await device.kill()
 
@@ -363,6 +370,41 @@ async def test_who_rests_is_looked_at_when_it_carries_again(
         await device.kill()
 
 
+async def test_who_is_paused_in_a_round_is_looked_at_again(
+    tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(canaries, "AGAIN_SECONDS", 0.05)
+    async with looking(tmp_path, pages) as service:
+        made = await consented(service)
+        device = await attached(service, made, swallow)
+        await until(lambda: bool(device.dials), "it is looked at")
+        entry = listener_of(service)._by_device[made.device_id]
+        await until(lambda: bool(entry.relays), "a page is fetched")
+        owner = {"token_id": made.device_id}
+        path = "/api/worker/exit/pause"
+        assert (await service.call("POST", path, owner, token=made.owner.token)).status == 200
+        await until(lambda: not entry.relays, "that is cut")
+        device.obey = carry
+        path = "/api/worker/exit/resume"
+        assert (await service.call("POST", path, owner, token=made.owner.token)).status == 200
+        await until(lambda: counted(service).canaries["passed"] == 1, "it has passed")
+        await device.kill()
+
+
+async def test_those_that_are_gone_are_not_kept(tmp_path: Path, pages: Pages) -> None:
+    async with looking(tmp_path, pages) as service:
+        looks = service.daemon.exit_port.canaries
+        made = await consented(service)
+        device = await attached(service, made, carry)
+        entry = listener_of(service)._by_device[made.device_id]
+        await until(lambda: counted(service).canaries["passed"] == 1, "it has passed")
+        await device.kill()
+        await until(lambda: entry.is_gone, "it is gone")
+        for _ in range(canaries.SWEEP_LEAST):
+            looks._schedule(entry, 1e12, 0)
+        assert len(looks._due) <= 1
+
+
 async def test_a_page_that_has_changed_meanwhile_is_no_lie(tmp_path: Path, pages: Pages) -> None:
     async with looking(tmp_path, pages) as service:
         looks = service.daemon.exit_port.canaries
@@ -382,7 +424,8 @@ async def test_a_page_that_differs_from_itself_is_no_canary(
     async with looking(tmp_path, pages) as service:
         made = await consented(service)
         device = await attached(service, made, saying(answer(EVIL)))
-        await until(lambda: counted(service).canaries["passed"] == 1, "nobody is kept out for it")
+        await until(lambda: counted(service).canaries["unknown"] == 1, "nothing is proven")
+        assert listener_of(service)._by_device[made.device_id].is_proven  # nobody is kept out
         assert "differs from one fetch to the next" in caplog.text
         assert "no canary can be fetched" in caplog.text
         assert device.dials == []

@@ -10,6 +10,7 @@ from socket import SocketType
 
 import pytest
 from support import targets
+from support.datagrams import peer, unwrapped, wrapped
 from support.exit_device import Granted, answering, ignore, paused
 from support.linked import Link, Node
 from support.waiting import until
@@ -182,6 +183,36 @@ async def test_a_buyer_leaves_through_an_exit_of_another_node(two: Two, kind: Ki
     assert len(two.edge.borrowing) == len(two.home.lending) == 1
     assert two.home.lending.stand_ins == (kind is not with_agent)
     assert sum(isinstance(each, Borrow) for each in two.link.sent) == 1
+    await until(lambda: not two.home.exit_of("device").relays)
+
+
+@pytest.mark.parametrize("stands_in", [False, True])
+async def test_datagrams_leave_through_an_exit_of_another_node(two: Two, stands_in: bool) -> None:
+    if stands_in:
+        await two.home.device(features=("udp",))
+    else:
+        await two.home.agent(udp=True)
+    two.edge.hear_of("device", two.link)
+    loop = asyncio.get_running_loop()
+    associated = loop.create_future()
+
+    def done(outcome: SocketType | Failure, _unread: bool, _via: Via | None) -> None:
+        associated.set_result(outcome)
+
+    two.edge.exits.associate(Wants(), Somebody(), done)
+    work = await associated
+    assert isinstance(work, SocketType)
+    assert two.home.lending.stand_ins == stands_in
+    with peer() as target:
+        datagram = wrapped(*target.address, b"up")
+        await loop.sock_sendall(work, len(datagram).to_bytes(2, "big") + datagram)
+        data, sender = await target.receive()
+        assert data == b"up"
+        target.send(b"down", sender)
+        size = int.from_bytes(await loop.sock_recv(work, 2), "big")
+        assert unwrapped(await loop.sock_recv(work, size)) == (*target.address, b"down")
+    two.edge.reactor.poller.forget(work.fileno())
+    work.close()
     await until(lambda: not two.home.exit_of("device").relays)
 
 

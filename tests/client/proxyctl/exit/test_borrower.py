@@ -105,7 +105,7 @@ async def test_a_borrower_leaves_through_an_exit_that_is_attached_elsewhere(
     home, first, second = daemons
     data = targets.pattern(300_000)
     async with running(home, folder) as agent, targets.echo() as target:
-        assert home.hellos[0].features == ("dns", "lend", "nodes")
+        assert "lend" in home.hellos[0].features
         assert [await home.lend(1, first), await home.lend(2, second)] == ["", ""]
         for daemon in daemons:
             await daemon.park(2)
