@@ -70,10 +70,13 @@ exit: $(STAMP)
 	@$(PROXYCTL) exit consent --api $(API) --token-file var/demo-exit.token --folder var/exit
 	@$(PROXYCTL) exit run --folder var/exit --allow 127.0.0.0/8 --allow ::1/128
 
-# In one process more than the machine has cores, up to PROCESSES: half of the time a test waits, for a timeout or
+# In two processes more than the machine has cores, up to PROCESSES: half of the time a test waits, for a timeout or
 # for another process. Each has a PostgreSQL of its own.
 PROCESSES ?= 4
-WORKERS = $(shell cores=$$(nproc) && echo $$((cores < $(PROCESSES) ? cores + 1 : $(PROCESSES))))
+WORKERS = $(shell cores=$$(nproc) && echo $$((cores + 2 < $(PROCESSES) ? cores + 2 : $(PROCESSES))))
+
+# Writes down what pytest makes of every test file, which each of those processes would make again.
+REWRITE = PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest --collect-only --quiet >/dev/null 2>&1
 
 TESTS = $(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 # What reaches most of the data path in half a minute of processor time, and everything that is about it.
@@ -86,7 +89,9 @@ IS_COMPILED = $(VENV)/bin/proxyd --version | grep -q '(compiled)'
 MUST_BE_COMPILED = $(VENV)/bin/python -m proxyd.compiled.builder --must
 
 # As `make setup` left it, compiled mostly; and if so, some of it interpreted. The last line says which it was.
-test: lint
+# Before that what `make lint` checks, which keeps one core busy and leaves the others to something else.
+test: setup
+	@$(REWRITE) & $(CHECKS); status=$$?; wait; exit $$status
 	@$(MUST_BE_COMPILED)
 	$(TESTS)
 	@! $(IS_COMPILED) || { echo "interpreted:"; PROXYD_INTERPRETED=1 $(TESTS) $(BRIEFLY); }
@@ -104,11 +109,10 @@ test-both: setup
 coverage: setup
 	PROXYD_INTERPRETED=1 $(TESTS) --override-ini timeout=600 --cov
 
+CHECKS = $(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/mypy && $(VENV)/bin/lint-imports
+
 lint: setup
-	$(VENV)/bin/ruff check .
-	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
-	$(VENV)/bin/lint-imports
+	$(CHECKS)
 
 # The third-party clients that some tests use (Debian or Ubuntu, as root). The tests of a missing client are
 # skipped. Quick when all are there.

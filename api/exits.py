@@ -105,12 +105,13 @@ class ExitItem(Struct):
     """A device as an exit; bytes both ways together, amounts in USD, days since 00:00 UTC.
 
     `earned_usd` is everything that its bytes have earned; of that, `pending_usd` is posted and not
-    paid out yet. What sessions that go on have earned is posted when they end. `reason`
+    paid out yet, and `taken_back_usd` never will be. `name` is that of its worker token. `reason`
     says why it carries nothing, or that it leaves from elsewhere; it is empty when all is well.
     """
 
     # One field for each thing that an owner wants to know.
     device_id: str
+    name: str
     state: ExitState
     consented_at: Timestamp
     country: str
@@ -120,6 +121,7 @@ class ExitItem(Struct):
     earned_today_usd: float
     earned_usd: float
     pending_usd: float
+    taken_back_usd: float
     reason: str
 
 
@@ -137,11 +139,12 @@ class EarningsQuery(Struct):
 
 
 class EarningsItem(Struct):
-    """What exits carried on a day (UTC), and what that earns, in USD."""
+    """What exits carried on a day (UTC), what that earns, and what was taken back then, in USD."""
 
     day: Annotated[str, Meta(extra_json_schema={"format": "date"})]
     bytes: int
     earned_usd: float
+    taken_back_usd: float
 
 
 class EarningsReply(Reply, kw_only=True):
@@ -428,6 +431,7 @@ def _item(mine: MyExit) -> ExitItem:
     row, sums = mine.row, mine.sums
     return ExitItem(
         device_id=row.device_id,
+        name=sums.name,
         state=EXIT_STATES[mine.state],
         consented_at=timestamp(row.consented_at),
         country=row.country,
@@ -437,13 +441,16 @@ def _item(mine: MyExit) -> ExitItem:
         earned_today_usd=money(sums.day_earned),
         earned_usd=money(sums.earned),
         pending_usd=money(sums.pending),
+        taken_back_usd=money(sums.taken_back),
         reason=mine.reason,
     )
 
 
 def _earnings_item(day: EarnedDayRow) -> EarningsItem:
     start = timestamp(day.day * DAY_SECONDS)
-    return EarningsItem(start.partition("T")[0], day.used_bytes, money(day.earned))
+    return EarningsItem(
+        start.partition("T")[0], day.used_bytes, money(day.earned), money(day.taken_back)
+    )
 
 
 def _session_item(row: CountryRow) -> SessionExitItem:

@@ -81,8 +81,9 @@ def pages(describe: Callable[[], bytes]) -> dict[str, Page]:
         PAGE_PATH: Page("text/html; charset=utf-8", _HTML.encode(), headers),
         f"{PAGE_PATH}/start.js": Page("text/javascript", _START.encode(), headers),
     }
+    folder = _folder()
     for name, content_type in _FILES.items():
-        body = (_folder() / name).read_bytes()
+        body = (folder / name).read_bytes()
         table[f"{PAGE_PATH}/{name}"] = Page(content_type, body, {"Cache-Control": CACHE})
     return table
 

@@ -1,5 +1,7 @@
 """The largest body that a type can have, so that no route reads more than it can use."""
 
+from functools import cache
+
 from msgspec import Struct, inspect
 
 KIB = 1024
@@ -10,6 +12,7 @@ TEXT_CHARACTERS = 1024  # of a text whose type has no bound, and of what it may 
 SCALAR_BYTES = 64
 
 
+@cache
 def largest(kind: type[Struct]) -> int | None:
     """Return the bytes that a body of a type may have, in whole KiB; None for an unbounded type.
 

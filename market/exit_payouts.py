@@ -125,6 +125,17 @@ async def claw_back(context: Context, device_id: str, reason: str) -> ClawedBack
         )
 
 
+async def claw_back_of_owner(context: Context, device_id: str, reason: str) -> list[ClawedBack]:
+    """Bar every exit of the owner of a device that has cheated: `claw_back` of each.
+
+    Raises:
+        MarketError: as `claw_back`.
+    """
+    found = await context.store.read(queries.of_owner_of, device_id)
+    # One that has never been an exit is refused there.
+    return [await claw_back(context, each, reason) for each in found or [device_id]]
+
+
 async def _pay(tx: Transaction, user_id: str, transfer_id: str, *, moment: int, now: int) -> None:
     paid = await queries.pay(tx, user_id, moment=moment, now=now)
     if not paid:

@@ -180,16 +180,18 @@ async def _capture(
     earnings = [exit_earnings.unposted(each) for each in exits]
     paid_bytes, payable = session.bytes_used, 0
     for each in exits:
+        # What was reversed stays free, also if the exit is not barred any more.
+        paid_bytes -= each.posted_bytes - each.kept_bytes
+        payable += each.kept
         if each.is_barred:
-            paid_bytes -= each.used_bytes - each.kept_bytes
-            payable += each.kept
+            paid_bytes -= each.used_bytes - each.posted_bytes
         else:
-            payable += each.amount
+            payable += each.amount - each.posted
     owed = earned(paid_bytes, session.price_per_gb)
     if paid_bytes:
         owed = max(owed, 1)  # what is worth less than a millionth would be free, as often as wanted
     # A share is a part of the price of bytes that are among those used, rounded down like it. Only
-    # of a barred exit may some of its earnings be kept, each rounded on its own.
+    # where some of an exit's earnings were reversed is each of the others rounded on its own.
     owed = min(max(owed, payable), hold.amount)
     rest = owed - payable
     assert rest >= 0  # noqa: S101 - or the exits would be paid more than the buyer pays

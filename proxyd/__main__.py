@@ -76,6 +76,9 @@ def _parser() -> argparse.ArgumentParser:
     clawback.add_argument(
         "--reason", type=_text, required=True, metavar="TEXT", help="kept with the device"
     )
+    clawback.add_argument(
+        "--owner", action="store_true", help="do it to all exits of the same owner"
+    )
     _finish(clawback, "exits clawback")
     _finish(exits.add_parser("list", help="the exits that are barred"), "exits list")
     for name, words in (

@@ -209,6 +209,7 @@ def _daemon(
         ways = exits = Exits(
             reactor, directory, resolver, of_exits, limits.dial_seconds, ExitCounters()
         )
+        meter.sessions.forgotten = directory.forget
     elif role is not None and role.exits_address:
         ways = AskedExits(reactor, role.exits_address, limits.dial_seconds)
     gateway = Gateway(
@@ -306,6 +307,8 @@ def _exit_port(
         exits.counters,
     )
     exit_port = ExitPort(listener, listeners.exits, door, context, geography, canaries, mesh)
+    if settings.exits.next_tls_cert:
+        exit_port.announce_certificate(settings.exits.next_tls_cert)
     market.exits.attached = exit_port
     market.exits.watch(exit_port.recheck)
     return exit_port

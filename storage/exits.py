@@ -8,6 +8,7 @@ from storage.ledger import DifferenceRow, differences
 from storage.paging import NEWEST_FIRST, behind
 from storage.store import Transaction
 
+DAY_SECONDS = 86_400
 # An owner is paid for this many sessions at once: it bounds a transaction, and the next goes on.
 PAID_MAX_EARNINGS = 1_000
 
@@ -130,11 +131,12 @@ class DayRow(NamedTuple):
 
 
 class EarnedDayRow(NamedTuple):
-    """What several exits carried and earned on a day, as in `DayRow`."""
+    """What several exits carried and earned on a day, as in `DayRow`, and what was taken back."""
 
     day: int
     used_bytes: int
     earned: int
+    taken_back: int
 
 
 class EarnedRow(NamedTuple):
@@ -207,7 +209,10 @@ class ReversedRow(NamedTuple):
 
 
 class SumRow(NamedTuple):
-    """Sums of a device: bytes and micro-USD, in all and on one day, and micro-USD pending."""
+    """Sums of a device: bytes and micro-USD, in all and on one day; pending; and taken back.
+
+    `name` is what its owner calls it.
+    """
 
     device_id: str
     used_bytes: int
@@ -215,6 +220,8 @@ class SumRow(NamedTuple):
     day_bytes: int
     day_earned: int
     pending: int
+    taken_back: int
+    name: str
 
 
 class CountryRow(NamedTuple):
@@ -452,6 +459,19 @@ async def standings(tx: Transaction, device_ids: Sequence[str]) -> list[Standing
     )
 
 
+async def of_owner_of(tx: Transaction, device_id: str) -> list[str]:
+    """Return all devices that are or were exits of the user who owns this one."""
+    return await tx.all(
+        str,
+        """
+        SELECT e.device_id FROM exits AS one JOIN exits AS e ON e.user_id = one.user_id
+        WHERE one.device_id = :device_id
+        ORDER BY e.device_id
+        """,
+        device_id=device_id,
+    )
+
+
 async def open_pending_account(tx: Transaction, account: str, user_id: str) -> None:
     """Open the account of what an owner's exits have earned and is not paid out, if need be."""
     await tx.run(
@@ -658,7 +678,7 @@ async def insert_earnings(tx: Transaction, earnings: Sequence[EarningRow], now: 
 
 
 async def due_to_pay(tx: Transaction, *, moment: int, after: DueRow, limit: int) -> list[DueRow]:
-    """Return earnings that are not resolved and were posted at `moment` or before, in order.
+    """Return earnings that may be paid out: posted at `moment` or before, and not of a barred exit.
 
     Args:
         tx: the transaction.
@@ -669,10 +689,11 @@ async def due_to_pay(tx: Transaction, *, moment: int, after: DueRow, limit: int)
     return await tx.all(
         DueRow,
         """
-        SELECT posted_at, user_id FROM exit_earnings
-        WHERE paid_at IS NULL AND reversed_at IS NULL AND posted_at <= :moment
-            AND (posted_at, user_id) > (:posted_at, :user_id)
-        ORDER BY posted_at, user_id
+        SELECT x.posted_at, x.user_id
+        FROM exit_earnings AS x JOIN exits AS e ON e.device_id = x.device_id
+        WHERE x.paid_at IS NULL AND x.reversed_at IS NULL AND x.posted_at <= :moment
+            AND (x.posted_at, x.user_id) > (:posted_at, :user_id) AND e.barred_at IS NULL
+        ORDER BY x.posted_at, x.user_id
         LIMIT :limit
         """,
         moment=moment,
@@ -682,17 +703,18 @@ async def due_to_pay(tx: Transaction, *, moment: int, after: DueRow, limit: int)
 
 
 async def pay(tx: Transaction, user_id: str, *, moment: int, now: int) -> list[PaidRow]:
-    """Resolve an owner's oldest earnings, posted at `moment` or before, as paid; return them."""
+    """Resolve an owner's oldest earnings that may be paid out as paid; see `due_to_pay`."""
     return await tx.all(
         PaidRow,
         """
         UPDATE exit_earnings SET paid_at = :now
         WHERE paid_at IS NULL AND reversed_at IS NULL
             AND (session_id, device_id, number) IN (
-                SELECT session_id, device_id, number FROM exit_earnings
-                WHERE user_id = :user_id AND paid_at IS NULL AND reversed_at IS NULL
-                    AND posted_at <= :moment
-                ORDER BY posted_at, device_id
+                SELECT x.session_id, x.device_id, x.number
+                FROM exit_earnings AS x JOIN exits AS e ON e.device_id = x.device_id
+                WHERE x.user_id = :user_id AND x.paid_at IS NULL AND x.reversed_at IS NULL
+                    AND x.posted_at <= :moment AND e.barred_at IS NULL
+                ORDER BY x.posted_at, x.device_id
                 LIMIT :limit
             )
         RETURNING session_id, device_id, number, amount
@@ -784,15 +806,25 @@ async def days_of_user(tx: Transaction, user_id: str, *, since: int) -> list[Ear
     """
     return await tx.all(
         EarnedDayRow,
-        """
-        SELECT x.day, CAST(SUM(x.used_bytes) AS BIGINT), CAST(SUM(x.earned) AS BIGINT)
-        FROM exits AS e JOIN exit_days AS x ON x.device_id = e.device_id AND x.day >= :since
-        WHERE e.user_id = :user_id
-        GROUP BY x.day
-        ORDER BY x.day DESC
+        f"""
+        SELECT day, CAST(SUM(used_bytes) AS BIGINT), CAST(SUM(earned) AS BIGINT),
+            CAST(SUM(taken_back) AS BIGINT)
+        FROM (
+            SELECT x.day, x.used_bytes, x.earned, 0 AS taken_back
+            FROM exits AS e JOIN exit_days AS x ON x.device_id = e.device_id AND x.day >= :since
+            WHERE e.user_id = :user_id
+            UNION ALL
+            SELECT r.reversed_at / {DAY_SECONDS}, 0, 0, r.amount
+            FROM exits AS e JOIN exit_earnings AS r ON r.device_id = e.device_id
+            WHERE e.user_id = :user_id AND r.reversed_at IS NOT NULL
+                AND r.reversed_at >= :moment
+        ) AS each_day
+        GROUP BY day
+        ORDER BY day DESC
         """,
         user_id=user_id,
         since=since,
+        moment=since * DAY_SECONDS,
     )
 
 
@@ -809,11 +841,17 @@ async def sums(tx: Transaction, device_ids: Sequence[str], *, day: int) -> list[
             (
                 SELECT CAST(COALESCE(SUM(p.amount), 0) AS BIGINT) FROM exit_earnings AS p
                 WHERE p.device_id = e.device_id AND p.paid_at IS NULL AND p.reversed_at IS NULL
-            )
+            ),
+            (
+                SELECT CAST(COALESCE(SUM(r.amount), 0) AS BIGINT) FROM exit_earnings AS r
+                WHERE r.device_id = e.device_id AND r.reversed_at IS NOT NULL
+            ),
+            d.name
         FROM {tx.table("asked", id="TEXT")}
         JOIN exits AS e ON e.device_id = asked.id
+        JOIN devices AS d ON d.id = e.device_id
         LEFT JOIN exit_days AS x ON x.device_id = e.device_id
-        GROUP BY e.device_id
+        GROUP BY e.device_id, d.name
         """,
         day=day,
         asked=json.dumps([{"id": each} for each in device_ids]),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from support import postgres
+from support import postgres, sqlite
 from support.clock import Clock
 from support.market import Market
 from support.service import Service, running_in
@@ -51,7 +51,10 @@ async def empty_url(
     engine: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncIterator[str]:
     """The URL of an empty database, on each engine in turn."""
-    async with _database(engine, request, tmp_path, postgres.EMPTY) as url:
+    if engine == "sqlite":
+        yield f"sqlite:///{tmp_path}/proxyd.db"
+        return
+    async with _database(request, postgres.EMPTY) as url:
         yield url
 
 
@@ -60,24 +63,19 @@ async def store_url(
     engine: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncIterator[str]:
     """The URL of a database without data, on each engine in turn; its schema may be there."""
-    template = (
-        request.getfixturevalue("postgres_template") if engine == "postgres" else postgres.EMPTY
-    )
-    async with _database(engine, request, tmp_path, template) as url:
+    if engine == "sqlite":
+        yield sqlite.database(tmp_path)
+        return
+    async with _database(request, request.getfixturevalue("postgres_template")) as url:
         yield url
 
 
 @asynccontextmanager
-async def _database(
-    engine: str, request: pytest.FixtureRequest, folder: Path, template: str
-) -> AsyncIterator[str]:
-    if engine == "sqlite":
-        yield f"sqlite:///{folder}/proxyd.db"
-    else:
-        server = request.getfixturevalue("postgres_server")
-        name = f"test_{uuid.uuid4().hex}"
-        async with postgres.database(server, name, template=template) as url:
-            yield url
+async def _database(request: pytest.FixtureRequest, template: str) -> AsyncIterator[str]:
+    server = request.getfixturevalue("postgres_server")
+    name = f"test_{uuid.uuid4().hex}"
+    async with postgres.database(server, name, template=template) as url:
+        yield url
 
 
 @pytest.fixture

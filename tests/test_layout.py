@@ -25,6 +25,7 @@ TESTED_IN = {
     "client/proxyctl/exit/control.py": "tests/client/proxyctl/exit/test_agent.py",
     "client/proxyctl/exit/halfpipe.py": "tests/client/proxyctl/exit/test_relay_linux.py",
     "client/proxyctl/exit/netlink.py": "tests/client/proxyctl/exit/test_lan.py",
+    "client/proxyctl/exit/path.py": "tests/client/proxyctl/exit/test_relay_linux.py",
     "client/proxyctl/exit/pipes.py": "tests/client/proxyctl/exit/test_relay_linux.py",
     "client/proxyctl/exit/poller.py": "tests/client/proxyctl/exit/test_relay_linux.py",
     "client/proxyctl/exit/pool.py": "tests/client/proxyctl/exit/test_agent.py",

@@ -10,7 +10,7 @@ from market import accounts, exit_canaries
 from market.audit import Report, audit_ledger
 from market.context import Context
 from market.errors import Code, MarketError
-from market.exit_payouts import claw_back
+from market.exit_payouts import claw_back, claw_back_of_owner
 from market.ids import Identifiers
 from market.money import Currency, as_decimal
 from market.passwords import Passwords
@@ -87,10 +87,13 @@ async def deposit(
     return f"{done}; {email} has {_in_words(balance)}"
 
 
-async def claw_back_exit(settings: Settings, *, device_id: str, reason: str) -> str:
+async def claw_back_exit(
+    settings: Settings, *, device_id: str, reason: str, with_owner: bool = False
+) -> str:
     """Bar an exit that has cheated, and refund its buyers out of what it has earned.
 
-    Doing it again refunds what was earned meanwhile.
+    With `with_owner` it is done to all exits of the same owner. Doing it again refunds what was
+    earned meanwhile.
 
     Returns:
         what was done, in words.
@@ -100,10 +103,16 @@ async def claw_back_exit(settings: Settings, *, device_id: str, reason: str) -> 
         StoreError: the database cannot be used. What was refunded before stays refunded.
     """
     async with _store(settings) as store:
-        done = await claw_back(_context(store), device_id, reason)
+        context = _context(store)
+        if with_owner:
+            done = await claw_back_of_owner(context, device_id, reason)
+        else:
+            done = [await claw_back(context, device_id, reason)]
+    amount, refunded = sum(each.amount for each in done), sum(each.refunded for each in done)
+    barred = device_id if not with_owner else f"{device_id} and all exits of its owner, {len(done)}"
     return (
-        f"barred {device_id}; {done.earnings} earnings reversed, {as_decimal(done.amount)} usd; "
-        f"refunded to buyers: {as_decimal(done.refunded)} usd"
+        f"barred {barred}; {sum(each.earnings for each in done)} earnings reversed, "
+        f"{as_decimal(amount)} usd; refunded to buyers: {as_decimal(refunded)} usd"
     )
 
 

@@ -152,7 +152,9 @@ def _claw_back(settings: Settings, options: Namespace) -> int:
     from proxyd.cli import bookkeeping
     from proxyd.loop import runner
 
-    work = bookkeeping.claw_back_exit(settings, device_id=options.device, reason=options.reason)
+    work = bookkeeping.claw_back_exit(
+        settings, device_id=options.device, reason=options.reason, with_owner=options.owner
+    )
     say(runner.run(work))
     return 0
 

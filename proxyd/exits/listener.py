@@ -71,6 +71,7 @@ NODES_SECONDS: Final = 0.2  # for links that come and go together
 CONTROLS_PER_TURN: Final = 100  # that are told something in one turn of the loop: a millisecond
 EXPIRY_SECONDS: Final = 5.0  # between looks at what the directory may forget: a millisecond each
 DAY_SECONDS: Final = 86_400
+HELD_WORDS: Final = "paused in the account"  # for the owner, at the device
 
 FLOOD: Final = "flood"
 # An exit that was found to leave from another line so often since the start has no place to sell.
@@ -219,6 +220,7 @@ class ExitListener:
         self.counters = counters
         self.watch: Watch | None = None
         self.neighbours: Neighbours = Alone(now)
+        self.next_door: Door | None = None  # by which devices will know this daemon
         self.loaner: Loaner = NoLoans()  # replaced where there are other nodes
         self._reactor = reactor
         self._context = context
@@ -489,6 +491,12 @@ class ExitListener:
         if attached is not None:
             self._attached[attached.attachment][1].refuse(*_DISPLACED)
 
+    def announce(self, door: Door) -> None:
+        """Tell devices by which certificate this daemon will be known."""
+        if door != self.next_door:
+            self.next_door = door
+            self.nodes_changed()
+
     def nodes_changed(self) -> None:
         """There are other nodes than before where devices may attach: tell all that want to know.
 
@@ -512,7 +520,10 @@ class ExitListener:
         attached = control.attached
         if attached is None or NODES_FEATURE not in attached.features:
             return
-        doors = self.neighbours.doors()[:NODES_MAX]
+        doors = self.neighbours.doors()
+        if self.next_door is not None:
+            doors.insert(0, self.next_door)
+        doors = doors[:NODES_MAX]
         nodes = tuple(Node(each.host, each.port, each.certificate_sha256) for each in doors)
         if nodes or attached.knows_nodes:
             attached.knows_nodes = True
@@ -788,7 +799,11 @@ def limits_of(grant: ExitGrant) -> Limits:
     """Return what an exit is used for at most, as it is told."""
     limits = grant.limits
     return Limits(
-        limits.connections, limits.bytes_per_second, limits.bytes_per_day, tuple(limits.ports)
+        limits.connections,
+        limits.bytes_per_second,
+        limits.bytes_per_day,
+        tuple(limits.ports),
+        HELD_WORDS if grant.paused else "",
     )
 
 

@@ -9,7 +9,7 @@ when the lease arrives.
 """
 
 import asyncio
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import final
 
 from market.leases import Grant, Usage
@@ -29,12 +29,14 @@ class Sessions:
 
     `opening` has an event for each session that is being leased, set when that is over. `pending`
     has, for each session that has any, the addresses that are to be proved, and from when on (loop
-    time) that may be tried.
+    time) that may be tried. `forgotten` is called with each session that is over for so long that
+    nobody comes for it any more.
     """
 
     def __init__(self) -> None:
         self.opening: dict[str, asyncio.Event] = {}
         self.pending: dict[str, dict[str, float]] = {}
+        self.forgotten: Callable[[str], None] | None = None
         self._by_id: dict[str, LiveSession] = {}
         self._by_username: dict[str, LiveSession] = {}
         self._by_entry: dict[Entry, LiveSession] = {}
@@ -187,6 +189,8 @@ class Sessions:
             session = self._by_id.get(session_id)
             if session is not None:
                 self._forget(session)
+            if self.forgotten is not None:
+                self.forgotten(session_id)
 
     def _forget(self, session: LiveSession) -> None:
         if self._by_id.get(session.id) is session:

@@ -156,8 +156,9 @@ async def test_who_reads_slowly_and_reads_on_gets_everything(
 
 
 async def test_a_page_is_in_memory_once_however_many_do_not_read_it(
-    tmp_path: Path, opened: Open
+    tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("api.server.SHUTDOWN_SECONDS", 0.1)
     async with running_in(tmp_path) as service:
         http = service.daemon.http
         clients = [await opened(service, sent=BUNDLE, buffer=4096) for _ in range(20)]
@@ -209,6 +210,7 @@ async def test_who_sends_nothing_of_its_body_makes_room(
     tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "STALLED_SECONDS", 0.05)
+    monkeypatch.setattr("api.server.SHUTDOWN_SECONDS", 0.1)
     async with running_in(tmp_path, limits={"api_connections_per_network": 2}) as service:
         http = service.daemon.http
         begun = b"POST /auth/login HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{"
@@ -284,8 +286,9 @@ async def test_a_head_without_end_is_refused(service: Service, opened: Open) -> 
 
 
 async def test_requests_behind_one_that_is_not_read_are_not_read_either(
-    tmp_path: Path, opened: Open
+    tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("api.server.SHUTDOWN_SECONDS", 0.1)
     async with running_in(tmp_path) as service:
         lines = b"X: %s\r\n" % (b"x" * 8_000) * 7
         request = b"GET / HTTP/1.1\r\nHost: x\r\n" + lines + b"\r\n"

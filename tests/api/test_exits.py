@@ -201,6 +201,7 @@ async def test_what_an_exit_has_earned_is_shown_wherever_its_owner_looks(offered
     [shown] = await mine(offered, owner)
     assert (shown["bytes_today"], shown["bytes_total"]) == (GB // 2, GB // 2)
     assert (shown["earned_today_usd"], shown["earned_usd"]) == (0.3, 0.3)
+    assert (shown["name"], shown["taken_back_usd"]) == ("box", 0.0)
     assert shown["pending_usd"] == 0.0
     devices = await offered.call("GET", "/api/worker/devices", token=owner.token)
     [listed] = devices.body["devices"]
@@ -211,6 +212,7 @@ async def test_what_an_exit_has_earned_is_shown_wherever_its_owner_looks(offered
     answer = await offered.call("GET", "/api/worker/exit/earnings?by=day", token=owner.token)
     [day] = answer.body["earnings"]
     assert (day["bytes"], day["earned_usd"], answer.body["pending_usd"]) == (GB // 2, 0.3, 0.3)
+    assert day["taken_back_usd"] == 0.0
     wallet = await offered.call("GET", "/api/wallet", token=owner.token)
     assert (wallet.body["usd_pending"], wallet.body["usd_balance"]) == (0.3, 0.0)
     assert await mine(offered, buyer) == []

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support import targets
 from support.descriptors import all_gone, at_rest
 from support.exit_device import (
@@ -28,9 +29,11 @@ from support.socks import Client, credentials, request
 from support.story import buy, reached, used
 from support.waiting import until
 
-from proxyctl.protocol.frames import Outcome
+from proxyctl.protocol.frames import Limits, Nodes, Outcome
+from proxyd.exits import listener
 from proxyd.exits.certificate import fingerprint, own_certificate
-from proxyd.ops.listening import CannotListenError
+from proxyd.metering import sessions
+from proxyd.ops.listening import CannotListenError, bound_port
 
 
 @pytest.fixture
@@ -333,6 +336,35 @@ async def test_exits_are_told_of_the_end_and_serve_until_then(tmp_path: Path) ->
         assert len(listener) == 0
 
 
+async def test_devices_are_told_the_next_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "NODES_SECONDS", 0.0)
+    for name in ("first", "next", "other"):
+        (tmp_path / name).mkdir()
+    paths = [own_certificate(tmp_path / name, 1_700_000_000) for name in ("first", "next", "other")]
+    prints = [fingerprint(path) for path in paths]
+    files = {"tls_cert": str(paths[0]), "tls_key": str(paths[0])}
+    exits = EXITS["exits"] | files | {"next_tls_cert": str(paths[1])}
+    async with running_in(tmp_path, **EXITS | {"exits": exits}) as service:
+        made = await consented(service)
+        device = Device(bound_port(service.daemon.listeners.exits))
+        await device.attach(made.first._replace(features=("nodes",)))
+
+        def told() -> list[tuple[str, ...]]:
+            frames = [each for each in device.frames if isinstance(each, Nodes)]
+            return [tuple(each.certificate for each in frame.nodes) for frame in frames]
+
+        await until(lambda: told() == [(prints[1],)], "it is told the next one")
+        shutil.copy(paths[2], paths[0])
+        service.daemon.settings = replace(
+            service.daemon.settings, exits=replace(service.daemon.settings.exits, next_tls_cert="")
+        )
+        service.daemon.reload(service.daemon.settings)
+        await until(lambda: told()[1:] == [(prints[2],)], "it is told the one that is shown now")
+        await device.kill()
+
+
 async def test_another_certificate_is_shown_after_a_reload(tmp_path: Path) -> None:
     files = [own_certificate(tmp_path / name, 1_700_000_000) for name in ("one", "two")]
     used = tmp_path / "used.pem"
@@ -400,3 +432,39 @@ async def test_a_session_that_leaves_directly_minds_no_exit(service: Service) ->
         client = await reached(service, bought, target)
         await client.receive(5_000_000)
         await client.close()
+
+
+# --- what is kept --------------------------------------------------------------------------------
+
+
+async def test_the_labels_of_a_session_are_forgotten_when_it_is_over(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "REMEMBER_SECONDS", 0.0)
+    service.wishes = "-country-xx-session-a"
+    person, bought = await buy(service)
+    bindings = listener_of(service)._directory._bindings
+    async with targets.sink() as target:
+        await answer_to(service, bought, target.port)
+        assert list(bindings) == [bought.id]
+        await service.end(person, bought)
+        await until(lambda: not bindings, "they are forgotten")
+
+
+async def test_a_device_is_told_that_it_is_paused_in_the_account(tmp_path: Path) -> None:
+    async with running_in(tmp_path, **EXITS) as service:
+        made = await consented(service)
+        device = await made.attach(service)
+        assert device.welcome is not None
+        assert device.welcome.limits.paused == ""
+
+        def told() -> list[str]:
+            return [each.paused for each in device.frames if isinstance(each, Limits)]
+
+        body = {"token_id": made.device_id}
+        for what, words in (("pause", ["paused in the account"]), ("resume", [""])):
+            before = len(told())
+            path = f"/api/worker/exit/{what}"
+            await service.call("POST", path, body, token=made.owner.token)
+            await until(lambda before=before, words=words: told()[before:] == words, what)
+        await device.kill()

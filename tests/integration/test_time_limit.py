@@ -60,10 +60,11 @@ def test_a_test_that_hangs_fails_within_its_limit(test: str, tmp_path: Path) -> 
     imports = "import asyncio, threading\nfrom contextlib import suppress\nimport pytest\n"
     file.write_text(imports + test + NEXT)
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "conftest", "-o", "timeout=2",
+        [sys.executable, "-m", "pytest", "-p", "conftest", "-o", "timeout=1",
+         "-p", "pytest_asyncio.plugin", "-p", "pytest_timeout",
          "-o", "cache_dir=" + str(tmp_path), "--rootdir", str(ROOT), "-c", "pyproject.toml", file],
         cwd=ROOT,
-        env={"PYTHONPATH": "tests"},
+        env={"PYTHONPATH": "tests", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # they take a second
         capture_output=True,
         text=True,
         timeout=60,

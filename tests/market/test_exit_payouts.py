@@ -11,7 +11,7 @@ from support.market import Market
 from market import exit_payouts, ledger
 from market.audit import _audit, audit_ledger
 from market.errors import Code
-from market.exit_payouts import ClawedBack, ExitPayouts, claw_back
+from market.exit_payouts import ClawedBack, ExitPayouts, claw_back, claw_back_of_owner
 from market.money import GB, MICRO
 from storage import exits as exit_queries
 from storage.errors import ConstraintError
@@ -243,6 +243,74 @@ async def test_a_claw_back_returns_the_price_to_the_buyers(market: Market) -> No
     market.clock.now += WEEK
     assert await market.exit_payouts.pay_due() == 1
     assert await available(market, made.owner) == 300_000
+
+
+async def test_all_exits_of_an_owner_are_clawed_back(market: Market) -> None:
+    owner = await market.person()
+    made = [await exit_device(market, owner) for _ in range(3)]
+    honest, session = await exit_device(market), await through(market)
+    await session.report(GB, *((each, GB // 5) for each in (*made, honest)))
+    await session.end()
+    done = await claw_back_of_owner(market.context, made[1].id, "injects")
+    assert [(each.amount, each.refunded) for each in done] == [(120_000, 200_000)] * 3
+    states = [each.state for each in await market.exits.page(owner, before="", limit=9)]
+    assert states == ["barred"] * 3
+    assert await pending(market, owner) == 0
+    assert await pending(market, honest.owner) == 120_000
+    attempt = claw_back_of_owner(market.context, "none", "injects")
+    assert await refusal(attempt) is Code.TOKEN_NOT_FOUND
+
+
+async def test_what_was_taken_back_is_shown(market: Market) -> None:
+    made, session = await exit_device(market), await through(market)
+    await session.report(GB // 2, (made, GB // 2))
+    await market.exit_advances.advance()
+    await session.report(GB, (made, GB))
+    market.clock.now += 86_400
+    await claw_back(market.context, made.id, "injects")
+    await session.end()
+    [mine] = await market.exits.page(made.owner, before="", limit=1)
+    assert (mine.sums.earned, mine.sums.pending, mine.sums.taken_back) == (600_000, 0, 600_000)
+    days = await market.exits.earnings(made.owner)
+    assert [(day.earned, day.taken_back) for day in days] == [(0, 600_000), (600_000, 0)]
+
+
+async def _set_barred(tx: Transaction, device_id: str, barred_at: int | None) -> None:
+    await tx.run(
+        "UPDATE exits SET barred_at = CAST(:at AS BIGINT) WHERE device_id = :id",
+        at=barred_at,
+        id=device_id,
+    )
+
+
+async def test_what_is_pending_of_a_barred_exit_is_not_paid_out(market: Market) -> None:
+    made, session = await exit_device(market), await through(market)
+    await session.report(GB, (made, GB))
+    await session.end()
+    market.clock.now += WEEK
+    await market.store.write(_set_barred, made.id, market.clock.now)
+    assert await market.exit_payouts.pay_due() == 0
+    await market.store.write(_set_barred, made.id, None)
+    assert await market.exit_payouts.pay_due() == 1
+    assert await available(market, made.owner) == 600_000
+
+
+async def test_what_was_reversed_stays_free_if_the_exit_is_not_barred_any_more(
+    market: Market,
+) -> None:
+    made, session = await exit_device(market), await through(market)
+    await session.report(GB // 4, (made, GB // 4))
+    await market.exit_advances.advance()
+    assert (await claw_back(market.context, made.id, "injects")).amount == 150_000
+    await market.store.write(_set_barred, made.id, None)
+    await session.report(GB, (made, GB))
+    await market.exit_advances.advance()
+    assert (await audit_ledger(market.store)).passed
+    await session.end()
+    assert await pending(market, made.owner) == 450_000
+    assert await available(market, session.buyer) == 100 * MICRO - 750_000
+    assert await revenue(market) == 300_000
+    assert (await audit_ledger(market.store)).passed
 
 
 async def test_what_a_barred_exit_carried_is_free_where_it_is_not_settled(market: Market) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import tempfile
 from collections.abc import Awaitable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -17,6 +18,7 @@ from hypothesis.stateful import (
     multiple,
     rule,
 )
+from support import sqlite
 from support.clock import Clock
 from support.market import Market
 
@@ -73,7 +75,7 @@ class Marketplace(RuleBasedStateMachine):
         return self.runner.run(awaited())
 
     async def opened(self) -> Market:
-        return Market(await open_store(f"sqlite:///{self.folder.name}/proxyd.db"), self.clock)
+        return Market(await open_store(sqlite.database(Path(self.folder.name))), self.clock)
 
     @property
     def store(self) -> Store:

@@ -53,6 +53,7 @@ Clients and targets
 
 What the daemon talks to
     postgres: a PostgreSQL server, one database a test
+    sqlite: SQLite files of the present schema
     forwarder: a wire to a database that a test can freeze
     nodes: rows of other daemons of a cluster
     shared_writer: a process that writes to a shared SQLite database

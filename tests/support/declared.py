@@ -1,9 +1,14 @@
 """What the OpenAPI document declares; every answer that a test gets is held against it."""
 
 import re
+from functools import cache
 from typing import Any
 
+import msgspec
 from jsonschema import Draft202012Validator
+
+from api.routes import Route
+from api.server import HttpServer
 
 DOCUMENT = "https://proxyd.test/openapi.json"
 
@@ -57,3 +62,32 @@ class Declared:
             schema = {"$ref": reference, **self._components}
             self._validators[reference] = Draft202012Validator(schema)
         return self._validators[reference]
+
+
+class _Table:
+    """The routes of a server; equal to others that declare the same, whatever they call."""
+
+    def __init__(self, server: HttpServer) -> None:
+        self.server = server
+        self._declares = [
+            [getattr(route, field) for field in _DECLARING] for route in server.routes
+        ]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Table) and self._declares == other._declares
+
+    def __hash__(self) -> int:
+        return len(self._declares)
+
+
+_DECLARING = [each.name for each in msgspec.structs.fields(Route) if each.name != "handler"]
+
+
+def declared(server: HttpServer) -> Declared:
+    """Return what a server declares: thousands of tests start one, and most declare the same."""
+    return _declared(_Table(server))
+
+
+@cache
+def _declared(table: _Table) -> Declared:
+    return Declared(table.server.openapi)

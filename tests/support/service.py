@@ -22,7 +22,8 @@ from proxyd.daemon import Daemon
 from proxyd.loop import clock
 from proxyd.ops.listening import bound_port
 from storage.store import Transaction
-from support.declared import Declared
+from support import sqlite
+from support.declared import declared
 
 TEST_SETTINGS: dict[str, Any] = {
     "api": {"port": 0},
@@ -91,7 +92,7 @@ class Service:
         self.wishes = ""  # what stands behind the user name of every session that is bought
         self.homes: list[Any] = []  # nodes whose exits it borrows, in this process
         self._people = 0
-        self._declared = Declared(running.http.openapi)
+        self._declared = declared(running.http)
 
     async def call(
         self,
@@ -270,5 +271,5 @@ async def running(settings: Settings) -> AsyncIterator[Service]:
 @asynccontextmanager
 async def running_in(folder: Path, **sections: dict[str, Any]) -> AsyncIterator[Service]:
     """Run a daemon on an SQLite database in a folder."""
-    async with running(settings_for(f"sqlite:///{folder}/proxyd.db", **sections)) as service:
+    async with running(settings_for(sqlite.database(folder), **sections)) as service:
         yield service

@@ -182,7 +182,7 @@ class Agent:
             "pid": os.getpid(),
             "attached": self._control is not None,
             "words": self._words,
-            "paused": self._carrier.paused,
+            "paused": self._carrier.paused or self._carrier.held,
             "connections": self._carrier.connections,
             "parked": self._carrier.parked,
         }

@@ -214,6 +214,11 @@ class Carrier:
             self._counted()
         return self._pace.take(size)
 
+    @property
+    def held(self) -> str:
+        """Why the daemon asks nothing of this exit now, as far as it has said; or empty."""
+        return self._asked.paused if self._attachment is not None else ""
+
     def most(self) -> int:
         """Return how many bytes of a relay to read at once at most."""
         most = READ_MAX_BYTES

@@ -16,6 +16,7 @@ epoll is edge-triggered, so what is left undone has to be remembered:
   last either, and a splice does not get past it. Never cleared.
 * `_is_gone`: the source is broken, or has ended and was sent an end; see `is_stuck`.
 * `_bulk`: the last read was large: the next goes through a pipe.
+* `_is_fitted`: the sockets' buffers have been fitted to bulk.
 * `_spliceable`: cleared for good by urgent data, or where splice(2) does not take the sockets.
   Never set without os.splice, which Python has from 3.10 on.
 * `_is_held`: the limit of the rate is reached, and nothing is read until a timer says so.
@@ -35,6 +36,7 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from proxyctl.exit.path import bound_if_short
 from proxyctl.exit.pipes import PIPE_BYTES, Pipe, PipePool
 from proxyctl.exit.poller import GONE, HUNG_UP, URGENT, Poller
 from proxyctl.exit.sniff import LOOKED_AT_BYTES
@@ -106,6 +108,7 @@ class HalfPipe:
     __slots__ = (
         "_bulk",
         "_hung_up",
+        "_is_fitted",
         "_is_gone",
         "_is_held",
         "_is_scheduled",
@@ -117,6 +120,7 @@ class HalfPipe:
         "_shared",
         "_sink",
         "_sink_fd",
+        "_source",
         "_source_fd",
         "_spliceable",
         "_unread",
@@ -137,6 +141,7 @@ class HalfPipe:
     ) -> None:
         self._relay = relay
         self._shared = shared
+        self._source = source
         self._sink = sink
         self._source_fd = source.fileno()
         self._sink_fd = sink.fileno()
@@ -149,6 +154,7 @@ class HalfPipe:
         self._is_gone = False
         self._urgent = False
         self._bulk = False
+        self._is_fitted = False
         self._spliceable = _splice is not None
         self._is_held = False
         self._is_scheduled = False
@@ -255,6 +261,10 @@ class HalfPipe:
     def _splice(self, pipe: Pipe) -> bool:
         """Move bytes through an empty pipe; False when there is nothing more to do for now."""
         assert _splice is not None  # noqa: S101 - else nothing is bulk
+        if not self._is_fitted:
+            self._is_fitted = True
+            bound_if_short(self._source)
+            bound_if_short(self._sink)
         pipes = self._shared.pipes
         try:
             most = min(self._meter.most(), PIPE_BYTES)

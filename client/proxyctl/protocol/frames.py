@@ -134,12 +134,14 @@ class Limits(NamedTuple):
     """What the exit is used for at most; 0 is no limit. The device may hold itself to less.
 
     `bytes_per_second` and `bytes_per_day` count both ways together. `ports` are those of targets.
+    `paused` says why the daemon asks nothing of the exit now, for its owner; empty when it does.
     """
 
     connections: int
     bytes_per_second: int
     bytes_per_day: int
     ports: tuple[int, ...]
+    paused: str = ""
 
 
 class Welcome(NamedTuple):
@@ -431,10 +433,7 @@ def _encode_body(frame: Frame) -> tuple[Kind, bytes]:  # noqa: PLR0911 - one for
         return Kind.FOR, _NUMBER.pack(frame.number) + frame.frame
     if isinstance(frame, Return):
         return Kind.RETURN, _NUMBER.pack(frame.number)
-    fields: dict[str, Any] = frame._asdict()
-    if isinstance(frame, Welcome):
-        fields["limits"] = frame.limits._asdict()
-    text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(_fields(frame), ensure_ascii=False, separators=(",", ":"))
     return _KIND_OF[type(frame)], text.encode(errors="replace")  # of half a surrogate pair
 
 
@@ -577,6 +576,24 @@ def _decode_json(kind: Kind, body: bytes) -> Frame:  # noqa: PLR0911 - one for e
     return _limits(fields)
 
 
+def _fields(frame: Frame) -> dict[str, Any]:
+    """Return what a frame with a JSON body says."""
+    if isinstance(frame, Limits):
+        return _said(frame)
+    fields: dict[str, Any] = frame._asdict()
+    if isinstance(frame, Welcome):
+        fields["limits"] = _said(frame.limits)
+    return fields
+
+
+def _said(limits: Limits) -> dict[str, Any]:
+    """Return what is said of limits: no pause if there is none, as at first."""
+    fields: dict[str, Any] = limits._asdict()
+    if not limits.paused:
+        del fields["paused"]
+    return fields
+
+
 def _node(value: object) -> Node:
     fields = _list(value)
     return Node(_text(fields[0]), _integer(fields[1], PORT_MAX), _text(fields[2]))
@@ -588,6 +605,7 @@ def _limits(fields: dict[str, Any]) -> Limits:
         _integer(fields["bytes_per_second"]),
         _integer(fields["bytes_per_day"]),
         tuple(_integer(each, PORT_MAX) for each in _list(fields["ports"])),
+        _text(fields.get("paused", "")),  # which older daemons do not say
     )
 
 

@@ -86,8 +86,12 @@ async def test_what_is_over_is_forgotten_after_a_while_unless_it_is_to_be_kept(
     sessions = Sessions()
     session = known(sessions)
     sessions.end(session.id, SessionStatus.ENDED)
+    forgotten: list[str] = []
+    sessions.forgotten = forgotten.append
     sessions.forget_old(kept=[session.id])
+    assert forgotten == []
     assert sessions.of_username(session.username) is session
     sessions.forget_old(kept=())
+    assert forgotten == [session.id]
     assert sessions.of_username(session.username) is None
     assert list(sessions) == []

@@ -18,7 +18,7 @@ from support.pythons import NEWEST, OLDEST, pythons
 from support.waiting import until
 
 from proxyctl.exit import files
-from proxyctl.protocol.frames import Outcome, Sorry
+from proxyctl.protocol.frames import Limits, Outcome, Sorry
 
 LOOPBACK = (ip_address("127.0.0.1"),)
 IN_VAIN = 2
@@ -106,7 +106,17 @@ async def test_the_life_of_an_exit(device: Device, daemon: ExitDaemon) -> None:
         with pytest.raises(ConnectionResetError):
             await reader.read(1)
         assert await device.say("resume") == (0, "Resumed.\n")
-    await until(lambda: (files.read(device.folder / files.STATE) or {}).get("paused") == "")
+
+    def paused() -> object:
+        return (files.read(device.folder / files.STATE) or {}).get("paused")
+
+    await until(lambda: paused() == "")
+    assert daemon.control is not None
+    daemon.control.send(Limits(0, 0, 0, (), "paused in the account"))
+    await until(lambda: paused() == "paused in the account")
+    assert "resting: paused in the account" in (await device.say("status"))[1]
+    daemon.control.send(Limits(0, 0, 0, ()))
+    await until(lambda: paused() == "")
     status, printed = await device.say("status")
     assert status == 0
     assert f"running as process {process.pid}: attached to 127.0.0.1" in printed

@@ -14,6 +14,7 @@ import termios
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing, suppress
 from ipaddress import ip_address
+from pathlib import Path
 
 import pytest
 from support.descriptors import descriptors
@@ -22,7 +23,7 @@ from support.targets import pattern
 from support.waiting import PATIENCE_SECONDS, until
 
 from proxyctl.exit import closing as closing_module
-from proxyctl.exit import halfpipe, pipes, relay_linux
+from proxyctl.exit import halfpipe, path, pipes, relay_linux
 from proxyctl.exit.poller import READS, Poller
 from proxyctl.exit.relay import RESET, AsyncioRelays
 from proxyctl.exit.relay_linux import EpollRelays
@@ -202,6 +203,23 @@ async def test_bulk_is_spliced(monkeypatch: pytest.MonkeyPatch) -> None:
     async with relaying() as relays, joined(relays) as ends:
         await asyncio.gather(say(ends.target, pattern(SIZE)), outcome(ends.daemon))
     assert moved > SIZE  # each byte into a pipe and out of it, but for the first
+
+
+@pytest.mark.parametrize("is_short", [True, False])
+async def test_buffers_are_bounded_where_the_other_end_is_near(
+    monkeypatch: pytest.MonkeyPatch, is_short: bool
+) -> None:
+    allowed = int(Path("/proc/sys/net/core/rmem_max").read_text())
+    if allowed < path.RECEIVE_BYTES:
+        pytest.skip("this system lets nobody have such buffers")
+    if not is_short:
+        monkeypatch.setattr(path, "SHORT_MICROSECONDS", 0)
+    first, second = pair()
+    with closing(first), closing(second):
+        await say(first, b"so that there is a round trip")
+        path.bound_if_short(first)
+        locks = first.getsockopt(socket.SOL_SOCKET, path._SO_BUF_LOCK)
+        assert bool(locks & path._RECEIVE_LOCK) == is_short
 
 
 async def test_sockets_and_pipes_are_closed_once() -> None:

@@ -145,7 +145,9 @@ ports = st.integers(1, 65_535)
 lines = st.text(st.characters(codec="utf-8").filter(str.isprintable), max_size=40)
 names = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=255)
 addresses = st.ip_addresses()
-limits = st.builds(Limits, integers, integers, integers, st.lists(ports, max_size=100).map(tuple))
+limits = st.builds(
+    Limits, integers, integers, integers, st.lists(ports, max_size=100).map(tuple), lines
+)
 any_frame = st.one_of(
     st.builds(
         Hello, integers, lines, lines, lines, st.lists(lines, max_size=5).map(tuple), lines, lines
