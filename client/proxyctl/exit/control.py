@@ -8,6 +8,7 @@ import hmac
 import ssl
 from typing import TYPE_CHECKING, Final, cast
 
+from proxyctl.exit.secure import SecureDoor
 from proxyctl.protocol.frames import FrameError, FrameReader, Ping, Pong, encode
 
 if TYPE_CHECKING:
@@ -174,6 +175,20 @@ async def open_control(
         raise AttachError(
             f"{host} port {port} cannot be reached: {error.strerror or error}"
         ) from None
+
+
+def secure_door(host: str, pin: str) -> SecureDoor:
+    """Return what has work connections with a daemon wait under TLS.
+
+    Raises:
+        AttachError: this Python has no TLS 1.3.
+    """
+
+    def is_ours(certificate: bytes) -> bool:
+        shown = hashlib.sha256(certificate).hexdigest()
+        return not pin or hmac.compare_digest(shown, pin)
+
+    return SecureDoor(_context(pin), host, is_ours, asyncio.get_running_loop())
 
 
 def _context(pin: str) -> ssl.SSLContext:
