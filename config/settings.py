@@ -84,6 +84,7 @@ class ExitSettings(Struct, frozen=True):  # as wide as its section
     public_port: Port = 0
     tls_cert: str = ""
     tls_key: str = ""
+    next_tls_cert: str = ""
     share_percent: Annotated[int, Meta(ge=0, le=100)] = 60
     payout_hold_days: Annotated[int, Meta(ge=0, le=365)] = 7
     price_per_gb_floor_usd: dict[str, Decimal] = {}
@@ -95,6 +96,7 @@ class ExitSettings(Struct, frozen=True):  # as wide as its section
     exits_per_network: PositiveInt = 8
     heartbeat_seconds: Annotated[float, Meta(ge=1, le=300)] = 15.0
     canaries: tuple[str, ...] = ()
+    encrypt: Literal["orders", "all"] = "orders"
 
 
 class GeoSettings(Struct, frozen=True):

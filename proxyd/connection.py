@@ -385,6 +385,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         self._via = via
         via.attached.begin(self)
         share = session.share_of(via.attached.device_id)
+        share.pace = via.pace
         ports = frozenset((TLS_PORT,)) if wants.tls_only else frozenset(via.ports)
         way = ExitWay(
             services.reactor,

@@ -16,7 +16,7 @@ from proxyd import __version__, slices
 from proxyd.compiled import finder
 from proxyd.egress.own import OwnAddresses
 from proxyd.egress.resolve import DnsResolver
-from proxyd.exit_port import ExitPort
+from proxyd.exit_port import ExitPort, known_by
 from proxyd.gateway import Gateway
 from proxyd.limits import raise_descriptors
 from proxyd.listeners import Listeners
@@ -178,12 +178,16 @@ class Daemon:
         api, tls = settings.api, self.listeners.tls
         if self.exit_port is not None and settings.exits.tls_cert:
             exits_context(settings.exits.tls_cert, settings.exits.tls_key)
+        if self.exit_port is not None and settings.exits.next_tls_cert:
+            known_by(settings.exits.next_tls_cert)
         if tls is not None:
             tls_context(api.tls_cert, api.tls_key)
             load_certificate(tls, api.tls_cert, api.tls_key)
         exits = settings.exits
         if self.exit_port is not None and exits.tls_cert:
             self.exit_port.change_certificate(exits.tls_cert, exits.tls_key)
+        if self.exit_port is not None and exits.next_tls_cert:
+            self.exit_port.announce_certificate(exits.next_tls_cert)
         self.settings = settings
         descriptors = raise_descriptors()
         is_first = self.role is None or self.role.has_services

@@ -17,6 +17,7 @@ from proxyd.exits.certificate import fingerprint
 from proxyd.exits.listener import ExitListener
 from proxyd.limits import ExitLimits
 from proxyd.loop import cancellation
+from proxyd.ops.listening import CannotListenError
 from storage.exits import OriginRow
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ _logger = logging.getLogger("exits")
 class ExitPort:
     """The exits of a daemon, for those who start and stop it, and for the marketplace.
 
-    `labels` are set where there may be other nodes. `desk` answers the other processes of this
-    machine, where there are any; it may be set until the start.
+    `desk` answers the other processes of this machine, where there are any, and `labels` are set
+    where there may be other nodes; both may be set until the start.
 
     Args:
         listener: takes exits in.
@@ -61,8 +62,8 @@ class ExitPort:
         self.listener = listener
         self.canaries = canaries
         self.mesh = mesh
-        self.desk: ExitDesk | None = None
         self.labels: Labels | None = None
+        self.desk: ExitDesk | None = None
         self._geography = geography
         self._context = context
         self._sock = sock
@@ -101,15 +102,29 @@ class ExitPort:
     def change_certificate(self, certificate: str, key: str) -> None:
         """Show devices another certificate (PEM files, which can be used) from now on.
 
-        Those that know the service by the fingerprint of the one before have to be told.
+        Those that are attached are told it. Those that are not, and were not told before, know the
+        service no more (`announce_certificate`).
         """
         self._context.load_cert_chain(certificate, key)
         known_by = fingerprint(Path(certificate))
         if known_by != self._door.certificate_sha256:
             self._door = replace(self._door, certificate_sha256=known_by)
+            self.listener.announce(self._door)
             _logger.info("exits know this service by the certificate %s from now on", known_by)
             if self.mesh is not None:
                 self.mesh.change_door(self._door)
+
+    def announce_certificate(self, certificate: str) -> None:
+        """Tell devices the certificate (a PEM file) that they will be shown some time.
+
+        It is told over a connection that they know by the present one, so they trust it.
+
+        Raises:
+            CannotListenError: there is no certificate in it.
+        """
+        door = replace(self._door, certificate_sha256=known_by(certificate))
+        self.listener.announce(door)
+        _logger.info("exits are told the next certificate %s", door.certificate_sha256)
 
     def drain(self, seconds: float) -> None:
         """Tell exits that the daemon stops, and take no further ones.
@@ -189,3 +204,15 @@ class ExitPort:
     def remark(self, device_id: str) -> str:
         """Return what the owner of an attached device should know; "" for nothing."""
         return self.listener.remark(device_id)
+
+
+def known_by(certificate: str) -> str:
+    """Return the fingerprint of a certificate.
+
+    Raises:
+        CannotListenError: it cannot be read.
+    """
+    try:
+        return fingerprint(Path(certificate))
+    except (OSError, ValueError) as error:
+        raise CannotListenError(f"exits.next_tls_cert: {error}") from error

@@ -57,6 +57,8 @@ HOT = (
     "proxyd.exits.directory",
     "proxyd.exits.line",
     "proxyd.exits.listener",
+    "proxyd.exits.stand_in",
+    "proxyd.unmetered",
     # who may, and how many bytes
     "proxyd.metering.address_proofs",
     "proxyd.metering.admission",

@@ -101,6 +101,10 @@ class Lendable(Protocol):
         """What it is used for at most."""
 
     @property
+    def features(self) -> tuple[str, ...]:
+        """What its agent and its owner offer."""
+
+    @property
     def rtt(self) -> float:
         """The round trip between it and its home, in seconds."""
 
@@ -245,6 +249,7 @@ class Borrowing:
         loan = self._by_device.get(entry.device_id)
         if loan is not None and loan.entry is entry:
             loan.attached.limits = entry.limits
+            loan.attached.features = entry.features
             loan.attached.min_price_per_gb = entry.min_price_per_gb
 
     def borrowed(self, link: NodeLink, frame: Borrowed) -> None:
@@ -305,6 +310,7 @@ class Borrowing:
             self._beat,
             reactor.loop.time,
         )
+        attached.features = entry.features
         loan.attached = entry.borrowed = attached
         self._by_device[entry.device_id] = loan
         self._by_attachment[attachment] = loan

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Final, Protocol, TypeVar, final
 
 from proxyctl.protocol.frames import (
+    Associate,
     Dial,
     Dialled,
     For,
@@ -202,7 +203,7 @@ class Lending:
         said = decode_whole(frame.frame)
         if said is None:  # of a later version: the agent would pass it over, too
             return
-        if not isinstance(said, (Tickets, Park, Dial, Ping)):
+        if not isinstance(said, (Tickets, Park, Dial, Associate, Ping)):
             raise FrameError(f"a frame of the type {type(said).__name__}, which no borrower says")
         if loan.stand_in is not None:
             loan.stand_in.receive(said)

@@ -19,6 +19,7 @@ from ipaddress import ip_address
 from typing import Final, Protocol, final
 
 from proxyctl.protocol.frames import (
+    Associate,
     Dial,
     Dialled,
     Frame,
@@ -135,7 +136,7 @@ class StandIn:
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
-    def receive(self, frame: Tickets | Park | Dial | Ping) -> None:
+    def receive(self, frame: Tickets | Park | Dial | Associate | Ping) -> None:
         """Do what the borrower says."""
         if isinstance(frame, Tickets):
             self._tickets.extend(enumerate(frame.tickets, frame.first))
@@ -228,7 +229,7 @@ class StandIn:
 
     # --- orders --------------------------------------------------------------------------------
 
-    def _dial(self, frame: Dial) -> None:
+    def _dial(self, frame: Dial | Associate) -> None:
         line = self._lines.pop(frame.number, None)
         attached = self._attached
         if line is None:
@@ -293,13 +294,13 @@ class _Line(Asker, Watcher):
     def __init__(self, stand_in: StandIn, number: int, sock: socket.SocketType) -> None:
         self._stand_in = stand_in
         self._attached: Attached | None = None
-        self._order: Dial | None = None
+        self._order: Dial | Associate | None = None
         self._parked: Parked | None = None
         self.number = number
         self.sock = sock
 
-    def order(self, attached: Attached, order: Dial) -> None:
-        """Have the exit connect one of its own connections to a target."""
+    def order(self, attached: Attached, order: Dial | Associate) -> None:
+        """Have the exit connect one of its own connections to a target, or to any by datagrams."""
         self._attached, self._order = attached, order
         parked = attached.pool.take(self)
         if parked is not None:
@@ -311,7 +312,10 @@ class _Line(Asker, Watcher):
         assert attached is not None  # noqa: S101 - only who has an order asks for a connection
         assert order is not None  # noqa: S101 - as above
         self._parked = parked
-        attached.order(parked, order.host, order.port, self)
+        if isinstance(order, Associate):
+            attached.order_datagrams(parked, self)
+        else:
+            attached.order(parked, order.host, order.port, self)
 
     def answer(self, dialled: Dialled) -> None:
         """See `Asker.answer`."""

@@ -143,6 +143,10 @@ class ExitWay(Watcher, InTransit):
         self._reactor.poller.watch(self._sock.fileno(), self)
         self._turn()  # what came with the exit's answer was reported to the watcher before
 
+    def is_in_time(self) -> bool:
+        """Say whether the exit may go on now; it must not go faster than its owner allows."""
+        return self._share.allowance(self) > 0
+
     def send(self, host: Address | str, port: int, payload: bytes | memoryview) -> None:
         """Send a datagram, or keep it for a moment; what cannot be kept is dropped."""
         size = len(payload)
@@ -231,7 +235,7 @@ class ExitWay(Watcher, InTransit):
         while self._waiting and not self._is_closed:
             data, size = self._waiting.popleft()
             self._waiting_bytes -= len(data) + WAITING_OVERHEAD_BYTES
-            if not self._session.affords(size, self._receiver):
+            if not (self._session.affords(size, self._receiver) and self.is_in_time()):
                 continue  # the budget was there when it came
             head = len(data) - size
             if not self._write(data[:head], memoryview(data)[head:]):

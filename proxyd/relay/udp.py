@@ -447,6 +447,8 @@ class Association(Receiver):
         """Say whether the session pays for a datagram, and has not had too many of late."""
         if not self._session.affords(size, self):
             return False
+        if self._way is not None and not self._way.is_in_time():
+            return False
         if self._egress.allows(self._session.id):
             return True
         self._egress.over_rate += 1

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support import targets
 from support.descriptors import all_gone, at_rest
 from support.exit_device import (
@@ -28,10 +29,11 @@ from support.socks import Client, credentials, request
 from support.story import buy, reached, used
 from support.waiting import until
 
-from proxyctl.protocol.frames import Limits, Outcome
+from proxyctl.protocol.frames import Limits, Nodes, Outcome
+from proxyd.exits import listener
 from proxyd.exits.certificate import fingerprint, own_certificate
 from proxyd.metering import sessions
-from proxyd.ops.listening import CannotListenError
+from proxyd.ops.listening import CannotListenError, bound_port
 
 
 @pytest.fixture
@@ -332,6 +334,35 @@ async def test_exits_are_told_of_the_end_and_serve_until_then(tmp_path: Path) ->
         await draining
         await until(lambda: device.is_over, "it is let go of")
         assert len(listener) == 0
+
+
+async def test_devices_are_told_the_next_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "NODES_SECONDS", 0.0)
+    for name in ("first", "next", "other"):
+        (tmp_path / name).mkdir()
+    paths = [own_certificate(tmp_path / name, 1_700_000_000) for name in ("first", "next", "other")]
+    prints = [fingerprint(path) for path in paths]
+    files = {"tls_cert": str(paths[0]), "tls_key": str(paths[0])}
+    exits = EXITS["exits"] | files | {"next_tls_cert": str(paths[1])}
+    async with running_in(tmp_path, **EXITS | {"exits": exits}) as service:
+        made = await consented(service)
+        device = Device(bound_port(service.daemon.listeners.exits))
+        await device.attach(made.first._replace(features=("nodes",)))
+
+        def told() -> list[tuple[str, ...]]:
+            frames = [each for each in device.frames if isinstance(each, Nodes)]
+            return [tuple(each.certificate for each in frame.nodes) for frame in frames]
+
+        await until(lambda: told() == [(prints[1],)], "it is told the next one")
+        shutil.copy(paths[2], paths[0])
+        service.daemon.settings = replace(
+            service.daemon.settings, exits=replace(service.daemon.settings.exits, next_tls_cert="")
+        )
+        service.daemon.reload(service.daemon.settings)
+        await until(lambda: told()[1:] == [(prints[2],)], "it is told the one that is shown now")
+        await device.kill()
 
 
 async def test_another_certificate_is_shown_after_a_reload(tmp_path: Path) -> None:

@@ -94,9 +94,9 @@ class Entry:
     network: str = "127.0.0.1"
     address: str = "127.0.0.1"
     limits: Limits = NO_LIMITS
+    features: tuple[str, ...] = ("udp",)
     rtt: float = 0.0
     since: int = 1
-    features: tuple[str, ...] = ()
     borrowed: Attached | None = None
 
     @property

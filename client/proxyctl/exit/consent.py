@@ -95,6 +95,8 @@ def agree(
         agreed_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         limits=limits,
     )
+    # Where else to attach was told by the service of before, and so were its next certificates.
+    files.remove(path.with_name(files.NODES))
     record.save(path, consent)
     files.remove(path.with_name(files.CONTROL))  # a pause or an end of before
 

@@ -4,6 +4,10 @@ The daemon that it is attached to tells where else it may attach, and by which c
 nodes are known. It is believed, because it has proved itself by the certificate that the owner
 agreed to, or that such a daemon has told; so what is known outlives a restart, in a file of the
 owner's alone.
+
+A certificate of the same daemon is renewed in the same way: while the one before is in use, the
+daemon tells its own place with the next one. Both are good from then on, until the exit has
+attached by the next one; after that the one before is good for nothing.
 """
 
 from __future__ import annotations
@@ -34,9 +38,11 @@ class Doors:
     """
 
     def __init__(self, home: Node, path: Path) -> None:
+        self._agreed = home.certificate
         self._home = home
         self._path = path
-        self._others = self._load()
+        self._others: tuple[Node, ...] = ()
+        self._load()
         self._turn = 0
         self._failures = 0  # since one of them answered
 
@@ -48,7 +54,8 @@ class Doors:
     @property
     def has_others(self) -> bool:
         """Whether there is another node than the one where it is attached."""
-        return len(self._all) > 1
+        here = self.current
+        return any(each[:2] != here[:2] for each in self._all)
 
     @property
     def is_exhausted(self) -> bool:
@@ -64,15 +71,20 @@ class Doors:
         if others == self._others:
             return
         self._others = others
-        self._turn = [each[:2] for each in self._all].index(here[:2])
-        try:
-            files.write(self._path, {"nodes": [list(each) for each in others]})
-        except files.FileError as error:  # it knows them all the same, until it is started anew
-            _logger.warning("%s", error)
+        known = self._all
+        same = [each[:2] for each in known].index(here[:2])
+        self._turn = known.index(here) if here in known else same
+        self._save()
 
     def attached(self) -> None:
         """The present one has let the exit in."""
         self._failures = 0
+        here, home = self.current, self._home
+        if here[:2] == home[:2] and here != home:
+            _logger.info("the daemon is known by its next certificate from now on")
+            self._home = here
+            self._turn = 0
+            self._save()
 
     def fail(self) -> None:
         """The present one does not answer, or does not let the exit in now: take the next one."""
@@ -82,21 +94,35 @@ class Doors:
     def leave(self) -> None:
         """The present one stops: another one is next, in the order in which they were told."""
         here = self.current
-        self._turn = next((at for at, each in enumerate(self._all) if each != here), 0)
+        self._turn = next((at for at, each in enumerate(self._all) if each[:2] != here[:2]), 0)
 
     @property
     def _all(self) -> tuple[Node, ...]:
         home = self._home
-        places = {(each.host, each.port): each for each in (*self._others, home)}
-        return (home, *(each for each in places.values() if each[:2] != home[:2]))
+        renewed = [each for each in self._others if each[:2] == home[:2] and each != home]
+        places = {each[:2]: each for each in self._others if each[:2] != home[:2]}
+        return (home, *renewed[:1], *places.values())
 
-    def _load(self) -> tuple[Node, ...]:
+    def _load(self) -> None:
         try:
             fields: dict[str, Any] = files.read(self._path) or {}
             nodes = tuple(Node(*each) for each in fields.get("nodes", ()))
-            return tuple(each for each in nodes if _is_sound(each))[:NODES_MAX]
         except (files.FileError, TypeError):
-            return ()  # the daemon tells them again
+            return  # the daemon tells them again
+        self._others = tuple(each for each in nodes if _is_sound(each))[:NODES_MAX]
+        home = self._home._replace(certificate=fields.get("certificate", ""))
+        # It stands for the one that the owner agreed to: who agrees anew does away with it.
+        if _is_sound(home):
+            self._home = home
+
+    def _save(self) -> None:
+        fields: dict[str, Any] = {"nodes": [list(each) for each in self._others]}
+        if self._home.certificate != self._agreed:
+            fields["certificate"] = self._home.certificate
+        try:
+            files.write(self._path, fields)
+        except files.FileError as error:  # it knows them all the same, until it is started anew
+            _logger.warning("%s", error)
 
 
 def _is_sound(node: Node) -> bool:

@@ -10,6 +10,7 @@ from socket import SocketType
 
 import pytest
 from support import targets
+from support.datagrams import peer, unwrapped, wrapped
 from support.exit_device import Granted, answering, ignore, paused
 from support.linked import Link, Node
 from support.waiting import until
@@ -17,7 +18,9 @@ from support.waiting import until
 from proxyctl.exit import agent as agent_module
 from proxyctl.exit import borrower as borrower_module
 from proxyctl.protocol.frames import (
+    Associate,
     Dial,
+    Dialled,
     For,
     Hello,
     Lend,
@@ -180,6 +183,36 @@ async def test_a_buyer_leaves_through_an_exit_of_another_node(two: Two, kind: Ki
     assert len(two.edge.borrowing) == len(two.home.lending) == 1
     assert two.home.lending.stand_ins == (kind is not with_agent)
     assert sum(isinstance(each, Borrow) for each in two.link.sent) == 1
+    await until(lambda: not two.home.exit_of("device").relays)
+
+
+@pytest.mark.parametrize("stands_in", [False, True])
+async def test_datagrams_leave_through_an_exit_of_another_node(two: Two, stands_in: bool) -> None:
+    if stands_in:
+        await two.home.device(features=("udp",))
+    else:
+        await two.home.agent(udp=True)
+    two.edge.hear_of("device", two.link)
+    loop = asyncio.get_running_loop()
+    associated = loop.create_future()
+
+    def done(outcome: SocketType | Failure, _unread: bool, _via: Via | None) -> None:
+        associated.set_result(outcome)
+
+    two.edge.exits.associate(Wants(), Somebody(), done)
+    work = await associated
+    assert isinstance(work, SocketType)
+    assert two.home.lending.stand_ins == stands_in
+    with peer() as target:
+        datagram = wrapped(*target.address, b"up")
+        await loop.sock_sendall(work, len(datagram).to_bytes(2, "big") + datagram)
+        data, sender = await target.receive()
+        assert data == b"up"
+        target.send(b"down", sender)
+        size = int.from_bytes(await loop.sock_recv(work, 2), "big")
+        assert unwrapped(await loop.sock_recv(work, size)) == (*target.address, b"down")
+    two.edge.reactor.poller.forget(work.fileno())
+    work.close()
     await until(lambda: not two.home.exit_of("device").relays)
 
 
@@ -622,3 +655,47 @@ async def test_stand_ins_have_a_bound_and_try_again(
     loan.stand_in._borrower = ("localhost", two.edge.port)
     await until(lambda: len(attached.pool) == 2, "as many as all may have, though five are wanted")
     assert two.home.services.open == 2
+
+
+@pytest.mark.parametrize("feature", [(), ("lend",)], ids=["its node", "the agent"])
+async def test_datagrams_are_ordered_of_an_exit_of_another_node(
+    two: Two, feature: tuple[str, ...]
+) -> None:
+    device = await two.home.device(features=(*feature, "udp"))
+    attached = two.edge.loans.exit_of(two.edge.hear_of("device", two.link, features=("udp",)))
+    assert attached is not None
+    assert attached.features == ("udp",)
+    attached.say(Associate(7))
+
+    def is_ordered() -> bool:
+        """By its node it cannot be: nothing waits there under that number."""
+        passed = For(1, encode(Associate(7)))
+        refused = Passed(1, encode(Dialled(7, Outcome.FAILED, 0, None, 0)))
+        return passed in device.frames if feature else refused in two.link.other.sent
+
+    await until(is_ordered)
+    assert not two.link.is_over
+
+
+async def test_a_stand_in_orders_datagrams(two: Two) -> None:
+    device = await two.home.device(features=("udp",))
+    device.obey_datagrams = ignore
+    await until(lambda: two.home.counters.parked == 1)
+    attached = two.edge.loans.exit_of(two.edge.hear_of("device", two.link, features=("udp",)))
+    assert attached is not None
+    attached.pool.open()
+    await until(lambda: len(attached.pool) == 1)
+    (parked,) = attached.pool._parked
+    attached.say(Associate(parked.number))
+    await until(lambda: any(isinstance(each, Associate) for each in device.frames))
+    number = next(each.number for each in device.frames if isinstance(each, Associate))
+    device.send(Dialled(number, Outcome.CONNECTED, 0, None, 0))
+    await until(lambda: len(two.home.services.joined) == 1)
+    parked.sock.send(b"a datagram")
+    sock, heard = device.take(number), b""
+    while heard != b"a datagram":
+        with suppress(BlockingIOError):
+            heard += sock.recv(100)
+        await asyncio.sleep(0)
+    sock.close()
+    await until(lambda: not two.home.services.joined)

@@ -168,11 +168,13 @@ def test_a_token_is_not_sent_to_where_a_redirect_leads(path: Path) -> None:
         assert other.revoked == []
 
 
-def test_a_new_consent_ends_the_pause_of_an_old_one(path: Path) -> None:
-    files.write(path.with_name(files.CONTROL), {"revoked": True})
+def test_a_new_consent_ends_what_was_told_to_an_old_one(path: Path) -> None:
+    left = [path.with_name(name) for name in (files.CONTROL, files.NODES)]
+    for each in left:
+        files.write(each, {"revoked": True})
     with exit_api() as api:
         agree(api, path)
-    assert not path.with_name(files.CONTROL).exists()
+    assert [each.exists() for each in left] == [False, False]
 
 
 def stored() -> Consent:

@@ -161,6 +161,26 @@ async def test_a_node_with_another_certificate_than_was_told_hears_nothing(
             assert not second.hellos
 
 
+async def test_a_daemon_that_has_told_its_next_certificate_is_known_by_it(tmp_path: Path) -> None:
+    folder = tmp_path / "exit"
+    for name in ("before", "next"):
+        (tmp_path / name).mkdir()
+    before, renewed = ExitDaemon(tmp_path / "before"), ExitDaemon(tmp_path / "next")
+    async with before.serving(), running(before, folder):
+        await before.attached()
+        own = node(before)._replace(certificate=renewed.pin)
+        before.control.send(Nodes((own,)))
+        await kept(folder, own)
+    renewed.port = before.port
+    async with renewed.serving(), running(before, folder):  # tries the one before first, in vain
+        await renewed.attached()
+        told = {"nodes": [list(own)], "certificate": renewed.pin}
+        await until(lambda: files.read(folder / files.NODES) == told, "it is kept")
+    async with before.serving(), running(before, folder) as agent:
+        await until(lambda: "another certificate" in agent.describe()["words"])
+    assert (len(before.hellos), len(renewed.hellos)) == (1, 1)
+
+
 # --- which one is next ---------------------------------------------------------------------------
 
 
@@ -173,6 +193,29 @@ def test_they_are_tried_one_after_the_other_and_home_again(tmp_path: Path) -> No
         tried.append((doors.current, doors.is_exhausted))
         doors.fail()
     assert tried == [(HOME, True), (FIRST, False), (SECOND, False), (HOME, True)]
+
+
+def test_the_next_certificate_of_home_is_no_other_place(tmp_path: Path) -> None:
+    home = HOME._replace(certificate="12" * 32)
+    renewed = home._replace(certificate="34" * 32)
+    doors = Doors(home, tmp_path / "nodes")
+    doors.learn([renewed])
+    assert not doors.has_others
+    doors.leave()
+    assert doors.current == home
+    doors.learn([renewed, FIRST])
+    tried = []
+    for _ in range(4):
+        tried.append(doors.current)
+        doors.fail()
+    assert tried == [home, renewed, FIRST, home]
+    doors.attached()
+    assert doors.current == renewed
+    doors.fail()
+    assert doors.current == FIRST
+    assert Doors(home, tmp_path / "nodes").current == renewed
+    (tmp_path / "nodes").unlink()
+    assert Doors(home, tmp_path / "nodes").current == home
 
 
 def test_the_one_where_it_is_attached_is_kept_whoever_is_told(tmp_path: Path) -> None:
