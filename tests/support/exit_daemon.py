@@ -230,13 +230,20 @@ class ExitDaemon:
         loop.add_reader(sock, lambda: readable.done() or readable.set_result(None))
         try:
             await readable
-        finally:
+        except asyncio.CancelledError:
             loop.remove_reader(sock)
+            sock.close()
+            raise
+        loop.remove_reader(sock)
         with suppress(OSError):
             if sock.recv(1, socket.MSG_PEEK) != b"W":
                 control = Control(self)
                 self.controls.append(control)
-                await loop.connect_accepted_socket(lambda: control, sock, ssl=self.context)
+                try:
+                    await loop.connect_accepted_socket(lambda: control, sock, ssl=self.context)
+                except asyncio.CancelledError:  # in the middle of the handshake
+                    sock.close()
+                    raise
                 return
             streams = await asyncio.open_connection(sock=sock)
             self._writers.append(streams[1])
