@@ -12,6 +12,8 @@ from storage.ledger import MovedRow
 # Whoever gets something of a capture has earned it; so has who is paid out.
 EARNING = "earning"
 WORDS: dict[str, str] = {TransferKind.CAPTURE: EARNING, TransferKind.PAYOUT: EARNING}
+# These move what is pending, and never what a user can spend.
+UNSEEN = frozenset((TransferKind.EXIT_EARNING, TransferKind.REVERSAL))
 
 
 class Change(NamedTuple):
