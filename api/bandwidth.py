@@ -49,6 +49,7 @@ class ExitRequest(Struct):
     rotate: bool | None = None
     dns: Literal["node", "exit"] | None = None
     tls: Literal["any", "only"] | None = None
+    secure: bool | None = None
 
 
 class BuyRequest(Struct):
@@ -303,6 +304,7 @@ def _wishes(wanted: ExitRequest) -> ExitWishes:
         rotate=bool(wanted.rotate),
         dns_at_exit=wanted.dns == "exit",
         tls_only=wanted.tls == "only",
+        secure=bool(wanted.secure),
     )
 
 

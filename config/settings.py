@@ -96,6 +96,7 @@ class ExitSettings(Struct, frozen=True):  # as wide as its section
     exits_per_network: PositiveInt = 8
     heartbeat_seconds: Annotated[float, Meta(ge=1, le=300)] = 15.0
     canaries: tuple[str, ...] = ()
+    encrypt: Literal["orders", "all"] = "orders"
 
 
 class GeoSettings(Struct, frozen=True):

@@ -37,7 +37,8 @@ class ExitWishes(Struct, frozen=True):
     `countries` are codes of two letters (ISO 3166), or eu; `session` is a label whose connections
     keep their exit, for `lifetime_seconds` from its first use. With `strict` a connection rather
     fails than has another exit than its label, and with `rotate` no two in a row have the same one.
-    `dns_at_exit` has names looked up at the exit, `tls_only` allows no port but 443.
+    `dns_at_exit` has names looked up at the exit, `tls_only` allows no port but 443, and
+    with `secure` what goes to and from the exit is encrypted.
     """
 
     countries: Sequence[str] = ()
@@ -51,6 +52,7 @@ class ExitWishes(Struct, frozen=True):
     rotate: bool = False
     dns_at_exit: bool = False
     tls_only: bool = False
+    secure: bool = False
 
 
 def canonical(wishes: ExitWishes) -> str:
@@ -73,7 +75,7 @@ def canonical(wishes: ExitWishes) -> str:
         ("dns", "exit" if wishes.dns_at_exit else ""),
         ("tls", "only" if wishes.tls_only else ""),
     )
-    flags = (("strict", wishes.strict), ("rotate", wishes.rotate))
+    flags = (("strict", wishes.strict), ("rotate", wishes.rotate), ("secure", wishes.secure))
     pairs = [(key, value) for key, value in values if value]
     pairs += [(key, "") for key, is_wanted in flags if is_wanted]
     try:

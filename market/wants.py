@@ -15,6 +15,7 @@ either case:
     rotate      never the same exit twice in a row; has no value
     dns         names are looked up at the node or at the exit
     tls         only: no port but 443
+    secure      what goes to and from the exit is encrypted; has no value
     direct      leave from the daemon itself, whatever was sold; has no value
 
 Other services have other words for some of them (`_SYNONYMS`), which are understood. What is not
@@ -78,7 +79,7 @@ _SYNONYMS: Final = {
 }
 # A label, and in the same word that it is strict.
 _STRICT_SESSION: Final = "sessid_oneip"
-_FLAGS: Final = frozenset(("strict", "rotate", "direct"))
+_FLAGS: Final = frozenset(("strict", "rotate", "secure", "direct"))
 # What a value must be, in the words of a refusal.
 _VALUES: Final = {
     "country": "codes of two letters such as de, us_ca or eu",
@@ -138,6 +139,7 @@ class Wants:
     rotate: bool = False
     dns_at_exit: bool = False
     tls_only: bool = False
+    secure: bool = False
     direct: bool = False
     spelled_out: frozenset[str] = frozenset()
 
@@ -176,6 +178,7 @@ class Wants:
             rotate=self.rotate or default.rotate,
             dns_at_exit=self.dns_at_exit or (default.dns_at_exit and is_silent({"dns"})),
             tls_only=self.tls_only or default.tls_only,
+            secure=self.secure or default.secure,
         )
 
     @property
@@ -193,7 +196,7 @@ class Wants:
             ("tls", "only" if self.tls_only else ""),
         ]
         words = [f"{key}-{value}" for key, value in pairs if value]
-        words += [key for key in ("strict", "rotate", "direct") if getattr(self, key)]
+        words += [key for key in ("strict", "rotate", "secure", "direct") if getattr(self, key)]
         return "-".join(words) or f"kind-{ANY}"
 
     def _default(self, key: str, value: str) -> str:
@@ -359,6 +362,10 @@ def _rotate(wants: Wants, value: str) -> Wants | None:
     return None if value else replace(wants, rotate=True)
 
 
+def _secure(wants: Wants, value: str) -> Wants | None:
+    return None if value else replace(wants, secure=True)
+
+
 def _direct(wants: Wants, value: str) -> Wants | None:
     return None if value else replace(wants, direct=True)
 
@@ -392,5 +399,6 @@ _READERS: Final[dict[str, Callable[[Wants, str], Wants | None]]] = {
     "tls": _tls,
     "strict": _strict,
     "rotate": _rotate,
+    "secure": _secure,
     "direct": _direct,
 }

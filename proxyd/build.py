@@ -207,7 +207,13 @@ def _daemon(
     if listeners.exits is not None:
         of_exits = slices.policy(settings)
         ways = exits = Exits(
-            reactor, directory, resolver, of_exits, limits.dial_seconds, ExitCounters()
+            reactor,
+            directory,
+            resolver,
+            of_exits,
+            limits.dial_seconds,
+            ExitCounters(),
+            encrypts_all=settings.exits.encrypt == "all",
         )
         meter.sessions.forgotten = directory.forget
     elif role is not None and role.exits_address:
@@ -291,6 +297,7 @@ def _exit_port(
         exits.counters,
         clock.seconds,
     )
+    listener.encrypts_all = exits.encrypts_all
     try:
         known_by = certificate.fingerprint(Path(cert))
     except ValueError as error:

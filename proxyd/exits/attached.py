@@ -30,10 +30,12 @@ from typing import TYPE_CHECKING, Final, Protocol, final
 from market.networks import Address
 from proxyctl.protocol.frames import (
     PING_BYTES,
+    SECURE_TICKETS,
     TICKET_BYTES,
     Associate,
     Dial,
     Dialled,
+    Encrypt,
     Frame,
     Limits,
     Park,
@@ -204,12 +206,15 @@ class Pool:
         send: takes a frame for the exit.
         budget: how many all exits may have waiting.
         counters: count them.
+        is_secure: whether those that wait are under TLS.
     """
 
     __slots__ = (
         "_asked",
         "_budget",
         "_counters",
+        "_is_open",
+        "_is_secure",
         "_next_ticket",
         "_parked",
         "_rate",
@@ -228,14 +233,18 @@ class Pool:
         send: Callable[[Frame], None],
         budget: ParkedBudget,
         counters: ExitCounters,
+        *,
+        is_secure: bool = False,
     ) -> None:
+        self._is_open = False
+        self._is_secure = is_secure
         self._reactor = reactor
         self._send = send
         self._budget = budget
         self._counters = counters
         self._parked: deque[Parked] = deque()  # the oldest first
         self._tickets: dict[int, bytes] = {}  # the oldest first
-        self._next_ticket = 1
+        self._next_ticket = SECURE_TICKETS if is_secure else 1
         self._waiting: dict[Asker, None] = {}  # the first come first
         self._asked = 0
         self._rate = 0.0
@@ -332,6 +341,8 @@ class Pool:
 
     def tend(self) -> None:
         """Close what has got old, and ask for as many as are needed by now."""
+        if not self._is_open:  # nobody has wanted one yet
+            return
         now = self._reactor.loop.time()
         while self._parked and self._parked[0].since + PARKED_SECONDS <= now:
             self._close(self._parked.popleft())
@@ -379,6 +390,7 @@ class Pool:
         Fewer are asked for by `tend` alone, unless there are too many: one burst is often followed
         by another.
         """
+        self._is_open = True
         has_room = self._budget.wanted <= self._budget.most
         self._ask(max(self._wanted(), self._asked) if has_room else self._wanted())
 
@@ -388,7 +400,7 @@ class Pool:
         if wanted != self._asked:
             self._budget.wanted += wanted - self._asked
             self._asked = wanted
-            self._send(Park(wanted))
+            self._send(Encrypt(wanted) if self._is_secure else Park(wanted))
 
     def _issue(self, count: int) -> None:
         first, self._next_ticket = self._next_ticket, self._next_ticket + count
@@ -412,6 +424,7 @@ class Attached(Carrier, Expiring):
     has paused it in the account, `knows_nodes` that it was told where else it may attach. One that
     is not `is_proven` carries port 443 alone. Connections of one that `is_elsewhere` leave from
     another line than it is attached from, and of one that `is_wandering` from changing ones.
+    `secure` has its connections that wait under TLS, if it can do that.
 
     Args:
         attachment: its number, which its work connections name.
@@ -460,6 +473,7 @@ class Attached(Carrier, Expiring):
         "place",
         "pool",
         "relays",
+        "secure",
         "since",
         "text",
     )
@@ -492,6 +506,7 @@ class Attached(Carrier, Expiring):
         self.dials: dict[int, Asker] = {}
         self.relays: set[Carried] = set()
         self.paused = ""
+        self.secure: Pool | None = None
         self.features: tuple[str, ...] = ()
         self.text = describe(device_id, place)
         self.since = 0
@@ -547,6 +562,8 @@ class Attached(Carrier, Expiring):
         """Whether it takes one more connection now."""
         most = self.limits.connections
         taken = len(self.relays) + len(self.dials) + self.pool.waiting + self._connections_elsewhere
+        if self.secure is not None:
+            taken += self.secure.waiting
         return not (self.is_spent or self.is_gone) and (not most or taken < most)
 
     def allows(self, port: int) -> bool:
@@ -571,6 +588,12 @@ class Attached(Carrier, Expiring):
         """Have it carry datagrams on one of its connections; `by` is told whether it does."""
         self.dials[parked.number] = by
         self._send(Associate(parked.number))
+
+    def tend(self) -> None:
+        """Close connections that have got old, and ask for as many as are needed by now."""
+        self.pool.tend()
+        if self.secure is not None:
+            self.secure.tend()
 
     def forgo(self, number: int) -> None:
         """Care no more about an order."""
@@ -654,6 +677,8 @@ class Attached(Carrier, Expiring):
         """Let its dials know that it takes nothing any more; what waits is kept."""
         dials, self.dials = self.dials, {}
         self.pool.dismiss()
+        if self.secure is not None:
+            self.secure.dismiss()
         for asker in dials.values():
             asker.lose()
 
@@ -661,6 +686,8 @@ class Attached(Carrier, Expiring):
         """Let its dials know that it is gone, and close what waits; twice is harmless."""
         self.is_gone = True
         self.pool.close()
+        if self.secure is not None:
+            self.secure.close()
         self.interrupt()
 
     def cut(self) -> None:

@@ -13,6 +13,8 @@ from typing import Any, Final, Protocol, cast, final
 
 from market.errors import MarketError
 from proxyctl.protocol.frames import (
+    PREFACE,
+    WORK,
     Associate,
     Dial,
     Dialled,
@@ -26,6 +28,7 @@ from proxyctl.protocol.frames import (
     Lent,
     Ping,
     Pong,
+    Preface,
     Sorry,
     State,
     encode,
@@ -201,7 +204,7 @@ class ControlServices:
     marketplace says of it by now, `suspected` what it did that no honest one does: the kind, and
     what shows it. `spawn` runs a task that is ended with the listener. `welcome`
     takes the connection of another node over, with what it has begun with, or says that it is none.
-    `loaner` returns who lends exits to other nodes.
+    `loaner` returns who lends exits to other nodes. `admit` takes a work connection under TLS over.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -212,6 +215,7 @@ class ControlServices:
     changed: Callable[[Attached, ExitGrant], None]
     refused: Callable[[str], None]
     suspected: Callable[[Attached, str, str], None]
+    admit: Callable[["Control", Preface], None]
     spawn: Callable[[Coroutine[Any, Any, None]], None]
     welcome: Callable[[asyncio.Transport, bytes], bool]
     loaner: Callable[[], Loaner]
@@ -233,6 +237,7 @@ class Control(asyncio.Protocol):
     __slots__ = (
         "_allowance",
         "_allowed_at",
+        "_beginning",
         "_has_greeted",
         "_has_heard",
         "_is_closed",
@@ -253,6 +258,7 @@ class Control(asyncio.Protocol):
         self._services = services
         self._over = over
         self._reader = FrameReader()
+        self._beginning = b""  # of what is a work connection
         self._allowance = float(BURST_BYTES)
         self._allowed_at = services.loop.time()
         self._transport: asyncio.Transport | None = None
@@ -274,7 +280,7 @@ class Control(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         if not self._has_heard:
             self._has_heard = True
-            if is_link(data):
+            if data[:1] != WORK and is_link(data):
                 self._hand_over(data)
                 return
         now = self._services.loop.time()
@@ -288,6 +294,9 @@ class Control(asyncio.Protocol):
             return
         if self.attached is not None:
             self.attached.heard_at = now
+        elif self._beginning or (data[:1] == WORK and not self._has_greeted):
+            self._begin_work(data)
+            return
         try:
             for frame in self._reader.receive_data(data):
                 self._act(frame)
@@ -296,6 +305,24 @@ class Control(asyncio.Protocol):
         except FrameError as error:
             _logger.info("exit at %s: cut: it has sent %s", self.address, error)
             self.cut("violation")
+
+    def _begin_work(self, data: bytes) -> None:
+        """It is a work connection: read its preface, behind which nothing may come yet."""
+        self._beginning += data
+        if len(self._beginning) > PREFACE.size:
+            self.cut("violation")
+        elif len(self._beginning) == PREFACE.size:
+            self._has_greeted = True
+            self._services.admit(self, Preface.decode(self._beginning))
+
+    def hand_over(self) -> asyncio.Transport:
+        """Return its transport, which is somebody else's from here on; this is over."""
+        assert self._transport is not None  # noqa: S101 - it has received something
+        transport, self._transport = self._transport, None
+        self._is_closed = self.is_over = True
+        self._stop_timer()
+        self._over(self)
+        return transport
 
     def connection_lost(self, _error: Exception | None) -> None:
         """See `asyncio.Protocol`."""

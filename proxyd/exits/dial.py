@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 from market.networks import Address, plain
-from proxyctl.protocol.frames import CANDIDATES_MAX, NAME_MAX_BYTES, UDP, Dialled, Outcome
+from proxyctl.protocol.frames import CANDIDATES_MAX, NAME_MAX_BYTES, SECURE, UDP, Dialled, Outcome
 from proxyctl.protocol.policy import Policy
 from proxyd.counters import ExitCounters
 from proxyd.egress.candidates import candidates
@@ -43,7 +43,7 @@ from proxyd.egress.exit import Cancellable
 from proxyd.egress.lookup import Answer, Lookup, known
 from proxyd.egress.names import canonical, is_number
 from proxyd.egress.resolve import Resolver
-from proxyd.exits.attached import Asker, Attached, Carrier, Parked
+from proxyd.exits.attached import Asker, Attached, Carrier, Parked, Pool
 from proxyd.exits.borrowing import Lendable
 from proxyd.exits.directory import ANY_PORT, NO_FEATURES, Missing
 from proxyd.loop.deadlines import Deadlines, Expiring
@@ -92,6 +92,8 @@ FAILURE_OF_DOUBTFUL: Final = {
 WORD_OF_OUTCOME: Final = {outcome: outcome.name.lower() for outcome in Outcome}
 
 _FOR_DATAGRAMS: Final = frozenset((UDP,))
+_FOR_SECURE: Final = frozenset((SECURE,))
+_FOR_SECURE_DATAGRAMS: Final = frozenset((UDP, SECURE))
 _CHANGED: Final = ("X-Exit-Changed: 1",)
 _CONNECTED: Final = Outcome.CONNECTED
 _logger = logging.getLogger("exits")
@@ -229,6 +231,7 @@ class Exits(Ways):
         policy: says which addresses may be dialled.
         seconds: how long a dial may take in all.
         counters: count what becomes of dials.
+        encrypts_all: whether every connection of an exit is to be under TLS.
 
     `borrower` and `labels` are set where there are other nodes.
     """
@@ -238,6 +241,7 @@ class Exits(Ways):
         "counters",
         "deadlines",
         "directory",
+        "encrypts_all",
         "labels",
         "policy",
         "reactor",
@@ -252,7 +256,10 @@ class Exits(Ways):
         policy: Policy,
         seconds: float,
         counters: ExitCounters,
+        *,
+        encrypts_all: bool = False,
     ) -> None:
+        self.encrypts_all = encrypts_all
         self.reactor = reactor
         self.directory = directory
         self.resolver = resolver
@@ -441,10 +448,29 @@ class ExitDial(Cancellable, Expiring):
             self._exits.counters.failovers += 1
         self._tried.append(chosen)
         self._has_hedged = False
-        attempt = _Attempt(self, chosen)
+        attempt = _Attempt(self, chosen, self._pool_of(chosen))
         self._attempts[attempt] = None
         self._wait(_patience(chosen) / 2, self._ask)
         attempt.start()
+
+    def _pool_of(self, attached: Attached) -> Pool:
+        """Return the connections of an exit that will do."""
+        if not self._is_secure:
+            return attached.pool
+        assert attached.secure is not None  # noqa: S101 - no other one was chosen
+        return attached.secure
+
+    @property
+    def _is_secure(self) -> bool:
+        """Whether the connection with the exit has to be under TLS."""
+        return self._wants.secure or self._exits.encrypts_all
+
+    @property
+    def _features(self) -> frozenset[str]:
+        """What the exit has to offer."""
+        if self._port == ANY_PORT:
+            return _FOR_SECURE_DATAGRAMS if self._is_secure else _FOR_DATAGRAMS
+        return _FOR_SECURE if self._is_secure else NO_FEATURES
 
     def _choose(self) -> Attached | Failure:
         """Return an exit that may be asked for the port, or why there is none."""
@@ -461,7 +487,7 @@ class ExitDial(Cancellable, Expiring):
                 target=self._target,
                 tried=tried,
                 now=exits.reactor.loop.time(),
-                features=_FOR_DATAGRAMS if self._port == ANY_PORT else NO_FEATURES,
+                features=self._features,
                 port=self._port,
             )
             if chosen is Missing.EXIT_LOST:
@@ -562,7 +588,7 @@ class ExitDial(Cancellable, Expiring):
         elif not self._has_hedged:
             self._has_hedged = True
             self._exits.counters.hedges += 1
-            hedge = _Attempt(self, attached)
+            hedge = _Attempt(self, attached, self._pool_of(attached))
             self._attempts[hedge] = None
             hedge.start()
         elif attached.now() >= first.began + UNANSWERED_SECONDS and self._failure is None:
@@ -674,12 +700,14 @@ class _Attempt(Asker):
     Args:
         dial: wants it.
         attached: the exit.
+        pool: where its connections wait that will do.
     """
 
-    __slots__ = ("_dial", "_parked", "attached", "began", "is_overdue")
+    __slots__ = ("_dial", "_parked", "_pool", "attached", "began", "is_overdue")
 
-    def __init__(self, dial: ExitDial, attached: Attached) -> None:
+    def __init__(self, dial: ExitDial, attached: Attached, pool: Pool) -> None:
         self._dial = dial
+        self._pool = pool
         self._parked: Parked | None = None
         self.attached = attached
         self.began = attached.now()
@@ -698,7 +726,7 @@ class _Attempt(Asker):
 
     def start(self) -> None:
         """Take a connection and give the order, or wait for one."""
-        parked = self.attached.pool.take(self)
+        parked = self._pool.take(self)
         if parked is not None:
             self.take(parked)
 
@@ -722,7 +750,7 @@ class _Attempt(Asker):
 
     def close(self, reactor: Reactor) -> None:
         """Care no more about the answer, and close its connection: so the exit gives up, too."""
-        self.attached.pool.stop_waiting(self)
+        self._pool.stop_waiting(self)
         parked, self._parked = self._parked, None
         if parked is not None:
             self.attached.forgo(parked.number)

@@ -21,6 +21,7 @@ from market.networks import NetworkCounts, counted_network, crowded
 from proxyctl.protocol.frames import (
     NODES_MAX,
     PREFACE,
+    SECURE,
     WORK,
     FrameError,
     Hello,
@@ -53,6 +54,7 @@ from proxyd.exits.control import (
 )
 from proxyd.exits.directory import Place, Region
 from proxyd.exits.origin import CALL, NUMBER_BYTES
+from proxyd.exits.secure import Seal, make_pair
 from proxyd.limits import ExitLimits
 from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.poller import HUNG_UP, READS, Watcher
@@ -235,6 +237,8 @@ class ExitListener:
         # Controls that have not attached, the oldest first, with what each is counted by.
         self._strangers: dict[Control, str] = {}
         self._controls: set[Control] = set()
+        self.encrypts_all = False  # set by who builds: nobody uses what is not under TLS
+        self._seals: set[Seal] = set()  # of work connections under TLS
         self._attached: dict[int, tuple[Attached, Control]] = {}
         self._by_device: dict[str, Attached] = {}
         # Those that are gone while buyers' connections through them go on, by device.
@@ -259,6 +263,7 @@ class ExitListener:
             changed=self._changed,
             refused=self._refused,
             suspected=self._suspected,
+            admit=self._admit_secure,
             spawn=self._spawn,
             welcome=self._welcome_node,
             loaner=lambda: self.loaner,
@@ -401,6 +406,40 @@ class ExitListener:
             self.reject(arrival, "broken")
         else:
             self.forget(arrival)
+
+    def _admit_secure(self, control: Control, preface: Preface) -> None:
+        """One has shown under TLS that it is a work connection: let it wait, if it has a ticket."""
+        attached, _ = self._attached.get(preface.attachment, (None, None))
+        pool = attached.secure if attached is not None else None
+        if pool is None or not pool.admits(preface.number, preface.ticket):
+            control.cut("ticket")
+            return
+        transport = control.hand_over()
+        try:
+            sock, other = make_pair()
+        except OSError as error:
+            _logger.warning("a connection of an exit is closed: %s", error)
+            transport.abort()
+            return
+        seal = Seal(transport, other, self._seals.discard)
+        self._seals.add(seal)
+        self._spawn(self._park_secure(pool, preface.number, sock, seal))
+
+    async def _park_secure(
+        self, pool: Pool, number: int, sock: socket.SocketType, seal: Seal
+    ) -> None:
+        """Have what stands for a connection under TLS wait."""
+        try:
+            await seal.start()
+            pool.park(number, sock)
+        except OSError:
+            sock.close()
+            seal.abort()
+            self._seals.discard(seal)
+        except BaseException:
+            sock.close()
+            seal.abort()
+            raise
 
     async def _shake_hands(self, arrival: "Arrival") -> None:
         control = Control(self._for_controls, arrival.address, self._over)
@@ -601,6 +640,8 @@ class ExitListener:
         for control in tuple(self._controls):
             control.cut("stopping")
         self.loaner.close()
+        for seal in tuple(self._seals):
+            seal.abort()
         self._arrivals.close()
         self._beats.close()
         for timer in (self._expiry, self._nodes_timer):
@@ -667,7 +708,7 @@ class ExitListener:
         )
         self._tell_nodes(control)
         attached.ping()
-        attached.pool.open()
+        self._open_pools(attached, control, hello)
         attached.carried_before(grant.bytes_today, self._now() // DAY_SECONDS)
         for relay in self._adopted.pop(grant.device_id, ()):
             relay.join(attached)
@@ -678,6 +719,17 @@ class ExitListener:
         if attached.is_open:
             self._directory.add(attached)
         _logger.info("exit %s: attached from %s", attached.device_id, attached.address)
+
+    def _open_pools(self, attached: Attached, control: Control, hello: Hello) -> None:
+        """Ask an exit for its first connections, under TLS if all have to be."""
+        if SECURE in hello.features:
+            attached.secure = Pool(
+                self._reactor, control.send, self.budget, self.counters, is_secure=True
+            )
+        if not self.encrypts_all:
+            attached.pool.open()
+        elif attached.secure is not None:
+            attached.secure.open()
 
     def prove(self, attached: Attached) -> None:
         """Let an exit carry whatever its owner allows."""
@@ -776,7 +828,7 @@ class ExitListener:
         attached.spend(self._now() // DAY_SECONDS)
         if attached.is_spent != was_spent:
             self.neighbours.changed(attached)
-        attached.pool.tend()
+        attached.tend()
         attached.ping()
         if not attached.is_gone:  # it may have been cut just now: it does not read
             self._beats.add(attached)

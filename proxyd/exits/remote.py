@@ -2,7 +2,7 @@
 
 from typing import Final, final
 
-from proxyctl.protocol.frames import Limits
+from proxyctl.protocol.frames import SECURE, Limits
 from proxyd.exits.attached import TLS_PORT, Attached, describe
 from proxyd.exits.directory import Place
 from proxyd.exits.link import Link
@@ -121,6 +121,7 @@ def announcement(attached: Attached) -> AnnouncedExit:
         attached.network,
         str(attached.address),
         attached.limits if attached.is_proven else attached.limits._replace(ports=(TLS_PORT,)),
-        attached.features,
+        # What is under TLS ends where the exit is attached.
+        tuple(each for each in attached.features if each != SECURE),
         round(attached.pool.rtt * MICROS),
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support import targets
 from support.descriptors import all_gone, at_rest
-from support.exit_device import running_with_agent, running_with_exit
+from support.exit_device import EXITS, running_with_agent, running_with_exit
 from support.linked import running_over_nodes
 from support.names import Slow, look_names_up_by
 from support.ports import silent_port
@@ -25,11 +25,13 @@ from support.waiting import PATIENCE_SECONDS, until
 
 from proxyctl.exit.relay import AsyncioRelays
 
+SECURE = {"exits": {**EXITS["exits"], "encrypt": "all"}}
 WAYS = {
     "directly": running_in,
     "through an exit": running_with_exit,
     "through the agent": running_with_agent,
     "through the agent of asyncio": partial(running_with_agent, relays=AsyncioRelays),
+    "through the agent under TLS": partial(running_with_agent, **SECURE),
     "through an exit of another node": running_over_nodes,
 }
 # Writing to a side that has reset the connection fails before what that side has sent is read, and

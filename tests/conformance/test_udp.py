@@ -32,7 +32,7 @@ from support.datagrams import (
 )
 from support.descriptors import all_gone, at_rest, none_left
 from support.epoll import Full
-from support.exit_device import running_with_agent, running_with_exit
+from support.exit_device import EXITS, running_with_agent, running_with_exit
 from support.ports import closed_port
 from support.service import Bought, Person, Service, running, running_in, settings_for
 from support.socks import GREETING, Client, credentials, request
@@ -46,11 +46,13 @@ from proxyd.egress.resolve import Address, NameNotFoundError
 from proxyd.limits import associations_total
 from proxyd.relay import udp
 
+SECURE = {"exits": {**EXITS["exits"], "encrypt": "all"}}
 WAYS = {
     "directly": running_in,
     "through an exit": running_with_exit,
     "through the agent": running_with_agent,
     "through the agent of asyncio": partial(running_with_agent, relays=AsyncioRelays),
+    "through the agent under TLS": partial(running_with_agent, **SECURE),
 }
 DIRECTLY_ALONE = {
     "test_a_datagram_without_payload_goes_only_while_a_byte_would",

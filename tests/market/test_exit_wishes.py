@@ -18,6 +18,7 @@ from market.wants import COUNTRIES, EUROPEAN_UNION, parse
         (ExitWishes(session="a1", lifetime_seconds=600), "session-a1-lifetime-10"),
         (ExitWishes(lifetime_seconds=90), "lifetime-90s"),
         (ExitWishes(dns_at_exit=True, tls_only=True, strict=True), "dns-exit-tls-only-strict"),
+        (ExitWishes(secure=True), "secure"),
         (ExitWishes(rotate=True), "rotate"),
         (ExitWishes(session="aB"), "session-aB"),
         (ExitWishes(countries=("eu", "ch", "de")), "country-eu_ch"),

@@ -51,6 +51,7 @@ EU = tuple(sorted(EUROPEAN_UNION))
         ("dns-exit", Wants(dns_at_exit=True)),
         ("dns-node", Wants(spelled_out=frozenset({"dns"}))),
         ("tls-only", Wants(tls_only=True)),
+        ("secure", Wants(secure=True)),
         ("country-de-rotate", Wants(countries=("de",), rotate=True)),
     ],
 )
@@ -91,7 +92,7 @@ def test_a_state_keeps_what_looks_like_another_country() -> None:
         ("ctry-de", "ctry", "'country'"),
         ("Sesion-abc", "Sesion", "did you mean 'session'"),
         ("zip-10115", "zip", "is not known."),
-        ("secure", "secure", "is not known"),
+        ("hidden", "hidden", "is not known"),
         ("country", "country", "needs a value"),
         ("session-a-lifetime", "lifetime", "needs a value"),
         ("country-germany", "country", "codes of two letters such as de, us_ca or eu"),

@@ -583,7 +583,7 @@ async def running_with_agent(
     folder: Path, relays: MakeRelays = EpollRelays, **sections: dict[str, Any]
 ) -> AsyncIterator[Service]:
     """Run a daemon with the agent of devices as its exit; every session leaves through it."""
-    async with running_in(folder, **EXITS, **sections) as service:
+    async with running_in(folder, **{**EXITS, **sections}) as service:
         device, listener = await consented(service), listener_of(service)
         door = service.daemon.exit_port.door()
         agreement = Consent(

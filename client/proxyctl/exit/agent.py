@@ -25,7 +25,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from proxyctl import __version__
 from proxyctl.exit import files
 from proxyctl.exit.carrier import Carrier
-from proxyctl.exit.control import ATTACH_SECONDS, AttachError, ControlConnection, open_control
+from proxyctl.exit.control import (
+    ATTACH_SECONDS,
+    AttachError,
+    ControlConnection,
+    open_control,
+    secure_door,
+)
 from proxyctl.exit.doors import Doors
 from proxyctl.exit.journal import Journal
 from proxyctl.exit.record import AGREE
@@ -35,6 +41,7 @@ from proxyctl.exit.watcher import Watcher
 from proxyctl.exit.words import plain_line
 from proxyctl.protocol.frames import (
     PING_BYTES,
+    SECURE,
     UDP,
     VERSION,
     Drain,
@@ -297,7 +304,13 @@ class Agent:
         host, port = control.endpoint
         self._control = control
         self._doors.attached()
-        self._carrier.attach(welcome, ip_address(host), port, control.send)
+        self._carrier.attach(
+            welcome,
+            ip_address(host),
+            port,
+            control.send,
+            secure_door(self._doors.current.host, self._doors.current.certificate),
+        )
         control.send(State(self._carrier.paused))  # it may have changed since the Hello
         place = ", ".join(filter(None, (welcome.city, welcome.country.upper())))
         self._say(
@@ -349,7 +362,13 @@ class Agent:
             token=self._consent.token,
             version=__version__,
             system=f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
-            features=("dns", "lend", "nodes", *((UDP,) if self._consent.limits.udp else ())),
+            features=(
+                "dns",
+                "lend",
+                "nodes",
+                SECURE,
+                *((UDP,) if self._consent.limits.udp else ()),
+            ),
             terms=self._consent.terms,
             paused=self._carrier.paused,
         )

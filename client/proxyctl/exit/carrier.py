@@ -16,9 +16,11 @@ from proxyctl.exit.pool import Pool, Room
 from proxyctl.exit.sniff import name_in
 from proxyctl.protocol.addresses import plain
 from proxyctl.protocol.frames import (
+    SECURE_TICKETS,
     Associate,
     Dial,
     Dialled,
+    Encrypt,
     For,
     Frame,
     FrameError,
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from proxyctl.exit.lan import Guard
     from proxyctl.exit.limits import DeviceLimits
     from proxyctl.exit.relays import AnyRelay, Relays, Work
+    from proxyctl.exit.secure import SecureDoor
     from proxyctl.protocol.addresses import Address
 
 # Nobody needs a connection that has been silent for so long. The daemon's own bound is 300 s by
@@ -116,24 +119,33 @@ class Carrier:
     @property
     def parked(self) -> int:
         """How many work connections wait."""
-        return sum(len(each.pool) for each in self._attachments())
+        return sum(len(pool) for each in self._attachments() for pool, _ in each.pools())
 
     def attach(
-        self, welcome: Welcome, address: Address, port: int, send: Callable[[Frame], None]
+        self,
+        welcome: Welcome,
+        address: Address,
+        port: int,
+        send: Callable[[Frame], None],
+        secure: SecureDoor,
     ) -> None:
         """Work for a daemon that let this exit in, at the address that was reached."""
         self.detach()
         self._guard.surroundings.refresh()  # a device that attaches anew may be elsewhere
         self._guard.surroundings.learn_public(welcome.address)
-        pool = Pool(
-            welcome.attachment,
-            lambda: self._sockets.connect(address, port, CONNECT_SECONDS),
-            room=self._room,
-            lost=partial(self._work_is_lost, _HOME),
-            relays=self._sockets,
-            loop=self._loop,
+        pool, secure_pool = (
+            Pool(
+                welcome.attachment,
+                lambda: self._sockets.connect(address, port, CONNECT_SECONDS),
+                room=self._room,
+                lost=partial(self._work_is_lost, _HOME),
+                relays=relays,
+                loop=self._loop,
+            )
+            for relays in (self._sockets, secure)
         )
         self._attachment = _Attachment(_HOME, pool, address, welcome.address, send, self._loop)
+        self._attachment.secure = secure_pool
         self._door = plain(address), port
         self._limit(welcome.limits)
 
@@ -166,9 +178,10 @@ class Carrier:
         """Take no connections from now on for this reason; take some again if it is empty."""
         self.paused = reason
         for each in self._attachments():
-            each.pool.park(0 if reason else each.wanted)
-            if reason:
-                each.pool.close()
+            for pool, wanted in each.pools():
+                pool.park(0 if reason else wanted)
+                if reason:
+                    pool.close()
 
     def cut(self) -> None:
         """Reset everything that is carried, at once."""
@@ -247,7 +260,13 @@ class Carrier:
     def _obey(self, frame: Frame, attachment: _Attachment) -> None:
         """Do what the daemon says, or a borrower."""
         if isinstance(frame, Tickets):
-            attachment.pool.add_tickets(frame.first, frame.tickets)
+            pool = attachment.pool_of(frame.first)
+            if pool is not None:
+                pool.add_tickets(frame.first, frame.tickets)
+        elif isinstance(frame, Encrypt):
+            attachment.wanted_secure = frame.connections
+            if attachment.secure is not None:
+                attachment.secure.park(0 if self.paused else frame.connections)
         elif isinstance(frame, Park):
             attachment.wanted = frame.connections
             attachment.pool.park(0 if self.paused else frame.connections)
@@ -316,7 +335,8 @@ class Carrier:
         return port in self._own.ports or self._guard.is_opened(address)
 
     def _start(self, frame: Dial | Associate, attachment: _Attachment) -> None:
-        work = attachment.pool.take(frame.number)
+        pool = attachment.pool_of(frame.number)
+        work = pool.take(frame.number) if pool is not None else None
         if work is None:
             attachment.fail(frame.number, Outcome.FAILED)
             return
@@ -435,6 +455,8 @@ class Carrier:
 class _Attachment:
     """What is there as long as a control connection is, or a loan.
 
+    `secure` has the work connections that wait under TLS; there are none for borrowers.
+
     Args:
         loan: the number of the loan; `_HOME` for the daemon itself.
         pool: the work connections that wait.
@@ -457,10 +479,20 @@ class _Attachment:
         self.pool = pool
         self.address = address
         self.send = send
-        self.wanted = 0
+        self.wanted = self.wanted_secure = 0
+        self.secure: Pool | None = None
         self._public = public
         self._loop = loop
         self._leaving: set[Work] = set()
+
+    def pools(self) -> list[tuple[Pool, int]]:
+        """Return all pools, with how many connections shall wait in each."""
+        secure = [] if self.secure is None else [(self.secure, self.wanted_secure)]
+        return [(self.pool, self.wanted), *secure]
+
+    def pool_of(self, number: int) -> Pool | None:
+        """Return where the connection with this ticket's number waits."""
+        return self.pool if number < SECURE_TICKETS else self.secure
 
     def lend(self, number: int, pool: Pool) -> _Attachment:
         """Return what is there for a borrower, which is spoken to through the daemon."""
@@ -477,7 +509,8 @@ class _Attachment:
 
     def close(self) -> None:
         """Close everything that waits."""
-        self.pool.close()
+        for pool, _ in self.pools():
+            pool.close()
         for work in tuple(self._leaving):
             self._close(work)
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from proxyctl.exit.relays import Relays, Work
+    from proxyctl.exit.secure import SecureDoor
 
 PARKED_MAX: Final = 64  # four times what a daemon asks for; a router at home maps some thousand
 SURPLUS_MAX: Final = 8  # so many more than asked for may wait: the daemon may ask for fewer
@@ -80,7 +81,7 @@ class Pool:
         connect: returns a socket that is connected to the daemon, or raises OSError.
         room: the bounds that all pools share.
         lost: called with the number of one that was taken, when its socket is gone.
-        relays: has sockets wait.
+        relays: has sockets wait; or a `SecureDoor`, which has them wait under TLS.
         failed: called when the daemon was not reached; returns whether to try again later.
         loop: the event loop.
     """
@@ -92,7 +93,7 @@ class Pool:
         *,
         room: Room,
         lost: Callable[[int], None],
-        relays: Relays,
+        relays: Relays | SecureDoor,
         failed: Callable[[], bool] = lambda: True,
         loop: asyncio.AbstractEventLoop,
     ) -> None:

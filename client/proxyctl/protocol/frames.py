@@ -66,6 +66,8 @@ MICROS_MAX: Final = 0xFFFFFFFF  # more than an hour: no dial takes as long, but 
 PREFACE: Final = Struct("!cQQ16s")
 # What an exit offers beyond connections to targets (`Hello.features`).
 UDP: Final = "udp"
+SECURE: Final = "secure"
+SECURE_TICKETS: Final = 1 << 62
 
 WORK: Final = b"W"  # the first byte of a work connection; of a control connection it is TLS's 0x16
 
@@ -97,6 +99,7 @@ class Kind(IntEnum):
     RETURN = 16
     NODES = 17
     ASSOCIATE = 18
+    ENCRYPT = 19
 
 
 class Outcome(IntEnum):
@@ -201,6 +204,16 @@ class Associate(NamedTuple):
     """
 
     number: int
+
+
+class Encrypt(NamedTuple):
+    """How many work connections shall wait under TLS, beside those of `Park`.
+
+    Their tickets have numbers from `SECURE_TICKETS` on. Inside of TLS the preface comes first, and
+    then the stream in chunks (`secure.py`). Only to be sent to an exit with the feature `SECURE`.
+    """
+
+    connections: int
 
 
 class Dialled(NamedTuple):
@@ -309,6 +322,7 @@ Frame = Union[
     Lent,
     Return,
     Nodes,
+    Encrypt,
 ]
 
 
@@ -423,7 +437,7 @@ def _encode_body(frame: Frame) -> tuple[Kind, bytes]:  # noqa: PLR0911 - one for
         return Kind.DIALLED, _encode_dialled(frame)
     if isinstance(frame, Tickets):
         return Kind.TICKETS, _encode_tickets(frame)
-    if isinstance(frame, (Associate, Park, Drain)):
+    if isinstance(frame, (Associate, Park, Drain, Encrypt)):
         return _encode_number(frame)
     if isinstance(frame, (Ping, Pong)):
         if len(frame.payload) != PING_BYTES:
@@ -444,9 +458,11 @@ def _decode_body(kind: int, body: bytes) -> Frame | None:
     return _decode_json(Kind(kind), body) if kind in _KINDS else None
 
 
-def _encode_number(frame: Associate | Park | Drain) -> tuple[Kind, bytes]:
+def _encode_number(frame: Associate | Park | Drain | Encrypt) -> tuple[Kind, bytes]:
     if isinstance(frame, Associate):
         return Kind.ASSOCIATE, _NUMBER.pack(frame.number)
+    if isinstance(frame, Encrypt):
+        return Kind.ENCRYPT, _COUNT.pack(frame.connections)
     return Kind.PARK if isinstance(frame, Park) else Kind.DRAIN, _COUNT.pack(frame[0])
 
 
@@ -638,6 +654,7 @@ _DECODING: Final[dict[int, Callable[[bytes], Frame]]] = {
     Kind.DRAIN: lambda body: Drain(*_COUNT.unpack(body)),
     Kind.PING: _decode_ping,
     Kind.PONG: lambda body: Pong(_decode_ping(body).payload),
+    Kind.ENCRYPT: lambda body: Encrypt(*_COUNT.unpack(body)),
     Kind.ASSOCIATE: lambda body: Associate(*_NUMBER.unpack(body)),
     Kind.FOR: _decode_for,
     Kind.RETURN: lambda body: Return(*_NUMBER.unpack(body)),

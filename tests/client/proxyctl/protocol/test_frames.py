@@ -20,6 +20,7 @@ from proxyctl.protocol.frames import (
     Dial,
     Dialled,
     Drain,
+    Encrypt,
     For,
     Frame,
     FrameError,
@@ -101,6 +102,7 @@ RECORDED: list[tuple[Frame, bytes]] = [
     (Drain(20), b"\x00\x03\x0a\x00\x14"),
     (Ping(b"12345678"), b"\x00\x09\x0b12345678"),
     (Pong(b"12345678"), b"\x00\x09\x0c12345678"),
+    (Encrypt(3), b"\x00\x03\x13\x00\x03"),
     (Associate(9), b"\x00\x09\x12\0\0\0\0\0\0\0\x09"),
     (
         Nodes((Node("exits.example.com", 1090, "ab"),)),

@@ -1,0 +1,258 @@
+"""Work connections under TLS, as sockets like any other.
+
+Theory of operation
+-------------------
+A relay moves bytes between sockets; a pool keeps them, and another process may be handed one. So
+what comes under TLS is joined to a pair of sockets on this machine: the event loop speaks TLS with
+the exit and passes the stream on to one of the pair (`Seal`), and the other one is the work
+connection.
+
+The pair is TCP: a relay asks the kernel what TCP alone knows, and a reset has to go through. Under
+TLS the stream is in chunks (`proxyctl.protocol.secure`), so that one way may end alone; a
+connection that is lost without the end of its stream is a reset.
+
+What TLS takes away: a byte counts when the pair has it. What the pair and the loop hold then, some
+hundred kilobytes at most, is not given back when the exit is lost.
+"""
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, cast
+
+from proxyctl.protocol.secure import END, ChunkError, ChunkReader, chunked
+
+WAITING_MAX_BYTES: Final = 64 * 1024  # each way, in the loop: some records
+PAIR_BYTES: Final = 64 * 1024  # the kernel keeps twice as much for each socket of the pair
+
+_RESET: Final = struct.pack("ii", 1, 0)
+
+
+class Seal(asyncio.Protocol):
+    """One work connection under TLS, and the one of the pair that stands for it.
+
+    Args:
+        transport: speaks TLS; this is its protocol from here on.
+        sock: of the pair, non-blocking; owned from here on.
+        over: called once, when both are gone.
+    """
+
+    def __init__(
+        self, transport: asyncio.Transport, sock: socket.socket, over: Callable[["Seal"], None]
+    ) -> None:
+        self._transport = transport
+        self._sock = sock
+        self._over = over
+        self._reader = ChunkReader()
+        self._side = _Side(self)
+        self._is_lost = False
+
+    async def start(self) -> None:
+        """Begin to pass on.
+
+        Raises:
+            OSError: the pair broke.
+        """
+        self._transport.set_write_buffer_limits(WAITING_MAX_BYTES)
+        self._transport.set_protocol(self)
+        if self._transport.is_closing():
+            self._is_lost = True
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.create_connection(lambda: self._side, sock=self._sock)
+        except BaseException:
+            self._sock.close()
+            self._transport.abort()
+            raise
+        if self._is_lost:
+            self._side.reset(self._sock)
+
+    def abort(self) -> None:
+        """Cut both at once."""
+        self._transport.abort()
+        self._side.reset(self._sock)
+
+    # --- from the exit -------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Pass the stream on to the relay; what is none is a reset."""
+        had_ended = self._reader.has_ended
+        try:
+            for part in self._reader.receive_data(data):
+                self._side.write(bytes(part))
+        except ChunkError:
+            self.abort()
+            return
+        if self._reader.has_ended and not had_ended:
+            self._side.end()
+            self._close_if_ended()
+
+    def eof_received(self) -> bool:
+        """Have the connection closed."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - of the loop
+        """The exit is gone: that is a reset, unless both ways had ended."""
+        if self._is_lost:
+            return
+        self._is_lost = True
+        if not (self._reader.has_ended and self._side.has_ended):
+            self._side.reset(self._sock)
+        if self._side.is_lost:
+            self._over(self)
+
+    def pause_writing(self) -> None:
+        """Read no more from the relay for the moment."""
+        self._side.pause()
+
+    def resume_writing(self) -> None:
+        """Read on."""
+        self._side.resume()
+
+    # --- from the relay ------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Pass the relay's bytes on."""
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    def pause(self) -> None:
+        """Read no more from the exit: the relay takes nothing."""
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def side_ended(self) -> None:
+        """The relay has ended its stream."""
+        self.write(END)
+        self._close_if_ended()
+
+    def side_lost(self) -> None:
+        """The relay is gone: without the end of both streams that is a reset."""
+        if self._is_lost:
+            self._over(self)
+        elif self._reader.has_ended and self._side.has_ended:
+            self._transport.close()
+        else:
+            self._transport.abort()
+
+    def _close_if_ended(self) -> None:
+        if self._reader.has_ended and self._side.has_ended:
+            self._transport.close()
+            self._side.close()
+
+
+class _Side(asyncio.Protocol):
+    """The one of the pair that a seal passes on to.
+
+    Args:
+        seal: whose it is.
+    """
+
+    def __init__(self, seal: Seal) -> None:
+        self.has_ended = False
+        self.is_lost = False
+        self._seal = seal
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's inherits from nothing
+        self._transport.set_write_buffer_limits(WAITING_MAX_BYTES)
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on what the relay has written."""
+        self._seal.write(chunked(data))
+
+    def eof_received(self) -> bool:
+        """Pass on the end of the relay's stream; the other way goes on."""
+        self.has_ended = True
+        self._seal.side_ended()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Pass on a reset, or finish."""
+        self.is_lost = True
+        if exc is not None:
+            self.has_ended = False
+        self._seal.side_lost()
+
+    def pause_writing(self) -> None:
+        """Read no more from the exit for the moment."""
+        self._seal.pause()
+
+    def resume_writing(self) -> None:
+        """Read on."""
+        self._seal.resume()
+
+    def write(self, data: bytes) -> None:
+        """Hand bytes of the exit to the relay."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def end(self) -> None:
+        """Hand the end of the exit's stream to the relay."""
+        if self._transport is not None and not self._transport.is_closing():
+            with suppress(OSError):  # its socket breaks just now, and says so next
+                self._transport.write_eof()
+
+    def pause(self) -> None:
+        """Read no more."""
+        if self._transport is not None and not self._transport.is_closing():
+            with suppress(RuntimeError):  # it has read everything already
+                self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        if self._transport is not None and not self._transport.is_closing():
+            with suppress(RuntimeError):
+                self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Close it; what it was given still arrives."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def reset(self, sock: socket.socket) -> None:
+        """Close it so that the relay sees a reset."""
+        if self._transport is not None and not self.is_lost:
+            with suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            self._transport.abort()
+
+
+def make_pair() -> tuple[socket.socket, socket.socket]:
+    """Return two TCP sockets of this machine that are connected to each other, non-blocking.
+
+    Raises:
+        OSError: there is no descriptor or port, or somebody else came in between.
+    """
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, PAIR_BYTES)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PAIR_BYTES)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(1)
+        near = socket.socket()
+        try:
+            near.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, PAIR_BYTES)
+            near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PAIR_BYTES)
+            near.connect(listener.getsockname())  # on one machine nobody waits for that
+            listener.settimeout(1.0)
+            far, address = listener.accept()
+        except BaseException:
+            near.close()
+            raise
+    if address != near.getsockname():
+        near.close()
+        far.close()
+        raise OSError("another program has connected to the port of a pair")
+    for each in (near, far):
+        each.setblocking(False)
+        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return near, far
