@@ -1,8 +1,9 @@
 """Exits that lie: what was found of them, and that they carry nothing any more.
 
 The daemon fetches pages through each exit of which it knows the answer. Whose answer differs is
-barred: it is no exit any more, whatever its owner agrees to, and what it has carried of sessions
-that are not settled earns nothing. An operator may look at what was found, and pardon.
+barred: it is no exit any more, whatever its owner agrees to, and what it has earned and is not
+posted yet it does not get. An operator may look at what was found, take back what is pending
+(`exit_payouts.claw_back`), or pardon.
 """
 
 import logging

@@ -36,8 +36,8 @@ _logger = logging.getLogger("exits")
 class ExitPort:
     """The exits of a daemon, for those who start and stop it, and for the marketplace.
 
-    `labels` are set where there may be other nodes. `desk` answers the other processes of this
-    machine, where there are any; it may be set until the start.
+    `desk` answers the other processes of this machine, where there are any, and `labels` are set
+    where there may be other nodes; both may be set until the start.
 
     Args:
         listener: takes exits in.
@@ -62,8 +62,8 @@ class ExitPort:
         self.listener = listener
         self.canaries = canaries
         self.mesh = mesh
-        self.desk: ExitDesk | None = None
         self.labels: Labels | None = None
+        self.desk: ExitDesk | None = None
         self._geography = geography
         self._context = context
         self._sock = sock

@@ -140,7 +140,7 @@ def lies(pages: Pages) -> dict[str, Obey]:
 async def test_a_lie_is_found_in_one_round_cut_and_unpaid(
     tmp_path: Path, pages: Pages, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    monkeypatch.setattr(canaries, "FETCH_SECONDS", 0.5)
+    monkeypatch.setattr(canaries, "FETCH_SECONDS", 1.5)  # a busy machine takes some
     async with looking(tmp_path, pages) as service:
         made = await consented(service)
         device = await attached(service, made, lies(pages)[kind])
@@ -302,10 +302,7 @@ async def test_until_it_has_passed_an_exit_carries_443_alone(tmp_path: Path, pag
         await device.kill()
 
 
-async def test_one_silence_is_a_hiccup(
-    tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(canaries, "FETCH_SECONDS", 0.5)
+async def test_one_silence_is_a_hiccup(tmp_path: Path, pages: Pages) -> None:
     silent: list[int] = []
 
     def is_first(_: Dial) -> bool:

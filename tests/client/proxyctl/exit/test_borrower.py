@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
@@ -237,20 +238,31 @@ async def test_a_borrower_that_is_not_reached_is_told_of_at_once(
 
 
 @pytest.mark.parametrize(
-    "host", ["192.168.1.1", "10.0.0.1", "localhost", "router.lan", "::1", "169.254.169.254"]
+    ("host", "listens_at"),
+    [
+        ("127.0.0.2", "127.0.0.2"),
+        ("::ffff:127.0.0.2", "127.0.0.2"),
+        ("localhost", "127.0.0.1"),
+        ("router.lan", "127.0.0.2"),
+        ("192.168.1.1", "127.0.0.2"),
+        ("169.254.169.254", "127.0.0.2"),
+    ],
 )
 async def test_a_home_cannot_make_an_exit_connect_to_what_is_near(
-    daemons: list[ExitDaemon], folder: Path, host: str
+    daemons: list[ExitDaemon], folder: Path, host: str, listens_at: str
 ) -> None:
     home, first, _ = daemons
-    async with running(home, folder, allow=()), targets.sink() as target:
-        assert await home.lend(1, first, host, target.port) == ""
-        first.give_tickets(1)
-        first.control.send(Park(1))
-        await until(lambda: home.lent[1] == "unreachable")
-        assert target.accepted == 0
-        assert await home.lend(2, first) == "", "the address that it has attached to is permitted"
-        await first.park(1)
+    with socket.create_server((listens_at, 0)) as near:
+        near.setblocking(False)
+        async with running(home, folder, allow=()):
+            assert await home.lend(1, first, host, near.getsockname()[1]) == ""
+            first.give_tickets(1)
+            first.control.send(Park(1))
+            await until(lambda: home.lent[1] == "unreachable")
+            with pytest.raises(BlockingIOError):
+                near.accept()
+            assert await home.lend(2, first) == "", "where it has attached to is permitted"
+            await first.park(1)
 
 
 async def test_names_are_judged_by_what_they_mean(monkeypatch: pytest.MonkeyPatch) -> None:
