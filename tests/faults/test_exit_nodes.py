@@ -15,6 +15,7 @@ from support.exit_process import LISTENS, ExitAgent
 from support.process import Process
 from support.waiting import until_true
 
+from proxyctl.exit.files import NODES
 from proxyd.exits.certificate import own_certificate
 
 MB = 1_000_000
@@ -86,6 +87,8 @@ async def test_a_node_is_killed_while_an_exit_carries(
         agent_at(home, home.log_in(*owner), tmp_path / "exit") as agent,
     ):
         until_true(lambda: knows_exit(edge) and knows_exit(home), "both know the exit")
+        # Or it would know of no other place to go to when its home is killed.
+        until_true((tmp_path / "exit" / NODES).exists, "the exit knows the other node")
         token = home.log_in(email, password)
         bought = home.buy(token, gb=10)
         proxy = bought["proxy"]
