@@ -68,9 +68,10 @@ ROOM_AFTER_SECONDS = 0.5
 # Of one network at once, for each exit that it may have: as many connections as one exit has
 # waiting, and as many again that replace them. They say within a round trip what they are.
 ARRIVALS_PER_EXIT: Final = 32
-# Handshakes that are begun in one turn of the loop: each costs half a millisecond of signing, and
-# the API and other connections wait for the end of the turn.
-HANDSHAKES_PER_TURN: Final = 8
+# Handshakes that are begun at once, and after what pause the next ones are: each costs half a
+# millisecond of signing, and as much until the exit is attached, and everybody else waits for that.
+HANDSHAKES_AT_ONCE: Final = 8
+HANDSHAKES_PAUSE_SECONDS: Final = 0.01
 NODES_FEATURE: Final = "nodes"  # of an agent that attaches elsewhere when its daemon is gone
 NODES_SECONDS: Final = 0.2  # for links that come and go together
 CONTROLS_PER_TURN: Final = 100  # that are told something in one turn of the loop: a millisecond
@@ -238,6 +239,7 @@ class ExitListener:
         self._arriving = NetworkCounts()
         self._handshakes = 0
         self._to_shake_hands: deque[Arrival] = deque()
+        self._is_shaking_hands = False  # some were begun just now, or are about to be
         # Controls that have not attached, the oldest first, with what each is counted by.
         self._strangers: dict[Control, str] = {}
         self._controls: set[Control] = set()
@@ -385,17 +387,19 @@ class ExitListener:
         self._reactor.poller.release(arrival.sock.fileno())
         self._arriving.add(arrival.network)
         self._handshakes += 1
-        if not self._to_shake_hands:
-            self._reactor.loop.call_soon(self._begin_handshakes)
         self._to_shake_hands.append(arrival)
+        if not self._is_shaking_hands:
+            self._is_shaking_hands = True
+            self._reactor.loop.call_soon(self._begin_handshakes)
 
     def _begin_handshakes(self) -> None:
-        """Begin some, and the others in the turns of the loop that follow."""
+        """Begin some, and the others, or those that come next, after a pause."""
         waiting = self._to_shake_hands
-        for _ in range(min(len(waiting), HANDSHAKES_PER_TURN)):
+        self._is_shaking_hands = bool(waiting)
+        for _ in range(min(len(waiting), HANDSHAKES_AT_ONCE)):
             self._spawn(self._shake_hands(waiting.popleft()))
-        if waiting:
-            self._reactor.loop.call_soon(self._begin_handshakes)
+        if self._is_shaking_hands:
+            self._reactor.loop.call_later(HANDSHAKES_PAUSE_SECONDS, self._begin_handshakes)
 
     def called(self, arrival: "Arrival", number: bytes) -> None:
         """One is a call through an exit: see `origin.py`."""
