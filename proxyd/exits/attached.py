@@ -20,7 +20,6 @@ waits has keep-alives, and is closed, which the exit replaces, before it gets ol
 
 import math
 import socket
-from collections import deque
 from collections.abc import Callable
 from hashlib import sha256
 from hmac import compare_digest
@@ -65,7 +64,7 @@ KEEPALIVE_SECONDS: Final = 60
 KEEPALIVE_PAUSE_SECONDS: Final = 10
 KEEPALIVE_TRIES: Final = 3
 # Tickets that are handed out beyond those wanted: for connections that were lost before they came.
-TICKETS_SPARE: Final = 8
+TICKETS_SPARE: Final = 4
 TICKETS_KEPT: Final = 64  # more are not on their way at once: the oldest were lost
 RATE_SECONDS: Final = 5.0  # over which dials are counted: a burst is remembered so long
 ID_CHARACTERS: Final = 12  # no two exits share them by chance, and nobody learns the device's name
@@ -242,7 +241,7 @@ class Pool:
         self._send = send
         self._budget = budget
         self._counters = counters
-        self._parked: deque[Parked] = deque()  # the oldest first
+        self._parked: list[Parked] = []  # the oldest first; few, and most exits have one
         self._tickets: dict[int, bytes] = {}  # the oldest first
         self._next_ticket = SECURE_TICKETS if is_secure else 1
         self._waiting: dict[Asker, None] = {}  # the first come first
@@ -304,7 +303,7 @@ class Pool:
             asker.take(parked)
             return
         if len(self._parked) >= PARKED_MAX:  # more than the exit was ever asked for
-            self._close(self._parked.popleft())
+            self._close(self._parked.pop(0))
         self._parked.append(parked)
         self._counters.parked += 1
         self._reactor.poller.watch(sock.fileno(), parked)
@@ -345,7 +344,7 @@ class Pool:
             return
         now = self._reactor.loop.time()
         while self._parked and self._parked[0].since + PARKED_SECONDS <= now:
-            self._close(self._parked.popleft())
+            self._close(self._parked.pop(0))
         self._decay(now)
         if len(self._parked) < self._asked:  # tickets may have been lost on the way
             self._issue(self._asked - len(self._parked))
@@ -357,7 +356,7 @@ class Pool:
         self._asked = 0
         self._tickets.clear()
         while self._parked:
-            self._close(self._parked.popleft())
+            self._close(self._parked.pop(0))
         self.dismiss()
 
     def dismiss(self) -> None:
