@@ -1,7 +1,7 @@
 """Many exits at one daemon: how soon they are attached, and what one that does nothing costs.
 
 `python -m bench.exits_attached ORDER` are the devices: each attaches from an address of its own,
-keeps a connection waiting where it is asked to, and answers what it is asked.
+keeps a connection waiting where it is asked to, answers what it is asked, and reaches no target.
 """
 
 import asyncio
@@ -30,9 +30,12 @@ from bench.report import Bound, Part, progress
 from bench.servers import LOOPBACK, ROOT, free_port
 from proxyctl.protocol.frames import (
     VERSION,
+    Dial,
+    Dialled,
     Frame,
     FrameReader,
     Hello,
+    Outcome,
     Park,
     Ping,
     Pong,
@@ -181,6 +184,9 @@ class Device(asyncio.Protocol):
                 self.attached.set_result(None)
         elif isinstance(frame, Ping):
             self._send(Pong(frame.payload))
+        elif isinstance(frame, Dial):  # the daemon looks where its connections leave
+            self._parked -= 1
+            self._send(Dialled(frame.number, Outcome.REFUSED, 0, None, 0))
         elif isinstance(frame, Tickets):
             self._tickets += enumerate(frame.tickets, frame.first)
         elif isinstance(frame, Park):
