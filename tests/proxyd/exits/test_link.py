@@ -259,6 +259,42 @@ async def test_a_node_announces_no_more_than_it_may(
         assert len(active(service)) == 5
 
 
+async def test_what_a_node_has_sent_is_taken_in_turns_and_in_order(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TURN_SECONDS", 0.0)
+    await register(service, FIRST)
+    mesh, turn = mesh_of(service), 0
+    heard: list[tuple[int, Frame]] = []
+    announced_before = mesh.announced
+
+    async def count() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    def hear(link: Any, frame: Any) -> None:
+        heard.append((turn, frame))
+        announced_before(link, frame)
+
+    monkeypatch.setattr(mesh, "announced", hear)
+    counting = asyncio.create_task(count())
+    frames = [Exits((announced(f"theirs {number}"),)) for number in range(100)]
+    async with dialling(service, greeting(service)) as node:
+        await until(lambda: node.has(Accepted))
+        # In one piece: so all have come before the first one is acted on.
+        node.writer.write(b"".join(map(encode, [*frames, Ping(b"12345678")])))
+        await until(lambda: Pong(b"12345678") in node.frames)
+        assert [frame for _, frame in heard] == frames
+        assert len({number for number, _ in heard}) == len(frames)
+        node.send(Ping(b"87654321"))
+        await until(lambda: Pong(b"87654321") in node.frames, "it is read again")
+        node.writer.write(b"".join(map(encode, frames)))
+    await all_know([service], set())
+    counting.cancel()
+
+
 async def test_a_node_that_links_again_replaces_its_link(service: Service) -> None:
     await register(service, FIRST)
     async with dialling(service, greeting(service)) as older:
