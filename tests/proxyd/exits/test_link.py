@@ -5,6 +5,7 @@ import ssl
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,20 @@ async def test_a_node_with_a_proof_is_linked_and_told_of_every_exit(service: Ser
         await until(lambda: Pong(b"12345678") in node.frames)
         await device.kill()
         await until(lambda: Gone(made.device_id) in node.frames)
+
+
+async def test_of_what_an_exit_offers_others_are_told_what_is_known(service: Service) -> None:
+    await register(service, FIRST)
+    made = await consented(service)
+    words = ("udp", "lend", "udp", *(f"feature {number}" for number in range(200)))
+    async with dialling(service, greeting(service)) as node:
+        await until(lambda: node.has(Accepted))
+        offering = replace(made, first=made.first._replace(features=words))
+        device = await offering.attach(service)
+        await until(lambda: node.has(Exits), "it is announced, in a frame that can be read")
+        [frame] = [each for each in node.frames if isinstance(each, Exits)]
+        assert frame.exits[0].features == ("lend", "udp")
+        await device.kill()
 
 
 @pytest.mark.parametrize(
