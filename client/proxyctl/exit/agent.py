@@ -19,11 +19,13 @@ import logging
 import os
 import platform
 import random
+from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from proxyctl import __version__
 from proxyctl.exit import files
+from proxyctl.exit.borrower import Borrower
 from proxyctl.exit.carrier import Carrier
 from proxyctl.exit.control import (
     ATTACH_SECONDS,
@@ -56,13 +58,15 @@ from proxyctl.protocol.frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import socket
+    from collections.abc import Awaitable, Callable
     from datetime import datetime
     from pathlib import Path
 
     from proxyctl.exit.lan import Guard
     from proxyctl.exit.record import Consent
     from proxyctl.exit.relays import Relays
+    from proxyctl.protocol.addresses import Address
 
 GRACE_SECONDS: Final = 10.0  # for what is under way when the battery runs low, or the hour is over
 
@@ -120,6 +124,7 @@ class Agent:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._consent = consent
+        self._guard = guard
         self._folder = folder
         self._journal = Journal(folder / files.JOURNAL, now)
         self._relays = relays(self._loop)
@@ -148,6 +153,7 @@ class Agent:
         self._words = "starting"
         home = Node(consent.host, consent.port, consent.pin)
         self._doors = Doors(home, folder / files.NODES)
+        self._home_address: Address | None = None  # where that was reached
         self._stopped: asyncio.Future[Stop] = self._loop.create_future()
 
     async def run(self) -> Stop:
@@ -230,6 +236,7 @@ class Agent:
                 self._hello(),
                 pin=node.certificate,
                 receive=self._receive,
+                connect=None if self._doors.is_agreed else self._judged(node),
             )
         except AttachError:
             self._doors.fail()
@@ -251,6 +258,13 @@ class Agent:
             self._control = self._sorry = None
             self._carrier.detach()
             control.close("the exit has ended")
+
+    def _judged(self, node: Node) -> Callable[[], Awaitable[socket.socket]]:
+        """Return how to connect to a node that a daemon has named: it may lie about where it is."""
+        home, guard = self._home_address, self._guard
+        guard.surroundings.refresh()  # the device may be elsewhere by now
+        there = Borrower(node.host, node.port, home, guard, self._loop)
+        return partial(there.connect, ATTACH_SECONDS)
 
     async def _heartbeats(self, control: ControlConnection, welcome: Welcome) -> None:
         """Ask for signs of life until there are none."""
@@ -303,6 +317,8 @@ class Agent:
     def _welcome(self, control: ControlConnection, welcome: Welcome) -> None:
         host, port = control.endpoint
         self._control = control
+        if self._doors.is_agreed:
+            self._home_address = ip_address(host)
         self._doors.attached()
         self._carrier.attach(
             welcome,
