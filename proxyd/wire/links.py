@@ -29,6 +29,7 @@ import hmac
 import json
 from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
+from ipaddress import ip_address
 from struct import Struct, error
 from typing import Any, Final, NamedTuple
 
@@ -433,7 +434,7 @@ def _announced(fields: list[Any]) -> AnnouncedExit:
         _integer(fields[9]),
         _text(fields[10]),
         _text(fields[11]),
-        _text(fields[12]),
+        _address(fields[12]),
         Limits(_integer(most[0]), _integer(most[1]), _integer(most[2]), ports),
         tuple(_text(each) for each in _list(fields[15], FEATURES_MAX)),
         _integer(fields[16]),
@@ -471,6 +472,13 @@ def _text(value: object) -> str:
     if value.isprintable():
         return value
     return "".join(each if each.isprintable() else "?" for each in value)
+
+
+def _address(value: object) -> str:
+    """Return the text of an address."""
+    text = _text(value)
+    ip_address(text.partition("%")[0])
+    return text
 
 
 def _list(value: object, most: int = 64) -> list[Any]:

@@ -147,12 +147,18 @@ def greeting(service: Service, key: bytes = KEY, **changes: str) -> bytes:
     return encode(Greeting(1, FIRST, changes.get("to", own), proven))
 
 
-async def register(service: Service, node_id: str, port: int = 0, certificate: str = "") -> None:
+async def register(
+    service: Service,
+    node_id: str,
+    port: int = 0,
+    certificate: str = "",
+    host: str = "127.0.0.1",
+) -> None:
     """Add another node to the database, which is dialled there."""
 
     async def insert(tx: Any) -> None:
         await tx.run("INSERT INTO nodes (id, started_at, seen_at) VALUES (:id, 1, 1)", id=node_id)
-        row = DoorRow(node_id, "127.0.0.1", port, certificate, "127.0.0.1", port)
+        row = DoorRow(node_id, host, port, certificate, host, port)
         await queries.open_door(tx, row)
 
     await service.daemon.store.write(insert)
@@ -272,6 +278,21 @@ async def test_a_node_announces_no_more_than_it_may(
         node.send(Ping(b"12345678"))
         await until(lambda: Pong(b"12345678") in node.frames)
         assert len(active(service)) == 5
+
+
+async def test_what_is_kept_once_for_all_exits_is_bounded(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxyd.exits.mesh.SHARED_MAX", 10)
+    await register(service, FIRST)
+    async with dialling(service, greeting(service)) as node:
+        for number in range(100):
+            node.send(Exits((announced("theirs", asn=number, limits=Limits(number, 0, 0, ())),)))
+        node.send(Ping(b"12345678"))
+        await until(lambda: Pong(b"12345678") in node.frames)
+        mesh = mesh_of(service)
+        assert mesh.find("theirs").limits.connections == 99
+        assert max(map(len, (mesh._places, mesh._limits, mesh._features))) <= 10
 
 
 async def test_what_a_node_has_sent_is_taken_in_turns_and_in_order(
@@ -395,6 +416,21 @@ async def test_a_node_is_dialled_where_its_row_says(service: Service, tmp_path: 
 
 async def remove(tx: Any, node_id: str) -> None:
     await tx.run("DELETE FROM nodes WHERE id = :id", id=node_id)
+
+
+@pytest.mark.parametrize(
+    ("host", "port"), [("", 1090), ("a..b", 1090), ("127.0.0.1", 70_000), ("127.0.0.1", 1 << 40)]
+)
+async def test_a_node_whose_row_made_no_sense_is_linked_when_it_does(
+    service: Service, tmp_path: Path, host: str, port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with serving(tmp_path, answers=True) as (good, shown, _):
+        await register(service, OTHER, port, shown, host)
+        await until(lambda: f"node {OTHER}: no link" in caplog.text, "it was tried")
+        row = DoorRow(OTHER, "127.0.0.1", good, shown, "127.0.0.1", good)
+        await service.daemon.store.write(queries.open_door, row)
+        await until(lambda: mesh_of(service).link(OTHER) is not None, "it is linked")
 
 
 async def test_a_node_with_another_certificate_is_told_nothing(
