@@ -525,6 +525,16 @@ async def test_a_device_that_attaches_elsewhere_is_borrowed_there(two: Two) -> N
     assert len(two.edge.borrowing) == 1
 
 
+async def test_an_exit_that_is_filed_anew_is_lent_once(two: Two) -> None:
+    await two.home.agent()
+    for _ in range(3):  # as when it is found to leave from another line
+        assert two.edge.loans.exit_of(two.edge.hear_of("device", two.link)) is not None
+    two.link.send(Borrow(7, "nobody", "127.0.0.1", 1, 1))
+    assert two.link.other is not None
+    await until(lambda: Borrowed(7, "gone") in two.link.other.sent, "the home has heard all")
+    assert len(two.edge.borrowing) == len(two.home.lending) == 1
+
+
 # --- who does not speak the protocol ------------------------------------------------------------
 
 
