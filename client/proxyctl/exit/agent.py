@@ -154,6 +154,7 @@ class Agent:
         home = Node(consent.host, consent.port, consent.pin)
         self._doors = Doors(home, folder / files.NODES)
         self._home_address: Address | None = None  # where that was reached
+        self._leaving: asyncio.TimerHandle | None = None  # a daemon that stops
         self._stopped: asyncio.Future[Stop] = self._loop.create_future()
 
     async def run(self) -> Stop:
@@ -256,6 +257,9 @@ class Agent:
             raise AttachError(words)
         finally:
             self._control = self._sorry = None
+            if self._leaving is not None:
+                self._leaving.cancel()
+                self._leaving = None
             self._carrier.detach()
             control.close("the exit has ended")
 
@@ -298,16 +302,18 @@ class Agent:
     def _drain(self, control: ControlConnection, seconds: int) -> None:
         """Leave a daemon that stops: at once for another node, else when it has stopped.
 
-        What is carried goes on.
+        What is carried goes on. That it says so again changes nothing.
         """
+        if self._leaving is not None:
+            return
         if self._doors.has_others:
             _logger.info("the daemon stops within %d s; attaching to another node", seconds)
             delay = random.uniform(0, min(MOVE_MOST_SECONDS, seconds / 2))  # noqa: S311 - no secret
-            self._loop.call_later(delay, self._move, control)
+            self._leaving = self._loop.call_later(delay, self._move, control)
             return
         _logger.info("the daemon stops within %d s; attaching anew after that", seconds)
         delay = seconds + DRAIN_GRACE_SECONDS
-        self._loop.call_later(delay, control.close, "the daemon is stopping")
+        self._leaving = self._loop.call_later(delay, control.close, "the daemon is stopping")
 
     def _move(self, control: ControlConnection) -> None:
         if control is self._control:

@@ -139,6 +139,25 @@ async def test_when_its_daemon_drains_it_leaves_and_what_it_carries_goes_on(
         assert len(first.hellos) == 1
 
 
+async def test_a_daemon_that_says_again_and_again_that_it_stops_costs_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "exit")
+    folder = tmp_path / "exit"
+    async with daemon(tmp_path, "first") as first, running(first, folder) as agent:
+        await first.attached()
+        for _ in range(100):
+            first.control.send(Drain(65_535))
+        await first.park(1)
+        assert caplog.text.count("the daemon stops") == 1
+        waiting = agent._leaving
+        assert waiting is not None
+        first.control.transport.abort()
+        await first.attached(2)
+        assert waiting.cancelled()
+        assert agent._leaving is None
+
+
 async def test_a_daemon_that_lets_nobody_in_is_left_for_another_one(tmp_path: Path) -> None:
     folder = tmp_path / "exit"
     async with (
