@@ -667,6 +667,24 @@ async def test_stand_ins_have_a_bound_and_try_again(
     assert two.home.services.open == 2
 
 
+@pytest.mark.parametrize("place", [("a..b", 1090), ("127.0.0.1", 70_000)])
+async def test_a_borrower_that_cannot_be_where_it_says_is_no_mistake_of_ours(
+    two: Two,
+    place: tuple[str, int],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("DEBUG", "exits")
+    monkeypatch.setattr(stand_in, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(two.home.lending, "_reached_at", lambda _: place)
+    await two.home.parked()
+    attached = two.edge.loans.exit_of(two.edge.hear_of("device", two.link))
+    assert attached is not None
+    attached.pool.open()
+    await until(lambda: caplog.text.count("its borrower is not reached") > 1, "it tries again")
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
+
+
 @pytest.mark.parametrize("feature", [(), ("lend",)], ids=["its node", "the agent"])
 async def test_datagrams_are_ordered_of_an_exit_of_another_node(
     two: Two, feature: tuple[str, ...]
