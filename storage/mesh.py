@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from storage.store import Transaction
 
-SWEPT_MAX_BINDINGS = 10_000  # at once: it bounds a transaction, and the next sweep goes on
+SWEPT_MAX_BINDINGS = 10_000  # at once: it bounds a transaction
 
 
 class DoorRow(NamedTuple):
@@ -102,17 +102,29 @@ async def bind(
     return row or binding  # its session has ended just now
 
 
-async def sweep_bindings(tx: Transaction, now: int) -> int:
-    """Remove bindings whose lifetime or session is over, or some of them; return how many."""
+async def sweep_bindings(tx: Transaction, now: int, kept: int) -> int:
+    """Remove bindings whose lifetime or session is over, or some of them; return how many.
+
+    Args:
+        tx: the transaction.
+        now: UTC seconds.
+        kept: how many of a session stay; those that last longest.
+    """
     return await tx.run(
         """
         DELETE FROM exit_bindings WHERE (session_id, label) IN (
-            SELECT b.session_id, b.label FROM exit_bindings AS b
-            JOIN bandwidth_sessions AS s ON s.id = b.session_id
-            WHERE b.until <= :now OR s.status <> 'active'
+            SELECT o.session_id, o.label FROM (
+                SELECT b.session_id, b.label, b.until, s.status, ROW_NUMBER() OVER (
+                    PARTITION BY b.session_id ORDER BY b.until DESC, b.label
+                ) AS place
+                FROM exit_bindings AS b
+                JOIN bandwidth_sessions AS s ON s.id = b.session_id
+            ) AS o
+            WHERE o.until <= :now OR o.status <> 'active' OR o.place > :kept
             LIMIT :most
         )
         """,
         now=now,
+        kept=kept,
         most=SWEPT_MAX_BINDINGS,
     )

@@ -218,7 +218,8 @@ class Borrowing:
         if loan is not None:
             if loan.entry is entry:
                 return loan.attached
-            self._end(loan, "attached_again")  # the device has another home by now
+            # It has another home by now, or its home says something else of where it is.
+            self._return(loan, "attached_again")
         if entry.link.is_over or not self._has_room():
             return None
         return self._borrow(entry)

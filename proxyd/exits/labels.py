@@ -22,7 +22,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final, Protocol
 
-from proxyd.exits.directory import Binding
+from proxyd.exits.directory import LABELS_PER_SESSION, Binding
 from proxyd.wire.wants import Wants
 from storage import mesh as queries
 from storage.errors import StoreError
@@ -147,10 +147,19 @@ class Labels:
     async def sweep(self) -> int:
         """Remove what is over from the store; return how many labels that were.
 
+        A buyer may use another label for each connection: so all goes that has gathered, and of
+        each session no more stays than a node remembers.
+
         Raises:
             StoreError: the store did not answer.
         """
-        return await self._store.write(queries.sweep_bindings, self._seconds())
+        swept = 0
+        while True:
+            now = self._seconds()
+            removed = await self._store.write(queries.sweep_bindings, now, LABELS_PER_SESSION)
+            swept += removed
+            if removed < queries.SWEPT_MAX_BINDINGS:
+                return swept
 
     async def close(self) -> None:
         """Ask nobody any more."""

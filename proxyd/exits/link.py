@@ -10,8 +10,10 @@ import asyncio
 import hashlib
 import logging
 import ssl
+from collections.abc import Iterator
 from hmac import compare_digest
 from secrets import token_bytes
+from time import monotonic
 from typing import Final, Protocol, cast
 
 from proxyctl.protocol.frames import FrameError
@@ -42,6 +44,9 @@ BEAT_SECONDS = 1.5
 SILENT_BEATS: Final = 3
 # What waits for a node that does not read: more than all exits of a node, announced twice.
 WAITING_MAX_BYTES: Final = 128 * 1024 * 1024
+# For what has come over a link, in one turn of the loop: clients and the API wait meanwhile. A new
+# link brings all exits of a node, which are filed for seconds.
+TURN_SECONDS = 0.005
 
 _logger = logging.getLogger("exits")
 
@@ -86,7 +91,9 @@ class Link(asyncio.Protocol):
         "_beat_timer",
         "_drained",
         "_fingerprint",
+        "_go_on_timer",
         "_handler",
+        "_is_paused",
         "_key",
         "_loop",
         "_own_id",
@@ -126,6 +133,8 @@ class Link(asyncio.Protocol):
         self._reader = reader or LinkReader()
         self._transport: asyncio.Transport | None = None
         self._beat_timer: asyncio.TimerHandle | None = None
+        self._go_on_timer: asyncio.Handle | None = None
+        self._is_paused = False  # nothing is read meanwhile
         self._drained = asyncio.Event()
         self._drained.set()
         self.node_id = node_id
@@ -156,14 +165,9 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
-        self.heard_at = self._loop.time()
-        try:
-            for frame in self._reader.receive_data(data):
-                self._act(frame)
-                if self.is_over:
-                    return
-        except FrameError as error:
-            self.close(f"it has sent {error}")
+        frames = self._reader.receive_data(data)
+        if self._go_on_timer is None:
+            self._act_on(frames)
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
@@ -209,8 +213,9 @@ class Link(asyncio.Protocol):
             return
         was_open, self.is_over, self.is_open = self.is_open, True, False
         self.can_borrow = False
-        if self._beat_timer is not None:
-            self._beat_timer.cancel()
+        for timer in (self._beat_timer, self._go_on_timer):
+            if timer is not None:
+                timer.cancel()
         if self._transport is not None:
             self._transport.abort()
         self._drained.set()
@@ -222,6 +227,39 @@ class Link(asyncio.Protocol):
             self._handler.lost(self)
 
     # --- inside --------------------------------------------------------------------------------
+
+    def _act_on(self, frames: Iterator[Frame]) -> None:
+        """Act on what has come, as long as a turn may take; the rest is for the next ones."""
+        self.heard_at = self._loop.time()
+        until = monotonic() + TURN_SECONDS  # the loop's own clock may stand still meanwhile
+        try:
+            for frame in frames:
+                self._act(frame)
+                if self.is_over:
+                    return
+                if monotonic() >= until:
+                    self._pause(is_paused=True)
+                    self._go_on_timer = self._loop.call_soon(self._go_on)
+                    return
+        except FrameError as error:
+            self.close(f"it has sent {error}")
+        else:
+            self._pause(is_paused=False)
+
+    def _go_on(self) -> None:
+        self._go_on_timer = None
+        self._act_on(self._reader.receive_data(b""))
+
+    def _pause(self, *, is_paused: bool) -> None:
+        """Read nothing more for now, or again: what is kept here is bounded."""
+        transport = self._transport
+        if self._is_paused == is_paused or transport is None:
+            return
+        self._is_paused = is_paused
+        if is_paused:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
 
     def _act(self, frame: Frame) -> None:
         if isinstance(frame, Accepted):

@@ -22,6 +22,7 @@ from proxyctl.protocol.frames import (
     NODES_MAX,
     PREFACE,
     SECURE,
+    UDP,
     WORK,
     FrameError,
     Hello,
@@ -73,6 +74,8 @@ ARRIVALS_PER_EXIT: Final = 32
 HANDSHAKES_AT_ONCE: Final = 8
 HANDSHAKES_PAUSE_SECONDS: Final = 0.01
 NODES_FEATURE: Final = "nodes"  # of an agent that attaches elsewhere when its daemon is gone
+# What agents offer that this service uses; the rest of their words is neither kept nor announced.
+FEATURES: Final = frozenset(("dns", "lend", NODES_FEATURE, SECURE, UDP))
 NODES_SECONDS: Final = 0.2  # for links that come and go together
 CONTROLS_PER_TURN: Final = 100  # that are told something in one turn of the loop: a millisecond
 EXPIRY_SECONDS: Final = 5.0  # between looks at what the directory may forget: a millisecond each
@@ -706,7 +709,7 @@ class ExitListener:
             reactor.loop.time,
         )
         attached.since = self.neighbours.since(grant.device_id)
-        attached.features = hello.features
+        attached.features = tuple(sorted(FEATURES.intersection(hello.features)))
         control.accepted()
         control.attached = attached
         self._known(control)

@@ -18,9 +18,8 @@ decides, and is later than any that the node has heard of: no clock has to be ri
 import asyncio
 import logging
 import random
-import ssl
 from collections.abc import Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from market.exits import Door
 from proxyd.exits.attached import Attached
@@ -46,6 +45,8 @@ from storage.mesh import DoorRow
 from storage.store import Store
 
 if TYPE_CHECKING:
+    import ssl
+
     from proxyctl.protocol.frames import Limits
 
 LOOK_SECONDS = 1.0  # between looks at the nodes: one query of as many rows as there are nodes
@@ -53,9 +54,12 @@ LINK_SECONDS = 5.0  # to connect, shake hands and be accepted: some round trips
 RETRY_LEAST_SECONDS: Final = 0.2
 RETRY_MOST_SECONDS: Final = 5.0  # a node that is back is linked soon; one that is dead is reaped
 EXITS_PER_NODE_MAX: Final = 200_000  # twice of what the directory is measured with
-# Entries that are filed or taken out in one turn of the loop: each takes 50 us of 100,000.
-ENTRIES_PER_TURN: Final = 100
+# Entries that are announced or taken out in one turn of the loop: of 100,000 each takes 250 us.
+ENTRIES_PER_TURN: Final = 20
+# Different places, limits and lists of features that are kept once for all exits: 10 MB of each.
+SHARED_MAX = 50_000
 
+_Equal = TypeVar("_Equal")
 _logger = logging.getLogger("exits")
 
 
@@ -371,7 +375,8 @@ class Mesh:
                 await link.settled.wait()
                 limit.reschedule(None)
             reason = await asyncio.shield(link.closed)
-        except (OSError, ssl.SSLError, TimeoutError) as error:
+        except (OSError, ValueError, OverflowError) as error:
+            # A row may name a host or a port that none can be: the others are linked all the same.
             return str(error) or type(error).__name__
         finally:
             link.close("this node dials no more")
@@ -475,9 +480,9 @@ class Mesh:
         place = Place(
             announced.country, announced.state, announced.city, announced.asn, announced.kind
         )
-        place = self._places.setdefault(place, place)
-        limits = self._limits.setdefault(announced.limits, announced.limits)
-        features = self._features.setdefault(announced.features, announced.features)
+        place = _shared(self._places, place)
+        limits = _shared(self._limits, announced.limits)
+        features = _shared(self._features, announced.features)
         announced = announced._replace(features=features)
         remote = remotes.get(announced.device_id)
         known = None if remote is None else (remote.since, remote.place, remote.network)
@@ -504,7 +509,7 @@ class Mesh:
     async def _forget_all(self, remotes: Iterable[RemoteExit]) -> None:
         for number, each in enumerate(remotes):
             self._forget(each)
-            if number % ENTRIES_PER_TURN == 0:
+            if number % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1:
                 await asyncio.sleep(0)
 
     def _remotes(self, device_id: str) -> Iterable[RemoteExit]:
@@ -541,6 +546,13 @@ class Mesh:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             _logger.error("keeping a link failed", exc_info=task.exception())
+
+
+def _shared(known: dict[_Equal, _Equal], value: _Equal) -> _Equal:
+    """Return the one of equal values that is kept."""
+    if len(known) >= SHARED_MAX:  # mostly of exits that are gone
+        known.clear()
+    return known.setdefault(value, value)
 
 
 def _attached_at(remote: RemoteExit) -> tuple[int, str]:

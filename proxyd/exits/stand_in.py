@@ -205,8 +205,11 @@ class StandIn:
             OSError: that is not possible now.
         """
         loop, poller = self._services.reactor.loop, self._services.reactor.poller
-        async with asyncio.timeout(CONNECT_SECONDS):  # its error is an OSError, too
-            sock = await connected(loop, *self._borrower)
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):  # its error is an OSError, too
+                sock = await connected(loop, *self._borrower)
+        except (ValueError, OverflowError) as error:
+            raise OSError(f"it cannot be where it says: {error}") from None
         try:
             prepare(sock)
             if self._is_closed or number in self._lines:

@@ -19,11 +19,13 @@ import logging
 import os
 import platform
 import random
+from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from proxyctl import __version__
 from proxyctl.exit import files
+from proxyctl.exit.borrower import Borrower
 from proxyctl.exit.carrier import Carrier
 from proxyctl.exit.control import (
     ATTACH_SECONDS,
@@ -56,13 +58,15 @@ from proxyctl.protocol.frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import socket
+    from collections.abc import Awaitable, Callable
     from datetime import datetime
     from pathlib import Path
 
     from proxyctl.exit.lan import Guard
     from proxyctl.exit.record import Consent
     from proxyctl.exit.relays import Relays
+    from proxyctl.protocol.addresses import Address
 
 GRACE_SECONDS: Final = 10.0  # for what is under way when the battery runs low, or the hour is over
 
@@ -120,6 +124,7 @@ class Agent:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._consent = consent
+        self._guard = guard
         self._folder = folder
         self._journal = Journal(folder / files.JOURNAL, now)
         self._relays = relays(self._loop)
@@ -148,6 +153,8 @@ class Agent:
         self._words = "starting"
         home = Node(consent.host, consent.port, consent.pin)
         self._doors = Doors(home, folder / files.NODES)
+        self._home_address: Address | None = None  # where that was reached
+        self._leaving: asyncio.TimerHandle | None = None  # a daemon that stops
         self._stopped: asyncio.Future[Stop] = self._loop.create_future()
 
     async def run(self) -> Stop:
@@ -230,6 +237,7 @@ class Agent:
                 self._hello(),
                 pin=node.certificate,
                 receive=self._receive,
+                connect=None if self._doors.is_agreed else self._judged(node),
             )
         except AttachError:
             self._doors.fail()
@@ -249,8 +257,18 @@ class Agent:
             raise AttachError(words)
         finally:
             self._control = self._sorry = None
+            if self._leaving is not None:
+                self._leaving.cancel()
+                self._leaving = None
             self._carrier.detach()
             control.close("the exit has ended")
+
+    def _judged(self, node: Node) -> Callable[[], Awaitable[socket.socket]]:
+        """Return how to connect to a node that a daemon has named: it may lie about where it is."""
+        home, guard = self._home_address, self._guard
+        guard.surroundings.refresh()  # the device may be elsewhere by now
+        there = Borrower(node.host, node.port, home, guard, self._loop)
+        return partial(there.connect, ATTACH_SECONDS)
 
     async def _heartbeats(self, control: ControlConnection, welcome: Welcome) -> None:
         """Ask for signs of life until there are none."""
@@ -284,16 +302,18 @@ class Agent:
     def _drain(self, control: ControlConnection, seconds: int) -> None:
         """Leave a daemon that stops: at once for another node, else when it has stopped.
 
-        What is carried goes on.
+        What is carried goes on. That it says so again changes nothing.
         """
+        if self._leaving is not None:
+            return
         if self._doors.has_others:
             _logger.info("the daemon stops within %d s; attaching to another node", seconds)
             delay = random.uniform(0, min(MOVE_MOST_SECONDS, seconds / 2))  # noqa: S311 - no secret
-            self._loop.call_later(delay, self._move, control)
+            self._leaving = self._loop.call_later(delay, self._move, control)
             return
         _logger.info("the daemon stops within %d s; attaching anew after that", seconds)
         delay = seconds + DRAIN_GRACE_SECONDS
-        self._loop.call_later(delay, control.close, "the daemon is stopping")
+        self._leaving = self._loop.call_later(delay, control.close, "the daemon is stopping")
 
     def _move(self, control: ControlConnection) -> None:
         if control is self._control:
@@ -303,6 +323,8 @@ class Agent:
     def _welcome(self, control: ControlConnection, welcome: Welcome) -> None:
         host, port = control.endpoint
         self._control = control
+        if self._doors.is_agreed:
+            self._home_address = ip_address(host)
         self._doors.attached()
         self._carrier.attach(
             welcome,

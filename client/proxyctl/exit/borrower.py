@@ -1,4 +1,6 @@
-"""Another daemon of the same service that this exit carries for, as its own one has told it to.
+"""Another daemon of the same service, of which this exit was told by its own one.
+
+It is to carry for that, or may attach to it when its own one is gone.
 
 What the daemon names is judged like a target: it cannot make the exit connect to the home that it
 stands in. Only the address at which the daemon itself was reached needs no judge, because the exit
@@ -26,36 +28,43 @@ CONNECT_SECONDS: Final = 1.5
 
 
 class Borrower:
-    """Where another daemon takes work connections.
+    """Where another daemon takes connections of exits.
 
     Args:
         host: an address, or a name.
         port: its port.
-        home: where the exit's own daemon was reached.
+        home: where the exit's own daemon was reached; None if it was not reached yet.
         guard: judges every address before it is dialled.
         loop: the event loop.
     """
 
     def __init__(
-        self, host: str, port: int, home: Address, guard: Guard, loop: asyncio.AbstractEventLoop
+        self,
+        host: str,
+        port: int,
+        home: Address | None,
+        guard: Guard,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._host = host
         self._port = port
-        self._home = plain(home)
+        self._home = None if home is None else plain(home)
         self._guard = guard
         self._loop = loop
 
-    async def connect(self) -> socket.socket:
+    async def connect(self, seconds: float | None = None) -> socket.socket:
         """Return a socket that is connected to it.
+
+        Args:
+            seconds: how long that may take; None for as long as a buyer waits.
 
         Raises:
             OSError: there is none, or none is permitted.
         """
-        began = self._loop.time()
+        until = self._loop.time() + (CONNECT_SECONDS if seconds is None else seconds)
         for address in await self._addresses():
             if self._permits(address):
-                left = began + CONNECT_SECONDS - self._loop.time()
-                return await connect(address, self._port, max(0.0, left))
+                return await connect(address, self._port, max(0.0, until - self._loop.time()))
         raise PermissionError("none of its addresses may be dialled")
 
     def _permits(self, address: Address) -> bool:

@@ -12,7 +12,8 @@ from proxyctl.exit.secure import SecureDoor
 from proxyctl.protocol.frames import FrameError, FrameReader, Ping, Pong, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import socket
+    from collections.abc import Awaitable, Callable
 
     from proxyctl.protocol.frames import Frame, Hello
 
@@ -141,23 +142,37 @@ async def open_control(
     *,
     pin: str,
     receive: Callable[[ControlConnection, Frame], None],
+    connect: Callable[[], Awaitable[socket.socket]] | None = None,
 ) -> ControlConnection:
     """Connect to a daemon and say hello.
+
+    Args:
+        host: its name or address.
+        port: its port.
+        hello: the first frame.
+        pin: the SHA-256 of its certificate, in hexadecimal; empty where authorities vouch.
+        receive: called with the connection and each frame of the daemon.
+        connect: returns a socket that is connected to it, or raises OSError; None to connect to
+            whatever its name means.
 
     Raises:
         AttachError: why that is not possible now.
     """
-    loop = asyncio.get_running_loop()
-    attempt = loop.create_task(
-        loop.create_connection(
+    loop, context = asyncio.get_running_loop(), _context(pin)
+
+    async def open_connection() -> ControlConnection:
+        sock = None if connect is None else await connect()
+        place = {"host": host, "port": port} if sock is None else {"sock": sock}
+        _, control = await loop.create_connection(
             lambda: ControlConnection(hello, pin, receive, loop),
-            host,
-            port,
-            ssl=_context(pin),
+            **place,
+            ssl=context,
             server_hostname=host,
             ssl_handshake_timeout=_HANDSHAKE_SECONDS,
         )
-    )
+        return control
+
+    attempt = loop.create_task(open_connection())
     try:
         await asyncio.wait({attempt}, timeout=ATTACH_SECONDS)
     finally:
@@ -166,7 +181,7 @@ async def open_control(
     if not attempt.done():
         raise AttachError(f"{host} port {port} does not answer")
     try:
-        return attempt.result()[1]
+        return attempt.result()
     except ssl.SSLCertVerificationError as error:
         raise AttachError(
             f"no authority vouches for the certificate of {host}: {error.verify_message}"

@@ -52,6 +52,11 @@ class Doors:
         return self._all[self._turn]
 
     @property
+    def is_agreed(self) -> bool:
+        """Whether its owner has named this place; all others a daemon has."""
+        return self.current[:2] == self._home[:2]
+
+    @property
     def has_others(self) -> bool:
         """Whether there is another node than the one where it is attached."""
         here = self.current

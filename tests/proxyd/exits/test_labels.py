@@ -275,6 +275,23 @@ async def test_what_is_over_is_swept(three: Cluster) -> None:
     assert await labels_of(service).sweep() == 3
 
 
+async def test_a_session_keeps_no_more_labels_than_a_node_remembers(
+    three: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LABELS_PER_SESSION", 5)
+    monkeypatch.setattr(queries, "SWEPT_MAX_BINDINGS", 3)
+    store, session, now = three.services[0].daemon.store, three.session.id, clock.seconds()
+    for number in range(30):
+        row = BindingRow("a", "xx", now + 60 + number)
+        await store.write(queries.bind, session, f"{number}", row, replaced="", now=now)
+    assert await labels_of(three.services[0]).sweep() == 25
+    assert await store.read(labels_in) == ["25", "26", "27", "28", "29"]
+
+
+async def labels_in(tx: Transaction) -> list[str]:
+    return await tx.all(str, "SELECT label FROM exit_bindings ORDER BY label")
+
+
 async def count(service: Service) -> int:
     async def ask(tx: Transaction) -> int:
         return await tx.one(int, "SELECT COUNT(*) FROM exit_bindings") or 0

@@ -5,6 +5,7 @@ import ssl
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -146,12 +147,18 @@ def greeting(service: Service, key: bytes = KEY, **changes: str) -> bytes:
     return encode(Greeting(1, FIRST, changes.get("to", own), proven))
 
 
-async def register(service: Service, node_id: str, port: int = 0, certificate: str = "") -> None:
+async def register(
+    service: Service,
+    node_id: str,
+    port: int = 0,
+    certificate: str = "",
+    host: str = "127.0.0.1",
+) -> None:
     """Add another node to the database, which is dialled there."""
 
     async def insert(tx: Any) -> None:
         await tx.run("INSERT INTO nodes (id, started_at, seen_at) VALUES (:id, 1, 1)", id=node_id)
-        row = DoorRow(node_id, "127.0.0.1", port, certificate, "127.0.0.1", port)
+        row = DoorRow(node_id, host, port, certificate, host, port)
         await queries.open_door(tx, row)
 
     await service.daemon.store.write(insert)
@@ -183,6 +190,20 @@ async def test_a_node_with_a_proof_is_linked_and_told_of_every_exit(service: Ser
         await until(lambda: Pong(b"12345678") in node.frames)
         await device.kill()
         await until(lambda: Gone(made.device_id) in node.frames)
+
+
+async def test_of_what_an_exit_offers_others_are_told_what_is_known(service: Service) -> None:
+    await register(service, FIRST)
+    made = await consented(service)
+    words = ("udp", "lend", "udp", *(f"feature {number}" for number in range(200)))
+    async with dialling(service, greeting(service)) as node:
+        await until(lambda: node.has(Accepted))
+        offering = replace(made, first=made.first._replace(features=words))
+        device = await offering.attach(service)
+        await until(lambda: node.has(Exits), "it is announced, in a frame that can be read")
+        [frame] = [each for each in node.frames if isinstance(each, Exits)]
+        assert frame.exits[0].features == ("lend", "udp")
+        await device.kill()
 
 
 @pytest.mark.parametrize(
@@ -257,6 +278,57 @@ async def test_a_node_announces_no_more_than_it_may(
         node.send(Ping(b"12345678"))
         await until(lambda: Pong(b"12345678") in node.frames)
         assert len(active(service)) == 5
+
+
+async def test_what_is_kept_once_for_all_exits_is_bounded(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxyd.exits.mesh.SHARED_MAX", 10)
+    await register(service, FIRST)
+    async with dialling(service, greeting(service)) as node:
+        for number in range(100):
+            node.send(Exits((announced("theirs", asn=number, limits=Limits(number, 0, 0, ())),)))
+        node.send(Ping(b"12345678"))
+        await until(lambda: Pong(b"12345678") in node.frames)
+        mesh = mesh_of(service)
+        assert mesh.find("theirs").limits.connections == 99
+        assert max(map(len, (mesh._places, mesh._limits, mesh._features))) <= 10
+
+
+async def test_what_a_node_has_sent_is_taken_in_turns_and_in_order(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TURN_SECONDS", 0.0)
+    await register(service, FIRST)
+    mesh, turn = mesh_of(service), 0
+    heard: list[tuple[int, Frame]] = []
+    announced_before = mesh.announced
+
+    async def count() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    def hear(link: Any, frame: Any) -> None:
+        heard.append((turn, frame))
+        announced_before(link, frame)
+
+    monkeypatch.setattr(mesh, "announced", hear)
+    counting = asyncio.create_task(count())
+    frames = [Exits((announced(f"theirs {number}"),)) for number in range(100)]
+    async with dialling(service, greeting(service)) as node:
+        await until(lambda: node.has(Accepted))
+        # In one piece: so all have come before the first one is acted on.
+        node.writer.write(b"".join(map(encode, [*frames, Ping(b"12345678")])))
+        await until(lambda: Pong(b"12345678") in node.frames)
+        assert [frame for _, frame in heard] == frames
+        assert len({number for number, _ in heard}) == len(frames)
+        node.send(Ping(b"87654321"))
+        await until(lambda: Pong(b"87654321") in node.frames, "it is read again")
+        node.writer.write(b"".join(map(encode, frames)))
+    await all_know([service], set())
+    counting.cancel()
 
 
 async def test_a_node_that_links_again_replaces_its_link(service: Service) -> None:
@@ -344,6 +416,21 @@ async def test_a_node_is_dialled_where_its_row_says(service: Service, tmp_path: 
 
 async def remove(tx: Any, node_id: str) -> None:
     await tx.run("DELETE FROM nodes WHERE id = :id", id=node_id)
+
+
+@pytest.mark.parametrize(
+    ("host", "port"), [("", 1090), ("a..b", 1090), ("127.0.0.1", 70_000), ("127.0.0.1", 1 << 40)]
+)
+async def test_a_node_whose_row_made_no_sense_is_linked_when_it_does(
+    service: Service, tmp_path: Path, host: str, port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with serving(tmp_path, answers=True) as (good, shown, _):
+        await register(service, OTHER, port, shown, host)
+        await until(lambda: f"node {OTHER}: no link" in caplog.text, "it was tried")
+        row = DoorRow(OTHER, "127.0.0.1", good, shown, "127.0.0.1", good)
+        await service.daemon.store.write(queries.open_door, row)
+        await until(lambda: mesh_of(service).link(OTHER) is not None, "it is linked")
 
 
 async def test_a_node_with_another_certificate_is_told_nothing(

@@ -525,6 +525,16 @@ async def test_a_device_that_attaches_elsewhere_is_borrowed_there(two: Two) -> N
     assert len(two.edge.borrowing) == 1
 
 
+async def test_an_exit_that_is_filed_anew_is_lent_once(two: Two) -> None:
+    await two.home.agent()
+    for _ in range(3):  # as when it is found to leave from another line
+        assert two.edge.loans.exit_of(two.edge.hear_of("device", two.link)) is not None
+    two.link.send(Borrow(7, "nobody", "127.0.0.1", 1, 1))
+    assert two.link.other is not None
+    await until(lambda: Borrowed(7, "gone") in two.link.other.sent, "the home has heard all")
+    assert len(two.edge.borrowing) == len(two.home.lending) == 1
+
+
 # --- who does not speak the protocol ------------------------------------------------------------
 
 
@@ -655,6 +665,24 @@ async def test_stand_ins_have_a_bound_and_try_again(
     loan.stand_in._borrower = ("localhost", two.edge.port)
     await until(lambda: len(attached.pool) == 2, "as many as all may have, though five are wanted")
     assert two.home.services.open == 2
+
+
+@pytest.mark.parametrize("place", [("a..b", 1090), ("127.0.0.1", 70_000)])
+async def test_a_borrower_that_cannot_be_where_it_says_is_no_mistake_of_ours(
+    two: Two,
+    place: tuple[str, int],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("DEBUG", "exits")
+    monkeypatch.setattr(stand_in, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(two.home.lending, "_reached_at", lambda _: place)
+    await two.home.parked()
+    attached = two.edge.loans.exit_of(two.edge.hear_of("device", two.link))
+    assert attached is not None
+    attached.pool.open()
+    await until(lambda: caplog.text.count("its borrower is not reached") > 1, "it tries again")
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
 
 
 @pytest.mark.parametrize("feature", [(), ("lend",)], ids=["its node", "the agent"])

@@ -161,6 +161,7 @@ def test_what_stands_behind_the_last_known_field_is_ignored() -> None:
         (Kind.EXITS, b"[1]"),
         (Kind.EXITS, b"[[1,2,3]]"),
         (Kind.EXITS, b"[" * 3000),
+        (Kind.EXITS, links._json([links._listed(EXIT._replace(address="nowhere"))]).encode()),
         (Kind.GONE, b"\xff"),
         (Kind.GONE, b"x" * 501),
         (Kind.BORROW, b"12345678"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -37,7 +38,9 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def running(daemon: ExitDaemon, folder: Path) -> AsyncIterator[Agent]:
+async def running(
+    daemon: ExitDaemon, folder: Path, allow: tuple[str, ...] = ("127.0.0.0/8",)
+) -> AsyncIterator[Agent]:
     """Run an agent whose owner has agreed with this daemon."""
     consent = Consent(
         api="http://127.0.0.1:1",
@@ -53,7 +56,7 @@ async def running(daemon: ExitDaemon, folder: Path) -> AsyncIterator[Agent]:
         policy=Policy(blocked_ports=NEVER_PORTS),
         surroundings=Surroundings(set),
         kernel=None,
-        allow=[ip_network("127.0.0.0/8")],
+        allow=[ip_network(text) for text in allow],
     )
     agent = Agent(
         consent, folder, guard=guard, now=lambda: datetime.now(UTC), read_power=lambda: ""
@@ -136,6 +139,25 @@ async def test_when_its_daemon_drains_it_leaves_and_what_it_carries_goes_on(
         assert len(first.hellos) == 1
 
 
+async def test_a_daemon_that_says_again_and_again_that_it_stops_costs_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "exit")
+    folder = tmp_path / "exit"
+    async with daemon(tmp_path, "first") as first, running(first, folder) as agent:
+        await first.attached()
+        for _ in range(100):
+            first.control.send(Drain(65_535))
+        await first.park(1)
+        assert caplog.text.count("the daemon stops") == 1
+        waiting = agent._leaving
+        assert waiting is not None
+        first.control.transport.abort()
+        await first.attached(2)
+        assert waiting.cancelled()
+        assert agent._leaving is None
+
+
 async def test_a_daemon_that_lets_nobody_in_is_left_for_another_one(tmp_path: Path) -> None:
     folder = tmp_path / "exit"
     async with (
@@ -159,6 +181,29 @@ async def test_a_node_with_another_certificate_than_was_told_hears_nothing(
         async with running(first, folder) as agent:
             await until(lambda: "another certificate" in agent.describe()["words"])
             assert not second.hellos
+
+
+@pytest.mark.parametrize("host", ["127.0.0.2", "::ffff:127.0.0.2", "192.168.1.1", "router.lan"])
+async def test_a_daemon_cannot_have_it_attach_to_what_is_near(tmp_path: Path, host: str) -> None:
+    folder = tmp_path / "exit"
+    with socket.create_server(("127.0.0.2", 0)) as near:
+        near.setblocking(False)
+        told = Node(host, near.getsockname()[1], "ab" * 32)
+        async with daemon(tmp_path, "first") as first, daemon(tmp_path, "second") as second:
+            async with running(first, folder, allow=()) as agent:
+                await first.attached()
+                first.control.send(Nodes((told, node(second))))
+                await kept(folder, told, node(second))
+                first.control.send(Drain(600))
+                await second.attached()  # at the address that its owner has named
+                assert "attached" in agent.describe()["words"]
+            async with running(first, folder, allow=()):
+                await first.attached(2)  # whose address it does not know yet
+                first.reply = Sorry("stopping", "The service stops here; come again.", 600)
+                first.control.transport.abort()
+                await second.attached(2)
+        with pytest.raises(BlockingIOError):
+            near.accept()
 
 
 async def test_a_daemon_that_has_told_its_next_certificate_is_known_by_it(tmp_path: Path) -> None:
