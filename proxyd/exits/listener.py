@@ -753,6 +753,12 @@ class ExitListener:
             attached.is_proven = True
             self.neighbours.changed(attached)
 
+    def doubt(self, attached: Attached) -> None:
+        """Let an exit carry port 443 alone from now on, until it is proven."""
+        if attached.is_proven and not attached.is_gone:
+            attached.is_proven = False
+            self.neighbours.changed(attached)
+
     def expel(self, attached: Attached, words: str) -> None:
         """Cut an exit with all that goes through it; `words` tell its owner why."""
         if attached.is_gone:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.canaries import (
     EVIL,
+    OTHER,
     Pages,
     answer,
     leading_to,
@@ -71,10 +72,10 @@ async def looking(
         await service.assert_audit()
 
 
-async def attached(service: Service, made: Consented, obey: Obey) -> Device:
+async def attached(service: Service, made: Consented, obey: Obey, leaves_from: str = "") -> Device:
     """Attach a device that obeys in a way from the beginning."""
     device = Device(bound_port(service.daemon.listeners.exits))
-    device.obey = obey
+    device.obey, device.leaves_from = obey, leaves_from
     return await device.attach(made.first)
 
 
@@ -315,6 +316,86 @@ async def test_one_silence_is_a_hiccup(tmp_path: Path, pages: Pages) -> None:
         await until(lambda: counted(service).canaries["unknown"] == 1, "nothing is proven")
         assert (await record(service, made.device_id)).row.barred_at is None
         assert len(device.dials) == 4  # another page was tried for it
+        await device.kill()
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+async def test_a_slow_line_is_no_black_hole(
+    tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch, is_tls: bool
+) -> None:
+    """Its owner allows few bytes a second, or a buyer has filled the line."""
+    monkeypatch.setattr(canaries, "FETCH_SECONDS", 1.5)
+    urls = pages.urls[2:] if is_tls else pages.urls[:2]
+    async with looking(tmp_path, pages, urls) as service:
+        looks = service.daemon.exit_port.canaries
+        await until(lambda: len(looks._truths) == len(urls), "the truth is known")
+        pages.stalls = asyncio.Event()
+        made = await consented(service)
+        device = await attached(service, made, carry, OTHER)
+        await until(lambda: counted(service).canaries.total() == 1, "a round is over")
+        assert counted(service).canaries == {"unknown": 1}
+        pages.stalls.set()
+        await device.kill()
+
+
+async def test_what_a_site_says_itself_over_tls_is_no_lie(tmp_path: Path, pages: Pages) -> None:
+    async with looking(tmp_path, pages, pages.urls[2:]) as service:
+        looks = service.daemon.exit_port.canaries
+        await until(lambda: bool(looks._truths), "the truth is known")
+        made = await consented(service)
+        pages.others = b"not for your address"
+        device = await attached(service, made, carry, OTHER)
+        await until(lambda: counted(service).canaries.total() == 1, "a round is over")
+        assert counted(service).canaries == {"unknown": 1}
+        await device.kill()
+
+
+async def test_who_is_turned_away_by_a_page_carries_443_until_it_passes(
+    tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A buyer may have asked for the page through it until it was turned away."""
+    monkeypatch.setattr(canaries, "AGAIN_SECONDS", 0.05)
+    async with looking(tmp_path, pages) as service:
+        made = await consented(service)
+        device = await attached(service, made, carry)
+        await until(lambda: counted(service).canaries["passed"] == 1, "it has passed")
+        entry = listener_of(service)._by_device[made.device_id]
+        assert entry.is_proven
+        looks = service.daemon.exit_port.canaries
+        plain = {pages.http, pages.other}
+        device.obey = saying(
+            b"HTTP/1.1 429 Too Many Requests\r\n\r\nlater", when=lambda dial: dial.port in plain
+        )
+        looks._proven.clear()
+        looks._schedule(entry, 0.0, 0)
+        await until(lambda: counted(service).canaries["unknown"] > 0, "nothing is proven")
+        assert not counted(service).canary_failures
+        assert not entry.is_proven
+        device.obey = carry
+        await until(lambda: entry.is_proven, "it has passed again")
+        await device.kill()
+
+
+async def test_a_mistake_of_ours_ends_no_looking(
+    tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(canaries, "AGAIN_SECONDS", 0.05)
+    async with looking(tmp_path, pages) as service:
+        looks = service.daemon.exit_port.canaries
+        await until(lambda: len(looks._truths) == 3, "the truth is known")
+        mistakes, fetch = [ValueError("a mistake")], canaries.fetch
+
+        async def wrong(*given: Any) -> Any:
+            if mistakes:
+                given[0].close()
+                raise mistakes.pop()
+            return await fetch(*given)
+
+        monkeypatch.setattr(canaries, "fetch", wrong)
+        made = await consented(service)
+        device = await attached(service, made, carry)
+        await until(lambda: counted(service).canaries["passed"] == 1, "it has passed")
+        assert "a mistake" in caplog.text
         await device.kill()
 
 
