@@ -311,14 +311,21 @@ class ExitListener:
             return WANDERING
         if self._directory.is_standby(attached):
             return "another device on the same line carries connections"
-        return attached.paused or ("paused in the account" if attached.is_held else "")
+        return attached.why_not
 
     def remark(self, device_id: str) -> str:
         """Return what the owner of an attached device should know; "" for nothing."""
         attached = self._by_device.get(device_id)
-        if attached is None or not attached.is_elsewhere:
+        if attached is None:
             return ""
-        return f"Its connections leave from {attached.address}, and it counts as being there."
+        words = []
+        if attached.is_elsewhere:
+            words.append(
+                f"Its connections leave from {attached.address}, and it counts as being there."
+            )
+        if not attached.is_proven:
+            words.append("It carries port 443 alone until it has passed a look at what it carries.")
+        return " ".join(words)
 
     def start(self) -> None:
         """Begin to look after what may be forgotten."""

@@ -293,9 +293,15 @@ async def test_until_it_has_passed_an_exit_carries_443_alone(tmp_path: Path, pag
         assert not entry.allows(80)
         assert not entry.allows(443)  # its owner does not
         assert announcement(entry).paused == UNPROVEN
+        mine = await service.call("GET", "/api/exits/me", token=made.owner.token)
+        [shown] = mine.body["exits"]
+        assert (shown["state"], shown["reason"]) == ("resting", UNPROVEN)
         entry.limits = entry.limits._replace(ports=(*pages.ports, 443))
         assert entry.allows(443)
         assert announcement(entry).limits.ports == (443,)
+        mine = await service.call("GET", "/api/exits/me", token=made.owner.token)
+        [shown] = mine.body["exits"]
+        assert (shown["state"], "443 alone" in shown["reason"]) == ("online", True)
         allowed.set()
         await until(lambda: entry.is_proven, "it has passed")
         assert (announcement(entry).paused, announcement(entry).limits) == ("", entry.limits)
