@@ -40,7 +40,7 @@ from support.waiting import until
 
 from market import exit_canaries
 from market.exit_canaries import ExitRecord
-from proxyctl.protocol.frames import Dial, Dialled, Outcome
+from proxyctl.protocol.frames import SECURE, SECURE_TICKETS, Dial, Dialled, Outcome, Preface
 from proxyd.exits import canaries
 from proxyd.exits.attached import UNPROVEN
 from proxyd.exits.remote import announcement
@@ -232,19 +232,48 @@ async def test_who_reports_what_nobody_asked_for_is_barred(
         await device.kill()
 
 
-async def test_an_answer_that_comes_late_is_no_lie(tmp_path: Path, pages: Pages) -> None:
+async def park_securely(device: Device) -> None:
+    """Open a work connection under TLS, and keep it for as long as the device is attached."""
+    await until(lambda: any(each >= SECURE_TICKETS for each in device.tickets), "it has tickets")
+    number = next(each for each in device.tickets if each >= SECURE_TICKETS)
+    assert device.welcome is not None
+    work = Device(device.port)
+    await work.connect()
+    device.spawn(closed_with_it(work))
+    preface = Preface(device.welcome.attachment, number, device.tickets.pop(number))
+    work.send_raw(preface.encode())
+
+
+async def closed_with_it(work: Device) -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await work.kill()
+
+
+@pytest.mark.parametrize("is_secure", [False, True])
+async def test_an_answer_that_comes_late_is_no_lie(
+    tmp_path: Path, pages: Pages, is_secure: bool
+) -> None:
     late: list[Dial] = []
 
     async def too_late(device: Device, dial: Dial) -> None:
         late.append(dial)
-        device.take(dial.number).close()
+        if not is_secure:
+            device.take(dial.number).close()
 
     async with looking(tmp_path, pages) as service:
         made = await consented(service)
+        if is_secure:
+            made = replace(made, first=made.first._replace(features=(SECURE,)))
         device = await attached(service, made, carry)
         await until(lambda: counted(service).canaries["passed"] == 1, "it has passed")
         device.obey = too_late
         service.wishes = "-country-xx"
+        if is_secure:
+            service.wishes += "-secure"
+            listener_of(service)._by_device[made.device_id].secure.open()
+            await park_securely(device)
         _, bought = await buy(service)
         client = await Client.open(service.proxy_port)
         assert await client.log_in(bought.username, bought.password) == 0
