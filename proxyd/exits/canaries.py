@@ -7,8 +7,9 @@ the same, that is the truth, and it is taken anew now and then. A page that diff
 no canary.
 
 Through each exit a round of up to `PAGES_PER_ROUND` of them is fetched, by orders like any buyer's:
-soon after it has attached, and from then on at random moments, so that nobody knows when. Names are
-looked up here or at the exit, by chance. Until its first round has passed, an exit carries nothing
+soon after it has attached, and from then on at random moments, so that nobody knows when. By chance
+names are looked up here or at the exit, and connections with it are under TLS or not, as buyers'
+are. Until its first round has passed, an exit carries nothing
 but port 443, where it cannot change anything unseen (`Attached.is_proven`).
 
 What is found (`Finding`) is of two sorts:
@@ -60,6 +61,7 @@ from proxyd.wire.hosts import address_of
 from storage.errors import StoreError
 
 PAGES_PER_ROUND: Final = 3
+SECURE_SHARE = 0.25  # of fetches: few buyers want TLS as far as the exit
 ROUND_SECONDS: Final = 86_400.0  # between two rounds of an exit, on average
 AGAIN_SECONDS = 60.0  # after a round that proved nothing; doubled each time
 AGAIN_MOST_SECONDS: Final = 3_600.0
@@ -352,7 +354,11 @@ class Canaries:
         truth = self._truths.get(page)
         if truth is None:
             raise Unknown(f"{page.url} is no canary any more")
-        sock = await self._ways.dial(attached, _host(page), page.port, dns_at_exit=at_exit)
+        # An exit must not know buyers by this, and be honest to others alone.
+        secure = attached.secure is not None and self._chance.random() < SECURE_SHARE
+        sock = await self._ways.dial(
+            attached, _host(page), page.port, dns_at_exit=at_exit, secure=secure
+        )
         heard = asyncio.Event()
         fetching = self._loop.create_task(fetch(sock, page, heard.set))
         errand = Errand(fetching)

@@ -29,6 +29,7 @@ from support.exit_device import (
     consented,
     listener_of,
     paused,
+    running_with_agent,
 )
 from support.names import Localhost
 from support.service import Bought, Service, running_in
@@ -126,6 +127,21 @@ async def test_an_honest_exit_passes_and_nobody_pays_for_it(tmp_path: Path, page
         assert listener_of(service)._by_device[made.device_id].is_proven
         assert again.dials == []
         await again.kill()
+
+
+@pytest.mark.parametrize(("encrypt", "share"), [("all", 0.0), ("orders", 1.0), ("orders", 0.0)])
+async def test_who_is_asked_under_tls_is_looked_at_under_tls(
+    tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch, encrypt: str, share: float
+) -> None:
+    """Or a device could tell buyers from canaries, and be honest to these alone."""
+    monkeypatch.setattr(canaries, "SECURE_SHARE", share)
+    section = {**EXITS["exits"], "canaries": pages.urls, "ports": pages.ports, "encrypt": encrypt}
+    async with running_with_agent(tmp_path, exits=section) as service:
+        await until(lambda: counted(service).canaries["passed"] == 1, "it has passed")
+        [entry] = listener_of(service)._by_device.values()
+        assert (entry.pool._next_ticket > 1) == (encrypt == "orders")
+        assert (entry.secure._rate > 0) == (encrypt == "all" or share > 0)
+        assert (entry.pool._rate > 0) == (encrypt == "orders" and share == 0)
 
 
 def lies(pages: Pages) -> dict[str, Obey]:
