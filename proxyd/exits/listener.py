@@ -79,7 +79,7 @@ DAY_SECONDS: Final = 86_400
 HELD_WORDS: Final = "paused in the account"  # for the owner, at the device
 
 FLOOD: Final = "flood"
-# An exit that was found to leave from another line so often since the start has no place to sell.
+# An exit that was found on yet another line so often since the start has no place to sell.
 MOVES_MAX: Final = 3
 MOVES_KEPT: Final = 10_000
 CALL_BYTES: Final = len(CALL) + NUMBER_BYTES
@@ -255,7 +255,9 @@ class ExitListener:
         self._nodes_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._calls: dict[bytes, Callable[[str], None]] = {}  # as many as are under way
-        self._moves: dict[str, int] = {}  # of devices whose connections leave from elsewhere
+        # Of devices whose connections leave from elsewhere: how often that was another network than
+        # before, and which one it is.
+        self._moves: dict[str, tuple[int, str]] = {}
         self._is_draining = False
         self._is_closed = False
         self._for_controls = ControlServices(
@@ -514,8 +516,10 @@ class ExitListener:
         network = counted_network(address)
         if network == attached.network:
             return
-        moves = self._moves.pop(attached.device_id, 0) + 1
-        self._moves[attached.device_id] = moves  # the latest last
+        moves, before = self._moves.pop(attached.device_id, (0, ""))
+        if network != before:  # or it has attached again, and leaves from where it always does
+            moves += 1
+        self._moves[attached.device_id] = moves, network  # the latest last
         if len(self._moves) > MOVES_KEPT:
             del self._moves[next(iter(self._moves))]
         was_open = attached.is_open
