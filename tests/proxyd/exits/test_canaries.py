@@ -199,21 +199,25 @@ async def test_a_wrong_certificate_is_found(tmp_path: Path, pages: Pages) -> Non
         await device.kill()
 
 
+class AtExit:
+    """Chance that has every name looked up at the exit."""
+
+    def random(self) -> float:
+        return 0.0
+
+    def sample(self, pages: list[Any], count: int) -> list[Any]:
+        return pages[:count]
+
+    def choice(self, pages: list[Any]) -> Any:
+        return pages[0]
+
+
 async def test_names_that_lead_elsewhere_at_the_exit_are_found(
     tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def evil(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer(EVIL))
-
-    class AtExit:
-        """Chance that has every name looked up at the exit."""
-
-        def random(self) -> float:
-            return 0.0
-
-        def sample(self, pages: list[Any], count: int) -> list[Any]:
-            return pages[:count]
 
     urls = [f"http://localhost:{pages.http}/page"]
     async with serving(evil) as other, looking(tmp_path, pages, urls) as service:
@@ -447,6 +451,35 @@ async def test_a_mistake_of_ours_ends_no_looking(
         device = await attached(service, made, carry)
         await until(lambda: counted(service).canaries["passed"] == 1, "it has passed")
         assert "a mistake" in caplog.text
+        await device.kill()
+
+
+async def test_one_silence_of_a_name_that_the_exit_looks_up_is_a_hiccup(
+    tmp_path: Path, pages: Pages
+) -> None:
+    silent: list[int] = []
+
+    def is_first(_: Dial) -> bool:
+        silent.append(1)
+        return len(silent) == 1
+
+    urls = [f"http://localhost:{pages.http}/page"]
+    async with looking(tmp_path, pages, urls) as service:
+        looks = service.daemon.exit_port.canaries
+        looks._chance = AtExit()
+        looks._ways = replace(looks._ways, resolver=Localhost("127.0.0.1"))
+        await until(lambda: bool(looks._truths), "the truth is known")
+        made = await consented(service)
+
+        async def once_silent(device: Device, dial: Dial) -> None:
+            if is_first(dial):
+                await saying(b"")(device, dial)
+            else:
+                await leading_to(pages.http, lambda _: True)(device, dial)
+
+        device = await attached(service, made, once_silent)
+        await until(lambda: counted(service).canaries.total() == 1, "a round is over")
+        assert counted(service).canaries == {"unknown": 1}
         await device.kill()
 
 
