@@ -143,6 +143,8 @@ def _exits(settings: Settings) -> Iterator[str]:
     for url in exits.canaries:
         if not _is_page(url):
             yield f"exits.canaries: expected http://… or https://… with a host, got {url!r}"
+        elif exits.ports and _port_of(url) not in exits.ports:
+            yield f"exits.canaries: no exit is asked for {url!r}, its port is not among exits.ports"
     for country in exits.price_per_gb_floor_usd:
         if country != ANY_COUNTRY and not COUNTRY.fullmatch(country):
             yield (
@@ -300,6 +302,11 @@ def _assistant(settings: Settings) -> Iterator[str]:
                 f"assistant.{name}: is below {highest}, the highest of assistant.rewards, which "
                 "could never be paid"
             )
+
+
+def _port_of(url: str) -> int:
+    parts = urlsplit(url)
+    return parts.port or {"http": 80, "https": 443}[parts.scheme]
 
 
 def _is_page(url: str) -> bool:

@@ -116,7 +116,7 @@ async def claw_back(context: Context, device_id: str, reason: str) -> ClawedBack
     while True:
         transfer_ids = [context.identifiers.new() for _ in range(REVERSED_MAX_EARNINGS)]
         part = await context.store.write(_reverse, device_id, transfer_ids, now=now)
-        if not part.earnings:
+        if part is None:
             return total
         total = ClawedBack(
             total.earnings + part.earnings,
@@ -165,8 +165,11 @@ async def _bar(tx: Transaction, event: ConsentRow) -> None:
 
 async def _reverse(
     tx: Transaction, device_id: str, transfer_ids: Sequence[str], *, now: int
-) -> ClawedBack:
+) -> ClawedBack | None:
+    """Reverse some earnings; None when none is pending. Those are left out that are just paid."""
     pending = await queries.pending_of(tx, device_id, limit=len(transfer_ids))
+    if not pending:
+        return None
     # None of these sessions is settled meanwhile: that decides who gets the money.
     await bandwidth_queries.lock(tx, sorted({row.session_id for row in pending}))
     rows = await queries.reverse(tx, device_id, pending, now=now)

@@ -304,7 +304,7 @@ def _exit_port(
         raise CannotListenError(str(error)) from error
     port = slices.exits_port(settings, bound_port(listeners.exits))
     door = Door(slices.exits_host(settings), port, known_by)
-    ways = ErrandWays(exits.reactor, exits.resolver, exits.policy)
+    ways = ErrandWays(exits.reactor, exits.resolver, exits.policy, exits.encrypts_all)
     listener.watch = canaries = Canaries(
         ways,
         [page_of(url) for url in settings.exits.canaries],

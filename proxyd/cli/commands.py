@@ -78,13 +78,14 @@ def _checks(options: Namespace) -> Sequence[Check]:
     """Return what else may be wrong with the settings of a command that only looks at them."""
     if options.command != "config check":
         return ()
+    from proxyd.exits.certificate import next_certificate_problems
     from proxyd.exits.geography import geography_problems
     from proxyd.ops.listening import tls_problems
     from proxyd.ops.reachability import problems_of_unit
     from proxyd.ops.signing_key import key_problems
 
     unit = partial(problems_of_unit, options.unit, os.environ)
-    return tls_problems, key_problems, geography_problems, unit
+    return tls_problems, next_certificate_problems, key_problems, geography_problems, unit
 
 
 def _serve(settings: Settings, options: Namespace) -> int:

@@ -326,7 +326,8 @@ class Pool:
 
     def has_used(self, number: int) -> bool:
         """Say whether a ticket's connection may have been given an order."""
-        is_issued = 0 < number < self._next_ticket and number not in self._tickets
+        first = SECURE_TICKETS if self._is_secure else 1
+        is_issued = first <= number < self._next_ticket and number not in self._tickets
         return is_issued and all(each.number != number for each in self._parked)
 
     def stop_waiting(self, asker: Asker) -> None:
@@ -605,6 +606,11 @@ class Attached(Carrier, Expiring):
             return False
         asker.answer(dialled)
         return True
+
+    def has_ordered(self, number: int) -> bool:
+        """Say whether the connection of this number may have been given an order."""
+        pools = (self.pool, self.secure)
+        return any(pool is not None and pool.has_used(number) for pool in pools)
 
     def say(self, frame: Frame) -> None:
         """Send its agent a frame."""

@@ -7,20 +7,31 @@ the same, that is the truth, and it is taken anew now and then. A page that diff
 no canary.
 
 Through each exit a round of up to `PAGES_PER_ROUND` of them is fetched, by orders like any buyer's:
-soon after it has attached, and from then on at random moments, so that nobody knows when. Names are
-looked up here or at the exit, by chance. Until its first round has passed, an exit carries nothing
+soon after it has attached, and from then on at random moments, so that nobody knows when. By chance
+names are looked up here or at the exit, and connections with it are under TLS or not, as buyers'
+are. Until its first round has passed, an exit carries nothing
 but port 443, where it cannot change anything unseen (`Attached.is_proven`).
 
 What is found (`Finding`) is of two sorts:
 
 * certain: another answer, another certificate, junk. It is a verdict if the page is still the same
   when it is fetched from here;
-* silence: the exit said that it had connected, and nothing came, or not all. Networks do that, too.
-  It is a verdict if two fetches of a round end so, pages answer from here, and the exit answers on
-  its control connection after that.
+* silence: the exit said that it had connected, and nothing came, or the connection ended too early.
+  Networks do that, too. It is a verdict if two fetches of a round end so, pages answer from here,
+  and the exit answers on its control connection after that.
 
 An order that fails is no lie, but proves nothing either: the round is run again later. So it is
-when the page does not answer from here. A verdict cuts the exit and bars it (`Judge.bar`); what it
+
+* when the page does not answer from here;
+* when an answer has begun and is not there in time: its owner allows few bytes a second, or buyers
+  have filled its line;
+* when TLS shows the site's own certificate, and the site says something else: nobody on the way can
+  have changed it;
+* when the answer is that the visitor is turned away (`TURNED_AWAY`). Buyers may have asked for the
+  page through that exit until the site had enough. Then the exit carries port 443 alone until a
+  round has passed, so that who changes pages cannot hide behind such a status.
+
+A verdict cuts the exit and bars it (`Judge.bar`); what it
 did on its control connection may be a verdict, too (`suspect`).
 
 Before each round it is looked whether the exit's connections leave from where it is attached
@@ -50,6 +61,7 @@ from proxyd.wire.hosts import address_of
 from storage.errors import StoreError
 
 PAGES_PER_ROUND: Final = 3
+SECURE_SHARE = 0.25  # of fetches: few buyers want TLS as far as the exit
 ROUND_SECONDS: Final = 86_400.0  # between two rounds of an exit, on average
 AGAIN_SECONDS = 60.0  # after a round that proved nothing; doubled each time
 AGAIN_MOST_SECONDS: Final = 3_600.0
@@ -67,7 +79,10 @@ WRITE_AGAIN_SECONDS: Final = 5.0
 SWEEP_LEAST: Final = 1_000  # exits that wait for a round, before those that are gone are dropped
 PROVEN_KEPT: Final = 100_000  # devices that passed: 100 bytes each
 SHOWN_BYTES: Final = 48  # of what differs
+# What sites answer to visitors of whom they have had enough, and when they have too many.
+TURNED_AWAY: Final = frozenset((403, 408, 425, 429, 451, 500, 502, 503, 504))
 
+_TURNED_AWAY: Final = "turned away"  # a finding that is no verdict
 _logger = logging.getLogger("exits")
 
 
@@ -91,8 +106,15 @@ class Gate(Protocol):
     def prove(self, attached: Attached) -> None:
         """Let an exit carry whatever its owner allows."""
 
+    def doubt(self, attached: Attached) -> None:
+        """Let an exit carry port 443 alone, until it is proven (again)."""
+
     def expel(self, attached: Attached, words: str) -> None:
         """Cut an exit with all that goes through it; `words` tell its owner why."""
+
+
+class TurnedAway(Exception):  # noqa: N818 - nobody is at fault
+    """A site would not answer the exit; or so it was answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,29 +241,48 @@ class Canaries:
         if not (attached.is_open and attached.has_place):  # nothing can be asked of it
             self._schedule(attached, now() + AGAIN_SECONDS, failures)
             return
-        if self._origins is not None:
-            await self._origins.look(attached)
-        due = self._proven.get(attached.device_id, 0.0)
-        if due > now():  # it has attached again, perhaps from somewhere else
-            self._schedule(attached, due, 0)
-            return
         try:
+            if self._origins is not None:
+                await self._origins.look(attached)
+            due = self._proven.get(attached.device_id, 0.0)
+            if due > now():  # it has attached again, perhaps from somewhere else
+                self._schedule(attached, due, 0)
+                return
             finding = await self._round(attached) if self._pages else None
         except Unknown as error:
-            self._counters.canaries["unknown"] += 1
             _logger.debug("exit %s: canaries prove nothing: %s", attached.device_id, error)
-            pause = min(AGAIN_SECONDS * 2.0 ** min(failures, 10), AGAIN_MOST_SECONDS)
-            self._schedule(attached, now() + pause, failures + 1)
+            self._look_again(attached, failures)
+            return
+        except TurnedAway as error:
+            _logger.debug("exit %s: it is turned away: %s", attached.device_id, error)
+            self._proven.pop(attached.device_id, None)
+            self._gate.doubt(attached)
+            self._look_again(attached, failures)
+            return
+        except Exception:
+            # Whoever finds a mistake of ours must not be rid of further rounds by it.
+            _logger.exception("exit %s: looking at it failed", attached.device_id)
+            self._look_again(attached, failures)
             return
         if attached.is_gone:
             return
         if finding is not None:
             await self._condemn(attached, finding)
-            return
+        else:
+            self._pass(attached)
+
+    def _look_again(self, attached: Attached, failures: int) -> None:
+        """Run another round soon, after one that proved nothing."""
+        self._counters.canaries["unknown"] += 1
+        pause = min(AGAIN_SECONDS * 2.0 ** min(failures, 10), AGAIN_MOST_SECONDS)
+        self._schedule(attached, self._loop.time() + pause, failures + 1)
+
+    def _pass(self, attached: Attached) -> None:
+        """Take an exit to be honest until its next round."""
         if self._pages:
             self._counters.canaries["passed"] += 1
         self._gate.prove(attached)
-        due = now() + self._chance.expovariate(1 / ROUND_SECONDS)
+        due = self._loop.time() + self._chance.expovariate(1 / ROUND_SECONDS)
         self._proven.pop(attached.device_id, None)
         self._proven[attached.device_id] = due
         while len(self._proven) > PROVEN_KEPT:
@@ -255,6 +296,7 @@ class Canaries:
 
         Raises:
             Unknown: that cannot be said.
+            TurnedAway: a page would not answer it.
         """
         if not self._truths:
             self._gate.prove(attached)  # the operator is told, and nobody is kept out for it
@@ -294,6 +336,7 @@ class Canaries:
 
         Raises:
             Unknown: there is nothing to compare.
+            TurnedAway: the page would not answer it.
         """
         at_exit = page.is_named and self._chance.random() < 0.5
         finding = await self._compare(attached, page, at_exit=at_exit)
@@ -301,7 +344,11 @@ class Canaries:
             return None
         if self._truths.get(page) != await self._directly(page):
             raise Unknown(f"{page.url} is not what it was")
-        if at_exit and await self._compare(attached, page, at_exit=False) is None:
+        if finding.kind == _TURNED_AWAY:
+            raise TurnedAway(finding.evidence)
+        # One silence is a hiccup, also where the name was looked up at the exit.
+        is_wrong = at_exit and finding.is_certain
+        if is_wrong and await self._compare(attached, page, at_exit=False) is None:
             return Finding("dns", f"name looked up at the exit: {finding.evidence}", True)
         return finding
 
@@ -309,12 +356,19 @@ class Canaries:
         truth = self._truths.get(page)
         if truth is None:
             raise Unknown(f"{page.url} is no canary any more")
-        sock = await self._ways.dial(attached, _host(page), page.port, dns_at_exit=at_exit)
-        fetching = self._loop.create_task(fetch(sock, page))
+        # An exit must not know buyers by this, and be honest to others alone.
+        secure = attached.secure is not None and self._chance.random() < SECURE_SHARE
+        sock = await self._ways.dial(
+            attached, _host(page), page.port, dns_at_exit=at_exit, secure=secure
+        )
+        heard = asyncio.Event()
+        fetching = self._loop.create_task(fetch(sock, page, heard.set))
         errand = Errand(fetching)
         attached.begin(errand)
         try:
             done, _ = await asyncio.wait({fetching}, timeout=FETCH_SECONDS)
+            if not done and heard.is_set():
+                raise Unknown(f"{page.url}: not all of it within {FETCH_SECONDS:g} s")
             if not done:
                 words = f"{page.url}: no answer within {FETCH_SECONDS:g} s"
                 return Finding("silence", words, is_certain=False)
@@ -331,12 +385,7 @@ class Canaries:
                 fetching.cancel()
                 await asyncio.wait({fetching})
             sock.close()  # if it was cancelled before it began
-        if answer.certificate != truth.certificate:
-            shown = f"certificate {answer.certificate}, expected {truth.certificate}"
-            return Finding("certificate", f"{page.url}: {shown}", is_certain=True)
-        if answer != truth:
-            return Finding("content", f"{page.url}: {_difference(answer, truth)}", is_certain=True)
-        return None
+        return _judged(page, answer, truth)
 
     async def _require_alive(self, attached: Attached) -> None:
         """Have an exit say that it is there.
@@ -452,6 +501,25 @@ class Canaries:
 
 def _host(page: Page) -> Address | str:
     return page.host if page.is_named else address_of(page.host)
+
+
+def _judged(page: Page, answer: Answer, truth: Answer) -> Finding | None:
+    """Return what an answer shows; None if it is the truth.
+
+    Raises:
+        Unknown: it is another one, but no fault of whoever has carried it.
+    """
+    if answer.certificate != truth.certificate:
+        shown = f"certificate {answer.certificate}, expected {truth.certificate}"
+        return Finding("certificate", f"{page.url}: {shown}", is_certain=True)
+    if answer == truth:
+        return None
+    words = f"{page.url}: {_difference(answer, truth)}"
+    if page.is_tls:
+        raise Unknown(f"the site itself says otherwise: {words}")
+    if answer.status in TURNED_AWAY and answer.status != truth.status:
+        return Finding(_TURNED_AWAY, words, is_certain=False)
+    return Finding("content", words, is_certain=True)
 
 
 def _difference(answer: Answer, truth: Answer) -> str:

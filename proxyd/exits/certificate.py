@@ -7,10 +7,13 @@ it lasts: with another certificate every device would have to be told again.
 import os
 import secrets
 import ssl
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
+
+from config.settings import Settings
 
 FILE_NAME: Final = "exits.pem"
 # It is known by its fingerprint, and its end would be an outage.
@@ -49,6 +52,19 @@ def own_certificate(folder: Path, now: int) -> Path:
     finally:
         draft.unlink()
     return path
+
+
+def next_certificate_problems(settings: Settings) -> Iterator[str]:
+    """Yield what is wrong with the certificate that devices are told beforehand."""
+    path = settings.exits.next_tls_cert
+    if not path:
+        return
+    try:
+        fingerprint(Path(path))
+    except OSError as error:
+        yield f"exits.next_tls_cert: cannot read {path}: {error.strerror}"
+    except ValueError as error:
+        yield f"exits.next_tls_cert: {error}"
 
 
 def fingerprint(certificate: Path) -> str:

@@ -29,11 +29,15 @@ class Unknown(Exception):  # noqa: N818 - nobody is at fault
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """What connections need: the sockets of the loop, names, and what may be dialled."""
+    """What connections need: the sockets of the loop, names, and what may be dialled.
+
+    With `encrypts_all` they are under TLS, as buyers' are.
+    """
 
     reactor: Reactor
     resolver: Resolver
     policy: Policy
+    encrypts_all: bool = False
 
     async def addresses(self, host: str) -> list[Address]:
         """Return the addresses of a name, or the one that it is.
@@ -52,7 +56,13 @@ class Ways:
             raise OSError(f"{host} cannot be looked up") from error
 
     async def dial(
-        self, attached: Attached, host: Address | str, port: int, *, dns_at_exit: bool = False
+        self,
+        attached: Attached,
+        host: Address | str,
+        port: int,
+        *,
+        dns_at_exit: bool = False,
+        secure: bool = False,
     ) -> socket.socket:
         """Return a connection to a target through an exit, the caller's from here on.
 
@@ -61,11 +71,14 @@ class Ways:
             host: an address, or a name.
             port: whatever its owner allows: it is not asked here.
             dns_at_exit: whether the exit looks the name up.
+            secure: whether it is to be under TLS on the way to the exit, where not all are.
 
         Raises:
             Unknown: the exit has not connected.
         """
-        reactor = self.reactor
+        reactor, secure = self.reactor, secure or self.encrypts_all
+        if secure and attached.secure is None:
+            raise Unknown("its program has no connections under TLS")
         future: asyncio.Future[socket.SocketType | Failure] = reactor.loop.create_future()
 
         def done(outcome: socket.SocketType | Failure, _unread: bool, _via: Via | None) -> None:
@@ -83,7 +96,7 @@ class Ways:
             DIAL_SECONDS,
             ExitCounters(),
         )
-        wants = Wants(dns_at_exit=dns_at_exit)
+        wants = Wants(dns_at_exit=dns_at_exit, secure=secure)
         dial = exits.dial(wants, _House(), host, port, done)
         try:
             outcome = await future

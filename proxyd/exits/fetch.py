@@ -9,6 +9,7 @@ import asyncio
 import re
 import socket
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from ipaddress import ip_address
@@ -21,6 +22,11 @@ READ_BYTES: Final = 64 * 1024
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3})(?: |$)")
 _CHUNK: Final = re.compile(rb"([0-9A-Fa-f]{1,8})[^\r\n]*\r\n")
 _START: Final = b"HTTP/1."
+_LENGTH_DIGITS: Final = 18  # no page is longer, and no more are turned into a number
+# Headers that decide what becomes of a body, or lead elsewhere. Others differ between honest ways.
+_STEERING: Final = frozenset(
+    (b"content-encoding", b"content-type", b"link", b"location", b"refresh", b"set-cookie")
+)
 _HTTPS_PORT: Final = 443
 _HTTP_PORT: Final = 80
 
@@ -55,15 +61,22 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a page is: `certificate` is the SHA-256 of the server's, "" without TLS."""
+    """What a page is: `certificate` is the SHA-256 of the server's, "" without TLS.
+
+    `steering` are the headers that decide what becomes of the body, or lead elsewhere, in order; of
+    cookies their names, because every visitor gets other values.
+    """
 
     status: int
     body: bytes
     certificate: str
+    steering: tuple[bytes, ...] = ()
 
     def __str__(self) -> str:
         digest = sha256(self.body).hexdigest()[:16]
-        return f"status {self.status}, {len(self.body)} bytes with SHA-256 {digest}…"
+        headers = b"; ".join(self.steering).decode("ascii", "replace")
+        shown = f" with {headers}" if headers else ""
+        return f"status {self.status}{shown}, {len(self.body)} bytes with SHA-256 {digest}…"
 
 
 def page_of(url: str) -> Page:
@@ -81,12 +94,13 @@ def page_of(url: str) -> Page:
     return Page(url, is_tls, parts.hostname, port, path)
 
 
-async def fetch(sock: socket.socket, page: Page) -> Answer:
+async def fetch(sock: socket.socket, page: Page, heard: Callable[[], None] | None = None) -> Answer:
     """Ask for a page, and read the answer to its end.
 
     Args:
         sock: connected and non-blocking; owned from here on.
         page: which.
+        heard: called when something has come that belongs to an answer.
 
     Raises:
         JunkError: something else came than an answer.
@@ -101,8 +115,10 @@ async def fetch(sock: socket.socket, page: Page) -> Answer:
         )
         shown = writer.get_extra_info("ssl_object")
         certificate = sha256(shown.getpeercert(binary_form=True)).hexdigest() if shown else ""
+        if heard is not None and page.is_tls:
+            heard()
         writer.write(_request(page))
-        status, body = _parsed(await _rest(reader))
+        status, body, steering = _parsed(await _rest(reader, heard))
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError) as error:
         raise CutError("the connection ended") from error
     except ssl.SSLError as error:
@@ -114,7 +130,7 @@ async def fetch(sock: socket.socket, page: Page) -> Answer:
             writer.transport.abort()
         else:
             sock.close()
-    return Answer(status, body, certificate)
+    return Answer(status, body, certificate, steering)
 
 
 def _context() -> ssl.SSLContext:
@@ -136,7 +152,7 @@ def _request(page: Page) -> bytes:
     ).encode("ascii", "replace")
 
 
-async def _rest(reader: asyncio.StreamReader) -> bytes:
+async def _rest(reader: asyncio.StreamReader, heard: Callable[[], None] | None) -> bytes:
     """Return everything up to the end of the stream.
 
     Raises:
@@ -149,11 +165,13 @@ async def _rest(reader: asyncio.StreamReader) -> bytes:
             raise JunkError(f"{bytes(data[:40])!r}")
         if len(data) > HEAD_MAX_BYTES + BODY_MAX_BYTES:
             raise JunkError(f"more than {BODY_MAX_BYTES} bytes")
+        if heard is not None:
+            heard()
     return bytes(data)
 
 
-def _parsed(data: bytes) -> tuple[int, bytes]:
-    """Return the status and the body of an answer.
+def _parsed(data: bytes) -> tuple[int, bytes, tuple[bytes, ...]]:
+    """Return the status of an answer, its body, and what is `Answer.steering`.
 
     Raises:
         JunkError: it is none.
@@ -166,16 +184,24 @@ def _parsed(data: bytes) -> tuple[int, bytes]:
     status = _STATUS.match(lines[0])
     if status is None:
         raise JunkError(f"{lines[0][:40]!r}")
-    length = None
+    length, is_chunked, steering = None, False, []
     for line in lines[1:]:
         name, _, value = line.partition(b":")
-        if name.lower() == b"transfer-encoding" and b"chunked" in value.lower():
-            return int(status[1]), _dechunked(body)
-        if name.lower() == b"content-length" and value.strip().isdigit():
+        name, value = name.lower(), value.strip()
+        if name == b"transfer-encoding" and b"chunked" in value.lower():
+            is_chunked = True
+        elif name == b"content-length" and value.isdigit():
+            if len(value) > _LENGTH_DIGITS:
+                raise JunkError(f"a length of {len(value)} digits")
             length = int(value)
-    if length is not None and len(body) < length:
+        elif name in _STEERING:
+            shown = value.partition(b"=")[0] if name == b"set-cookie" else value
+            steering.append(name + b": " + shown)
+    if is_chunked:
+        body = _dechunked(body)
+    elif length is not None and len(body) < length:
         raise CutError(f"the connection ended after {len(body)} of {length} bytes")
-    return int(status[1]), body
+    return int(status[1]), body, tuple(sorted(steering))
 
 
 def _dechunked(data: bytes) -> bytes:

@@ -83,7 +83,7 @@ DAY_SECONDS: Final = 86_400
 HELD_WORDS: Final = "paused in the account"  # for the owner, at the device
 
 FLOOD: Final = "flood"
-# An exit that was found to leave from another line so often since the start has no place to sell.
+# An exit that was found on yet another line so often since the start has no place to sell.
 MOVES_MAX: Final = 3
 MOVES_KEPT: Final = 10_000
 CALL_BYTES: Final = len(CALL) + NUMBER_BYTES
@@ -260,7 +260,9 @@ class ExitListener:
         self._nodes_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._calls: dict[bytes, Callable[[str], None]] = {}  # as many as are under way
-        self._moves: dict[str, int] = {}  # of devices whose connections leave from elsewhere
+        # Of devices whose connections leave from elsewhere: how often that was another network than
+        # before, and which one it is.
+        self._moves: dict[str, tuple[int, str]] = {}
         self._is_draining = False
         self._is_closed = False
         self._for_controls = ControlServices(
@@ -316,14 +318,21 @@ class ExitListener:
             return WANDERING
         if self._directory.is_standby(attached):
             return "another device on the same line carries connections"
-        return attached.paused or ("paused in the account" if attached.is_held else "")
+        return attached.why_not
 
     def remark(self, device_id: str) -> str:
         """Return what the owner of an attached device should know; "" for nothing."""
         attached = self._by_device.get(device_id)
-        if attached is None or not attached.is_elsewhere:
+        if attached is None:
             return ""
-        return f"Its connections leave from {attached.address}, and it counts as being there."
+        words = []
+        if attached.is_elsewhere:
+            words.append(
+                f"Its connections leave from {attached.address}, and it counts as being there."
+            )
+        if not attached.is_proven:
+            words.append("It carries port 443 alone until it has passed a look at what it carries.")
+        return " ".join(words)
 
     def start(self) -> None:
         """Begin to look after what may be forgotten."""
@@ -514,8 +523,10 @@ class ExitListener:
         network = counted_network(address)
         if network == attached.network:
             return
-        moves = self._moves.pop(attached.device_id, 0) + 1
-        self._moves[attached.device_id] = moves  # the latest last
+        moves, before = self._moves.pop(attached.device_id, (0, ""))
+        if network != before:  # or it has attached again, and leaves from where it always does
+            moves += 1
+        self._moves[attached.device_id] = moves, network  # the latest last
         if len(self._moves) > MOVES_KEPT:
             del self._moves[next(iter(self._moves))]
         was_open = attached.is_open
@@ -758,6 +769,12 @@ class ExitListener:
         """Let an exit carry whatever its owner allows."""
         if not attached.is_proven:
             attached.is_proven = True
+            self.neighbours.changed(attached)
+
+    def doubt(self, attached: Attached) -> None:
+        """Let an exit carry port 443 alone from now on, until it is proven."""
+        if attached.is_proven and not attached.is_gone:
+            attached.is_proven = False
             self.neighbours.changed(attached)
 
     def expel(self, attached: Attached, words: str) -> None:

@@ -385,6 +385,8 @@ def test_bonuses_that_could_never_be_paid_are_named() -> None:
         ({"price_per_gb_floor_usd": {"all": Decimal(1)}}, ["exits.price_per_gb_floor_usd"]),
         ({"canaries": ("http://a.example/x", "https://b.example:8443/")}, []),
         ({"canaries": ("a.example", "http://a:99999/")}, ["exits.canaries"] * 2),
+        ({"canaries": ("http://a.example:81/", "https://b.example/")}, ["exits.canaries"]),
+        ({"canaries": ("http://a.example/",), "ports": (443,)}, ["exits.canaries"]),
     ],
 )
 def test_exits_are_reached_and_paid_as_can_be(exits: dict[str, object], blames: list[str]) -> None:

@@ -15,7 +15,7 @@ from market.exit_payouts import ClawedBack, ExitPayouts, claw_back, claw_back_of
 from market.money import GB, MICRO
 from storage import exits as exit_queries
 from storage.errors import ConstraintError
-from storage.exits import UseRow
+from storage.exits import PaidRow, UseRow
 from storage.store import Transaction
 
 WEEK = 7 * 86_400
@@ -124,6 +124,33 @@ async def test_a_claw_back_takes_back_what_was_advanced_and_is_pending(market: M
     assert await revenue(market) == 100_000
     assert await balance(market, ledger.exit_payable()) == 0
     assert (await audit_ledger(market.store)).passed
+
+
+async def test_a_claw_back_goes_on_behind_what_is_paid_meanwhile(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exit_payouts, "REVERSED_MAX_EARNINGS", 1)
+    made, pending_of = await exit_device(market), exit_queries.pending_of
+    for wait in (WEEK, 0):
+        session = await through(market)
+        await session.report(GB, (made, GB))
+        await session.end()
+        market.clock.now += wait
+    found = [await market.store.read(pending_of, made.id, limit=2)]
+    await market.exit_payouts.pay_due()
+    assert await available(market, made.owner) == 600_000
+
+    async def as_before(tx: Transaction, device_id: str, *, limit: int) -> list[PaidRow]:
+        """Find what another connection has found just before the first one was paid."""
+        if found:
+            both = found.pop()
+            return [each for each in both if each not in await pending_of(tx, device_id, limit=2)]
+        return await pending_of(tx, device_id, limit=limit)
+
+    monkeypatch.setattr(exit_queries, "pending_of", as_before)
+    back = await claw_back(market.context, made.id, "injects")
+    assert back == ClawedBack(earnings=1, amount=600_000, refunded=MICRO)
+    assert await pending(market, made.owner) == 0
 
 
 async def test_a_claw_back_of_a_settled_session_refunds_its_advances_too(market: Market) -> None:

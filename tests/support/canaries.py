@@ -13,12 +13,17 @@ from support.targets import Handler, serving
 from support.tls import make_certificate
 
 BODY = b"<html><body>the same for everybody</body></html>\n"
+OTHER = "127.0.0.2"  # a device may leave from there
 EVIL = BODY.replace(b"</body>", b"<script src=//evil></script></body>")
 
 
 @dataclass
 class Pages:
-    """Two pages by HTTP and one by HTTPS; `body` is what they have, `asked` how often in all."""
+    """Two pages by HTTP and one by HTTPS; `body` is what they have, `asked` how often in all.
+
+    Visitors from the address `OTHER` get `others`, if these are set; and their answers stop in the
+    middle until `stalls` is set, if there is that.
+    """
 
     http: int = 0
     other: int = 0
@@ -26,6 +31,8 @@ class Pages:
     body: bytes = BODY
     asked: int = 0
     varies: bool = False
+    others: bytes = b""
+    stalls: asyncio.Event | None = None
 
     @property
     def urls(self) -> list[str]:
@@ -43,6 +50,12 @@ class Pages:
         await reader.readuntil(b"\r\n\r\n")
         self.asked += 1
         body = self.body + (str(self.asked).encode() if self.varies else b"")
+        if writer.get_extra_info("peername")[0] == OTHER:
+            body = self.others or body
+            if self.stalls is not None:
+                writer.write(answer(body)[:40])
+                await self.stalls.wait()
+                return
         writer.write(answer(body))
         await writer.drain()
 

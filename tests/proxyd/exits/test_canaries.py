@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.canaries import (
     EVIL,
+    OTHER,
     Pages,
     answer,
     leading_to,
@@ -28,6 +29,7 @@ from support.exit_device import (
     consented,
     listener_of,
     paused,
+    running_with_agent,
 )
 from support.names import Localhost
 from support.service import Bought, Service, running_in
@@ -39,7 +41,7 @@ from support.waiting import until
 
 from market import exit_canaries
 from market.exit_canaries import ExitRecord
-from proxyctl.protocol.frames import Dial, Dialled, Outcome
+from proxyctl.protocol.frames import SECURE, SECURE_TICKETS, Dial, Dialled, Outcome, Preface
 from proxyd.exits import canaries
 from proxyd.exits.attached import UNPROVEN
 from proxyd.exits.remote import announcement
@@ -71,10 +73,10 @@ async def looking(
         await service.assert_audit()
 
 
-async def attached(service: Service, made: Consented, obey: Obey) -> Device:
+async def attached(service: Service, made: Consented, obey: Obey, leaves_from: str = "") -> Device:
     """Attach a device that obeys in a way from the beginning."""
     device = Device(bound_port(service.daemon.listeners.exits))
-    device.obey = obey
+    device.obey, device.leaves_from = obey, leaves_from
     return await device.attach(made.first)
 
 
@@ -125,6 +127,21 @@ async def test_an_honest_exit_passes_and_nobody_pays_for_it(tmp_path: Path, page
         assert listener_of(service)._by_device[made.device_id].is_proven
         assert again.dials == []
         await again.kill()
+
+
+@pytest.mark.parametrize(("encrypt", "share"), [("all", 0.0), ("orders", 1.0), ("orders", 0.0)])
+async def test_who_is_asked_under_tls_is_looked_at_under_tls(
+    tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch, encrypt: str, share: float
+) -> None:
+    """Or a device could tell buyers from canaries, and be honest to these alone."""
+    monkeypatch.setattr(canaries, "SECURE_SHARE", share)
+    section = {**EXITS["exits"], "canaries": pages.urls, "ports": pages.ports, "encrypt": encrypt}
+    async with running_with_agent(tmp_path, exits=section) as service:
+        await until(lambda: counted(service).canaries["passed"] == 1, "it has passed")
+        [entry] = listener_of(service)._by_device.values()
+        assert (entry.pool._next_ticket > 1) == (encrypt == "orders")
+        assert (entry.secure._rate > 0) == (encrypt == "all" or share > 0)
+        assert (entry.pool._rate > 0) == (encrypt == "orders" and share == 0)
 
 
 def lies(pages: Pages) -> dict[str, Obey]:
@@ -182,21 +199,25 @@ async def test_a_wrong_certificate_is_found(tmp_path: Path, pages: Pages) -> Non
         await device.kill()
 
 
+class AtExit:
+    """Chance that has every name looked up at the exit."""
+
+    def random(self) -> float:
+        return 0.0
+
+    def sample(self, pages: list[Any], count: int) -> list[Any]:
+        return pages[:count]
+
+    def choice(self, pages: list[Any]) -> Any:
+        return pages[0]
+
+
 async def test_names_that_lead_elsewhere_at_the_exit_are_found(
     tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def evil(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer(EVIL))
-
-    class AtExit:
-        """Chance that has every name looked up at the exit."""
-
-        def random(self) -> float:
-            return 0.0
-
-        def sample(self, pages: list[Any], count: int) -> list[Any]:
-            return pages[:count]
 
     urls = [f"http://localhost:{pages.http}/page"]
     async with serving(evil) as other, looking(tmp_path, pages, urls) as service:
@@ -231,19 +252,48 @@ async def test_who_reports_what_nobody_asked_for_is_barred(
         await device.kill()
 
 
-async def test_an_answer_that_comes_late_is_no_lie(tmp_path: Path, pages: Pages) -> None:
+async def park_securely(device: Device) -> None:
+    """Open a work connection under TLS, and keep it for as long as the device is attached."""
+    await until(lambda: any(each >= SECURE_TICKETS for each in device.tickets), "it has tickets")
+    number = next(each for each in device.tickets if each >= SECURE_TICKETS)
+    assert device.welcome is not None
+    work = Device(device.port)
+    await work.connect()
+    device.spawn(closed_with_it(work))
+    preface = Preface(device.welcome.attachment, number, device.tickets.pop(number))
+    work.send_raw(preface.encode())
+
+
+async def closed_with_it(work: Device) -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await work.kill()
+
+
+@pytest.mark.parametrize("is_secure", [False, True])
+async def test_an_answer_that_comes_late_is_no_lie(
+    tmp_path: Path, pages: Pages, is_secure: bool
+) -> None:
     late: list[Dial] = []
 
     async def too_late(device: Device, dial: Dial) -> None:
         late.append(dial)
-        device.take(dial.number).close()
+        if not is_secure:
+            device.take(dial.number).close()
 
     async with looking(tmp_path, pages) as service:
         made = await consented(service)
+        if is_secure:
+            made = replace(made, first=made.first._replace(features=(SECURE,)))
         device = await attached(service, made, carry)
         await until(lambda: counted(service).canaries["passed"] == 1, "it has passed")
         device.obey = too_late
         service.wishes = "-country-xx"
+        if is_secure:
+            service.wishes += "-secure"
+            listener_of(service)._by_device[made.device_id].secure.open()
+            await park_securely(device)
         _, bought = await buy(service)
         client = await Client.open(service.proxy_port)
         assert await client.log_in(bought.username, bought.password) == 0
@@ -292,9 +342,15 @@ async def test_until_it_has_passed_an_exit_carries_443_alone(tmp_path: Path, pag
         assert not entry.allows(80)
         assert not entry.allows(443)  # its owner does not
         assert announcement(entry).paused == UNPROVEN
+        mine = await service.call("GET", "/api/exits/me", token=made.owner.token)
+        [shown] = mine.body["exits"]
+        assert (shown["state"], shown["reason"]) == ("resting", UNPROVEN)
         entry.limits = entry.limits._replace(ports=(*pages.ports, 443))
         assert entry.allows(443)
         assert announcement(entry).limits.ports == (443,)
+        mine = await service.call("GET", "/api/exits/me", token=made.owner.token)
+        [shown] = mine.body["exits"]
+        assert (shown["state"], "443 alone" in shown["reason"]) == ("online", True)
         allowed.set()
         await until(lambda: entry.is_proven, "it has passed")
         assert (announcement(entry).paused, announcement(entry).limits) == ("", entry.limits)
@@ -315,6 +371,115 @@ async def test_one_silence_is_a_hiccup(tmp_path: Path, pages: Pages) -> None:
         await until(lambda: counted(service).canaries["unknown"] == 1, "nothing is proven")
         assert (await record(service, made.device_id)).row.barred_at is None
         assert len(device.dials) == 4  # another page was tried for it
+        await device.kill()
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+async def test_a_slow_line_is_no_black_hole(
+    tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch, is_tls: bool
+) -> None:
+    """Its owner allows few bytes a second, or a buyer has filled the line."""
+    monkeypatch.setattr(canaries, "FETCH_SECONDS", 1.5)
+    urls = pages.urls[2:] if is_tls else pages.urls[:2]
+    async with looking(tmp_path, pages, urls) as service:
+        looks = service.daemon.exit_port.canaries
+        await until(lambda: len(looks._truths) == len(urls), "the truth is known")
+        pages.stalls = asyncio.Event()
+        made = await consented(service)
+        device = await attached(service, made, carry, OTHER)
+        await until(lambda: counted(service).canaries.total() == 1, "a round is over")
+        assert counted(service).canaries == {"unknown": 1}
+        pages.stalls.set()
+        await device.kill()
+
+
+async def test_what_a_site_says_itself_over_tls_is_no_lie(tmp_path: Path, pages: Pages) -> None:
+    async with looking(tmp_path, pages, pages.urls[2:]) as service:
+        looks = service.daemon.exit_port.canaries
+        await until(lambda: bool(looks._truths), "the truth is known")
+        made = await consented(service)
+        pages.others = b"not for your address"
+        device = await attached(service, made, carry, OTHER)
+        await until(lambda: counted(service).canaries.total() == 1, "a round is over")
+        assert counted(service).canaries == {"unknown": 1}
+        await device.kill()
+
+
+async def test_who_is_turned_away_by_a_page_carries_443_until_it_passes(
+    tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A buyer may have asked for the page through it until it was turned away."""
+    monkeypatch.setattr(canaries, "AGAIN_SECONDS", 0.05)
+    async with looking(tmp_path, pages) as service:
+        made = await consented(service)
+        device = await attached(service, made, carry)
+        await until(lambda: counted(service).canaries["passed"] == 1, "it has passed")
+        entry = listener_of(service)._by_device[made.device_id]
+        assert entry.is_proven
+        looks = service.daemon.exit_port.canaries
+        plain = {pages.http, pages.other}
+        device.obey = saying(
+            b"HTTP/1.1 429 Too Many Requests\r\n\r\nlater", when=lambda dial: dial.port in plain
+        )
+        looks._proven.clear()
+        looks._schedule(entry, 0.0, 0)
+        await until(lambda: counted(service).canaries["unknown"] > 0, "nothing is proven")
+        assert not counted(service).canary_failures
+        assert not entry.is_proven
+        device.obey = carry
+        await until(lambda: entry.is_proven, "it has passed again")
+        await device.kill()
+
+
+async def test_a_mistake_of_ours_ends_no_looking(
+    tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(canaries, "AGAIN_SECONDS", 0.05)
+    async with looking(tmp_path, pages) as service:
+        looks = service.daemon.exit_port.canaries
+        await until(lambda: len(looks._truths) == 3, "the truth is known")
+        mistakes, fetch = [ValueError("a mistake")], canaries.fetch
+
+        async def wrong(*given: Any) -> Any:
+            if mistakes:
+                given[0].close()
+                raise mistakes.pop()
+            return await fetch(*given)
+
+        monkeypatch.setattr(canaries, "fetch", wrong)
+        made = await consented(service)
+        device = await attached(service, made, carry)
+        await until(lambda: counted(service).canaries["passed"] == 1, "it has passed")
+        assert "a mistake" in caplog.text
+        await device.kill()
+
+
+async def test_one_silence_of_a_name_that_the_exit_looks_up_is_a_hiccup(
+    tmp_path: Path, pages: Pages
+) -> None:
+    silent: list[int] = []
+
+    def is_first(_: Dial) -> bool:
+        silent.append(1)
+        return len(silent) == 1
+
+    urls = [f"http://localhost:{pages.http}/page"]
+    async with looking(tmp_path, pages, urls) as service:
+        looks = service.daemon.exit_port.canaries
+        looks._chance = AtExit()
+        looks._ways = replace(looks._ways, resolver=Localhost("127.0.0.1"))
+        await until(lambda: bool(looks._truths), "the truth is known")
+        made = await consented(service)
+
+        async def once_silent(device: Device, dial: Dial) -> None:
+            if is_first(dial):
+                await saying(b"")(device, dial)
+            else:
+                await leading_to(pages.http, lambda _: True)(device, dial)
+
+        device = await attached(service, made, once_silent)
+        await until(lambda: counted(service).canaries.total() == 1, "a round is over")
+        assert counted(service).canaries == {"unknown": 1}
         await device.kill()
 
 

@@ -6,8 +6,14 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from support.service import settings_for
 
-from proxyd.exits.certificate import FILE_NAME, fingerprint, own_certificate
+from proxyd.exits.certificate import (
+    FILE_NAME,
+    fingerprint,
+    next_certificate_problems,
+    own_certificate,
+)
 
 NOW = 1_700_000_000
 
@@ -65,3 +71,17 @@ def test_a_file_without_a_certificate_is_named(tmp_path: Path) -> None:
     path.write_text("nothing")
     with pytest.raises(ValueError, match=r"empty\.pem"):
         fingerprint(path)
+
+
+def test_what_is_wrong_with_the_next_certificate_is_named_before_the_start(tmp_path: Path) -> None:
+    def problems(path: Path | str) -> list[str]:
+        settings = settings_for("sqlite:///unused.db", exits={"next_tls_cert": str(path)})
+        return [*next_certificate_problems(settings)]
+
+    assert problems("") == []
+    assert problems(own_certificate(tmp_path, NOW)) == []
+    (tmp_path / "empty.pem").touch()
+    for path in (tmp_path / "missing.pem", tmp_path / "empty.pem"):
+        (problem,) = problems(path)
+        assert problem.startswith("exits.next_tls_cert: ")
+        assert str(path) in problem

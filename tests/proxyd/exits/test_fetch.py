@@ -77,12 +77,22 @@ async def test_answers(data: bytes, status: int, body: bytes) -> None:
     assert await fetched(data) == Answer(status, body, "")
 
 
+async def test_headers_that_lead_elsewhere_are_part_of_an_answer() -> None:
+    head = b"HTTP/1.1 301 Moved\r\nDate: now\r\nLocation: https://%b/\r\n%b\r\n"
+    truth = await fetched(head % (b"a.example", b"Set-Cookie: id=1\r\n"))
+    assert await fetched(head % (b"a.example", b"set-cookie:  id=2\r\nVia: x\r\n")) == truth
+    assert await fetched(head % (b"evil.example", b"Set-Cookie: id=1\r\n")) != truth
+    assert await fetched(head % (b"a.example", b"Set-Cookie: evil=1\r\n")) != truth
+    assert await fetched(head % (b"a.example", b"Set-Cookie: id=1\r\nRefresh: 0\r\n")) != truth
+
+
 @pytest.mark.parametrize(
     "data",
     [
         b"\x00\x01\x02",
         b"220 mail ready\r\n",
         b"HTTP/1.1 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5_000 + b"\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nhi\r\n",
     ],
 )

@@ -132,6 +132,17 @@ async def test_who_wanders_is_not_chosen(service: Service) -> None:
     await device.kill()
 
 
+async def test_who_always_leaves_from_the_same_other_line_does_not_wander(service: Service) -> None:
+    made, listener = await consented(service), listener_of(service)
+    for _ in range(MOVES_MAX + 2):
+        device = await attached(service, made, leaves_from=ELSEWHERE)
+        entry = listener._by_device[made.device_id]
+        await until(lambda entry=entry: entry.is_elsewhere, "it is seen")
+        assert not entry.is_wandering
+        await device.kill()
+        await until(lambda: len(listener) == 0, "it is gone")
+
+
 @pytest.mark.parametrize("obey", [answering(Outcome.NOT_ALLOWED), swallow])
 async def test_a_call_that_does_not_arrive_proves_nothing(
     service: Service, obey: Obey, monkeypatch: pytest.MonkeyPatch
