@@ -34,7 +34,7 @@ from struct import Struct, error
 from typing import Any, Final, NamedTuple
 
 from proxyctl.protocol.frames import FRAME_MAX_BYTES as AGENT_FRAME_MAX_BYTES
-from proxyctl.protocol.frames import PORT_MAX, FrameError, Limits
+from proxyctl.protocol.frames import PORT_MAX, FrameError, Limits, Reader
 
 VERSION: Final = 1
 FRAME_MAX_BYTES: Final = 32 * 1024  # type and body
@@ -225,36 +225,11 @@ class LoanNumbers:
         return number
 
 
-class LinkReader:
-    """Takes bytes as they come, and gives frames."""
+class LinkReader(Reader[Frame]):
+    """Reads the frames of a link."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
-
-    def receive_data(self, data: bytes) -> Iterator[Frame]:
-        """Take bytes; yield every frame that is complete and of a known type.
-
-        Whoever stops in between gets the rest with the next bytes.
-
-        Raises:
-            FrameError: while it yields: the other side does not speak the protocol.
-        """
-        self._buffer += data
-        return self._frames()
-
-    def _frames(self) -> Iterator[Frame]:
-        buffer = self._buffer
-        while len(buffer) >= _HEAD.size:
-            size, kind = _HEAD.unpack_from(buffer)
-            if not 1 <= size <= FRAME_MAX_BYTES:
-                raise FrameError(f"a frame of {size} bytes")
-            if len(buffer) < _LENGTH.size + size:
-                return
-            body = bytes(buffer[_HEAD.size : _LENGTH.size + size])
-            del buffer[: _LENGTH.size + size]
-            frame = decode(kind, body)
-            if frame is not None:
-                yield frame
+        super().__init__(decode, FRAME_MAX_BYTES)
 
 
 def is_link(data: bytes) -> bool:

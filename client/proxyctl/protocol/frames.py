@@ -41,7 +41,7 @@ import json
 from enum import IntEnum
 from ipaddress import IPv4Address, IPv6Address
 from struct import Struct, error
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, Union
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -358,13 +358,23 @@ class Preface(NamedTuple):
         return cls(attachment, number, ticket)
 
 
-class FrameReader:
-    """Takes bytes as they come, and gives frames."""
+Known = TypeVar("Known")
 
-    def __init__(self) -> None:
+
+class Reader(Generic[Known]):
+    """Takes bytes as they come, and gives frames: each a length, a type and a body.
+
+    Args:
+        decode: returns the frame of a type with a body, or None for a type that is not known.
+        most: how many bytes a type and a body may have.
+    """
+
+    def __init__(self, decode: Callable[[int, bytes], Known | None], most: int) -> None:
+        self._decode = decode
+        self._most = most
         self._buffer = bytearray()
 
-    def receive_data(self, data: bytes) -> Iterator[Frame]:
+    def receive_data(self, data: bytes) -> Iterator[Known]:
         """Take bytes; yield every frame that is complete and of a known type.
 
         Whoever stops in between gets the rest with the next bytes.
@@ -375,19 +385,26 @@ class FrameReader:
         self._buffer += data
         return self._frames()
 
-    def _frames(self) -> Iterator[Frame]:
+    def _frames(self) -> Iterator[Known]:
         buffer = self._buffer
         while len(buffer) >= _HEAD.size:
             size, kind = _HEAD.unpack_from(buffer)
-            if not 1 <= size <= FRAME_MAX_BYTES:
+            if not 1 <= size <= self._most:
                 raise FrameError(f"a frame of {size} bytes")
             if len(buffer) < _COUNT.size + size:
                 return
             body = bytes(buffer[_HEAD.size : _COUNT.size + size])
             del buffer[: _COUNT.size + size]
-            frame = decode(kind, body)
+            frame = self._decode(kind, body)
             if frame is not None:
                 yield frame
+
+
+class FrameReader(Reader[Frame]):
+    """Reads the frames of a control connection."""
+
+    def __init__(self) -> None:
+        super().__init__(decode, FRAME_MAX_BYTES)
 
 
 def decode_whole(data: bytes) -> Frame | None:
