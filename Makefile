@@ -66,7 +66,7 @@ API ?= http://127.0.0.1:8080
 PROXYCTL = PYTHONPATH=client $(VENV)/bin/python -m proxyctl
 
 exit: $(STAMP)
-	@test -r var/demo-exit.token || { echo "make exit: there is no demonstration here; start one with make run, in another terminal" >&2; exit 1; }
+	@test -r var/demo-exit.token || { echo "make exit: there is no demonstration with exits here; start one with make run, with one process, in another terminal" >&2; exit 1; }
 	@$(PROXYCTL) exit consent --api $(API) --token-file var/demo-exit.token --folder var/exit
 	@$(PROXYCTL) exit run --folder var/exit --allow 127.0.0.0/8 --allow ::1/128
 

@@ -82,7 +82,7 @@ _STRICT_SESSION: Final = "sessid_oneip"
 _FLAGS: Final = frozenset(("strict", "rotate", "secure", "direct"))
 # What a value must be, in the words of a refusal.
 _VALUES: Final = {
-    "country": "codes of two letters such as de, us_ca or eu",
+    "country": "codes of countries (ISO 3166, two letters) such as de, us_ca or eu",
     "state": "the name of a state, such as california or sao_paulo",
     "city": "the name of a city, such as berlin or new_york",
     "asn": "the number of a network, such as 3320",

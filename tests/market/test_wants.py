@@ -95,7 +95,7 @@ def test_a_state_keeps_what_looks_like_another_country() -> None:
         ("hidden", "hidden", "is not known"),
         ("country", "country", "needs a value"),
         ("session-a-lifetime", "lifetime", "needs a value"),
-        ("country-germany", "country", "codes of two letters such as de, us_ca or eu"),
+        ("country-germany", "country", "codes of countries (ISO 3166, two letters) such as"),
         ("cc-de_yy", "cc", "not 'de_yy'"),
         ("country-", "country", "not ''"),
         ("country-de_", "country", "not 'de_'"),

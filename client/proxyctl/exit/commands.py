@@ -100,7 +100,10 @@ def call(arguments: argparse.Namespace) -> int:
     except BrokenPipeError:  # whoever reads what is printed has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-    except (KeyboardInterrupt, EOFError):
+    except EOFError:
+        sys.stderr.write("\nproxyctl: there was no answer; nothing was agreed to\n")
+        return FAILED
+    except KeyboardInterrupt:
         sys.stderr.write("\n")
         return FAILED
 
