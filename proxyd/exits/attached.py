@@ -213,6 +213,7 @@ class Pool:
         "_asked",
         "_budget",
         "_counters",
+        "_first_ticket",
         "_is_open",
         "_is_secure",
         "_next_ticket",
@@ -244,7 +245,8 @@ class Pool:
         self._counters = counters
         self._parked: deque[Parked] = deque()  # the oldest first
         self._tickets: dict[int, bytes] = {}  # the oldest first
-        self._next_ticket = SECURE_TICKETS if is_secure else 1
+        self._first_ticket = SECURE_TICKETS if is_secure else 1
+        self._next_ticket = self._first_ticket
         self._waiting: dict[Asker, None] = {}  # the first come first
         self._asked = 0
         self._rate = 0.0
@@ -327,7 +329,7 @@ class Pool:
 
     def has_used(self, number: int) -> bool:
         """Say whether a ticket's connection may have been given an order."""
-        is_issued = 0 < number < self._next_ticket and number not in self._tickets
+        is_issued = self._first_ticket <= number < self._next_ticket and number not in self._tickets
         return is_issued and all(each.number != number for each in self._parked)
 
     def stop_waiting(self, asker: Asker) -> None:
@@ -606,6 +608,12 @@ class Attached(Carrier, Expiring):
             return False
         asker.answer(dialled)
         return True
+
+    def has_used(self, number: int) -> bool:
+        """Say whether a connection with this ticket may have been given an order."""
+        return self.pool.has_used(number) or (
+            self.secure is not None and self.secure.has_used(number)
+        )
 
     def say(self, frame: Frame) -> None:
         """Send its agent a frame."""

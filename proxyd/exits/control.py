@@ -432,7 +432,7 @@ class Control(asyncio.Protocol):
 
     def _dialled(self, attached: Attached, frame: Dialled) -> None:
         """An exit says how an order went; that it has none under this number is a lie."""
-        if not attached.answered(frame) and not attached.pool.has_used(frame.number):
+        if not attached.answered(frame) and not attached.has_used(frame.number):
             words = f"{frame.outcome.name} for {frame.number}, which has no order"
             self._services.suspected(attached, "unasked", words)
 
