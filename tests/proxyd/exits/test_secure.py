@@ -1,14 +1,19 @@
 """Work connections under TLS, from the side of an exit that does with them whatever it likes."""
 
 import asyncio
+import socket
 import ssl
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any
 
+import pytest
 from support.exit_device import Device, Port, ignore
 from support.waiting import until
 
 from proxyctl.protocol.frames import SECURE, SECURE_TICKETS, Dial, Dialled, Outcome, Preface
+from proxyd.exits import listener
+from proxyd.relay.closing import reset
 from proxyd.wire.wants import Wants
 
 LOOPBACK = ip_address("127.0.0.1")
@@ -34,7 +39,7 @@ class Suspicions:
         self.kinds.append(kind)
 
 
-async def parked_under_tls(port: Port, device: Device) -> asyncio.StreamWriter:
+async def parked_under_tls(port: Port, device: Device) -> ssl.SSLSocket:
     """Have one work connection wait under TLS; nothing is ever read from it."""
     (attached,) = port.listener._by_device.values()
     assert attached.secure is not None
@@ -45,13 +50,18 @@ async def parked_under_tls(port: Port, device: Device) -> asyncio.StreamWriter:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    reader, writer = await asyncio.open_connection("127.0.0.1", port.port, ssl=context)
-    reader._transport.pause_reading()  # type: ignore[attr-defined]
     assert device.welcome is not None
     ticket = device.tickets.pop(number)
-    writer.write(Preface(device.welcome.attachment, number, ticket).encode())
+    preface = Preface(device.welcome.attachment, number, ticket).encode()
+
+    def open_one() -> ssl.SSLSocket:
+        sock = context.wrap_socket(socket.create_connection(("127.0.0.1", port.port)))
+        sock.sendall(preface)
+        return sock
+
+    sock = await asyncio.to_thread(open_one)
     await until(lambda: len(attached.secure or ()) == 1, "it waits")
-    return writer
+    return sock
 
 
 async def dialled(port: Port, device: Device, outcomes: list[Any]) -> Any:
@@ -71,7 +81,7 @@ def connected(dial: Dial) -> Dialled:
 async def test_an_answer_that_comes_late_is_no_lie(port: Port) -> None:
     device = await port.device(features=(SECURE,))
     watch = port.listener.watch = Suspicions()  # type: ignore[assignment]
-    writer = await parked_under_tls(port, device)
+    theirs = await parked_under_tls(port, device)
     dial = await dialled(port, device, [])
     dial.cancel()
     (attached,) = port.listener._by_device.values()
@@ -82,4 +92,49 @@ async def test_an_answer_that_comes_late_is_no_lie(port: Port) -> None:
     assert watch.kinds == []
     device.send(connected(Dial(10**6, (LOOPBACK,), 80)))
     await until(lambda: watch.kinds == ["unasked"], "what nobody asked for is one")
-    writer.transport.abort()
+    theirs.close()
+
+
+async def reached(port: Port, device: Device) -> socket.socket:
+    """Return the work connection that a target is said to be reached by."""
+    outcomes: list[Any] = []
+    await dialled(port, device, outcomes)
+    device.send(connected(device.dials[-1]))
+    await until(lambda: bool(outcomes), "it is connected")
+    sock = outcomes[0][0]
+    assert isinstance(sock, socket.SocketType)
+    port.reactor.poller.release(sock.fileno())
+    return sock
+
+
+@pytest.mark.parametrize(
+    ("is_full", "is_ended", "is_reset"),
+    [(False, False, False), (False, True, True), (False, False, True), (True, False, True)],
+)
+async def test_an_exit_keeps_nothing_open_that_the_relay_has_let_go_of(
+    port: Port,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_full: bool,
+    is_ended: bool,
+    is_reset: bool,
+) -> None:
+    monkeypatch.setattr(listener, "TLS_END_SECONDS", 0.1)
+    device = await port.device(features=(SECURE,))
+    theirs = await parked_under_tls(port, device)
+    sock = await reached(port, device)
+    if is_full:  # the exit reads nothing
+        with suppress(BlockingIOError):
+            while True:
+                sock.send(bytes(65_536))
+                await asyncio.sleep(0.01)
+    if is_ended:
+        (seal,) = port.listener._seals
+        sock.shutdown(socket.SHUT_WR)
+        await until(lambda: seal._side.has_ended, "the exit has been told")
+    if is_reset:
+        reset(sock)
+    else:
+        sock.close()
+    await until(lambda: not port.listener._seals, "nothing is left of it")
+    theirs.close()
