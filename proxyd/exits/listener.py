@@ -619,15 +619,14 @@ class ExitListener:
     def adopt(self, device_id: str, relay: Adopted) -> None:
         """Look after a connection through a device that was attached to a daemon before this one.
 
-        It counts at the exit once that is attached; until then it is cut if the device may carry
-        nothing.
+        It counts at the exit once that is attached. Whether the device may carry anything at all
+        is for the caller to have looked up (`recheck`), once for all that go through it.
         """
         attached = self._by_device.get(device_id)
         if attached is not None:
             relay.join(attached)
         else:
             self._adopted.setdefault(device_id, {})[relay] = None
-        self.recheck(device_id)
 
     def disown(self, device_id: str, relay: Adopted) -> None:
         """Look after it no more: it is over; harmless if nobody did."""
