@@ -27,7 +27,7 @@ from contextlib import suppress
 from typing import Final, cast
 
 from proxyctl.protocol.secure import END, ChunkError, ChunkReader, chunked
-from proxyd.loop.poller import GONE, Poller, Watcher
+from proxyd.loop.poller import GONE, Poller
 
 WAITING_MAX_BYTES: Final = 64 * 1024  # each way, in the loop: some records
 PAIR_BYTES: Final = 64 * 1024  # the kernel keeps twice as much for each socket of the pair
@@ -260,7 +260,7 @@ class _Side(asyncio.Protocol):
             self._transport.abort()
 
 
-class _Watch(Watcher):
+class _Watch:
     """Notices that nobody is at the other end of a socket any more.
 
     Args:
