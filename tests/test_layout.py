@@ -69,7 +69,6 @@ TESTED_IN = {
     "proxyd/exits/errand.py": "tests/proxyd/exits/test_canaries.py",
     "proxyd/exits/lending.py": "tests/proxyd/exits/test_loans.py",
     "proxyd/exits/remote.py": "tests/proxyd/exits/test_mesh.py",
-    "proxyd/exits/secure.py": "tests/conformance/test_exit_secure.py",
     "proxyd/exits/stand_in.py": "tests/proxyd/exits/test_loans.py",
     "proxyd/listeners.py": "tests/proxyd/ops/test_listening.py",
     "proxyd/loop/runner.py": "tests/proxyd/loop/test_cancellation.py",

@@ -256,9 +256,13 @@ class OtherProcess(LineEnd):
     # --- relays --------------------------------------------------------------------------------
 
     def _resume(self, told: Resume) -> None:
+        devices: dict[str, None] = {}  # each is looked up once, however much goes through it
         for each in told.relays:
             if each.number not in self.relays:
                 self.relays[each.number] = self._adopted(each)
+                devices[each.device_id] = None
+        for device_id in devices:
+            self._desk.listener.recheck(device_id)
 
     def _adopted(self, told: Relaying) -> "AwayRelay":
         relay = AwayRelay(self, told.number, Place(*told.place), told.size)

@@ -212,6 +212,7 @@ class Pool:
         "_asked",
         "_budget",
         "_counters",
+        "_first_ticket",
         "_is_open",
         "_is_secure",
         "_next_ticket",
@@ -243,7 +244,8 @@ class Pool:
         self._counters = counters
         self._parked: list[Parked] = []  # the oldest first; few, and most exits have one
         self._tickets: dict[int, bytes] = {}  # the oldest first
-        self._next_ticket = SECURE_TICKETS if is_secure else 1
+        self._first_ticket = SECURE_TICKETS if is_secure else 1
+        self._next_ticket = self._first_ticket
         self._waiting: dict[Asker, None] = {}  # the first come first
         self._asked = 0
         self._rate = 0.0
@@ -326,8 +328,7 @@ class Pool:
 
     def has_used(self, number: int) -> bool:
         """Say whether a ticket's connection may have been given an order."""
-        first = SECURE_TICKETS if self._is_secure else 1
-        is_issued = first <= number < self._next_ticket and number not in self._tickets
+        is_issued = self._first_ticket <= number < self._next_ticket and number not in self._tickets
         return is_issued and all(each.number != number for each in self._parked)
 
     def stop_waiting(self, asker: Asker) -> None:

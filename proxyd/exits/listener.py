@@ -64,6 +64,8 @@ from storage.errors import StoreError
 
 ARRIVAL_SECONDS = 10.0  # for 33 bytes that are sent at once
 TLS_SECONDS: Final = 10.0  # for a handshake of one round trip
+# What is said last goes out first, some records; then the exit has to say that it has read the end.
+TLS_END_SECONDS = 10.0
 # A flood that keeps all places is answered by closing the oldest; who is this old is not slow.
 ROOM_AFTER_SECONDS = 0.5
 # Of one network at once, for each exit that it may have: as many connections as one exit has
@@ -453,7 +455,7 @@ class ExitListener:
             _logger.warning("a connection of an exit is closed: %s", error)
             transport.abort()
             return
-        seal = Seal(transport, other, self._seals.discard)
+        seal = Seal(transport, other, self._reactor.poller, self._seals.discard)
         self._seals.add(seal)
         self._spawn(self._park_secure(pool, preface.number, sock, seal))
 
@@ -481,6 +483,7 @@ class ExitListener:
                 arrival.sock,  # type: ignore[arg-type]  # that is what the acceptor makes
                 ssl=self._context,
                 ssl_handshake_timeout=TLS_SECONDS,
+                ssl_shutdown_timeout=TLS_END_SECONDS,
             )
         except (OSError, ssl.SSLError) as error:  # a timeout and an abort are such, too
             self.counters.arrivals_refused["tls"] += 1
@@ -634,15 +637,14 @@ class ExitListener:
     def adopt(self, device_id: str, relay: Adopted) -> None:
         """Look after a connection through a device that was attached to a daemon before this one.
 
-        It counts at the exit once that is attached; until then it is cut if the device may carry
-        nothing.
+        It counts at the exit once that is attached. Whether the device may carry anything at all
+        is for the caller to have looked up (`recheck`), once for all that go through it.
         """
         attached = self._by_device.get(device_id)
         if attached is not None:
             relay.join(attached)
         else:
             self._adopted.setdefault(device_id, {})[relay] = None
-        self.recheck(device_id)
 
     def disown(self, device_id: str, relay: Adopted) -> None:
         """Look after it no more: it is over; harmless if nobody did."""

@@ -11,6 +11,10 @@ The pair is TCP: a relay asks the kernel what TCP alone knows, and a reset has t
 TLS the stream is in chunks (`proxyctl.protocol.secure`), so that one way may end alone; a
 connection that is lost without the end of its stream is a reset.
 
+The loop does not look at a socket that has ended, or of which it reads nothing just now. So it is
+watched beside the loop from then on: a relay that lets go of its socket takes the connection with
+the exit along, whatever the exit still owes (`_Watch`).
+
 What TLS takes away: a byte counts when the pair has it. What the pair and the loop hold then, some
 hundred kilobytes at most, is not given back when the exit is lost.
 """
@@ -23,11 +27,13 @@ from contextlib import suppress
 from typing import Final, cast
 
 from proxyctl.protocol.secure import END, ChunkError, ChunkReader, chunked
+from proxyd.loop.poller import GONE, Poller
 
 WAITING_MAX_BYTES: Final = 64 * 1024  # each way, in the loop: some records
 PAIR_BYTES: Final = 64 * 1024  # the kernel keeps twice as much for each socket of the pair
 
 _RESET: Final = struct.pack("ii", 1, 0)
+_AT_ONCE: Final = -1  # of TCP_LINGER2: who closes a socket waits for no end of the other side
 
 
 class Seal(asyncio.Protocol):
@@ -36,17 +42,22 @@ class Seal(asyncio.Protocol):
     Args:
         transport: speaks TLS; this is its protocol from here on.
         sock: of the pair, non-blocking; owned from here on.
+        poller: watches it when the loop does not.
         over: called once, when both are gone.
     """
 
     def __init__(
-        self, transport: asyncio.Transport, sock: socket.socket, over: Callable[["Seal"], None]
+        self,
+        transport: asyncio.Transport,
+        sock: socket.socket,
+        poller: Poller,
+        over: Callable[["Seal"], None],
     ) -> None:
         self._transport = transport
         self._sock = sock
         self._over = over
         self._reader = ChunkReader()
-        self._side = _Side(self)
+        self._side = _Side(self, _Watch(poller, sock.fileno(), self))
         self._is_lost = False
 
     async def start(self) -> None:
@@ -137,10 +148,17 @@ class Seal(asyncio.Protocol):
         """The relay is gone: without the end of both streams that is a reset."""
         if self._is_lost:
             self._over(self)
-        elif self._reader.has_ended and self._side.has_ended:
-            self._transport.close()
+        elif self._side.has_ended:
+            self._transport.close()  # in order: what the relay has said to its end still arrives
         else:
             self._transport.abort()
+
+    def side_gone(self) -> None:
+        """The relay has let go of its socket: pass on what is left in it, and finish."""
+        if self._side.has_ended:
+            self._side.drop()
+        else:
+            self._side.resume()  # it ends, or breaks; of what is left the pair bounds the size
 
     def _close_if_ended(self) -> None:
         if self._reader.has_ended and self._side.has_ended:
@@ -153,12 +171,14 @@ class _Side(asyncio.Protocol):
 
     Args:
         seal: whose it is.
+        watch: watches it when the loop does not.
     """
 
-    def __init__(self, seal: Seal) -> None:
+    def __init__(self, seal: Seal, watch: "_Watch") -> None:
         self.has_ended = False
         self.is_lost = False
         self._seal = seal
+        self._watch = watch
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -174,11 +194,16 @@ class _Side(asyncio.Protocol):
         """Pass on the end of the relay's stream; the other way goes on."""
         self.has_ended = True
         self._seal.side_ended()
+        if self._watch.is_gone:
+            self.drop()
+        else:
+            self._watch.start()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Pass on a reset, or finish."""
         self.is_lost = True
+        self._watch.stop()
         if exc is not None:
             self.has_ended = False
         self._seal.side_lost()
@@ -203,8 +228,11 @@ class _Side(asyncio.Protocol):
                 self._transport.write_eof()
 
     def pause(self) -> None:
-        """Read no more."""
+        """Read no more, unless nothing more can come than what is there."""
+        if self._watch.is_gone:
+            return
         if self._transport is not None and not self._transport.is_closing():
+            self._watch.start()
             with suppress(RuntimeError):  # it has read everything already
                 self._transport.pause_reading()
 
@@ -219,12 +247,58 @@ class _Side(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def drop(self) -> None:
+        """Close it at once: nobody is at its other end any more."""
+        if self._transport is not None:
+            self._transport.abort()
+
     def reset(self, sock: socket.socket) -> None:
         """Close it so that the relay sees a reset."""
         if self._transport is not None and not self.is_lost:
             with suppress(OSError):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             self._transport.abort()
+
+
+class _Watch:
+    """Notices that nobody is at the other end of a socket any more.
+
+    Args:
+        poller: reports it.
+        fd: the socket, of which the loop reports nothing; it is closed by somebody else.
+        seal: is told.
+    """
+
+    def __init__(self, poller: Poller, fd: int, seal: Seal) -> None:
+        self.is_gone = False
+        self._poller = poller
+        self._fd = fd
+        self._seal = seal
+        self._is_watching = False
+        self._is_over = False
+
+    def start(self) -> None:
+        """Begin; beginning twice is harmless."""
+        if not (self._is_watching or self._is_over):
+            self._is_watching = True
+            self._poller.watch(self._fd, self)
+
+    def stop(self) -> None:
+        """Look no more: the socket is closed next."""
+        self._is_over = True
+        if self._is_watching:
+            self._is_watching = False
+            self._poller.release(self._fd)
+
+    def ready(self, events: int) -> None:
+        """See `Watcher.ready`."""
+        if events & GONE and self._is_watching and not self.is_gone:
+            self.is_gone = True
+            self._seal.side_gone()
+
+    def fail(self, error: Exception) -> None:  # noqa: ARG002 - the poller logs none of them
+        """See `Watcher.fail`."""
+        self._seal.abort()
 
 
 def make_pair() -> tuple[socket.socket, socket.socket]:
@@ -255,4 +329,5 @@ def make_pair() -> tuple[socket.socket, socket.socket]:
     for each in (near, far):
         each.setblocking(False)
         each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_LINGER2, _AT_ONCE)
     return near, far

@@ -23,8 +23,9 @@ from msgspec.msgpack import Decoder, Encoder
 from proxyd.wire.events import Failure
 from proxyd.wire.wants import Wants
 
-# Of relays in one message: about 100 bytes each, and a message is read into one buffer.
-RELAYS_PER_MESSAGE: Final = 400
+# Of relays in one message, which is read into one buffer of 64 KiB: about 100 bytes each, and four
+# times as much where the names of places are long.
+RELAYS_PER_MESSAGE: Final = 120
 
 # A country, a state, a city, a network's number and a kind, as `exits.directory.Place` has them.
 PlaceText = tuple[str, str, str, int, str]

@@ -17,7 +17,7 @@ from support.exit_device import answering, consented, ignore, listener_of
 from support.service import Service
 from support.socks import Client, plain_tunnel, request
 from support.story import buy, reached, status_is, used
-from support.two_processes import daemon_of, two_processes, two_with_exit
+from support.two_processes import daemon_of, two_processes, two_with_agent, two_with_exit
 from support.waiting import until
 
 from proxyctl.protocol.frames import Outcome
@@ -128,6 +128,57 @@ async def test_a_client_may_speak_before_its_target_is_reached(service: Service)
         assert (await client.reply())[0] == 0
         assert await client.receive(11) == b"early words"
         await client.close()
+
+
+# --- under TLS -----------------------------------------------------------------------------------
+
+
+async def test_streams_under_tls_go_both_ways_and_are_counted(tmp_path: Path) -> None:
+    async with two_with_agent(tmp_path) as service:
+        person, bought = await buy(service)
+        async with targets.echo() as target:
+            client = await reached(service, bought, target)
+            await client.send(targets.pattern(MEGABYTE))
+            client.end()
+            assert await client.rest() == targets.pattern(MEGABYTE)
+            await client.close()
+
+        async def is_written_down() -> bool:
+            return await used(service, person, bought) == 2 * MEGABYTE
+
+        await until(is_written_down, "the store has what was used")
+        await until(lambda: not exit_of(service).relays, "the first process knows that it is over")
+        pool = exit_of(service).secure
+        assert pool is not None
+        await until(lambda: len(listener_of(service)._seals) <= len(pool), "only parked")
+
+
+async def test_datagrams_under_tls_go_both_ways_and_are_counted(tmp_path: Path) -> None:
+    async with two_with_agent(tmp_path) as service:
+        person, bought = await buy(service)
+        async with associated(service, bought) as client:
+            with peer("127.0.0.1") as target:
+                for size in (0, 1_200, 60_000):
+                    await client.exchange(target, bytes(size), bytes(size))
+
+        async def is_written_down() -> bool:
+            return await used(service, person, bought) == 2 * 61_200
+
+        await until(is_written_down, "the store has what was used")
+
+
+async def test_a_process_that_dies_takes_its_connections_under_tls_with_it(tmp_path: Path) -> None:
+    async with two_with_agent(tmp_path) as service:
+        _, bought = await buy(service)
+        async with targets.echo() as target:
+            client = await reached(service, bought, target)
+            daemon_of(service).second.gateway.close()
+            await until(lambda: not exit_of(service).relays, "its relays are counted no more")
+            await until(lambda: target.ended + target.resets == 1, "the target hears of it")
+            await client.close()
+        pool = exit_of(service).secure
+        assert pool is not None
+        await until(lambda: len(listener_of(service)._seals) <= len(pool), "only parked")
 
 
 # --- what is counted and told --------------------------------------------------------------------

@@ -583,40 +583,51 @@ async def running_with_agent(
     folder: Path, relays: MakeRelays = EpollRelays, **sections: dict[str, Any]
 ) -> AsyncIterator[Service]:
     """Run a daemon with the agent of devices as its exit; every session leaves through it."""
-    async with running_in(folder, **{**EXITS, **sections}) as service:
-        device, listener = await consented(service), listener_of(service)
-        door = service.daemon.exit_port.door()
-        agreement = Consent(
-            api=service.url,
-            host=door.host,
-            port=door.port,
-            pin=door.certificate_sha256,
-            token=device.first.token,
-            terms=device.first.terms,
-            agreed_at="2026-01-01T00:00:00+00:00",
-            limits=DeviceLimits(bytes_per_day=0, connections=1000, dials_per_second=1000, udp=True),
-        )
-        guard, routes = make_guard([ip_network("127.0.0.0/8"), ip_network("::1/128")])
-        agent = Agent(
-            agreement,
-            folder,
-            guard=guard,
-            now=lambda: datetime.now(UTC),
-            read_power=lambda: "",
-            relays=relays,
-        )
-        task = asyncio.get_running_loop().create_task(agent.run())
+    async with (
+        running_in(folder, **{**EXITS, **sections}) as service,
+        agent_at(service, folder, relays),
+    ):
         service.wishes = "-country-xx"
-        try:
-            await until(lambda: len(listener) == 1, "it is attached")
-            attached = listener._by_device[device.device_id]
-            attached.limits = NO_LIMITS
-            listener._attached[attached.attachment][1].send(NO_LIMITS)
-            await until(lambda: listener.counters.parked > 0, "a connection waits")
-            yield service
-            await all_is_shared(service)
-        finally:
-            agent.stop("the test is over")
-            await task
-            if routes is not None:
-                routes.close()
+        yield service
+        await all_is_shared(service)
+
+
+@asynccontextmanager
+async def agent_at(
+    service: Service, folder: Path, relays: MakeRelays = EpollRelays
+) -> AsyncIterator[Attached]:
+    """Run the agent of a new device, attached to a daemon; a connection of it waits."""
+    device, listener = await consented(service), listener_of(service)
+    door = service.daemon.exit_port.door()
+    agreement = Consent(
+        api=service.url,
+        host=door.host,
+        port=door.port,
+        pin=door.certificate_sha256,
+        token=device.first.token,
+        terms=device.first.terms,
+        agreed_at="2026-01-01T00:00:00+00:00",
+        limits=DeviceLimits(bytes_per_day=0, connections=1000, dials_per_second=1000, udp=True),
+    )
+    guard, routes = make_guard([ip_network("127.0.0.0/8"), ip_network("::1/128")])
+    agent = Agent(
+        agreement,
+        folder,
+        guard=guard,
+        now=lambda: datetime.now(UTC),
+        read_power=lambda: "",
+        relays=relays,
+    )
+    task = asyncio.get_running_loop().create_task(agent.run())
+    try:
+        await until(lambda: len(listener) == 1, "it is attached")
+        attached = listener._by_device[device.device_id]
+        attached.limits = NO_LIMITS
+        listener._attached[attached.attachment][1].send(NO_LIMITS)
+        await until(lambda: listener.counters.parked > 0, "a connection waits")
+        yield attached
+    finally:
+        agent.stop("the test is over")
+        await task
+        if routes is not None:
+            routes.close()

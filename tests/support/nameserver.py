@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 
-from dnslib import AAAA, CNAME, QTYPE, RCODE, RR, A, DNSRecord
+from dnslib import AAAA, CNAME, QTYPE, RCODE, RR, A, DNSError, DNSRecord
 
 
 @dataclass
@@ -95,8 +95,13 @@ class NameServer:
     def take(
         self, data: bytes, transport: asyncio.DatagramTransport, peer: tuple[str, int]
     ) -> None:
+        try:
+            question = DNSRecord.parse(data)
+        except DNSError:  # tests send to this port what is no question
+            return
+
         async def answer() -> None:
-            reply = await self._reply(DNSRecord.parse(data), self.asked)
+            reply = await self._reply(question, self.asked)
             if reply is not None:
                 transport.sendto(reply, peer)
 

@@ -24,6 +24,7 @@ from proxyd.ops.role import METRICS_MAX_BYTES, OVERVIEW_MAX_BYTES, Overview, Rol
 from proxyd.ops.shared_record import SharedRecord
 from support.exit_device import (
     EXITS,
+    agent_at,
     all_is_shared,
     consented,
     listener_of,
@@ -113,3 +114,15 @@ async def two_with_exit(folder: Path, **sections: dict[str, Any]) -> AsyncIterat
             await all_is_shared(service)
         finally:
             await device.kill()
+
+
+@asynccontextmanager
+async def two_with_agent(folder: Path, wishes: str = "-secure") -> AsyncIterator[Service]:
+    """Run a daemon of two processes with the agent of devices as its exit."""
+    async with (
+        two_processes(f"sqlite:///{folder}/proxyd.db") as service,
+        agent_at(service, folder),
+    ):
+        service.wishes = wishes
+        yield service
+        await all_is_shared(service)

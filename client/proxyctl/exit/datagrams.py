@@ -17,6 +17,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from proxyctl.exit.dial import DialError
+from proxyctl.exit.lan import public_name
 from proxyctl.exit.relay import reset
 from proxyctl.protocol.addresses import Address, plain
 
@@ -32,6 +33,7 @@ WAITING_MAX_BYTES: Final = 128 * 1024  # towards the daemon, beside what the ker
 FULL_BYTES: Final = 32 * 1024  # of these the loop keeps so many
 NAMES_MAX: Final = 64
 NAME_SECONDS: Final = 60.0  # an address of a name is used so long
+FAILED_NAME_SECONDS = 1.0  # a name without one is looked up again: what failed may have passed
 LOOKUPS_MAX: Final = 8  # names that one buyer has looked up at once
 LOOKUP_WAITING_MAX_BYTES: Final = 64 * 1024
 OVERHEAD_BYTES: Final = 128  # what a datagram that waits costs beside its bytes
@@ -260,7 +262,8 @@ class DatagramRelay:
         if self._asked_bytes + size > LOOKUP_WAITING_MAX_BYTES:
             return
         if name not in self._lookups:
-            if len(self._lookups) >= LOOKUPS_MAX:
+            # What is never looked up takes no room from what is.
+            if len(self._lookups) >= LOOKUPS_MAX or public_name(name) is None:
                 return
             task = self._loop.create_task(self._resolve(name, port))
             self._lookups[name] = task
@@ -271,16 +274,18 @@ class DatagramRelay:
     async def _resolve(self, name: str, port: int) -> None:
         """Look a name up, and send what waits for it, in the order in which it came."""
         addresses: list[Address] = []
+        seconds = FAILED_NAME_SECONDS
         try:
             with suppress(DialError):
                 addresses = [plain(each) for each in await self._look_up(name, port)]
+                seconds = NAME_SECONDS
         finally:
             del self._lookups[name]
             waiting = self._asked.pop(name, [])
             self._asked_bytes -= sum(len(each) + OVERHEAD_BYTES for _, each in waiting)
         if len(self._names) >= NAMES_MAX:
             del self._names[next(iter(self._names))]
-        self._names[name] = addresses, self._loop.time() + NAME_SECONDS
+        self._names[name] = addresses, self._loop.time() + seconds
         for each_port, payload in waiting:
             self._send_to_one_of(addresses, name, each_port, payload)
 

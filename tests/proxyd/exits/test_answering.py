@@ -20,8 +20,9 @@ from proxyd.exits.asking import AskedExits
 from proxyd.exits.attached import Attached
 from proxyd.exits.dial import Via
 from proxyd.exits.directory import Place
+from proxyd.loop.reactor import BUFFER_BYTES
 from proxyd.ops.listening import listen_for_processes
-from proxyd.wire.asks import Ended, Moved, Resume, encode
+from proxyd.wire.asks import RELAYS_PER_MESSAGE, Ended, Moved, Relaying, Resume, encode
 from proxyd.wire.events import Failure
 from proxyd.wire.wants import Wants
 
@@ -240,6 +241,30 @@ async def test_relays_of_a_device_that_comes_later(two: Two, is_paused: bool) ->
         assert not two.port.listener._adopted
         relay.close()
         await until(lambda: not exit_of(two.port).relays)
+
+
+async def test_a_device_is_looked_up_once_for_all_its_relays(two: Two) -> None:
+    device = await two.port.parked()
+    async with targets.echo() as target:
+        for _ in range(5):
+            await two.relay(target)
+        two.desk.close()
+        await device.kill()
+        await until(lambda: len(two.port.listener) == 0)
+        before = two.port.devices.asked
+        two.another_desk()
+        await until(lambda: two.desk.relays == 5, "they are looked after")
+        await until(lambda: not two.port.listener._tasks, "it was looked up")
+        assert two.port.devices.asked == before + 1
+        for relay in two.relays:
+            relay.close()
+        await until(lambda: not two.desk.relays)
+
+
+def test_what_is_told_of_many_relays_is_read_in_one_piece() -> None:
+    place = ("us", "s" * 180, "c" * 180, 4_200_000_000, "residential")
+    relays = [Relaying(1 << 40, "d" * 36, place, 1 << 50)] * RELAYS_PER_MESSAGE
+    assert len(encode(Resume(tuple(relays)))) < BUFFER_BYTES
 
 
 async def test_what_is_asked_meanwhile_waits_for_the_successor(two: Two) -> None:

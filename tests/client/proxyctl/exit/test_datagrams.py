@@ -19,11 +19,13 @@ from proxyctl.exit import carrier as carrier_module
 from proxyctl.exit import datagrams, files
 from proxyctl.exit import relays as relays_module
 from proxyctl.exit.agent import Agent
-from proxyctl.exit.datagrams import DatagramError, unwrapped, wrapped
+from proxyctl.exit.datagrams import DatagramError, DatagramRelay, unwrapped, wrapped
+from proxyctl.exit.dial import DialError
 from proxyctl.exit.lan import NEVER_PORTS, Guard
 from proxyctl.exit.limits import DeviceLimits
 from proxyctl.exit.record import Consent
 from proxyctl.exit.surroundings import Surroundings
+from proxyctl.protocol.addresses import Address
 from proxyctl.protocol.frames import Outcome
 from proxyctl.protocol.policy import Policy
 
@@ -259,3 +261,43 @@ def test_whatever_comes_is_a_datagram_or_an_error(data: bytes) -> None:
 def test_what_is_too_large_is_not_wrapped() -> None:
     assert wrapped(IPv6Address("::1"), 9, bytes(65_535 - 22))
     assert wrapped(IPv6Address("::1"), 9, bytes(65_535 - 21)) == b""
+
+
+async def test_a_name_that_could_not_be_looked_up_is_looked_up_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(datagrams, "FAILED_NAME_SECONDS", 0.0)
+    refusals = [Outcome.AT_LIMIT, Outcome.TIMED_OUT]
+
+    async def look_up(_name: str, _port: int) -> list[Address]:
+        if refusals:
+            raise DialError(refusals.pop())
+        return [ip_address("127.0.0.1")]
+
+    relay = DatagramRelay(
+        permits=lambda *_: True,
+        look_up=look_up,
+        meter=Free(),
+        noted=lambda *_: None,
+        over=lambda _: None,
+        loop=asyncio.get_running_loop(),
+    )
+    await relay.open()
+    with peer() as target:
+        _, port = target.address
+        for _ in range(2):
+            relay.send(proxy.wrapped("name.example.net", port, b"lost"))
+            await until(lambda: not relay._lookups)
+        relay.send(proxy.wrapped("name.example.net", port, b"words"))
+        assert (await target.receive())[0] == b"words"
+    relay.abort()
+
+
+class Free:
+    """Counts nothing."""
+
+    def count(self, _size: int) -> float:
+        return 0.0
+
+    def most(self) -> int:
+        return 1
