@@ -61,14 +61,16 @@ run: $(STAMP)
 	@$(VENV)/bin/proxyd serve --demo
 
 # A device that carries connections of the demonstration that `make run` has started in another terminal. It asks for
-# consent first, as any device does. API=http://127.0.0.1:8090 where that was moved.
+# consent first, as any device does. API=http://127.0.0.1:8090 where that was moved, DEMO=second where its database is
+# var/second.db; `make run` prints the line.
 API ?= http://127.0.0.1:8080
+DEMO ?= proxyd
 PROXYCTL = PYTHONPATH=client $(VENV)/bin/python -m proxyctl
 
 exit: $(STAMP)
-	@test -r var/demo-exit.token || { echo "make exit: there is no demonstration with exits here; start one with make run, with one process, in another terminal" >&2; exit 1; }
-	@$(PROXYCTL) exit consent --api $(API) --token-file var/demo-exit.token --folder var/exit
-	@$(PROXYCTL) exit run --folder var/exit --allow 127.0.0.0/8 --allow ::1/128
+	@test -r var/$(DEMO)-exit.token || { echo "make exit: there is no demonstration here; start one with make run, in another terminal" >&2; exit 1; }
+	@$(PROXYCTL) exit consent --api $(API) --token-file var/$(DEMO)-exit.token --folder var/$(DEMO)-exit
+	@$(PROXYCTL) exit run --folder var/$(DEMO)-exit --allow 127.0.0.0/8 --allow ::1/128
 
 # In two processes more than the machine has cores, up to PROCESSES: half of the time a test waits, for a timeout or
 # for another process. Each has a PostgreSQL of its own.

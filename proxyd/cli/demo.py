@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from config.load import SettingsError
-from config.settings import ApiSettings, ExitSettings, ProxySettings, Settings
+from config.settings import ApiSettings, ExitSettings, ProxySettings, Settings, StorageSettings
 from market import accounts
 from market.bandwidth import Purchase
 from market.errors import Code, MarketError
@@ -30,7 +30,9 @@ PAGE_MAX_SESSIONS = 1000
 # Whose device carries connections: nobody leaves through one of their own.
 OWNER_EMAIL = "exit@example.com"
 OWNER_USERNAME = "exit-owner"
-TOKEN_FILE = "demo-exit.token"  # noqa: S105 - where one is, beside the database; `make exit` reads it
+# Behind the name of the database, beside it: `make exit` reads it.
+TOKEN_SUFFIX = "-exit.token"  # noqa: S105 - of a file that holds one
+USUAL_NAME = Path(StorageSettings().url).stem
 # What no country has (ISO 3166 leaves it to its users).
 NOWHERE = "xx"
 
@@ -100,7 +102,7 @@ def _with_exits(settings: Settings) -> Settings:
     A demonstration whose ports were moved is beside another program, perhaps a demonstration.
     """
     api, proxy, exits, geo = settings.api, settings.proxy, settings.exits, settings.geo
-    if proxy.processes > 1 or not is_sqlite(settings.storage.url):
+    if not is_sqlite(settings.storage.url):
         return settings
     is_moved = (api.port, proxy.port) != (ApiSettings().port, ProxySettings().port)
     ports = (*exits.ports, *({api.port} - {0, *exits.ports}))
@@ -137,7 +139,8 @@ async def _offer_exit(daemon: Daemon) -> None:
     """Agree that a device of somebody else is an exit, and write its token down for `make exit`."""
     market = daemon.market
     _, owner = await _account(daemon, OWNER_EMAIL, OWNER_USERNAME)
-    path = Path(daemon.settings.storage.url.removeprefix("sqlite:///")).with_name(TOKEN_FILE)
+    database = _database(daemon.settings)
+    path = database.with_name(database.stem + TOKEN_SUFFIX)
     try:
         device_id = (await market.devices.authenticate(path.read_text("ascii").strip())).id
     except (OSError, ValueError, MarketError):  # the first time, or another database
@@ -149,7 +152,13 @@ async def _offer_exit(daemon: Daemon) -> None:
         file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         with os.fdopen(file, "w", encoding="ascii") as opened:
             opened.write(made.token + "\n")
-    await market.exits.consent(owner, device_id, market.exits.terms_hash)
+    # With the limits of this start, of which the API's port is one.
+    await market.exits.consent(owner, device_id, market.exits.terms_hash, market.exits.terms.limits)
+
+
+def _database(settings: Settings) -> Path:
+    """Return where the database is; exits are offered where that is a file."""
+    return Path(settings.storage.url.removeprefix("sqlite:///"))
 
 
 async def _account(daemon: Daemon, email: str, username: str) -> tuple[str, str]:
@@ -200,9 +209,19 @@ def _text(daemon: Daemon, token: str, bought: Purchase) -> str:
         "username": bought.username,
         "secret": bought.password,
     }
-    is_moved = api.port != ApiSettings().port
-    make_exit = f"make exit API={url}" if is_moved else "make exit"
     exits = ""
     if daemon.exit_port is not None:
+        make_exit = _make_exit(daemon.settings, url)
         exits = EXITS.format(make_exit=make_exit, owner=OWNER_EMAIL, **used)
     return TEXT.format(email=EMAIL, password=PASSWORD, token=token, exits=exits, **used)
+
+
+def _make_exit(settings: Settings, url: str) -> str:
+    """Return the command that runs a device for this demonstration."""
+    words = ["make exit"]
+    if settings.api.port != ApiSettings().port:
+        words.append(f"API={url}")
+    name = _database(settings).stem
+    if name != USUAL_NAME:
+        words.append(f"DEMO={name}")
+    return " ".join(words)

@@ -497,7 +497,7 @@ def test_a_device_carries_what_the_demonstration_says(
     _, _, look, through = lines_of_curl(out())
     with pytest.raises(AssertionError):
         in_bash(through, tmp_path)  # there is no exit yet
-    token = database.with_name("demo-exit.token")
+    token = database.with_name(f"{database.stem}-exit.token")
     assert token.stat().st_mode & 0o777 == 0o600
     folder = ("--folder", str(tmp_path / "exit"))
     proxyctl = [sys.executable, "-m", "proxyctl", "exit"]
@@ -521,6 +521,38 @@ def test_a_device_carries_what_the_demonstration_says(
         until_true(lambda: '"bytes_used":0,' not in in_bash(look, tmp_path), "they are counted")
         agent.terminate()
     assert 'proxyd_exit_dials_total{outcome="connected"} 1.0' in curl(f"{url}/metrics")
+    stopped(daemon, err)
+
+
+def test_a_device_of_the_demonstration_may_reach_the_port_that_the_api_has_now(
+    serve: Serve, out: Callable[[], str], err: Callable[[], str], database: Path
+) -> None:
+    daemon = serve("--demo")
+    until_ready(daemon, err)
+    until_true(lambda: len(lines_of_curl(out())) == 4, "the demonstration is told")
+    stopped(daemon, err)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    daemon = serve("--demo", PROXYD_API__PORT=str(port))
+    until_ready(daemon, err)
+    until_true(lambda: len(lines_of_curl(out())) == 4, "the demonstration is told again")
+    with closing(sqlite3.connect(database)) as opened:
+        [(ports,)] = opened.execute("SELECT ports FROM exits")
+    assert str(port) in ports.split(",")
+    stopped(daemon, err)
+
+
+def test_the_demonstration_has_exits_in_several_processes_and_a_line_of_its_own(
+    serve: Serve, out: Callable[[], str], err: Callable[[], str], database: Path
+) -> None:
+    second = database.with_name("second.db")
+    daemon = serve(
+        "--demo", PROXYD_PROXY__PROCESSES="2", PROXYD_STORAGE__URL=f"sqlite:///{second}"
+    )
+    url = until_ready(daemon, err)
+    until_true(lambda: len(lines_of_curl(out())) == 4, "the demonstration is told")
+    assert f"\n  make exit API={url} DEMO=second\n" in out()
+    assert second.with_name("second-exit.token").exists()
     stopped(daemon, err)
 
 
