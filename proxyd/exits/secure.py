@@ -280,8 +280,12 @@ class _Watch:
     def start(self) -> None:
         """Begin; beginning twice is harmless."""
         if not (self._is_watching or self._is_over):
-            self._is_watching = True
-            self._poller.watch(self._fd, self)
+            try:
+                self._poller.watch(self._fd, self)
+            except OSError:  # the process ends, or has too many open
+                self._seal.abort()
+            else:
+                self._is_watching = True
 
     def stop(self) -> None:
         """Look no more: the socket is closed next."""

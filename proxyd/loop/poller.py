@@ -9,6 +9,7 @@ that data is left.
 """
 
 import asyncio
+import errno
 import select
 from typing import Final, Protocol, final
 
@@ -17,6 +18,7 @@ from typing import Final, Protocol, final
 EVENTS_PER_TURN: Final = 42
 
 WRITABLE: Final = select.EPOLLOUT
+_EBADF: Final = errno.EBADF
 GONE: Final = select.EPOLLHUP | select.EPOLLERR
 HUNG_UP: Final = select.EPOLLRDHUP | GONE
 URGENT: Final = select.EPOLLPRI
@@ -87,8 +89,13 @@ class Poller:
 
         If the socket is ready now, `watcher.ready` is called on the next turn. Watching an fd again
         only replaces its watcher; events that were reported are not repeated.
+
+        Raises:
+            OSError: the kernel watches no more, or this is closed.
         """
         if fd not in self._watchers:
+            if self._epoll.closed:  # as of a socket: whoever comes late is prepared for that
+                raise OSError(_EBADF, "nothing is watched any more")
             self._epoll.register(fd, _WATCH_BOTH if writes else _WATCH_READS)
             self._fresh.add(fd)
         self._watchers[fd] = watcher
@@ -112,6 +119,7 @@ class Poller:
             return
         self._loop.remove_reader(self._epoll.fileno())
         self._epoll.close()
+        self._watchers.clear()
 
     def _turn(self) -> None:
         """Call each watcher whose socket has events, once.

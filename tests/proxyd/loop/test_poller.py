@@ -197,3 +197,14 @@ async def test_more_sockets_than_a_turn_tells_of_are_all_told(poller: Poller) ->
 async def test_closing_twice_is_harmless(poller: Poller) -> None:
     poller.close()
     poller.close()
+
+
+async def test_who_comes_after_the_close_is_told_so_as_by_a_socket() -> None:
+    poller = Poller(asyncio.get_running_loop())
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        poller.watch(ours.fileno(), Heard())
+        poller.close()
+        poller.release(ours.fileno())
+        with pytest.raises(OSError, match="nothing is watched"):
+            poller.watch(theirs.fileno(), Heard())
