@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 # Twice as many as there may be processes: the line of one that has died may end after its
 # successor's has begun.
 LINES_MAX: Final = 128
+# When descriptors are short the socket stays readable: it is looked at again after that.
+EXHAUSTED_PAUSE_SECONDS: Final = 0.1
 
 _logger = logging.getLogger("exits")
 
@@ -70,6 +72,7 @@ class ExitDesk:
         self.most = most
         self._sock = sock
         self._processes: set[OtherProcess] = set()
+        self._has_turned_away = False
         self._over = asyncio.Event()
         self._over.set()
 
@@ -79,8 +82,9 @@ class ExitDesk:
         return sum(len(each.relays) for each in self._processes)
 
     def start(self) -> None:
-        """Begin to answer."""
-        self.exits.reactor.loop.add_reader(self._sock.fileno(), self._accept)
+        """Begin to answer, unless it is closed."""
+        if self._sock.fileno() >= 0:
+            self.exits.reactor.loop.add_reader(self._sock.fileno(), self._accept)
 
     def close(self) -> None:
         """Answer no more; relays of other processes go on. Closing twice is harmless."""
@@ -113,11 +117,19 @@ class ExitDesk:
     def _accept(self) -> None:
         try:
             sock, _ = self._sock.accept()
-        except OSError as error:  # it has left, or descriptors are short: it comes again
-            _logger.debug("a process could not be answered: %s", error)
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            _logger.debug("no process can be answered now: %s", error)
+            loop = self.exits.reactor.loop
+            loop.remove_reader(self._sock.fileno())
+            loop.call_later(EXHAUSTED_PAUSE_SECONDS, self.start)
             return
         if len(self._processes) >= LINES_MAX or not is_ours(sock):
-            _logger.warning("a program that is not to ask for exits was turned away")
+            # Any program of this machine can be told this as often as it likes: it is logged once.
+            level = logging.DEBUG if self._has_turned_away else logging.WARNING
+            self._has_turned_away = True
+            _logger.log(level, "a program that is not to ask for exits was turned away")
             sock.close()
             return
         sock.setblocking(False)

@@ -546,9 +546,7 @@ def test_the_demonstration_has_exits_in_several_processes_and_a_line_of_its_own(
     serve: Serve, out: Callable[[], str], err: Callable[[], str], database: Path
 ) -> None:
     second = database.with_name("second.db")
-    daemon = serve(
-        "--demo", PROXYD_PROXY__PROCESSES="2", PROXYD_STORAGE__URL=f"sqlite:///{second}"
-    )
+    daemon = serve("--demo", PROXYD_PROXY__PROCESSES="2", PROXYD_STORAGE__URL=f"sqlite:///{second}")
     url = until_ready(daemon, err)
     until_true(lambda: len(lines_of_curl(out())) == 4, "the demonstration is told")
     assert f"\n  make exit API={url} DEMO=second\n" in out()

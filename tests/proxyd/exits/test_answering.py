@@ -1,6 +1,7 @@
 """A process asks another one for exits: what is handed over, and what is left when one dies."""
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import AsyncIterator
@@ -14,7 +15,7 @@ from support.exit_device import Granted, Port, ignore
 from support.waiting import until
 
 from proxyctl.protocol.frames import Limits
-from proxyd.exits import asking
+from proxyd.exits import answering, asking
 from proxyd.exits.answering import ExitDesk
 from proxyd.exits.asking import AskedExits
 from proxyd.exits.attached import Attached
@@ -325,3 +326,47 @@ async def test_another_users_process_is_turned_away(
         sock.setblocking(False)
         assert await asyncio.get_running_loop().sock_recv(sock, 100) == b""
     assert not two.desk._processes
+
+
+class Short:
+    """A listening socket in a process that is short of descriptors when it is asked first."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.asked = 0
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        self.asked += 1
+        if self.asked == 1:
+            raise OSError(errno.EMFILE, "too many open files")
+        return self.sock.accept()
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+async def test_without_descriptors_nobody_is_asked_for_until_there_may_be_some(two: Two) -> None:
+    await two.port.parked()
+    two.desk._sock = short = Short(two.desk._sock)
+    async with targets.echo() as target:
+        two.dial(target.port)
+        await until(lambda: short.asked == 1)
+        assert not asyncio.get_running_loop().remove_reader(short.fileno()), "it does not spin"
+        await until(lambda: len(two.outcomes) == 1, "it is answered all the same")
+    assert short.asked == 2
+
+
+async def test_programs_that_are_not_to_ask_are_logged_once(
+    two: Two, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(answering, "is_ours", lambda _: False)
+    for _ in range(3):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
+            stranger.setblocking(False)
+            stranger.connect(two.supervisors.getsockname())
+            assert await asyncio.get_running_loop().sock_recv(stranger, 1) == b""
+    told = [each for each in caplog.records if "turned away" in each.getMessage()]
+    assert [each.levelname for each in told].count("WARNING") == 1
