@@ -88,9 +88,13 @@ async def bind(
         now=now,
         **binding._asdict(),
     )
-    if row is not None:
-        return row
-    row = await tx.one(
+    row = row or await bound(tx, session_id, label)
+    return row or binding  # its session has ended just now
+
+
+async def bound(tx: Transaction, session_id: str, label: str) -> BindingRow | None:
+    """Return what a label is bound to; its lifetime may be over. None for a new one."""
+    return await tx.one(
         BindingRow,
         """
         SELECT device_id, country, until FROM exit_bindings
@@ -99,7 +103,6 @@ async def bind(
         session_id=session_id,
         label=label,
     )
-    return row or binding  # its session has ended just now
 
 
 async def sweep_bindings(tx: Transaction, now: int, kept: int) -> int:

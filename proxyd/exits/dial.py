@@ -174,6 +174,9 @@ class Labels(Protocol):
     def must_ask(self, wants: Wants, session_id: str) -> bool:
         """Say whether the exit that a label has here has to be agreed on before it is used."""
 
+    def must_look(self, wants: Wants, session_id: str) -> bool:
+        """Say whether a label for which there is no exit here may have one that is away."""
+
     def ask(self, wants: Wants, session_id: str, done: Callable[[], None]) -> Cancellable:
         """Agree on the exit of a label; `done` is called later, unless that is cancelled."""
 
@@ -423,19 +426,27 @@ class ExitDial(Cancellable, Expiring):
     def _next(self) -> None:
         """Try one more exit, if there is one that may be tried."""
         chosen, labels = self._choose(), self._exits.labels
-        if isinstance(chosen, Failure):
-            self._finish(chosen)
-        elif (
-            labels is not None
-            and self._wants.session
-            and self._questions < QUESTIONS_MAX
-            and labels.must_ask(self._wants, self._session.id)
-        ):
+        if labels is not None and self._has_to_ask(chosen, labels):
             self._stop_timer()  # no exit is tried meanwhile
             self._questions += 1
             self._question = labels.ask(self._wants, self._session.id, self._agreed)
+        elif isinstance(chosen, Failure):
+            self._finish(chosen)
         else:
             self._try(chosen)
+
+    def _has_to_ask(self, chosen: Attached | Failure, labels: Labels) -> bool:
+        """Say whether other nodes have a say in what was chosen."""
+        if not self._wants.session or self._questions >= QUESTIONS_MAX:
+            return False
+        if not isinstance(chosen, Failure):
+            return labels.must_ask(self._wants, self._session.id)
+        return (
+            chosen is Failure.NO_EXIT
+            and not self._questions
+            and not self._tried
+            and labels.must_look(self._wants, self._session.id)
+        )
 
     def _agreed(self) -> None:
         """The label has an exit that all nodes know."""

@@ -593,6 +593,10 @@ class Directory(Generic[Exit]):
         """Return all bindings of a session."""
         return [*self._bindings.get(session_id, {}).values()]
 
+    def adopt(self, wants: Wants, session_id: str, binding: Binding) -> None:
+        """Bind a label that is new here as other nodes have."""
+        self._bind(session_id, _label(wants), binding)
+
     def take_move(self, wants: Wants, session_id: str) -> bool:
         """Say whether a label has another exit than before; yes is said once for each move.
 

@@ -11,6 +11,9 @@ still names the exit that this node knew, so that of two nodes one wins, and the
 over. It is told to the others, who ask again at their next connection. What they were told over a
 link that was lost they may have missed: with each new link all is asked once more.
 
+A strict label that is new here, and for which there is no exit here, may be bound to one that is
+away: that is looked up, so that its buyer is told the same on every node.
+
 A store that does not answer is no reason to refuse a buyer: this node goes on with its own choice,
 which is nearly always the same, because all nodes look for it in the same way.
 """
@@ -46,6 +49,9 @@ class Bindings(Protocol):
 
     def bindings(self, session_id: str) -> list[Binding]:
         """Return all bindings of a session."""
+
+    def adopt(self, wants: Wants, session_id: str, binding: Binding) -> None:
+        """Bind a label that is new here as others have."""
 
 
 class Question:
@@ -112,6 +118,12 @@ class Labels:
         return binding is not None and (
             binding.agreed_id != binding.device_id or binding.agreement != self._agreement
         )
+
+    def must_look(self, wants: Wants, session_id: str) -> bool:
+        """Say whether a label for which there is no exit here may have one that is away."""
+        if not wants.strict or self._is_alone() or self._loop.time() < self._away_until:
+            return False
+        return self._bindings.binding(wants, session_id) is None
 
     def ask(self, wants: Wants, session_id: str, done: Callable[[], None]) -> Question:
         """Agree on the exit of a label, and have the directory bind it to that.
@@ -186,7 +198,8 @@ class Labels:
 
     async def _agree(self, wants: Wants, session_id: str, label: str) -> None:
         binding = self._bindings.binding(wants, session_id)
-        if binding is None:  # it was forgotten just now
+        if binding is None:  # there is no exit here, or it was forgotten just now
+            await self._look_up(wants, session_id, label)
             return
         agreement, now, time = self._agreement, self._seconds(), self._loop.time()
         chosen, agreed = binding.device_id, binding.agreed_id
@@ -212,6 +225,17 @@ class Labels:
             binding.has_moved = bool(agreed) and agreed != row.device_id
         elif replaced:
             self._tell_moved(session_id, label)
+
+    async def _look_up(self, wants: Wants, session_id: str, label: str) -> None:
+        """Bind a label that is new here to what others have bound it to."""
+        agreement = self._agreement
+        row = await self._store.read(queries.bound, session_id, label)
+        seconds = 0 if row is None else row.until - self._seconds()
+        if row is None or seconds <= 0 or self._bindings.binding(wants, session_id) is not None:
+            return
+        binding = Binding(row.device_id, row.country, self._loop.time() + seconds, lifetimes=0)
+        binding.label, binding.agreed_id, binding.agreement = label, row.device_id, agreement
+        self._bindings.adopt(wants, session_id, binding)
 
     def _done(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)

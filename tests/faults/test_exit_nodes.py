@@ -75,6 +75,24 @@ def knows_exit(daemon: Process) -> bool:
     return bool(answer["countries"])
 
 
+async def test_an_exit_goes_straight_to_another_node_when_its_own_stops_at_once(
+    url: str, tmp_path: Path
+) -> None:
+    """As a node does that drains while nothing is connected: nothing keeps it."""
+    owner = process.funded(url, name="owner")
+    with (
+        nodes(url, tmp_path, 1) as (edge, home),
+        agent_at(home, home.log_in(*owner), tmp_path / "exit") as agent,
+    ):
+        until_true(lambda: knows_exit(edge) and knows_exit(home), "both know the exit")
+        until_true((tmp_path / "exit" / NODES).exists, "the exit knows the other node")
+        home.stop()
+        log = agent.folder / "log"
+        until_true(lambda: log.read_text().count(" attached to ") == 2, "it is at the other one")
+        assert "cannot be reached" not in log.read_text()
+        until_true(lambda: knows_exit(edge), "the other one has it")
+
+
 @pytest.mark.parametrize("victim", ["home", "buyer's node"])
 async def test_a_node_is_killed_while_an_exit_carries(
     url: str, tmp_path: Path, victim: str

@@ -3,7 +3,8 @@
 Theory of operation
 -------------------
 One task holds the control connection, one at a time (`_attach_forever`), with one of the nodes that
-it knows (`doors.py`): when one is gone or drains, the next one is tried. Another task watches the
+it knows (`doors.py`): when one is gone or drains, each of the others is tried once without delay,
+and after that all of them, further and further apart (`retries.py`). Another task watches the
 device (`watcher.py`). If there is a reason to rest, the daemon is told, nothing new is taken, and
 what is under way is cut, at once or after a grace.
 
@@ -18,7 +19,6 @@ import asyncio
 import logging
 import os
 import platform
-import random
 from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -39,6 +39,7 @@ from proxyctl.exit.journal import Journal
 from proxyctl.exit.record import AGREE
 from proxyctl.exit.relays import make_relays
 from proxyctl.exit.restraints import Rest, Restraints
+from proxyctl.exit.retries import Retries, short_delay
 from proxyctl.exit.watcher import Watcher
 from proxyctl.exit.words import plain_line
 from proxyctl.protocol.frames import (
@@ -70,16 +71,11 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS: Final = 10.0  # for what is under way when the battery runs low, or the hour is over
 
-RETRY_LEAST_SECONDS: Final = 1.0
-RETRY_MOST_SECONDS: Final = 60.0
-STEADY_SECONDS: Final = 60.0  # attached for so long, the next loss is a new one
 OBEYED_MAX_SECONDS: Final = 86_400  # a daemon that says "in a year" is asked again tomorrow
 HEARTBEAT_LEAST_SECONDS: Final = 1
 HEARTBEAT_MOST_SECONDS: Final = 300
 SILENT_HEARTBEATS: Final = 2.5  # one may be lost to a moment without a network
 DRAIN_GRACE_SECONDS: Final = 5.0
-# All exits of a daemon that drains leave it; the others take them one after the other.
-MOVE_MOST_SECONDS: Final = 2.0
 # Another node may let in what this one does not, now.
 _ELSEWHERE: Final = ("stopping", "too_many_exits", "too_many_on_network", "unavailable")
 
@@ -153,8 +149,10 @@ class Agent:
         self._words = "starting"
         home = Node(consent.host, consent.port, consent.pin)
         self._doors = Doors(home, folder / files.NODES)
+        self._retries = Retries(self._loop.time)
         self._home_address: Address | None = None  # where that was reached
         self._leaving: asyncio.TimerHandle | None = None  # a daemon that stops
+        self._moves_at: float | None = None  # from it to another one, by the loop's clock
         self._stopped: asyncio.Future[Stop] = self._loop.create_future()
 
     async def run(self) -> Stop:
@@ -202,22 +200,20 @@ class Agent:
         }
 
     async def _attach_forever(self) -> None:
-        failures = 0
         while True:
-            began = self._loop.time()
+            seconds = 0.0
             try:
-                least = await self._attach_once()
+                seconds += await self._attach_once()
             except AttachError as error:
                 self._say(f"not attached: {error}")
-                least = 0
-            if self._loop.time() - began > STEADY_SECONDS:
-                failures = 0
-            # As long as there are nodes that were not tried, it does not wait longer each time.
-            failures += self._doors.is_exhausted
-            # Full jitter: a thousand exits that lost the same daemon do not come back together.
-            most = min(RETRY_MOST_SECONDS, RETRY_LEAST_SECONDS * 2 ** min(failures, 10))
-            delay = least + random.uniform(RETRY_LEAST_SECONDS, most)  # noqa: S311 - no secret
-            await asyncio.sleep(delay)
+            if seconds or not self._doors.is_untried:
+                seconds += self._retries.delay(is_exhausted=self._doors.is_exhausted)
+            elif self._moves_at is None:
+                seconds = short_delay()
+            else:
+                seconds = max(self._moves_at - self._loop.time(), 0)
+            self._moves_at = None
+            await asyncio.sleep(seconds)
 
     async def _attach_once(self) -> int:
         """Attach, and stay until the connection is lost.
@@ -246,14 +242,18 @@ class Agent:
             waiting: list[asyncio.Future[Any]] = [welcomed, control.closed]
             await asyncio.wait(waiting, timeout=ATTACH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if welcomed.done():
+                began = self._loop.time()
                 await self._heartbeats(control, welcomed.result())
+                if self._sorry is None or self._sorry.code in _ELSEWHERE:
+                    is_rare = self._retries.lose(self._loop.time() - began)
+                    self._doors.leave(in_a_hurry=is_rare)
             else:
                 control.close("the daemon did not answer")
                 if self._sorry is None:
                     self._doors.fail()
             words = plain_line(await control.closed)
             if self._sorry is not None:
-                return self._refused(self._sorry)
+                return self._refused(self._sorry, was_welcome=welcomed.done())
             raise AttachError(words)
         finally:
             self._control = self._sorry = None
@@ -308,17 +308,14 @@ class Agent:
             return
         if self._doors.has_others:
             _logger.info("the daemon stops within %d s; attaching to another node", seconds)
-            delay = random.uniform(0, min(MOVE_MOST_SECONDS, seconds / 2))  # noqa: S311 - no secret
-            self._leaving = self._loop.call_later(delay, self._move, control)
+            # It may stop before that, and is left for another node all the same.
+            self._moves_at = self._loop.time() + short_delay()
+            words = "the daemon is stopping"
+            self._leaving = self._loop.call_at(self._moves_at, control.close, words)
             return
         _logger.info("the daemon stops within %d s; attaching anew after that", seconds)
         delay = seconds + DRAIN_GRACE_SECONDS
         self._leaving = self._loop.call_later(delay, control.close, "the daemon is stopping")
-
-    def _move(self, control: ControlConnection) -> None:
-        if control is self._control:
-            self._doors.leave()
-            control.close("the daemon is stopping")
 
     def _welcome(self, control: ControlConnection, welcome: Welcome) -> None:
         host, port = control.endpoint
@@ -342,12 +339,13 @@ class Agent:
             )
         )
 
-    def _refused(self, sorry: Sorry) -> int:
+    def _refused(self, sorry: Sorry, *, was_welcome: bool) -> int:
         hint = _HINTS.get(sorry.code)
         words = plain_line(f"the daemon refuses this exit: {sorry.words}")
         words = f"{words.rstrip('.')}; {hint}" if hint else words
         if sorry.code in _ELSEWHERE and self._doors.has_others:
-            self._doors.fail()
+            if not was_welcome:  # else it has left it already
+                self._doors.fail()
             self._say(words)
             return 0
         self._carrier.cut()

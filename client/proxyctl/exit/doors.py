@@ -45,6 +45,8 @@ class Doors:
         self._load()
         self._turn = 0
         self._failures = 0  # since one of them answered
+        self._ahead: tuple[Node, ...] = ()  # which ones follow, after one was left
+        self._untried = 0  # of the others, since one was left in a hurry
 
     @property
     def current(self) -> Node:
@@ -67,6 +69,11 @@ class Doors:
         """Whether every node was tried in vain since the exit was attached last."""
         return self._failures % len(self._all) == 0
 
+    @property
+    def is_untried(self) -> bool:
+        """Whether the present one is to be tried at once: another one was left in a hurry."""
+        return self._untried > 0
+
     def learn(self, nodes: Sequence[Node]) -> None:
         """Keep where else it may attach, as the daemon that it is attached to says."""
         here = self.current
@@ -83,7 +90,8 @@ class Doors:
 
     def attached(self) -> None:
         """The present one has let the exit in."""
-        self._failures = 0
+        self._failures = self._untried = 0
+        self._ahead = ()
         here, home = self.current, self._home
         if here[:2] == home[:2] and here != home:
             _logger.info("the daemon is known by its next certificate from now on")
@@ -94,12 +102,28 @@ class Doors:
     def fail(self) -> None:
         """The present one does not answer, or does not let the exit in now: take the next one."""
         self._failures += 1
-        self._turn = (self._turn + 1) % len(self._all)
+        self._untried = max(self._untried - 1, 0)
+        known = self._all
+        self._ahead = tuple(each for each in self._ahead if each in known)
+        if self._ahead:
+            self._turn = known.index(self._ahead[0])
+            self._ahead = self._ahead[1:]
+        else:
+            self._turn = (self._turn + 1) % len(known)
 
-    def leave(self) -> None:
-        """The present one stops: another one is next, in the order in which they were told."""
-        here = self.current
-        self._turn = next((at for at, each in enumerate(self._all) if each[:2] != here[:2]), 0)
+    def leave(self, *, in_a_hurry: bool = True) -> None:
+        """The present one stops, or is lost: the others are next, in the order they were told.
+
+        Args:
+            in_a_hurry: whether each of them is to be tried once without waiting for long.
+        """
+        here, known = self.current, self._all
+        others = tuple(each for each in known if each[:2] != here[:2])
+        if not others:
+            return
+        self._turn = known.index(others[0])
+        self._ahead = (*others[1:], here)
+        self._untried = len(others) if in_a_hurry else 0
 
     @property
     def _all(self) -> tuple[Node, ...]:

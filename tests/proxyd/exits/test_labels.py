@@ -189,6 +189,22 @@ async def test_a_label_that_one_node_has_moved_is_moved_on_all_although_its_exit
     await until(is_known, "the others have heard of it")
 
 
+async def test_a_strict_label_whose_exit_is_away_is_lost_on_every_node(three: Cluster) -> None:
+    """Also where the label was never used, or is not known any more."""
+    first, second, _ = three.services
+    assert await three.dial(first, "label0-strict") in three.devices
+    for each in [*three.devices]:
+        await three.devices.pop(each).kill()
+    await three.all_know()
+    for each in three.services:
+        assert await three.dial(each, "label0-strict") is Failure.EXIT_LOST
+        assert await three.dial(each, "label1-strict") is Failure.NO_EXIT  # it never had one
+        assert await three.dial(each, "label0") is Failure.NO_EXIT
+    await second.daemon.store.write(end_one)
+    second.daemon.gateway._for_connections.exits.directory.forget(three.session.id)
+    assert await three.dial(second, "label0-strict") is Failure.NO_EXIT  # its lifetime is over
+
+
 async def test_moves_that_were_missed_are_noticed_with_the_next_link(three: Cluster) -> None:
     before = (await three.use(1, 1))["label0"].pop()
     other = next(each for each in three.devices if each != before)

@@ -15,8 +15,8 @@ from support.exit_device import Granted, answering, ignore, paused
 from support.linked import Link, Node
 from support.waiting import until
 
-from proxyctl.exit import agent as agent_module
 from proxyctl.exit import borrower as borrower_module
+from proxyctl.exit import retries
 from proxyctl.protocol.frames import (
     Associate,
     Dial,
@@ -108,8 +108,8 @@ class Call:
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_module, "RETRY_LEAST_SECONDS", 0.01)
-    monkeypatch.setattr(agent_module, "RETRY_MOST_SECONDS", 0.05)
+    monkeypatch.setattr(retries, "RETRY_LEAST_SECONDS", 0.01)
+    monkeypatch.setattr(retries, "RETRY_MOST_SECONDS", 0.05)
 
 
 @dataclass

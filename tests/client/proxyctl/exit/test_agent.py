@@ -17,7 +17,7 @@ from support.waiting import until
 
 from proxyctl.exit import agent as agent_module
 from proxyctl.exit import carrier as carrier_module
-from proxyctl.exit import files
+from proxyctl.exit import files, retries
 from proxyctl.exit import pool as pool_module
 from proxyctl.exit import relays as relays_module
 from proxyctl.exit import watcher as watcher_module
@@ -101,8 +101,8 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_module, "RETRY_LEAST_SECONDS", 0.01)
-    monkeypatch.setattr(agent_module, "RETRY_MOST_SECONDS", 0.05)
+    monkeypatch.setattr(retries, "RETRY_LEAST_SECONDS", 0.01)
+    monkeypatch.setattr(retries, "RETRY_MOST_SECONDS", 0.05)
 
 
 async def test_an_exit_says_who_it_is_and_is_let_in(daemon: ExitDaemon, folder: Path) -> None:

@@ -15,10 +15,10 @@ from support.exit_daemon import ExitDaemon
 from support.ports import silent_port
 from support.waiting import until
 
-from proxyctl.exit import agent as agent_module
 from proxyctl.exit import borrower as module
 from proxyctl.exit import carrier as carrier_module
 from proxyctl.exit import pool as pool_module
+from proxyctl.exit import retries
 from proxyctl.exit.agent import Agent
 from proxyctl.exit.borrower import Borrower
 from proxyctl.exit.lan import NEVER_PORTS, Guard
@@ -96,8 +96,8 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_module, "RETRY_LEAST_SECONDS", 0.01)
-    monkeypatch.setattr(agent_module, "RETRY_MOST_SECONDS", 0.05)
+    monkeypatch.setattr(retries, "RETRY_LEAST_SECONDS", 0.01)
+    monkeypatch.setattr(retries, "RETRY_MOST_SECONDS", 0.05)
 
 
 async def test_a_borrower_leaves_through_an_exit_that_is_attached_elsewhere(

@@ -14,13 +14,13 @@ from support import targets
 from support.exit_daemon import ExitDaemon
 from support.waiting import until
 
-from proxyctl.exit import agent as agent_module
-from proxyctl.exit import files
+from proxyctl.exit import files, retries
 from proxyctl.exit.agent import Agent
 from proxyctl.exit.doors import Doors
 from proxyctl.exit.lan import NEVER_PORTS, Guard
 from proxyctl.exit.limits import DeviceLimits
 from proxyctl.exit.record import Consent
+from proxyctl.exit.retries import Retries
 from proxyctl.exit.surroundings import Surroundings
 from proxyctl.protocol.frames import Drain, Node, Nodes, Sorry
 from proxyctl.protocol.policy import Policy
@@ -32,9 +32,8 @@ FIRST, SECOND = Node("192.0.2.1", 1090, "ab" * 32), Node("192.0.2.2", 1090, "cd"
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_module, "RETRY_LEAST_SECONDS", 0.01)
-    monkeypatch.setattr(agent_module, "RETRY_MOST_SECONDS", 0.05)
-    monkeypatch.setattr(agent_module, "MOVE_MOST_SECONDS", 0.05)
+    monkeypatch.setattr(retries, "RETRY_LEAST_SECONDS", 0.01)
+    monkeypatch.setattr(retries, "RETRY_MOST_SECONDS", 0.05)
 
 
 @asynccontextmanager
@@ -139,6 +138,55 @@ async def test_when_its_daemon_drains_it_leaves_and_what_it_carries_goes_on(
         assert len(first.hellos) == 1
 
 
+@pytest.mark.parametrize("says_so", [True, False], ids=["it drains", "it dies"])
+async def test_when_its_daemon_ends_at_once_it_goes_straight_to_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says_so: bool
+) -> None:
+    """Without the delay of a failure, and without trying the one that has ended."""
+    monkeypatch.setattr(retries, "RETRY_LEAST_SECONDS", 600.0)
+    monkeypatch.setattr(retries, "RETRY_MOST_SECONDS", 600.0)
+    folder = tmp_path / "exit"
+    async with (
+        daemon(tmp_path, "first") as first,
+        daemon(tmp_path, "second") as second,
+        running(first, folder),
+    ):
+        await first.attached()
+        first.control.send(Nodes((node(second),)))
+        await kept(folder, node(second))
+        if says_so:
+            first.control.send(Drain(600))
+        first.control.transport.close()
+        await second.attached()
+        assert len(first.hellos) == 1
+
+
+async def test_daemons_that_let_it_in_and_cut_it_off_are_not_tried_at_once_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retries, "MOVE_MOST_SECONDS", 0.0)
+    delays: list[bool] = []
+    later = asyncio.Event()
+
+    def delay(_: Retries, *, is_exhausted: bool) -> float:
+        delays.append(is_exhausted)
+        later.set()
+        return 600.0
+
+    monkeypatch.setattr(Retries, "delay", delay)
+    folder = tmp_path / "exit"
+    async with daemon(tmp_path, "first") as first, daemon(tmp_path, "second") as second:
+        files.write(folder / files.NODES, {"nodes": [list(node(second))]})
+        async with running(first, folder):
+            for number in range(retries.LOSSES_MAX + 1):
+                here = (first, second)[number % 2]
+                await here.attached(number // 2 + 1)
+                here.control.transport.close()
+            await later.wait()
+    assert delays == [True]
+    assert len(first.hellos) + len(second.hellos) == retries.LOSSES_MAX + 1
+
+
 async def test_a_daemon_that_says_again_and_again_that_it_stops_costs_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -238,6 +286,34 @@ def test_they_are_tried_one_after_the_other_and_home_again(tmp_path: Path) -> No
         tried.append((doors.current, doors.is_exhausted))
         doors.fail()
     assert tried == [(HOME, True), (FIRST, False), (SECOND, False), (HOME, True)]
+
+
+def test_the_others_of_one_that_is_left_are_tried_at_once_and_each_once(tmp_path: Path) -> None:
+    doors = Doors(HOME, tmp_path / "nodes")
+    doors.learn([FIRST, SECOND])
+    doors.fail()
+    doors.attached()
+    assert (doors.current, doors.is_untried) == (FIRST, False)
+    doors.leave()
+    tried = []
+    for _ in range(4):
+        tried.append((doors.current, doors.is_untried))
+        doors.fail()
+    assert tried == [(HOME, True), (SECOND, True), (FIRST, False), (SECOND, False)]
+    doors.leave(in_a_hurry=False)
+    assert not doors.is_untried
+    doors.leave()
+    doors.attached()
+    assert not doors.is_untried
+
+
+def test_one_that_is_not_known_any_more_is_not_tried(tmp_path: Path) -> None:
+    doors = Doors(HOME, tmp_path / "nodes")
+    doors.learn([FIRST, SECOND])
+    doors.leave()
+    doors.learn([FIRST])
+    doors.fail()
+    assert doors.current == HOME
 
 
 def test_the_next_certificate_of_home_is_no_other_place(tmp_path: Path) -> None:

@@ -1,0 +1,72 @@
+"""When the exit attaches again: at once where another node may take it, later where none does."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RETRY_LEAST_SECONDS: Final = 1.0
+RETRY_MOST_SECONDS: Final = 60.0
+STEADY_SECONDS: Final = 60.0  # attached for so long, what was before counts no more
+# The exits that lose a node come to the next one over so long: thousands are no single blow, and
+# buyers hardly notice.
+MOVE_MOST_SECONDS: Final = 0.3
+# A node that is replaced takes one, and so does each that is replaced after it; more of them within
+# `STEADY_SECONDS` are daemons that let the exit in and cut it off again.
+LOSSES_MAX: Final = 5
+
+
+class Retries:
+    """How long to wait before the next attempt.
+
+    Args:
+        now: seconds of a clock that never goes back.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._failures = 0  # rounds over all nodes in vain
+        self._losses: list[float] = []  # when, lately
+        self._is_unsteady = False
+
+    def lose(self, seconds: float) -> bool:
+        """An attachment is lost that a daemon had welcomed.
+
+        Args:
+            seconds: how long it had lasted.
+
+        Returns:
+            whether other nodes may be tried at once; not where one loss follows the other.
+        """
+        now = self._now()
+        if seconds > STEADY_SECONDS:
+            self._losses.clear()
+            self._is_unsteady = False
+        self._losses = [each for each in self._losses if now - each < STEADY_SECONDS]
+        self._losses.append(now)
+        if len(self._losses) > LOSSES_MAX:
+            self._is_unsteady = True
+        if self._is_unsteady:  # until one has lasted: else it would be hurried again and again
+            return False
+        self._failures = 0
+        return True
+
+    def delay(self, *, is_exhausted: bool) -> float:
+        """Return for how many seconds to wait after an attempt in vain.
+
+        Args:
+            is_exhausted: whether all nodes were tried; as long as there are others, it does not
+                wait longer each time.
+        """
+        self._failures += is_exhausted
+        # Full jitter: a thousand exits that lost the same daemon do not come back together.
+        most = min(RETRY_MOST_SECONDS, RETRY_LEAST_SECONDS * 2 ** min(self._failures, 10))
+        return random.uniform(RETRY_LEAST_SECONDS, most)  # noqa: S311 - no secret
+
+
+def short_delay() -> float:
+    """Return for how many seconds to wait before another node is tried at once."""
+    return random.uniform(0, MOVE_MOST_SECONDS)  # noqa: S311 - no secret
