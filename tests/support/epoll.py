@@ -11,6 +11,8 @@ class Full:
         epoll: that other set, if there is one.
     """
 
+    closed = False
+
     def __init__(self, epoll: select.epoll | None = None) -> None:
         self._epoll = epoll
 
