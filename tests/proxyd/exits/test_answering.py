@@ -16,8 +16,8 @@ from support.exit_device import Granted, Port, ignore
 from support.waiting import until
 
 from proxyctl.protocol.frames import Limits
-from proxyd.exits import answering, asking
-from proxyd.exits.answering import ExitDesk
+from proxyd.exits import asking
+from proxyd.exits.answering import LINES_MAX, ExitDesk
 from proxyd.exits.asking import AskedExits
 from proxyd.exits.attached import Attached
 from proxyd.exits.dial import Via
@@ -361,9 +361,9 @@ async def test_without_descriptors_nobody_is_asked_for_until_there_may_be_some(t
 
 
 async def test_programs_that_are_not_to_ask_are_logged_once(
-    two: Two, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    two: Two, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(answering, "is_ours", lambda _: False)
+    two.desk._processes.update(range(LINES_MAX))  # as for another user, who cannot be had here
     caplog.set_level(logging.DEBUG, logger="exits")
 
     def levels() -> list[str]:
@@ -374,4 +374,5 @@ async def test_programs_that_are_not_to_ask_are_logged_once(
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
             stranger.connect(two.supervisors.getsockname())
             await until(lambda number=number: len(levels()) >= number, "it is turned away")
+    two.desk._processes.clear()
     assert levels().count("WARNING") == 1
