@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # One side is gone, and so long nothing could be read of what it said last: the other side does not
 # take it.
-STUCK_SECONDS: Final = 60.0
+STUCK_SECONDS: Final = 10.0
 
 
 class EpollRelays:
