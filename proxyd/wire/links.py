@@ -34,7 +34,14 @@ from struct import Struct, error
 from typing import Any, Final, NamedTuple
 
 from proxyctl.protocol.frames import FRAME_MAX_BYTES as AGENT_FRAME_MAX_BYTES
-from proxyctl.protocol.frames import PORT_MAX, FrameError, Limits, Reader
+from proxyctl.protocol.frames import (
+    PORT_MAX,
+    FrameError,
+    Limits,
+    Reader,
+    integer_of,
+    line_of,
+)
 
 VERSION: Final = 1
 FRAME_MAX_BYTES: Final = 32 * 1024  # type and body
@@ -43,11 +50,9 @@ FRAME_MAX_BYTES: Final = 32 * 1024  # type and body
 PARCEL_BYTES: Final = 4 * 1024
 EXITS_MAX: Final = 256  # in one frame
 PING_BYTES: Final = 8
-TEXT_MAX_CHARACTERS: Final = 500  # as an agent's
 PORTS_MAX: Final = 1024  # of targets, that an exit may be asked for
 FEATURES_MAX: Final = 32
 PROOF_BYTES: Final = 32
-NUMBER_MAX: Final = (1 << 64) - 1
 
 _HEAD: Final = Struct("!HB")
 _LENGTH: Final = Struct("!H")
@@ -319,7 +324,9 @@ def _encode_greeting(frame: Greeting) -> bytes:
 
 def _decode_greeting(body: bytes) -> Greeting:
     fields = _list(json.loads(body))
-    return Greeting(_integer(fields[0]), _text(fields[1]), _text(fields[2]), _proof(fields[3]))
+    return Greeting(
+        integer_of(fields[0]), line_of(fields[1]), line_of(fields[2]), _proof(fields[3])
+    )
 
 
 def _encode_accepted(frame: Accepted) -> bytes:
@@ -328,7 +335,7 @@ def _encode_accepted(frame: Accepted) -> bytes:
 
 def _decode_accepted(body: bytes) -> Accepted:
     fields = _list(json.loads(body))
-    return Accepted(_text(fields[0]), _proof(fields[1]))
+    return Accepted(line_of(fields[0]), _proof(fields[1]))
 
 
 def _encode_borrow(frame: Borrow) -> bytes:
@@ -341,11 +348,11 @@ def _decode_borrow(body: bytes) -> Borrow:
     fields = _list(json.loads(body[_BORROW.size :]))
     if not port:
         raise ValueError
-    return Borrow(number, _text(fields[0]), _text(fields[1]), port, attachment)
+    return Borrow(number, line_of(fields[0]), line_of(fields[1]), port, attachment)
 
 
 def _decode_borrowed(body: bytes) -> Borrowed:
-    return Borrowed(_NUMBER.unpack_from(body)[0], _text(body[_NUMBER.size :].decode()))
+    return Borrowed(_NUMBER.unpack_from(body)[0], line_of(body[_NUMBER.size :].decode()))
 
 
 def _encode_passed(frame: Passed) -> bytes:
@@ -378,7 +385,7 @@ def _decode_leaving(_body: bytes) -> Leaving:
 
 def _decode_moved(body: bytes) -> Moved:
     fields = _list(json.loads(body))
-    return Moved(_text(fields[0]), _text(fields[1]))
+    return Moved(line_of(fields[0]), line_of(fields[1]))
 
 
 def _payload(data: bytes) -> bytes:
@@ -395,24 +402,24 @@ def _listed(each: AnnouncedExit) -> list[object]:
 
 def _announced(fields: list[Any]) -> AnnouncedExit:
     most = _list(fields[13])
-    ports = tuple(_integer(each, PORT_MAX) for each in _list(fields[14], PORTS_MAX))
+    ports = tuple(integer_of(each, PORT_MAX) for each in _list(fields[14], PORTS_MAX))
     return AnnouncedExit(
-        _text(fields[0]),
-        _text(fields[1]),
-        _integer(fields[2]),
-        _text(fields[3]),
+        line_of(fields[0]),
+        line_of(fields[1]),
+        integer_of(fields[2]),
+        line_of(fields[3]),
         _truth(fields[4]),
-        _integer(fields[5]),
-        _text(fields[6]),
-        _text(fields[7]),
-        _text(fields[8]),
-        _integer(fields[9]),
-        _text(fields[10]),
-        _text(fields[11]),
+        integer_of(fields[5]),
+        line_of(fields[6]),
+        line_of(fields[7]),
+        line_of(fields[8]),
+        integer_of(fields[9]),
+        line_of(fields[10]),
+        line_of(fields[11]),
         _address(fields[12]),
-        Limits(_integer(most[0]), _integer(most[1]), _integer(most[2]), ports),
-        tuple(_text(each) for each in _list(fields[15], FEATURES_MAX)),
-        _integer(fields[16]),
+        Limits(integer_of(most[0]), integer_of(most[1]), integer_of(most[2]), ports),
+        tuple(line_of(each) for each in _list(fields[15], FEATURES_MAX)),
+        integer_of(fields[16]),
     )
 
 
@@ -428,30 +435,15 @@ def _json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def _integer(value: object, most: int = NUMBER_MAX) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise ValueError
-    return value
-
-
 def _truth(value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError
     return value
 
 
-def _text(value: object) -> str:
-    """Return a text as one line that can be shown and written anywhere."""
-    if not isinstance(value, str) or len(value) > TEXT_MAX_CHARACTERS:
-        raise ValueError
-    if value.isprintable():
-        return value
-    return "".join(each if each.isprintable() else "?" for each in value)
-
-
 def _address(value: object) -> str:
     """Return the text of an address."""
-    text = _text(value)
+    text = line_of(value)
     ip_address(text.partition("%")[0])
     return text
 
@@ -465,7 +457,7 @@ def _list(value: object, most: int = 64) -> list[Any]:
 
 
 def _proof(value: object) -> bytes:
-    data = bytes.fromhex(_text(value))
+    data = bytes.fromhex(line_of(value))
     if len(data) != PROOF_BYTES:
         raise ValueError
     return data
@@ -503,8 +495,8 @@ _DECODING: Final[dict[int, Callable[[bytes], Frame]]] = {
     Kind.PING: lambda body: Ping(_payload(body)),
     Kind.PONG: lambda body: Pong(_payload(body)),
     Kind.EXITS: _decode_exits,
-    Kind.GONE: lambda body: Gone(_text(body.decode())),
-    Kind.RECHECK: lambda body: Recheck(_text(body.decode())),
+    Kind.GONE: lambda body: Gone(line_of(body.decode())),
+    Kind.RECHECK: lambda body: Recheck(line_of(body.decode())),
     Kind.LEAVING: _decode_leaving,
     Kind.MOVED: _decode_moved,
     Kind.GREETING: _decode_greeting,

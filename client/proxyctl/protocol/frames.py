@@ -571,39 +571,39 @@ def _decode_json(kind: Kind, body: bytes) -> Frame:  # noqa: PLR0911 - one for e
     fields = json.loads(body)
     if kind is Kind.HELLO:
         return Hello(
-            _integer(fields["protocol"]),
-            _text(fields["token"]),
-            _text(fields["version"]),
-            _text(fields["system"]),
-            tuple(_text(each) for each in _list(fields["features"])),
-            _text(fields["terms"]),
-            _text(fields["paused"]),
+            integer_of(fields["protocol"]),
+            line_of(fields["token"]),
+            line_of(fields["version"]),
+            line_of(fields["system"]),
+            tuple(line_of(each) for each in _list(fields["features"])),
+            line_of(fields["terms"]),
+            line_of(fields["paused"]),
         )
     if kind is Kind.WELCOME:
         return Welcome(
-            _integer(fields["attachment"]),
-            _text(fields["address"]),
-            _text(fields["country"]),
-            _text(fields["city"]),
-            _integer(fields["asn"]),
+            integer_of(fields["attachment"]),
+            line_of(fields["address"]),
+            line_of(fields["country"]),
+            line_of(fields["city"]),
+            integer_of(fields["asn"]),
             _limits(fields["limits"]),
-            _integer(fields["heartbeat_seconds"]),
+            integer_of(fields["heartbeat_seconds"]),
         )
     if kind is Kind.SORRY:
         return Sorry(
-            _text(fields["code"]), _text(fields["words"]), _integer(fields["retry_seconds"])
+            line_of(fields["code"]), line_of(fields["words"]), integer_of(fields["retry_seconds"])
         )
     if kind is Kind.STATE:
-        return State(_text(fields["paused"]))
+        return State(line_of(fields["paused"]))
     if kind is Kind.LEND:
         return Lend(
-            _integer(fields["number"]),
-            _text(fields["host"]),
-            _integer(fields["port"], PORT_MAX),
-            _integer(fields["attachment"]),
+            integer_of(fields["number"]),
+            line_of(fields["host"]),
+            integer_of(fields["port"], PORT_MAX),
+            integer_of(fields["attachment"]),
         )
     if kind is Kind.LENT:
-        return Lent(_integer(fields["number"]), _text(fields["code"]))
+        return Lent(integer_of(fields["number"]), line_of(fields["code"]))
     if kind is Kind.NODES:
         return Nodes(tuple(_node(each) for each in _list(fields["nodes"])[:NODES_MAX]))
     return _limits(fields)
@@ -629,27 +629,36 @@ def _said(limits: Limits) -> dict[str, Any]:
 
 def _node(value: object) -> Node:
     fields = _list(value)
-    return Node(_text(fields[0]), _integer(fields[1], PORT_MAX), _text(fields[2]))
+    return Node(line_of(fields[0]), integer_of(fields[1], PORT_MAX), line_of(fields[2]))
 
 
 def _limits(fields: dict[str, Any]) -> Limits:
     return Limits(
-        _integer(fields["connections"]),
-        _integer(fields["bytes_per_second"]),
-        _integer(fields["bytes_per_day"]),
-        tuple(_integer(each, PORT_MAX) for each in _list(fields["ports"])),
-        _text(fields.get("paused", "")),  # which older daemons do not say
+        integer_of(fields["connections"]),
+        integer_of(fields["bytes_per_second"]),
+        integer_of(fields["bytes_per_day"]),
+        tuple(integer_of(each, PORT_MAX) for each in _list(fields["ports"])),
+        line_of(fields.get("paused", "")),  # which older daemons do not say
     )
 
 
-def _integer(value: object, most: int = (1 << 64) - 1) -> int:
+def integer_of(value: object, most: int = (1 << 64) - 1) -> int:
+    """Return a whole number out of JSON.
+
+    Raises:
+        ValueError: it is none, or out of range.
+    """
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
         raise ValueError
     return value
 
 
-def _text(value: object) -> str:
-    """Return a text as one line that can be shown and written anywhere."""
+def line_of(value: object) -> str:
+    """Return a text out of JSON as one line that can be shown and written anywhere.
+
+    Raises:
+        ValueError: it is none, or too long.
+    """
     if not isinstance(value, str) or len(value) > TEXT_MAX_CHARACTERS:
         raise ValueError
     if value.isprintable():
