@@ -43,12 +43,12 @@ No byte of this belongs to a session: it is neither metered nor paid.
 import asyncio
 import logging
 import socket
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from random import Random, SystemRandom
-from typing import Any, Final, Protocol, final
+from typing import Final, Protocol, final
 
 from market.networks import Address
 from proxyd.counters import ExitCounters
@@ -57,6 +57,7 @@ from proxyd.exits.attached import Attached
 from proxyd.exits.errand import Errand, Unknown, Ways
 from proxyd.exits.fetch import Answer, CutError, JunkError, Page, fetch
 from proxyd.exits.origin import OriginCheck
+from proxyd.loop.owned_tasks import OwnedTasks
 from proxyd.wire.hosts import address_of
 from storage.errors import StoreError
 
@@ -168,27 +169,25 @@ class Canaries:
         self._number = 0
         self._is_due = asyncio.Event()
         self._proven: dict[str, float] = {}  # when each device's next round is, the oldest first
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = OwnedTasks(self._loop, _logger, "looking at exits failed")
         self._slots = asyncio.Semaphore(ROUNDS_AT_ONCE)
 
     def start(self) -> None:
         """Begin."""
         if self._pages:
-            self._spawn(self._learn())
+            self._tasks.spawn(self._learn())
         else:
             self._is_ready.set()
         if self._pages or self._origins is not None:
-            self._spawn(self._run())
+            self._tasks.spawn(self._run())
 
     def close(self) -> None:
         """End all that is under way."""
-        for task in tuple(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
 
     async def wait_closed(self) -> None:
         """Wait until nothing is under way any more."""
-        if self._tasks:
-            await asyncio.wait(tuple(self._tasks))
+        await self._tasks.wait()
 
     def admit(self, attached: Attached) -> None:
         """Have an exit that attaches be looked at: soon, if it is new."""
@@ -201,7 +200,7 @@ class Canaries:
         """Bar an exit for what it did on its control connection, where canaries are wanted."""
         if self._pages and attached.device_id not in self._condemned:
             self._condemned.add(attached.device_id)
-            self._spawn(self._condemn(attached, Finding(kind, evidence, is_certain=True)))
+            self._tasks.spawn(self._condemn(attached, Finding(kind, evidence, is_certain=True)))
 
     # --- when ----------------------------------------------------------------------------------
 
@@ -230,7 +229,7 @@ class Canaries:
             if attached.is_gone:
                 continue
             await self._slots.acquire()
-            self._spawn(self._look(attached, failures)).add_done_callback(
+            self._tasks.spawn(self._look(attached, failures)).add_done_callback(
                 lambda _: self._slots.release()
             )
             await asyncio.sleep(ROUND_PAUSE_SECONDS)
@@ -486,17 +485,6 @@ class Canaries:
             else:
                 return sock
         raise OSError("it has no address")
-
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    def _done(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _logger.error("looking at exits failed", exc_info=task.exception())
 
 
 def _host(page: Page) -> Address | str:

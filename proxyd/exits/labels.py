@@ -26,6 +26,7 @@ from hashlib import blake2b
 from typing import Final, Protocol
 
 from proxyd.exits.directory import LABELS_PER_SESSION, Binding
+from proxyd.loop.owned_tasks import OwnedTasks
 from proxyd.wire.wants import Wants
 from storage import mesh as queries
 from storage.errors import StoreError
@@ -106,7 +107,7 @@ class Labels:
         self._away_until = 0.0
         self._waiting: dict[tuple[str, str], dict[Question, None]] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = OwnedTasks(loop, _logger, "agreeing on a label failed")
 
     # --- what a dial asks ----------------------------------------------------------------------
 
@@ -137,9 +138,7 @@ class Labels:
         waiting = self._waiting.get(key)
         if waiting is None:
             waiting = self._waiting[key] = {}
-            task = self._loop.create_task(self._ask(wants, *key))
-            self._tasks.add(task)
-            task.add_done_callback(self._done)
+            self._tasks.spawn(self._ask(wants, *key))
         return Question(waiting, done)
 
     # --- what other nodes say: see `mesh.Labels` -----------------------------------------------
@@ -175,10 +174,8 @@ class Labels:
 
     async def close(self) -> None:
         """Ask nobody any more."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        self._tasks.cancel()
+        await self._tasks.wait()
 
     async def _ask(self, wants: Wants, session_id: str, label: str) -> None:
         try:
@@ -236,11 +233,6 @@ class Labels:
         binding = Binding(row.device_id, row.country, self._loop.time() + seconds, lifetimes=0)
         binding.label, binding.agreed_id, binding.agreement = label, row.device_id, agreement
         self._bindings.adopt(wants, session_id, binding)
-
-    def _done(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _logger.error("agreeing on a label failed", exc_info=task.exception())
 
 
 def hash_of(wants: Wants) -> str:

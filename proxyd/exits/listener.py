@@ -58,6 +58,7 @@ from proxyd.exits.origin import CALL, NUMBER_BYTES
 from proxyd.exits.secure import Seal, make_pair
 from proxyd.limits import ExitLimits
 from proxyd.loop.deadlines import Deadlines, Expiring
+from proxyd.loop.owned_tasks import OwnedTasks
 from proxyd.loop.poller import HUNG_UP, READS, Watcher
 from proxyd.loop.reactor import Reactor
 from storage.errors import StoreError
@@ -260,7 +261,7 @@ class ExitListener:
         self._beats: Deadlines[Attached] = Deadlines(reactor.loop, limits.heartbeat_seconds)
         self._expiry: asyncio.TimerHandle | None = None
         self._nodes_timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = OwnedTasks(reactor.loop, _logger, "serving an exit failed")
         self._calls: dict[bytes, Callable[[str], None]] = {}  # as many as are under way
         # Of devices whose connections leave from elsewhere: how often that was another network than
         # before, and which one it is.
@@ -683,13 +684,11 @@ class ExitListener:
         for timer in (self._expiry, self._nodes_timer):
             if timer is not None:
                 timer.cancel()
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
     async def wait_closed(self) -> None:
         """Wait until nothing is under way any more."""
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.wait()
 
     def _attach(self, control: Control, grant: ExitGrant, hello: Hello) -> None:
         network, limits = counted_network(control.address), self.limits
@@ -878,15 +877,8 @@ class ExitListener:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         if self._is_closed:
             work.close()
-            return
-        task = self._reactor.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _logger.error("serving an exit failed", exc_info=task.exception())
+        else:
+            self._tasks.spawn(work)
 
 
 def limits_of(grant: ExitGrant) -> Limits:

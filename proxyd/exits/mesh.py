@@ -18,14 +18,15 @@ decides, and is later than any that the node has heard of: no clock has to be ri
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from market.exits import Door
 from proxyd.exits.attached import Attached
 from proxyd.exits.directory import Directory, Place
 from proxyd.exits.link import Link, client_context, greeted
 from proxyd.exits.remote import AnyExit, RemoteExit, announcement
+from proxyd.loop.owned_tasks import OwnedTasks
 from proxyd.wire.links import (
     AnnouncedExit,
     Borrow,
@@ -152,7 +153,7 @@ class Mesh:
         self._local: dict[str, Attached] = {}  # what is attached here
         self._remote: dict[Link, dict[str, RemoteExit]] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = OwnedTasks(loop, _logger, "keeping a link failed")
         self._last_since = 0
         # Equal ones are one object: there are few, and many exits.
         self._places: dict[Place, Place] = {}
@@ -319,16 +320,14 @@ class Mesh:
                 link.close("the node is gone")
         for node_id in rows:
             if self._dials(node_id) and node_id not in self._keepers:
-                self._keepers[node_id] = self._spawn(self._keep(node_id))
+                self._keepers[node_id] = self._tasks.spawn(self._keep(node_id))
 
     async def close(self) -> None:
         """End all links."""
         self._is_closed = True
         self._drop("this node stops")
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        self._tasks.cancel()
+        await self._tasks.wait()
 
     def _own_row(self, node_id: str) -> DoorRow:
         door, cluster = self._door, self._cluster
@@ -417,7 +416,7 @@ class Mesh:
             self.labels.doubt()
         if self._is_leaving:
             link.send(Leaving())
-        self._spawn(self._announce(link))
+        self._tasks.spawn(self._announce(link))
         self._tell_nodes()
 
     def announced(self, link: Link, frame: Exits | Gone | Leaving | Recheck | Moved) -> None:
@@ -456,7 +455,7 @@ class Mesh:
         for each in remotes[:ENTRIES_PER_TURN]:
             self._forget(each)
         if len(remotes) > ENTRIES_PER_TURN:  # none of them is chosen meanwhile: the link is over
-            self._spawn(self._forget_all(remotes[ENTRIES_PER_TURN:]))
+            self._tasks.spawn(self._forget_all(remotes[ENTRIES_PER_TURN:]))
         self._tell_nodes()
 
     def _tell_nodes(self) -> None:
@@ -533,19 +532,6 @@ class Mesh:
             self._directory.remove(filed)
         if remote is not None and remote.is_open and self._directory.get(device_id) is not remote:
             self._directory.add(remote)
-
-    # --- tasks ---------------------------------------------------------------------------------
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    def _done(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _logger.error("keeping a link failed", exc_info=task.exception())
 
 
 def _shared(known: dict[_Equal, _Equal], value: _Equal) -> _Equal:

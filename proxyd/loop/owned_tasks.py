@@ -1,0 +1,49 @@
+"""Tasks that one object owns: it starts them as it needs them, and none of them outlives it."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+
+class OwnedTasks:
+    """The tasks of one owner that are not over.
+
+    A task that fails is logged with its traceback, and the others go on.
+
+    Args:
+        loop: the event loop.
+        logger: where failures are logged.
+        words: what has failed then.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, logger: logging.Logger, words: str) -> None:
+        self._loop = loop
+        self._logger = logger
+        self._words = words
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run `work` until it is done, or is cancelled here."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def cancel(self) -> None:
+        """Cancel all of them; `wait` waits until they are over."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def wait(self) -> None:
+        """Wait until all of them are over; what they ended with is not raised."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._logger.error("%s", self._words, exc_info=task.exception())
