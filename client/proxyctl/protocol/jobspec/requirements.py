@@ -82,7 +82,8 @@ _OTHERS: Final = re.compile(
 )
 _WORDS_OF_THE_TRADE: Final = re.compile(
     rf"(?<![a-z])(?:{_OF_GPU}|{_OF_RAM}|{_OF_DISK.replace('?P<kind>', '?:')}|{_OF_CORES}"
-    rf"|{_GPU}|{_ARCH}|{_MAKER}|rtx|gtx|cuda|arm|x86|country|region|reliability|compute[ _]cap[a-z]*|rocm|[gt]i?b)"
+    rf"|{_GPU}|{_ARCH}|{_MAKER}|rtx|gtx|cuda|rocm|arm|x86|country|region|reliability"
+    r"|compute[ _]cap[a-z]*|[gt]i?b)"
     r"(?![a-z])",
     re.IGNORECASE,
 )
