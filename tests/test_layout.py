@@ -96,6 +96,7 @@ TESTED_IN = {
     "proxyd/wire/http_request.py": "tests/proxyd/wire/test_http.py",
     "storage/allowlist.py": "tests/market/test_allowlist.py",
     "storage/assistant.py": "tests/market/assistant/test_goodness.py",
+    "storage/attempts.py": "tests/market/test_attempts.py",
     "storage/bandwidth.py": "tests/market/test_bandwidth.py",
     "storage/deploys.py": "tests/market/test_deploys.py",
     "storage/devices.py": "tests/market/test_devices.py",
