@@ -102,6 +102,7 @@ TESTED_IN = {
     "storage/devices.py": "tests/market/test_devices.py",
     "storage/errors.py": "tests/storage/test_store.py",
     "storage/exits.py": "tests/market/test_exits.py",
+    "storage/job_specs.py": "tests/market/test_specs.py",
     "storage/jobs.py": "tests/market/test_jobs.py",
     "storage/ledger.py": "tests/market/test_ledger.py",
     "storage/mesh.py": "tests/proxyd/exits/test_link.py",
