@@ -13,6 +13,7 @@ from market.bounds import Bounds
 from market.context import Context
 from market.deploys import Deploys, Rates
 from market.devices import Devices
+from market.dispatch import Dispatch
 from market.exit_canaries import ExitCanaries
 from market.exit_earnings import ExitAdvances
 from market.exit_payouts import ExitPayouts
@@ -102,6 +103,9 @@ class Market:
         self.exit_canaries = ExitCanaries(context, self.exits)
         self.exit_payouts = ExitPayouts(context, rules.exits.hold_seconds)
         self.waking = Waking(context.store, is_shared=is_shared)
+        self.dispatch = Dispatch(
+            context, self.waking, lambda: self.jobs.bounds, credit=rules.rates.credit
+        )
         self.jobs = Jobs(context, self.devices, observed_seconds, rules.jobs, bounds)
         self.deploys = Deploys(context, self.jobs, rules.rates)
 
