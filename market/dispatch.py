@@ -12,6 +12,8 @@ not name what it was given, so that it is looked up.
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import islice
 
 from msgspec import Struct
 
@@ -19,13 +21,22 @@ from market.bounds import Bounds
 from market.claims import Claims, Outcome, Pair, Refused
 from market.context import Context
 from market.errors import Code, MarketError
-from market.matching import DeviceBook, JobBook, Offer, WaitingJob, suits
+from market.matching import (
+    MILLION,
+    WITHOUT_IMAGE,
+    DeviceBook,
+    JobBook,
+    Offer,
+    WaitingJob,
+    suits,
+)
 from market.waiting_jobs import WaitingJobs
 from market.waking import Waking
 from proxyctl.protocol.jobspec import Capacity
 from proxyctl.protocol.jobspec.matching import left
 from storage import claims as queries
-from storage.claims import GivenRow, HeldRow
+from storage import devices as device_queries
+from storage.claims import GivenRow, HeldRow, OfferedRow
 from storage.devices import DeviceRow
 from storage.store import Transaction
 
@@ -37,6 +48,9 @@ DEVICES_MAX = 50_000
 # More than a device may hold, unless the operator wants that; of more, the rest are not told again.
 HELD_MAX = 1_000
 NOTHING = Capacity()
+JOB_TYPES = frozenset(("docker", "training", "inference", "script"))
+HOUR_SECONDS = 3_600
+LEASE_SECONDS = 600
 # Held requests: each is a connection, and some memory.
 HELD_REQUESTS_MAX = 20_000
 
@@ -62,10 +76,25 @@ class Ask(Struct, frozen=True):
     seen: int
 
 
+class GivenJob(Struct, frozen=True):
+    """A job that is a device's: `payload` is JSON with its secrets in it."""
+
+    row: GivenRow
+    payload: bytes
+    timeout_seconds: int
+
+
+class OfferedJob(Struct, frozen=True):
+    """A job that a device could get, and its price as in an `Offer`."""
+
+    row: OfferedRow
+    price: int
+
+
 class Told(Struct, frozen=True):
     """What a device is told: jobs that are now its own, what to stop, the number of the answer."""
 
-    jobs: Sequence[GivenRow]
+    jobs: Sequence[GivenJob]
     actions: Sequence[Action]
     seen: int
 
@@ -141,6 +170,7 @@ class Dispatch:
         waking: tells what happens.
         bounds: returns how much a device may have at once.
         credit: what a credit is worth, in micro-USD.
+        lease_seconds: after which an attempt is taken back that its device does not name.
         held_max: how many requests may wait; may be replaced.
     """
 
@@ -151,9 +181,11 @@ class Dispatch:
         bounds: Callable[[], Bounds],
         *,
         credit: int,
+        lease_seconds: int = LEASE_SECONDS,
         held_max: int = HELD_REQUESTS_MAX,
     ) -> None:
         self.held_max = held_max
+        self.lease_seconds = lease_seconds
         self.claims = Claims(context.store, context.now, bounds)
         self.jobs = JobBook()
         self._store = context.store
@@ -171,6 +203,20 @@ class Dispatch:
     async def run(self) -> None:
         """Keep the jobs that wait in memory, until cancelled."""
         await self._reader.run()
+
+    async def offers(self, row: DeviceRow, limit: int) -> list[OfferedJob]:
+        """Return waiting jobs that a device could get, the best first.
+
+        It is judged by what it last offered here, or by its last report: then by what it has, and
+        not by what it has free.
+        """
+        known = self._devices.get(row.id)
+        offer = known.offer if known is not None and known.offer is not None else _reported(row)
+        offer = offer._replace(capacity=replace(offer.capacity, slots=1))
+        best = list(islice(self.jobs.best(offer, row.user_id), limit))
+        found = await self._store.read(queries.offered, [job.id for job in best])
+        rows = {each.job_id: each for each in found}
+        return [OfferedJob(rows[job.id], job.price) for job in best if job.id in rows]
 
     @property
     def waiting_devices(self) -> int:
@@ -219,13 +265,13 @@ class Dispatch:
             await self._settled(device)
         must_look = device.held != ask.attempts
         while request.is_wanted:
-            if must_look or not device.is_certain:
+            if not request.claiming and (must_look or not device.is_certain):
                 must_look = False
                 jobs, actions = await self._look(request, ask)
                 if jobs or actions:
                     return self._told(device, ask, jobs, actions)
                 continue
-            if not self._is_draining:
+            if not request.claiming and not self._is_draining:
                 self._match(request)
             seconds = until - loop.time()
             if not request.claiming and (seconds <= 0 or self._is_draining):
@@ -269,7 +315,7 @@ class Dispatch:
         number = max(device.told_at, ask.seen) + 1
         if actions:
             device.told, device.told_at = frozenset(actions), number
-        return Told(jobs, actions, number)
+        return Told([_given(row) for row in jobs], actions, number)
 
     async def _look(
         self, request: _Request, ask: Ask
@@ -292,7 +338,8 @@ class Dispatch:
 
     def _match(self, request: _Request) -> None:
         """Find jobs for a request, the best first, as many as the device has room for."""
-        offer, chosen = request.offer, []
+        offer = request.offer
+        chosen: list[WaitingJob] = []
         most = min(offer.capacity.slots, JOBS_PER_ANSWER)
         if most < 1 or not self.jobs:
             return
@@ -396,8 +443,29 @@ class Dispatch:
                 self._devices[device_id] = device
 
 
+def _given(row: GivenRow) -> GivenJob:
+    most = row.duration_hrs * HOUR_SECONDS
+    return GivenJob(row, row.payload.encode(), row.timeout_seconds or most)
+
+
+def _reported(row: DeviceRow) -> Offer:
+    """Return an offer of what a device has reported of itself, for anything it can run."""
+    names = (row.gpu_name,) if row.gpu_name else ()
+    capacity = Capacity(
+        slots=1, cores=row.cpu_cores, ram_gb=row.ram_gb, gpus=len(names), gpu_names=names
+    )
+    executors = frozenset((WITHOUT_IMAGE, "any"))
+    return Offer(capacity, executors, JOB_TYPES, True, (row.min_price_usd or 0) * MILLION)
+
+
 async def _look(tx: Transaction, device_id: str, named: frozenset[tuple[str, int]]) -> _Found:
-    """Compare what a device says it holds with what the store says."""
+    """Compare what a device says it holds with what the store says.
+
+    Raises:
+        MarketError: `worker_unauthorized`.
+    """
+    if await device_queries.is_revoked(tx, device_id):
+        raise MarketError(Code.WORKER_UNAUTHORIZED)
     held = await queries.held(tx, device_id, limit=HELD_MAX)
     unknown = [
         row.job_id for row in held if not row.is_known and (row.job_id, row.attempt) not in named
@@ -409,5 +477,5 @@ async def _look(tx: Transaction, device_id: str, named: frozenset[tuple[str, int
 async def _actions(
     tx: Transaction, device_id: str, named: frozenset[tuple[str, int]]
 ) -> list[Action]:
-    running = {(row.job_id, row.attempt) for row in await queries.running(tx, device_id)}
+    running = {(row.job_id, row.attempts) for row in await queries.running(tx, device_id)}
     return [Action(job_id, attempt, "stop", "") for job_id, attempt in sorted(named - running)]

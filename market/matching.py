@@ -1,10 +1,10 @@
 """Which waiting job suits which waiting device: two books in memory, and nothing is looked up here.
 
 Jobs that need the same are one shape, however many they are, and whether a shape suits a device is
-decided once for all of them. In a shape they lie in bands of price, each band a heap: what pays most
-an hour is first, and a job gains on others while it waits, so that none waits for ever.
+decided once for all of them. In a shape they lie in bands of price, each band a heap: what pays
+most an hour is first, and a job gains on others while it waits, so that none waits for ever.
 
-A job takes about 600 bytes here, a shape some 2 KB beside them, a device that waits about 500 bytes.
+A job takes about 600 bytes here, a shape some 2 KB beside them, a device that waits 500 bytes.
 """
 
 import heapq
@@ -93,6 +93,10 @@ class WaitingJob:
         self.excluded = excluded
         self.place = -rank(price // MILLION, created_at)
         self.is_taken = False
+
+    def __lt__(self, other: "WaitingJob") -> bool:
+        """Compare with its own old self, which may lie in the same heap: either may come first."""
+        return False
 
     def again(self) -> "WaitingJob":
         """Return it as one that is in no book: what was taken out may still lie in a heap."""

@@ -19,7 +19,7 @@ class WaitingKeyRow(NamedTuple):
 
 
 class WaitingRow(NamedTuple):
-    """A job that waits: price in micro-credits, `created_at` in UTC seconds; the others are JSON."""
+    """A job that waits: price in micro-credits, `created_at` in UTC seconds; two texts of JSON."""
 
     job_id: str
     job_type: str
@@ -75,6 +75,18 @@ class GivenRow(NamedTuple):
     payload: str
     secrets: str | None
     resources: str
+    timeout_seconds: int | None
+
+
+class OfferedRow(NamedTuple):
+    """A waiting job as it is offered; price in micro-credits, `resources` in JSON."""
+
+    job_id: str
+    title: str
+    job_type: str
+    price_credit: int
+    duration_hrs: int
+    resources: str
 
 
 # Older ones first, which is how the index of open jobs can be read backwards on both engines.
@@ -127,7 +139,7 @@ async def excluded(tx: Transaction, job_ids: Sequence[str]) -> list[ExcludedRow]
 
 
 async def loads(tx: Transaction, device_ids: Sequence[str], *, completed_max: int) -> list[LoadRow]:
-    """Count what devices run and have completed, the latter up to a bound; none for revoked ones."""
+    """Count what devices run and have completed, up to a bound; revoked ones are left out."""
     return await tx.all(
         LoadRow,
         f"""
@@ -186,9 +198,21 @@ async def given(tx: Transaction, job_ids: Sequence[str]) -> list[GivenRow]:
         GivenRow,
         f"""
         SELECT j.id, j.attempts, j.device_id, j.title, j.job_type, j.duration_hrs, j.price_credit,
-            s.payload, s.secrets, s.resources
+            s.payload, s.secrets, s.resources, s.timeout_seconds
         FROM jobs AS j JOIN job_specs AS s ON s.job_id = j.id
         WHERE j.status = 'running' AND j.id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
+        """,
+        asked=json.dumps([{"id": job_id} for job_id in job_ids]),
+    )
+
+
+async def offered(tx: Transaction, job_ids: Sequence[str]) -> list[OfferedRow]:
+    """Return those of these jobs that wait for any device that suits, in no order."""
+    return await tx.all(
+        OfferedRow,
+        f"""
+        SELECT j.id, j.title, j.job_type, j.price_credit, j.duration_hrs, s.resources
+        {_WAITING} AND j.id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
         """,
         asked=json.dumps([{"id": job_id} for job_id in job_ids]),
     )

@@ -4,6 +4,9 @@
 CREATE TABLE job_specs (
     job_id TEXT PRIMARY KEY REFERENCES jobs (id),
     payload TEXT,
+    secrets TEXT,
+    resources TEXT NOT NULL DEFAULT '{}',
+    is_manual BIGINT NOT NULL DEFAULT 0,
     timeout_seconds BIGINT,
     review_hours BIGINT
 );
