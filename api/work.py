@@ -243,7 +243,7 @@ def _work(job: GivenJob, lease_seconds: int) -> NewWork:
         price_credit=money(row.price_credit),
         payload=msgspec.Raw(job.payload),
         resources=msgspec.Raw(row.resources.encode()),
-        timeout_s=job.timeout_seconds,
+        timeout_s=row.timeout_seconds,
         lease_s=lease_seconds,
     )
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 
+import msgspec
 from msgspec import Struct
 
 from market.bounds import Bounds
@@ -30,9 +31,10 @@ from market.matching import (
     WaitingJob,
     suits,
 )
+from market.specs import UNREADABLE, Specs
 from market.waiting_jobs import WaitingJobs
 from market.waking import Waking
-from proxyctl.protocol.jobspec import Capacity
+from proxyctl.protocol.jobspec import Capacity, as_fields
 from proxyctl.protocol.jobspec.matching import left
 from storage import claims as queries
 from storage import devices as device_queries
@@ -49,7 +51,6 @@ DEVICES_MAX = 50_000
 HELD_MAX = 1_000
 NOTHING = Capacity()
 JOB_TYPES = frozenset(("docker", "training", "inference", "script"))
-HOUR_SECONDS = 3_600
 LEASE_SECONDS = 600
 # Held requests: each is a connection, and some memory.
 HELD_REQUESTS_MAX = 20_000
@@ -81,7 +82,6 @@ class GivenJob(Struct, frozen=True):
 
     row: GivenRow
     payload: bytes
-    timeout_seconds: int
 
 
 class OfferedJob(Struct, frozen=True):
@@ -168,6 +168,7 @@ class Dispatch:
     Args:
         context: the store and the time.
         waking: tells what happens.
+        specs: reads payloads with their secrets.
         bounds: returns how much a device may have at once.
         credit: what a credit is worth, in micro-USD.
         lease_seconds: after which an attempt is taken back that its device does not name.
@@ -178,6 +179,7 @@ class Dispatch:
         self,
         context: Context,
         waking: Waking,
+        specs: Specs,
         bounds: Callable[[], Bounds],
         *,
         credit: int,
@@ -190,12 +192,13 @@ class Dispatch:
         self.jobs = JobBook()
         self._store = context.store
         self._waking = waking
+        self._specs = specs
         self._devices: OrderedDict[str, _Device] = OrderedDict()
         self._waiting: DeviceBook[_Request] = DeviceBook()
         self._held = 0
         self._claimed: set[str] = set()
         self._reader = WaitingJobs(
-            context.store, self.jobs, credit, self._add, self._claimed.__contains__
+            context.store, self.jobs, specs, credit, self._add, self._claimed.__contains__
         )
         self._is_draining = False
         waking.listen(self)
@@ -315,7 +318,17 @@ class Dispatch:
         number = max(device.told_at, ask.seen) + 1
         if actions:
             device.told, device.told_at = frozenset(actions), number
-        return Told([_given(row) for row in jobs], actions, number)
+        given = [GivenJob(row, self._payload(row)) for row in jobs]
+        return Told(given, actions, number)
+
+    def _payload(self, row: GivenRow) -> bytes:
+        """Return a payload with its secrets; nearly all have none, and are as they were stored."""
+        if row.secrets is None:
+            return row.payload.encode()
+        payload = self._specs.payload_of(row.payload, row.secrets)
+        if payload is None:  # the key was changed since it was given to the device
+            raise MarketError(Code.PAYLOAD_INVALID, UNREADABLE, field="payload.secrets")
+        return msgspec.json.encode(as_fields(payload))
 
     async def _look(
         self, request: _Request, ask: Ask
@@ -441,11 +454,6 @@ class Dispatch:
             device_id, device = self._devices.popitem(last=False)
             if device.request is not None or device.claiming:
                 self._devices[device_id] = device
-
-
-def _given(row: GivenRow) -> GivenJob:
-    most = row.duration_hrs * HOUR_SECONDS
-    return GivenJob(row, row.payload.encode(), row.timeout_seconds or most)
 
 
 def _reported(row: DeviceRow) -> Offer:

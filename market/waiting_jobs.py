@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from market.matching import JobBook, Needs, WaitingJob
+from market.specs import Specs
 from proxyctl.protocol.jobspec import Resources
 from storage import claims as queries
 from storage.claims import ExcludedRow, WaitingRow
@@ -46,6 +47,7 @@ class WaitingJobs:
     Args:
         store: the database.
         book: those in memory that no device was found for.
+        specs: knows which secrets can be read.
         credit: what a credit is worth, in micro-USD.
         found: is called with each job that was read; it adds it to the book, or finds a device.
         is_claimed: says whether a job is being given to a device, and so is in no book.
@@ -55,12 +57,14 @@ class WaitingJobs:
         self,
         store: Store,
         book: JobBook,
+        specs: Specs,
         credit: int,
         found: Callable[[WaitingJob], None],
         is_claimed: Callable[[str], bool],
     ) -> None:
         self._store = store
         self._book = book
+        self._specs = specs
         self._credit = credit
         self._found = found
         self._is_claimed = is_claimed
@@ -132,9 +136,13 @@ class WaitingJobs:
             except msgspec.DecodeError:  # no other job waits for it
                 _logger.exception("job %s cannot be read, and is given to no device", row.job_id)
             else:
-                self._found(job)
+                if job is not None:
+                    self._found(job)
 
-    def _job(self, row: WaitingRow, excluded: frozenset[str]) -> WaitingJob:
+    def _job(self, row: WaitingRow, excluded: frozenset[str]) -> WaitingJob | None:
+        """Return a job; None for one whose secrets nobody can read any more."""
+        if row.secrets is not None and self._specs.payload_of(row.payload, row.secrets) is None:
+            return None
         runs = _payload.decode(row.payload)
         needs = Needs(
             _resources.decode(row.resources),

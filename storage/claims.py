@@ -19,7 +19,10 @@ class WaitingKeyRow(NamedTuple):
 
 
 class WaitingRow(NamedTuple):
-    """A job that waits: price in micro-credits, `created_at` in UTC seconds; two texts of JSON."""
+    """A job that waits: price in micro-credits, `created_at` in UTC seconds.
+
+    `payload` and `resources` are JSON, `secrets` are sealed.
+    """
 
     job_id: str
     job_type: str
@@ -28,6 +31,7 @@ class WaitingRow(NamedTuple):
     created_at: int
     attempts: int
     payload: str
+    secrets: str | None
     resources: str
 
 
@@ -75,7 +79,7 @@ class GivenRow(NamedTuple):
     payload: str
     secrets: str | None
     resources: str
-    timeout_seconds: int | None
+    timeout_seconds: int
 
 
 class OfferedRow(NamedTuple):
@@ -116,7 +120,7 @@ async def waiting(tx: Transaction, job_ids: Sequence[str]) -> list[WaitingRow]:
         WaitingRow,
         f"""
         SELECT j.id, j.job_type, j.price_credit, j.duration_hrs, j.created_at, j.attempts,
-            s.payload, s.resources
+            s.payload, s.secrets, s.resources
         {_WAITING} AND j.id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
         """,
         asked=json.dumps([{"id": job_id} for job_id in job_ids]),

@@ -65,8 +65,8 @@ async def test_a_device_that_asks_gets_the_job_that_waits(market: Market) -> Non
     await waiting_jobs(market, 1)
     told = await market.dispatch.next(device, ask())
     assert attempts_of(told) == {(job, 1)}
-    assert told.jobs[0].payload == b'{"script": "print(\'hello\')"}'
-    assert told.jobs[0].timeout_seconds == 3_600
+    assert told.jobs[0].payload == b'{"script":"print(\'hello\')"}'
+    assert told.jobs[0].row.timeout_seconds == 3_600
     [attempt] = await history(market, job)
     assert (attempt.device_id, attempt.ended_at) == (device.id, None)
 

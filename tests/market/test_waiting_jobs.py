@@ -30,7 +30,7 @@ class Reader:
 @asynccontextmanager
 async def reading(market: Market, claimed: frozenset[str] = frozenset()) -> AsyncIterator[Reader]:
     book = JobBook()
-    reader = WaitingJobs(market.store, book, 10_000, book.add, claimed.__contains__)
+    reader = WaitingJobs(market.store, book, market.specs, 10_000, book.add, claimed.__contains__)
     task = asyncio.create_task(reader.run())
     try:
         yield Reader(reader, book)

@@ -1,14 +1,15 @@
 """Jobs that say what is to run, and devices that ask for them, without a network."""
 
-import json
 from typing import Any
+
+from msgspec.structs import replace
 
 from market.dispatch import Ask, Told
 from market.matching import MILLION, Offer
 from market.money import MICRO
-from proxyctl.protocol.jobspec import Capacity
+from market.specs import Spec
+from proxyctl.protocol.jobspec import Capacity, payload_of, resources_of
 from storage.devices import DeviceRow
-from storage.store import Transaction
 from support.jobs import wanted
 from support.market import Market
 
@@ -27,22 +28,14 @@ async def posted(
     **changes: Any,
 ) -> str:
     """Put up a job that any device may get which suits; for a credit an hour but for changes."""
+    spec = Spec(
+        payload_of(SCRIPT if payload is None else payload),
+        resources_of(resources or {}),
+        is_manual=is_manual,
+        timeout_seconds=3_600,
+    )
     job = wanted(**{"job_type": "script", "price": MICRO, "duration_hrs": 1, **changes})
-    job_id = await market.jobs.create(buyer, job)
-
-    async def specify(tx: Transaction) -> None:
-        await tx.run(
-            "INSERT INTO job_specs (job_id, payload, resources, is_manual)"
-            " VALUES (:job_id, :payload, :resources, :is_manual)",
-            job_id=job_id,
-            payload=json.dumps(SCRIPT if payload is None else payload),
-            resources=json.dumps(resources or {}),
-            is_manual=int(is_manual),
-        )
-
-    await market.store.write(specify)
-    market.waking.job(job_id)
-    return job_id
+    return await market.jobs.create(buyer, replace(job, spec=spec))
 
 
 def offer(capacity: Capacity = SMALL, *, least_usd: int = 0, **changes: Any) -> Offer:

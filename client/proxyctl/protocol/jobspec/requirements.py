@@ -134,6 +134,11 @@ def text_of(resources: Resources) -> str:
     return ", ".join(said)
 
 
+def unknown_model(name: str) -> str:
+    """Return the warning for the name of a GPU that looks like no other."""
+    return f"No GPU called {_quoted(name)} is known here: only one of this name is taken."
+
+
 @dataclass
 class _Reading:
     """What was understood of a text so far."""
@@ -350,7 +355,7 @@ def _named(reading: _Reading, match: re.Match[str], is_beside_gpu: bool) -> bool
     _take_model(reading, name)
     if match["count"]:
         reading.take("gpus", int(match["count"]))
-    reading.warn(f"No GPU called {_quoted(name)} is known here: only one of this name is taken.")
+    reading.warn(unknown_model(name))
     return True
 
 
