@@ -114,6 +114,11 @@ class Services:
         self.http.change_limits(slices.api_limits(settings, descriptors))
         self.market.change_bounds(slices.bounds(settings))
 
+    def drain(self) -> None:
+        """Begin no new request, and answer those that wait for work."""
+        self.http.drain()
+        self.market.dispatch.drain()
+
     def leave_socket(self) -> None:
         """Accept no new client; whoever else holds the socket has it for the next daemon."""
         if self._acceptor is not None:
