@@ -14,6 +14,7 @@ from api.referrals import ReferralRoutes
 from api.response_cache import Answers
 from api.routes import Route
 from api.wallet import WalletRoutes
+from api.work import WorkRoutes
 from api.workers import WorkerRoutes
 from market.market import Market
 
@@ -39,6 +40,7 @@ def routes(
         *AccountRoutes(market.accounts, market.recovery).table(),
         *BandwidthRoutes(market.bandwidth).table(),
         *WorkerRoutes(market.devices, market.jobs, market.exits).table(),
+        *WorkRoutes(market.dispatch).table(),
         *ExitRoutes(market.exits).table(),
         *IpRoutes(market.exits).table(),
         *JobRoutes(market.jobs, responses).table(),

@@ -98,6 +98,7 @@ TESTED_IN = {
     "storage/assistant.py": "tests/market/assistant/test_goodness.py",
     "storage/attempts.py": "tests/market/test_attempts.py",
     "storage/bandwidth.py": "tests/market/test_bandwidth.py",
+    "storage/claims.py": "tests/market/test_claims.py",
     "storage/deploys.py": "tests/market/test_deploys.py",
     "storage/devices.py": "tests/market/test_devices.py",
     "storage/errors.py": "tests/storage/test_store.py",
