@@ -121,6 +121,7 @@ ABOUT_SEVERAL = {
     "tests/api/test_bounds.py": "market/bounds.py as the operator sets it and a caller is refused",
     "tests/api/test_fuzz.py": "every route, with requests made up from the API's own document",
     "tests/api/test_idempotency.py": "market/idempotency.py, for every route that takes a key",
+    "tests/api/test_job_specs.py": "market/specs.py by the routes of api/jobs.py",
     "tests/api/test_recovery.py": "market/recovery.py by the routes of api/accounts.py",
     "tests/client/test_autostart.py": "client/autostart/",
     "tests/config/test_example.py": "config/proxyd.example.toml",
