@@ -8,6 +8,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from market.accounts import Accounts, LoginLimits
+from market.attempt_reports import AttemptReports
 from market.bandwidth import Bandwidth, Terms, Traffic
 from market.bounds import Bounds
 from market.context import Context
@@ -24,6 +25,8 @@ from market.passwords import Passwords
 from market.proofs import Proofs
 from market.recovery import Recovery
 from market.referrals import Referrals, Rewards
+from market.renewals import Renewals
+from market.reviews import Reviews
 from market.sealing import Sealing
 from market.tokens import Tokens
 from market.waking import Waking
@@ -102,7 +105,20 @@ class Market:
         self.exit_canaries = ExitCanaries(context, self.exits)
         self.exit_payouts = ExitPayouts(context, rules.exits.hold_seconds)
         self.waking = Waking(context.store, is_shared=is_shared)
-        self.jobs = Jobs(context, self.devices, observed_seconds, rules.jobs, bounds)
+        self.renewals = Renewals(context)
+        self.jobs = Jobs(
+            context,
+            self.devices,
+            observed_seconds,
+            rules.jobs,
+            bounds,
+            renewals=self.renewals,
+            waking=self.waking,
+        )
+        self.attempt_reports = AttemptReports(
+            context, self.devices, self.jobs, self.renewals, observed_seconds
+        )
+        self.reviews = Reviews(context)
         self.deploys = Deploys(context, self.jobs, rules.rates)
 
     def change_bounds(self, bounds: Bounds) -> None:
