@@ -7,7 +7,7 @@ no late report is paid.
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -25,13 +25,12 @@ from market.attempts import (
 )
 from market.bounds import Bounds, lock_user, require
 from market.context import Context
-from market.devices import Devices
 from market.errors import Code, MarketError
 from market.idempotency import Receipt
 from market.ledger import Movement, Transfer, TransferIds, TransferKind
 from market.money import MICRO, Currency, as_decimal
 from market.overdue import Ended, Leases, Overdue
-from market.renewals import Renewals
+from market.specs import Spec, Specs, size_of
 from market.states import JobStatus, ReviewStatus
 from market.sweeping import Sweep
 from market.throttle import Throttle
@@ -39,12 +38,14 @@ from market.waking import Waking
 from storage import attempts as attempt_queries
 from storage import deploys as deploy_queries
 from storage import devices as device_queries
+from storage import job_specs as spec_queries
 from storage import jobs as queries
 from storage import ledger as ledger_queries
 from storage import reviews as review_queries
 from storage.attempts import EndRow
 from storage.devices import DeviceRow
 from storage.errors import StoreError
+from storage.job_specs import SpecRow
 from storage.jobs import JobRow, OpenJobRow, OwnJobRow
 from storage.ledger import HoldRow
 from storage.reviews import ReviewRow
@@ -103,7 +104,10 @@ class LogSizes(Protocol):
 
 
 class NewJob(Struct, frozen=True):
-    """What a buyer wants done: `price` in micro-credits, `duration_hrs` as estimated."""
+    """What a buyer wants done: `price` in micro-credits, `duration_hrs` as estimated.
+
+    `spec` is what it runs and needs, as it was understood; None for a job that says so in words.
+    """
 
     title: str
     job_type: str
@@ -111,6 +115,7 @@ class NewJob(Struct, frozen=True):
     duration_hrs: int
     description: str
     requirements: str
+    spec: Spec | None = None
 
 
 class Outcome(Struct, frozen=True):
@@ -136,15 +141,27 @@ class Owned(Struct, frozen=True):
 
     job: JobRow
     paid: int | None
+    spec: Spec | None = None
     review: ReviewRow | None = None
 
 
 class Work(Struct, frozen=True):
-    """A job for the device that runs it; of a replica, what its deploy says is to run."""
+    """A job for the device that runs it; of a replica, what its deploy says is to run.
+
+    `spec` has the job's secrets.
+    """
 
     job: JobRow
     image: str | None = None
     command: str | None = None
+    spec: Spec | None = None
+
+
+class Open(Struct, frozen=True):
+    """An open job as a worker sees it who may accept it."""
+
+    job: JobRow
+    spec: Spec | None = None
 
 
 class Moment(Struct, frozen=True):
@@ -160,38 +177,33 @@ class Jobs:
 
     Args:
         context: the store, identifiers and the time.
-        devices: knows who is alive.
-        observed_seconds: for how many seconds this daemon has been there to hear devices, by a
-            clock that cannot be set.
+        overdue: knows which attempts have ended without a word.
         terms: what the operator decides.
         bounds: how much one user or device may have open at once; may be replaced.
-        renewals: the signs of life of attempts.
+        specs: stores what jobs run.
         waking: passes on that jobs wait, and that devices have something to hear.
     """
 
     def __init__(
         self,
         context: Context,
-        devices: Devices,
-        observed_seconds: Callable[[], float],
+        overdue: Overdue,
         terms: JobTerms,
         bounds: Bounds,
-        *,
-        renewals: Renewals,
+        specs: Specs,
         waking: Waking,
     ) -> None:
         self.bounds = bounds
         # Whoever keeps logs puts itself here.
         self.log_sizes: LogSizes | None = None
+        self._specs = specs
+        self._waking = waking
         self._terms = terms
         self._store = context.store
-        self._devices = devices
+        self._overdue = overdue
         self._identifiers = context.identifiers
         self._now = context.now
-        self._renewals = renewals
-        self._waking = waking
         self._refusals = Throttle(REFUSALS_MAX, REFUSALS_SECONDS, context.now)
-        self._overdue = Overdue(context, terms.leases, observed_seconds)
         self._expiring = Sweep("job %s cannot be cancelled", _logger)
 
     async def create(self, user_id: str, new: NewJob, receipt: Receipt[str] | None = None) -> str:
@@ -205,16 +217,20 @@ class Jobs:
         """
         _check(new)
         job = waiting(new, job_id=self._identifiers.new(), user_id=user_id, now=self._now())
+        row = None if new.spec is None else self._specs.row(job.id, new.spec)
+        if row is not None:
+            job = job._replace(text_bytes=job.text_bytes + size_of(row))
         transfer_id = self._identifiers.new()
         try:
             with self.counting_refusals(user_id):
-                await self._store.write(_create, job, transfer_id, self.bounds, receipt)
+                await self._store.write(_create, job, row, transfer_id, self.bounds, receipt)
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
             message = f"The price of {as_decimal(new.price)} credits is more than is available."
             raise MarketError(error.code, message, field="price_credit") from error
-        self._waking.job(job.id)
+        if row is not None and row.payload is not None:
+            self._waking.job(job.id)
         return job.id
 
     @contextmanager
@@ -254,18 +270,15 @@ class Jobs:
         Raises:
             MarketError: `job_not_found`, when there is none or it is another user's.
         """
-        return await self._store.read(_find, user_id, job_id)
+        return await self._store.read(self._find, user_id, job_id)
 
-    async def find_open(self, job_id: str) -> JobRow:
+    async def find_open(self, job_id: str) -> Open:
         """Return any user's waiting or running job, whole, for a worker who may accept it.
 
         Raises:
             MarketError: `job_not_found`, when there is none, or it is over.
         """
-        job = await self._store.read(queries.find, job_id)
-        if job is None or job.status not in (JobStatus.WAITING, JobStatus.RUNNING):
-            raise MarketError(Code.JOB_NOT_FOUND)
-        return job
+        return await self._store.read(self._find_open, job_id)
 
     async def cancel(self, user_id: str, job_id: str) -> None:
         """Cancel one of a buyer's jobs.
@@ -309,9 +322,10 @@ class Jobs:
         """Return a job for the device that runs it.
 
         Raises:
-            MarketError: `job_not_found`, `attempt_not_current`.
+            MarketError: `job_not_found`, `attempt_not_current`; `payload_invalid`, when the job's
+                secrets cannot be read any more.
         """
-        return await self._store.read(_work, device.id, job_id)
+        return await self._store.read(self._work, device.id, job_id)
 
     async def page_of_device(
         self, device: DeviceRow, *, before: str, limit: int
@@ -391,8 +405,6 @@ class Jobs:
         Raises:
             StoreError: devices may not have been heard either.
         """
-        await self._devices.flush()
-        await self._renewals.flush()
         taken = 0
         for each in await self._overdue.find():
             try:
@@ -453,6 +465,31 @@ class Jobs:
             queries.earned_since, user_id=user_id, since=now - now % DAY_SECONDS
         )
         return {row.device_id: row.earned for row in rows}
+
+    async def _find(self, tx: Transaction, user_id: str, job_id: str) -> Owned:
+        job = await queries.find(tx, job_id)
+        if job is None or job.user_id != user_id:
+            raise MarketError(Code.JOB_NOT_FOUND)
+        hold = await ledger_queries.find_hold(tx, hold_of(job_id))
+        spec = await self._specs.find(tx, job_id)
+        review = await review_queries.find(tx, job_id)
+        paid = hold.captured if hold is not None else None
+        if review is not None and review.state == ReviewStatus.REVERSED:
+            paid = 0
+        return Owned(job, paid, spec, review)
+
+    async def _find_open(self, tx: Transaction, job_id: str) -> Open:
+        job = await queries.find(tx, job_id)
+        if job is None or job.status not in (JobStatus.WAITING, JobStatus.RUNNING):
+            raise MarketError(Code.JOB_NOT_FOUND)
+        return Open(job, await self._specs.find(tx, job_id))
+
+    async def _work(self, tx: Transaction, device_id: str, job_id: str) -> Work:
+        job = await require_current(tx, device_id, job_id, None)
+        if job.deploy_id is None:
+            return Work(job, spec=await self._specs.work_of(tx, job_id))
+        deploy = await deploy_queries.find(tx, job.deploy_id)
+        return Work(job, deploy.image, deploy.command) if deploy is not None else Work(job)
 
     async def _cancel(
         self, tx: Transaction, moment: Moment, user_id: str, job_id: str
@@ -582,6 +619,7 @@ class Jobs:
         fee = outcome.gross * self._terms.fee // FEE_WHOLE
         earned = outcome.gross - fee if worker is not None else 0
         await _move(tx, job, outcome, earned, moment.now)
+        await spec_queries.forget_secrets(tx, job.id)
         if worker is not None and review_seconds:
             how = reviews.Beginning(
                 worker=worker,
@@ -703,11 +741,18 @@ def waiting(
 
 
 async def _create(
-    tx: Transaction, job: JobRow, transfer_id: str, bounds: Bounds, receipt: Receipt[str] | None
+    tx: Transaction,
+    job: JobRow,
+    spec: SpecRow | None,
+    transfer_id: str,
+    bounds: Bounds,
+    receipt: Receipt[str] | None,
 ) -> None:
     if receipt is not None:
         await receipt.keep(tx, job.id)
     await put_up(tx, [(job, transfer_id)], bounds)
+    if spec is not None:
+        await spec_queries.insert(tx, spec)
 
 
 async def put_up(tx: Transaction, jobs: Sequence[tuple[JobRow, str]], bounds: Bounds) -> None:
@@ -734,18 +779,6 @@ async def put_up(tx: Transaction, jobs: Sequence[tuple[JobRow, str]], bounds: Bo
     require(work.size_bytes, bounds.job_bytes, Code.TOO_MUCH_JOB_TEXT)
 
 
-async def _find(tx: Transaction, user_id: str, job_id: str) -> Owned:
-    job = await queries.find(tx, job_id)
-    if job is None or job.user_id != user_id:
-        raise MarketError(Code.JOB_NOT_FOUND)
-    hold = await ledger_queries.find_hold(tx, hold_of(job_id))
-    review = await review_queries.find(tx, job_id)
-    paid = hold.captured if hold is not None else None
-    if review is not None and review.state == ReviewStatus.REVERSED:
-        paid = 0
-    return Owned(job, paid, review)
-
-
 async def _accept(
     tx: Transaction, device_id: str, job_id: str, *, bounds: Bounds, now: int
 ) -> JobRow:
@@ -769,12 +802,6 @@ async def _accept(
     if job.status == JobStatus.WAITING and excluded:
         raise MarketError(Code.JOB_FAILED_HERE)
     raise MarketError(Code.JOB_NOT_WAITING)
-
-
-async def _work(tx: Transaction, device_id: str, job_id: str) -> Work:
-    job = await require_current(tx, device_id, job_id, None)
-    deploy = await deploy_queries.find(tx, job.deploy_id) if job.deploy_id is not None else None
-    return Work(job, deploy.image, deploy.command) if deploy is not None else Work(job)
 
 
 async def _move(tx: Transaction, job: JobRow, outcome: Outcome, earned: int, now: int) -> None:

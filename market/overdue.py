@@ -12,7 +12,8 @@ from typing import TypeVar
 from msgspec import Struct
 
 from market.context import Context
-from market.devices import ONLINE_SECONDS
+from market.devices import ONLINE_SECONDS, Devices
+from market.renewals import Renewals
 from storage import attempts as queries
 from storage.attempts import OverdueRow, QuietRow, UnstartedRow
 from storage.store import Transaction
@@ -65,14 +66,23 @@ class Overdue:
 
     Args:
         context: the store and the time.
+        devices: know when devices were heard of.
+        renewals: know when attempts were.
         leases: how long attempts may be silent.
         observed_seconds: for how many seconds this daemon has been there to hear devices, by a
             clock that cannot be set.
     """
 
     def __init__(
-        self, context: Context, leases: Leases, observed_seconds: Callable[[], float]
+        self,
+        context: Context,
+        devices: Devices,
+        renewals: Renewals,
+        leases: Leases,
+        observed_seconds: Callable[[], float],
     ) -> None:
+        self._devices = devices
+        self._renewals = renewals
         self._store = context.store
         self._now = context.now
         self._leases = leases
@@ -88,6 +98,8 @@ class Overdue:
         Raises:
             StoreError: devices may not have been heard either.
         """
+        await self._devices.flush()
+        await self._renewals.flush()
         observed = self._observed_seconds()
         look = await self._store.read(_look, self._now())
         ended = [*self._silent(look.quiet, observed), *self._unstarted(look.unstarted, observed)]

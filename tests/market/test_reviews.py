@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from support import books
 from support.books import refusal, stored_job
+from support.clock import Clock
 from support.jobs import code_of, device_of, history, on, specified
 from support.market import Market
 
@@ -18,7 +19,7 @@ from market.money import MICRO, Currency
 from market.states import JobStatus, ReviewStatus
 from storage import reviews as queries
 from storage.reviews import ReviewRow
-from storage.store import Transaction
+from storage.store import Store, Transaction
 
 CREDIT, USD = Currency.CREDIT, Currency.USD
 HOUR = 3_600
@@ -340,7 +341,10 @@ HARM = {
 
 
 @pytest.mark.parametrize("promise", HARM)
-async def test_the_audit_finds_what_is_wrong_with_reviews(market: Market, promise: str) -> None:
+async def test_the_audit_finds_what_is_wrong_with_reviews(
+    store: Store, clock: Clock, promise: str
+) -> None:
+    market = Market(store, clock)  # the fixture's books must agree in the end
     buyer, worker = await market.person(credit="10"), await market.person()
     await done(market, buyer, worker)
     assert await audited(market)
