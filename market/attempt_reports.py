@@ -79,15 +79,26 @@ class AttemptReports:
         """Note that what a job serves can be used; raises as `started`."""
         await self._store.write(_begin, device.id, job_id, attempt, True, None, now=self._now())
 
-    async def sync(self, device: DeviceRow, report: Report, named: Sequence[Named]) -> list[Action]:
+    async def sync(
+        self, device: DeviceRow, report: Report, named: Sequence[Named] | None
+    ) -> list[Action]:
         """Take a heartbeat that names every attempt which the device holds; return what to stop.
 
         The lease of each is renewed. What the store says that the device holds, and it does not
-        name, is taken back: at once if it was named before, else after a while.
+        name, is taken back: at once if it was named before, else after a while. A job without a
+        payload, which anybody may run by hand, is taken back only if it was named before.
+
+        Args:
+            device: which reports.
+            report: as in a heartbeat.
+            named: what it holds; None when it does not say.
 
         Raises:
             MarketError: `invalid_field`.
         """
+        if named is None:
+            self._devices.heartbeat(device, report)
+            return []
         if len(named) > NAMED_MAX:
             message = f"A device holds at most {NAMED_MAX} attempts."
             raise MarketError(Code.INVALID_FIELD, message, field="attempts")
@@ -117,6 +128,8 @@ class AttemptReports:
         key = row.job_id, row.attempt
         if row.named_at is not None or self._renewals.has_named(*key):
             return True
+        if not row.has_payload:
+            return False
         observed = self._observed_seconds()
         since = self._unnamed_since.setdefault(key, observed)
         if len(self._unnamed_since) > UNNAMED_MAX:

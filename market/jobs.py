@@ -206,6 +206,11 @@ class Jobs:
         self._refusals = Throttle(REFUSALS_MAX, REFUSALS_SECONDS, context.now)
         self._expiring = Sweep("job %s cannot be cancelled", _logger)
 
+    @property
+    def lease_seconds(self) -> int:
+        """For how long a device may be silent about an attempt at a job with a payload."""
+        return self._terms.leases.lease_seconds
+
     async def create(self, user_id: str, new: NewJob, receipt: Receipt[str] | None = None) -> str:
         """Put a job up, hold its price, and return its identifier.
 
