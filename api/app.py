@@ -16,6 +16,7 @@ from api.response_cache import Answers
 from api.reviews import ReviewRoutes
 from api.routes import Route
 from api.wallet import WalletRoutes
+from api.work import WorkRoutes
 from api.workers import WorkerRoutes
 from market.market import Market
 
@@ -41,6 +42,7 @@ def routes(
         *AccountRoutes(market.accounts, market.recovery).table(),
         *BandwidthRoutes(market.bandwidth).table(),
         *WorkerRoutes(market.devices, market.jobs, market.exits).table(),
+        *WorkRoutes(market.dispatch).table(),
         *ExitRoutes(market.exits).table(),
         *IpRoutes(market.exits).table(),
         *JobRoutes(market.jobs, responses).table(),

@@ -103,10 +103,16 @@ async def slots_left(tx: Transaction, device_id: str, bounds: Bounds) -> int | N
     if not (bounds.device_slots or bounds.new_device_slots):
         return None
     load = await attempt_queries.device_load(tx, device_id, completed_max=PROVEN_JOBS)
+    most = slots_of(load.completed, bounds)
+    return most - load.running if most is not None else None
+
+
+def slots_of(completed: int, bounds: Bounds) -> int | None:
+    """Return how many jobs a device may hold that has completed so many; None for no bound."""
     most = [bounds.device_slots] if bounds.device_slots else []
-    if bounds.new_device_slots and load.completed < PROVEN_JOBS:
+    if bounds.new_device_slots and completed < PROVEN_JOBS:
         most.append(bounds.new_device_slots)
-    return min(most) - load.running if most else None
+    return min(most, default=None)
 
 
 async def actions_for(

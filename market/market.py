@@ -14,6 +14,7 @@ from market.bounds import Bounds
 from market.context import Context
 from market.deploys import Deploys, Rates
 from market.devices import Devices
+from market.dispatch import Dispatch
 from market.exit_canaries import ExitCanaries
 from market.exit_earnings import ExitAdvances
 from market.exit_payouts import ExitPayouts
@@ -109,6 +110,13 @@ class Market:
         self.exit_payouts = ExitPayouts(context, rules.exits.hold_seconds)
         self.waking = Waking(context.store, is_shared=is_shared)
         self.specs = Specs(keys.job_secrets)
+        self.dispatch = Dispatch(
+            context,
+            self.waking,
+            self.specs,
+            lambda: self.jobs.bounds,
+            credit=rules.rates.credit,
+        )
         self.renewals = Renewals(context)
         overdue = Overdue(context, self.devices, self.renewals, rules.jobs.leases, observed_seconds)
         self.jobs = Jobs(context, overdue, rules.jobs, bounds, self.specs, self.waking)

@@ -99,6 +99,7 @@ class Services:
             "earnings of sessions that go on",
         )
         tasks.every(EXIT_LOOK_SECONDS, "exits", market.exits.look, "exits that were ended")
+        tasks.spawn("dispatch", market.dispatch.run())
         tasks.spawn("waking", market.waking.run())
         tasks.spawn("recovery", market.recovery.run())
         tasks.spawn("mail", self._mailer.run())
@@ -117,6 +118,11 @@ class Services:
         """Take new limits; `descriptors` is how many may be open."""
         self.http.change_limits(slices.api_limits(settings, descriptors))
         self.market.change_bounds(slices.bounds(settings))
+
+    def drain(self) -> None:
+        """Begin no new request, and answer those that wait for work."""
+        self.http.drain()
+        self.market.dispatch.drain()
 
     def leave_socket(self) -> None:
         """Accept no new client; whoever else holds the socket has it for the next daemon."""
