@@ -44,6 +44,7 @@ TESTED_IN = {
     "market/assistant/builtin.py": "tests/market/assistant/test_chat.py",
     "market/assistant/model.py": "tests/market/assistant/test_asking.py",
     "market/assistant/phrases.py": "tests/market/assistant/test_languages.py",
+    "market/attempt_reports.py": "tests/market/test_attempts.py",
     "market/context.py": "tests/market/test_market.py",
     "market/errors.py": "tests/docs/test_documents.py",
     "market/lease_book.py": "tests/market/test_leases.py",
@@ -53,6 +54,7 @@ TESTED_IN = {
     "market/photos/picture.py": "tests/market/photos/test_decoding.py",
     "market/photos/prints.py": "tests/market/photos/test_likeness.py",
     "market/photos/trailers.py": "tests/market/photos/test_decoding.py",
+    "market/renewals.py": "tests/market/test_attempts.py",
     "market/proofs.py": "tests/market/test_recovery.py",
     "proxyd/__main__.py": "tests/proxyd/cli/test_commands.py",
     "proxyd/acceptor.py": "tests/conformance/test_shedding.py",
@@ -112,6 +114,7 @@ TESTED_IN = {
     "storage/outbox.py": "tests/market/test_outbox.py",
     "storage/postgres_link.py": "tests/storage/test_postgres.py",
     "storage/referrals.py": "tests/market/test_referrals.py",
+    "storage/reviews.py": "tests/market/test_reviews.py",
     "storage/users.py": "tests/market/test_accounts.py",
 }
 

@@ -274,6 +274,7 @@ async def begun(market: Market, user: str, owner: str, currency: Currency) -> st
     await market.jobs.accept(worker, done.id)
     await market.jobs.complete(worker, done.id, "done")
     await market.jobs.accept(worker, runs.id)
+    await market.attempt_reports.started(worker, runs.id, 1)
     market.clock.now += HOUR
     return deploy_id
 
@@ -319,6 +320,7 @@ async def test_a_cancelled_replica_pays_for_the_time_it_ran_and_no_more(market: 
         deploy_id = await create(market, user, gpu_count=1, duration_hrs=1, replicas=1)
         [job] = await open_jobs(market)
         await market.jobs.accept(worker, job.id)
+        await market.attempt_reports.started(worker, job.id, 1)
         market.clock.now += seconds
         await market.deploys.cancel(user, deploy_id)
         assert await revenue(market) == spent + usd
