@@ -90,6 +90,7 @@ async def test_the_buyer_a_worker_and_the_device_that_holds_it_see_what_they_may
     public = f"/api/marketplace/jobs/{job_id}"
     seen = await shown(service, public, headers=device)
     assert (seen["resources"]["cores"], seen["warnings"], seen["is_manual"]) == (8, [], False)
+    assert seen["review_hours"] == 3
     assert "payload" not in seen
     assert "resources" not in await shown(service, public)
     accepted = await service.call("POST", f"{JOBS}/{job_id}/accept", headers=device)
