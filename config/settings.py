@@ -139,7 +139,7 @@ class MarketSettings(Struct, frozen=True):  # as wide as its section: settings a
 
 
 class JobSettings(Struct, frozen=True):
-    """What devices may hold, and what becomes of work that is not begun, or not confirmed."""
+    """What devices may hold, how long they wait for work, and what becomes of work."""
 
     device_slots: Reloadable[NonNegativeInt] = 16
     new_device_slots: Reloadable[NonNegativeInt] = 4
@@ -147,6 +147,8 @@ class JobSettings(Struct, frozen=True):
     start_seconds: Annotated[int, Meta(ge=30, le=86_400)] = 300
     prepare_seconds: Annotated[int, Meta(ge=30, le=86_400)] = 1800
     review_hours: Annotated[int, Meta(ge=0, le=720)] = 24
+    wait_seconds: Annotated[float, Meta(gt=0, le=55)] = 55.0
+    waiting_devices: Reloadable[NonNegativeInt] = 0
 
 
 class AssistantSettings(Struct, frozen=True):  # as wide as its section
