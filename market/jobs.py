@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from msgspec import Struct
 
 from market import ledger
+from market.attempts import is_of, require_current
 from market.bounds import Bounds, lock_user, require
 from market.context import Context
 from market.devices import ONLINE_SECONDS, Devices
@@ -53,7 +54,6 @@ HOUR_SECONDS = 3_600
 DAY_SECONDS = 86_400
 FEE_WHOLE = 10_000
 VANISHED = "the device was not heard of any more"
-CANCELLED = "The buyer has cancelled the job; what was done of it is paid."
 UNWANTED = "No worker took the job in time."
 REVOKED = "the token of the device was revoked"
 
@@ -381,9 +381,9 @@ class Jobs:
         await tx.lock("jobs", [job_id])
         job = await queries.find(tx, job_id)
         is_done = job is not None and job.status == JobStatus.COMPLETED
-        if job is not None and is_done and job.device_id == device.id and _is_of(job, attempt):
+        if job is not None and is_done and job.device_id == device.id and is_of(job, attempt):
             return
-        job = await _held_by(tx, device.id, job_id, attempt)
+        job = await require_current(tx, device.id, job_id, attempt)
         outcome = Outcome(JobStatus.COMPLETED, job.price_credit, result)
         await self._leave(tx, moment, job, outcome, device.user_id)
 
@@ -397,7 +397,7 @@ class Jobs:
         reason: str,
     ) -> None:
         await tx.lock("jobs", [job_id])
-        job = await _held_by(tx, device.id, job_id, attempt)
+        job = await require_current(tx, device.id, job_id, attempt)
         await self._retry(tx, moment, job, reason, "failed")
 
     async def _take_back(
@@ -608,25 +608,8 @@ async def _accept(tx: Transaction, device_id: str, job_id: str, *, now: int) -> 
     raise MarketError(Code.JOB_NOT_WAITING)
 
 
-def _is_of(job: JobRow, attempt: int | None) -> bool:
-    """Say whether a job is in this attempt; None means any."""
-    return attempt is None or job.attempts == attempt
-
-
-async def _held_by(tx: Transaction, device_id: str, job_id: str, attempt: int | None) -> JobRow:
-    """Return a job that a device runs; say why not, when it does not."""
-    job = await queries.find(tx, job_id)
-    is_running = job is not None and job.status == JobStatus.RUNNING
-    if job is not None and is_running and job.device_id == device_id and _is_of(job, attempt):
-        return job
-    if job is None or not await queries.has_attempted(tx, job_id=job_id, device_id=device_id):
-        raise MarketError(Code.JOB_NOT_FOUND)
-    cancelled = job.status == JobStatus.CANCELLED and job.device_id == device_id
-    raise MarketError(Code.ATTEMPT_NOT_CURRENT, CANCELLED if cancelled else None)
-
-
 async def _work(tx: Transaction, device_id: str, job_id: str) -> Work:
-    job = await _held_by(tx, device_id, job_id, None)
+    job = await require_current(tx, device_id, job_id, None)
     deploy = await deploy_queries.find(tx, job.deploy_id) if job.deploy_id is not None else None
     return Work(job, deploy.image, deploy.command) if deploy is not None else Work(job)
 

@@ -26,6 +26,7 @@ from market.recovery import Recovery
 from market.referrals import Referrals, Rewards
 from market.sealing import Sealing
 from market.tokens import Tokens
+from market.waking import Waking
 from market.wallet import Wallet
 
 
@@ -100,6 +101,7 @@ class Market:
         self.exit_advances = ExitAdvances(context)
         self.exit_canaries = ExitCanaries(context, self.exits)
         self.exit_payouts = ExitPayouts(context, rules.exits.hold_seconds)
+        self.waking = Waking(context.store, is_shared=is_shared)
         self.jobs = Jobs(context, self.devices, observed_seconds, rules.jobs, bounds)
         self.deploys = Deploys(context, self.jobs, rules.rates)
 

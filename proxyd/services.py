@@ -94,6 +94,7 @@ class Services:
             "earnings of sessions that go on",
         )
         tasks.every(EXIT_LOOK_SECONDS, "exits", market.exits.look, "exits that were ended")
+        tasks.spawn("waking", market.waking.run())
         tasks.spawn("recovery", market.recovery.run())
         tasks.spawn("mail", self._mailer.run())
 

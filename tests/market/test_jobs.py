@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from support import books
 from support.books import refusal, stored_job
 from support.clock import Clock
+from support.jobs import device_of, history, running, wanted
 from support.market import RULES, SWEEP_SECONDS, Market
 
 from market import jobs as jobs_module
@@ -18,7 +19,7 @@ from market.audit import audit_ledger
 from market.bounds import Bounds
 from market.devices import Devices
 from market.errors import Code, MarketError
-from market.jobs import Jobs, NewJob, Work
+from market.jobs import Jobs, Work
 from market.money import MICRO, Currency
 from market.states import JobStatus
 from storage import ledger as ledger_queries
@@ -38,47 +39,6 @@ held = partial(books.held, currency=CREDIT)
 revenue = partial(books.revenue, currency=CREDIT)
 
 
-class Attempt(NamedTuple):
-    """A row of `job_attempts`."""
-
-    attempt: int
-    device_id: str
-    started_at: int
-    ended_at: int | None
-    outcome: str | None
-
-
-def wanted(**changes: Any) -> NewJob:
-    fields = {
-        "title": "train",
-        "job_type": "training",
-        "price": 10 * MICRO,
-        "duration_hrs": 2,
-        "description": "",
-        "requirements": "",
-    }
-    return NewJob(**{**fields, **changes})
-
-
-async def device_of(market: Market, user: str) -> DeviceRow:
-    token = await market.devices.create(user, name="rig", device_type="desktop", min_price_usd=None)
-    return await market.devices.authenticate(token.token)
-
-
-async def history(market: Market, job_id: str) -> list[Attempt]:
-    async def read(tx: Transaction) -> list[Attempt]:
-        return await tx.all(
-            Attempt,
-            """
-            SELECT attempt, device_id, started_at, ended_at, outcome FROM job_attempts
-            WHERE job_id = :job_id ORDER BY attempt
-            """,
-            job_id=job_id,
-        )
-
-    return await market.store.read(read)
-
-
 def code_of(outcome: object) -> Code | None:
     """Return why something was refused, None when it was not."""
     if isinstance(outcome, MarketError):
@@ -86,14 +46,6 @@ def code_of(outcome: object) -> Code | None:
     if isinstance(outcome, BaseException):
         raise outcome
     return None
-
-
-async def running(market: Market, buyer: str, worker: str, **changes: Any) -> tuple[str, DeviceRow]:
-    """Put a job up and let a new device of `worker` accept it."""
-    job_id = await market.jobs.create(buyer, wanted(**changes))
-    device = await device_of(market, worker)
-    await market.jobs.accept(device, job_id)
-    return job_id, device
 
 
 def restarted(market: Market) -> Jobs:

@@ -1,0 +1,62 @@
+"""Jobs of a marketplace without a network: put up, accepted, and what their attempts were."""
+
+from typing import Any, NamedTuple
+
+from market.jobs import NewJob
+from market.money import MICRO
+from storage.devices import DeviceRow
+from storage.store import Transaction
+from support.market import Market
+
+
+class Attempt(NamedTuple):
+    """A row of `job_attempts`."""
+
+    attempt: int
+    device_id: str
+    started_at: int
+    ended_at: int | None
+    outcome: str | None
+
+
+def wanted(**changes: Any) -> NewJob:
+    """Return what a buyer wants done, for 10 credits and in two hours but for the changes."""
+    fields = {
+        "title": "train",
+        "job_type": "training",
+        "price": 10 * MICRO,
+        "duration_hrs": 2,
+        "description": "",
+        "requirements": "",
+    }
+    return NewJob(**{**fields, **changes})
+
+
+async def device_of(market: Market, user: str) -> DeviceRow:
+    """Register a device of a user."""
+    token = await market.devices.create(user, name="rig", device_type="desktop", min_price_usd=None)
+    return await market.devices.authenticate(token.token)
+
+
+async def history(market: Market, job_id: str) -> list[Attempt]:
+    """Return every attempt at a job, the first one first."""
+
+    async def read(tx: Transaction) -> list[Attempt]:
+        return await tx.all(
+            Attempt,
+            """
+            SELECT attempt, device_id, started_at, ended_at, outcome FROM job_attempts
+            WHERE job_id = :job_id ORDER BY attempt
+            """,
+            job_id=job_id,
+        )
+
+    return await market.store.read(read)
+
+
+async def running(market: Market, buyer: str, worker: str, **changes: Any) -> tuple[str, DeviceRow]:
+    """Put a job up and let a new device of `worker` accept it."""
+    job_id = await market.jobs.create(buyer, wanted(**changes))
+    device = await device_of(market, worker)
+    await market.jobs.accept(device, job_id)
+    return job_id, device
