@@ -22,7 +22,7 @@ class Transport(Enum):
     UNSUPPORTED_MEDIA_TYPE = (
         "unsupported_media_type",
         415,
-        "The body must have the Content-Type that this path takes: JSON, or a form with a file.",
+        "The body must have the Content-Type and Content-Encoding that this path takes.",
     )
     TOO_MANY_REQUESTS = "too_many_requests", 429, "Too many requests; slow down."
     INTERNAL_ERROR = "internal_error", 500, "The server failed; nothing of the request was done."

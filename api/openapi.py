@@ -21,6 +21,7 @@ REQUEST_ID_NAME = "RequestId"
 PREFER_NAME = "Prefer"
 APPLIED_NAME = "PreferenceApplied"
 JSON = "application/json"
+BYTES = "application/octet-stream"
 
 SECURITY_SCHEMES = {
     "session": {
@@ -168,6 +169,8 @@ def _operation(
             "required": not route.body_optional,
             "content": {MULTIPART if route.form_max_bytes else JSON: content},
         }
+    if route.raw_max_bytes:
+        operation["requestBody"] = {"required": True, "content": {BYTES: {}}}
     return operation
 
 
@@ -309,7 +312,7 @@ def _market_refusals(route: Route) -> list[Code]:
 
 def _transport_refusals(route: Route) -> list[Transport]:
     reasons = [Transport.BAD_REQUEST, Transport.INTERNAL_ERROR, Transport.STORE_UNAVAILABLE]
-    if route.body is not Nothing:
+    if route.body is not Nothing or route.raw_max_bytes:
         reasons += [
             Transport.REQUEST_TIMEOUT,
             Transport.BODY_TOO_LARGE,

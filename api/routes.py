@@ -125,10 +125,14 @@ class Route(Struct, frozen=True):
     transport that this one has beside those of all. One with `is_health` has a rate of its own.
 
     With `form_max_bytes`, the body is multipart/form-data of at most so many bytes, and is handed
-    over unread, as a `Form`. With `events`, the response may also be a stream of server-sent
-    events; they are declared by name. With `has_text`, it may also be a line of text, and is about
-    the client: nobody keeps it for another one. With `ends_with_client`, a request is cancelled
-    when its client closes the connection.
+    over unread, as a `Form`. With `raw_max_bytes`, the body is bytes of any type, at most so many,
+    and is handed over unread, as a `RawBody` (`api.bodies`); it may be compressed by one of
+    `raw_encodings`, and no Idempotency-Key covers it.
+
+    With `events`, the response may also be a stream of server-sent events; they are declared by
+    name. With `has_text`, it may also be a line of text, and is about the client: nobody keeps it
+    for another one. With `ends_with_client`, a request is cancelled when its client closes the
+    connection.
     """
 
     # One field for each thing that a route can declare: the router, the document of the API and the
@@ -149,6 +153,8 @@ class Route(Struct, frozen=True):
     example: dict[str, Any] | None = None
     unavailable: tuple[Transport, ...] = ()
     form_max_bytes: int = 0
+    raw_max_bytes: int = 0
+    raw_encodings: tuple[Literal["gzip"], ...] = ()
     events: dict[str, type[Struct]] = field(default_factory=dict)
     ends_with_client: bool = False
     has_text: bool = False

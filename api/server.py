@@ -11,7 +11,7 @@ from aiohttp import hdrs, web
 
 from api import errors, openapi, prefer, request_id, sse
 from api import metrics as exposed
-from api.bodies import unsupported_media_type, whole
+from api.bodies import RawBody, unsupported_media_type, whole
 from api.callers import Authenticate, AuthenticateWorker, Callers
 from api.codec import Decoder, convert_query
 from api.connections import (
@@ -257,6 +257,8 @@ class HttpServer:
                 user_id=login.profile.user_id if login is not None else "",
                 is_strict=is_strict,
             )
+        elif route.raw_max_bytes:
+            body = RawBody(request, route.raw_max_bytes, route.raw_encodings)
         elif route.body is not Nothing:
             absent = route.body_optional and not request.body_exists
             sent = b"" if absent else await self._body(request, route, client)

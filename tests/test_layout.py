@@ -12,7 +12,6 @@ ROOMS = ("proxyd", "api", "market", "storage", "config", "client")
 # Modules without `tests/<folders>/test_<module>.py`, and the file to open for each: where most of
 # what the module promises is held. One line a module.
 TESTED_IN = {
-    "api/bodies.py": "tests/api/test_server.py",
     "api/callers.py": "tests/api/test_server.py",
     "api/limits.py": "tests/api/test_connections.py",
     "api/responses.py": "tests/api/test_server.py",
