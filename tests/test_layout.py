@@ -13,6 +13,7 @@ ROOMS = ("proxyd", "api", "market", "storage", "config", "client")
 # what the module promises is held. One line a module.
 TESTED_IN = {
     "api/callers.py": "tests/api/test_server.py",
+    "api/downloads.py": "tests/api/test_artifacts.py",
     "api/limits.py": "tests/api/test_connections.py",
     "api/responses.py": "tests/api/test_server.py",
     "api/routes.py": "tests/api/test_router.py",
@@ -92,8 +93,10 @@ TESTED_IN = {
     "proxyd/wire/http_refusals.py": "tests/proxyd/wire/test_http.py",
     "proxyd/wire/http_request.py": "tests/proxyd/wire/test_http.py",
     "storage/allowlist.py": "tests/market/test_allowlist.py",
+    "storage/artifacts.py": "tests/market/test_artifacts.py",
     "storage/assistant.py": "tests/market/assistant/test_goodness.py",
     "storage/bandwidth.py": "tests/market/test_bandwidth.py",
+    "storage/blobs/base.py": "tests/storage/blobs/test_local.py",
     "storage/deploys.py": "tests/market/test_deploys.py",
     "storage/devices.py": "tests/market/test_devices.py",
     "storage/errors.py": "tests/storage/test_store.py",
