@@ -295,7 +295,12 @@ class JobRoutes:
                 self.accept,
                 AcceptReply,
                 auth=Auth.WORKER,
-                errors=(Code.JOB_NOT_FOUND, Code.JOB_NOT_WAITING, Code.JOB_FAILED_HERE),
+                errors=(
+                    Code.JOB_NOT_FOUND,
+                    Code.JOB_NOT_WAITING,
+                    Code.JOB_FAILED_HERE,
+                    Code.DEVICE_FULL,
+                ),
             ),
             Route(
                 "GET",

@@ -129,6 +129,11 @@ class Code(Enum):
         Kind.INVALID,
         "A device of the same owner has failed at the job, or lost it twice; others may take it.",
     )
+    DEVICE_FULL = (
+        "device_full",
+        Kind.INVALID,
+        "The device has as many jobs as it may have at once; finish one.",
+    )
     JOB_OVER = "job_over", Kind.INVALID, "The job is over and cannot be cancelled."
     ATTEMPT_NOT_CURRENT = (
         "attempt_not_current",

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from msgspec import Struct
 
 from market import ledger
-from market.attempts import is_of, require_current
+from market.attempts import is_of, require_current, slots_left
 from market.bounds import Bounds, lock_user, require
 from market.context import Context
 from market.devices import ONLINE_SECONDS, Devices
@@ -243,10 +243,12 @@ class Jobs:
         """Let a device run a waiting job; doing it again while it runs there changes nothing.
 
         Raises:
-            MarketError: `job_not_found`, `job_not_waiting`, `job_failed_here`;
+            MarketError: `job_not_found`, `job_not_waiting`, `job_failed_here`, `device_full`;
                 `worker_unauthorized`, when the device was revoked meanwhile.
         """
-        return await self._store.write(_accept, device.id, job_id, now=self._now())
+        return await self._store.write(
+            _accept, device.id, job_id, bounds=self.bounds, now=self._now()
+        )
 
     async def work(self, device: DeviceRow, job_id: str) -> Work:
         """Return a job for the device that runs it.
@@ -588,7 +590,9 @@ async def _find(tx: Transaction, user_id: str, job_id: str) -> Owned:
     return Owned(job, hold.captured if hold is not None else None)
 
 
-async def _accept(tx: Transaction, device_id: str, job_id: str, *, now: int) -> JobRow:
+async def _accept(
+    tx: Transaction, device_id: str, job_id: str, *, bounds: Bounds, now: int
+) -> JobRow:
     # The token may be revoked while this request is under way. Revoking takes the device's jobs
     # back and must not miss one that begins, so both lock the device.
     await device_queries.lock(tx, device_id)
@@ -596,6 +600,9 @@ async def _accept(tx: Transaction, device_id: str, job_id: str, *, now: int) -> 
         raise MarketError(Code.WORKER_UNAUTHORIZED)
     started = await queries.start(tx, job_id=job_id, device_id=device_id, now=now)
     if started is not None:
+        left = await slots_left(tx, device_id, bounds)
+        if left is not None and left < 0:
+            raise MarketError(Code.DEVICE_FULL)
         return started
     job = await queries.find(tx, job_id)
     if job is None:

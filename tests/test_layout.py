@@ -95,6 +95,7 @@ TESTED_IN = {
     "storage/allowlist.py": "tests/market/test_allowlist.py",
     "storage/artifacts.py": "tests/market/test_artifacts.py",
     "storage/assistant.py": "tests/market/assistant/test_goodness.py",
+    "storage/attempts.py": "tests/market/test_attempts.py",
     "storage/bandwidth.py": "tests/market/test_bandwidth.py",
     "storage/blobs/base.py": "tests/storage/blobs/test_local.py",
     "storage/deploys.py": "tests/market/test_deploys.py",

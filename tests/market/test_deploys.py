@@ -363,11 +363,14 @@ async def test_replicas_that_are_accepted_while_they_are_cancelled_end_cancelled
 ) -> None:
     user, owner = await market.person("100"), await market.person()
     deploy_id = await create(market, user, gpu_count=1, replicas=10)
-    worker = await device(market, owner)
+    workers = [await device(market, owner) for _ in range(5)]
     jobs = await open_jobs(market)
     outcomes = await asyncio.gather(
         market.deploys.cancel(user, deploy_id),
-        *(market.jobs.accept(worker, job.id) for job in reversed(jobs)),
+        *(
+            market.jobs.accept(workers[number % len(workers)], job.id)
+            for number, job in enumerate(reversed(jobs))
+        ),
         return_exceptions=True,
     )
     refused = [each for each in outcomes if isinstance(each, BaseException)]
