@@ -74,6 +74,11 @@ class Code(Enum):
         Kind.INVALID,
         "The caller has reached the limit on open jobs that pay next to nothing.",
     )
+    PAYLOAD_INVALID = (
+        "payload_invalid",
+        Kind.INVALID,
+        "What the job is to run, or what it needs, cannot be carried out as it is written.",
+    )
     TOO_MUCH_JOB_TEXT = (
         "too_much_job_text",
         Kind.INVALID,

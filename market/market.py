@@ -26,6 +26,7 @@ from market.proofs import Proofs
 from market.recovery import Recovery
 from market.referrals import Referrals, Rewards
 from market.sealing import Sealing
+from market.specs import Specs
 from market.tokens import Tokens
 from market.waking import Waking
 from market.wallet import Wallet
@@ -50,11 +51,12 @@ class Rules(Struct, frozen=True):
 
 
 class Keys(Struct, frozen=True):
-    """What people and e-mails are kept safe with: hashing, signing, sealing."""
+    """What keeps people, e-mails and secrets of jobs safe: hashing, signing, sealing."""
 
     passwords: Passwords
     tokens: Tokens
     sealing: Sealing
+    job_secrets: Sealing
 
 
 class Market:
@@ -66,7 +68,7 @@ class Market:
     Args:
         context: the store, identifiers and the time.
         rules: what the operator decides.
-        keys: hash passwords, sign tokens, seal e-mails that wait.
+        keys: hash passwords, sign tokens, seal e-mails that wait and the secrets of jobs.
         leases: grant the bytes of sessions.
         traffic: the live counters.
         observed_seconds: for how many seconds this daemon has been there to hear devices.
@@ -107,7 +109,10 @@ class Market:
         self.exit_canaries = ExitCanaries(context, self.exits)
         self.exit_payouts = ExitPayouts(context, rules.exits.hold_seconds)
         self.waking = Waking(context.store, is_shared=is_shared)
-        self.jobs = Jobs(context, self.devices, observed_seconds, rules.jobs, bounds)
+        self.specs = Specs(keys.job_secrets)
+        self.jobs = Jobs(
+            context, self.devices, observed_seconds, rules.jobs, bounds, self.specs, self.waking
+        )
         self.artifacts = Artifacts(context, blobs, rules.artifacts)
         self.deploys = Deploys(context, self.jobs, rules.rates)
 

@@ -36,7 +36,9 @@ TESTED_IN = {
     "client/proxyctl/exit/watcher.py": "tests/client/proxyctl/exit/test_agent.py",
     "client/proxyctl/exit/words.py": "tests/client/proxyctl/exit/test_consent.py",
     "client/proxyctl/protocol/addresses.py": "tests/client/proxyctl/protocol/test_policy.py",
-    "client/proxyctl/protocol/jobspec/errors.py": "tests/client/proxyctl/protocol/jobspec/test_checks.py",
+    "client/proxyctl/protocol/jobspec/errors.py": (
+        "tests/client/proxyctl/protocol/jobspec/test_checks.py"
+    ),
     "config/changes.py": "tests/proxyd/test_reload.py",
     "config/settings.py": "tests/config/test_load.py",
     "market/assistant/builtin.py": "tests/market/assistant/test_chat.py",

@@ -48,7 +48,7 @@ async def device(market: Market, owner: str) -> DeviceRow:
 async def open_jobs(market: Market) -> list[JobRow]:
     """Return waiting and running jobs, whole, oldest first."""
     found = await market.jobs.page_open(status=None, job_type="", before="", limit=1000)
-    return [await market.jobs.find_open(job.id) for job in found[::-1]]
+    return [(await market.jobs.find_open(job.id)).job for job in found[::-1]]
 
 
 async def shape(market: Market, user: str, deploy_id: str) -> tuple[str, int]:

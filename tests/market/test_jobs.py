@@ -42,7 +42,15 @@ revenue = partial(books.revenue, currency=CREDIT)
 def restarted(market: Market) -> Jobs:
     """What a new daemon on the same store would run."""
     devices = Devices(market.context, Bounds())
-    return Jobs(market.context, devices, market.clock.steady, RULES.jobs, Bounds())
+    return Jobs(
+        market.context,
+        devices,
+        market.clock.steady,
+        RULES.jobs,
+        Bounds(),
+        market.specs,
+        market.waking,
+    )
 
 
 async def test_a_new_job_waits_and_holds_exactly_its_price(market: Market) -> None:
