@@ -1,0 +1,1 @@
+"""The agent of `proxyctl worker`: takes jobs, runs them walled in, and reports on them."""
