@@ -38,6 +38,9 @@ TESTED_IN = {
     "client/proxyctl/exit/watcher.py": "tests/client/proxyctl/exit/test_agent.py",
     "client/proxyctl/protocol/addresses.py": "tests/client/proxyctl/protocol/test_policy.py",
     "client/proxyctl/words.py": "tests/client/proxyctl/exit/test_consent.py",
+    "client/proxyctl/worker/executors/base.py": (
+        "tests/client/proxyctl/worker/executors/test_bwrap.py"
+    ),
     "config/changes.py": "tests/proxyd/test_reload.py",
     "config/settings.py": "tests/config/test_load.py",
     "market/assistant/builtin.py": "tests/market/assistant/test_chat.py",

@@ -1,1 +1,1 @@
-"""The agent of `proxyctl worker`: takes jobs, runs them walled in, and reports on them."""
+"""The agent of a device that works: takes jobs, runs them walled in, brings what they made."""
