@@ -37,6 +37,7 @@ TESTED_IN = {
     "client/proxyctl/exit/restraints.py": "tests/client/proxyctl/exit/test_agent.py",
     "client/proxyctl/exit/watcher.py": "tests/client/proxyctl/exit/test_agent.py",
     "client/proxyctl/protocol/addresses.py": "tests/client/proxyctl/protocol/test_policy.py",
+    "client/proxyctl/protocol/jobspec/errors.py": "tests/client/proxyctl/protocol/jobspec/test_checks.py",
     "client/proxyctl/words.py": "tests/client/proxyctl/exit/test_consent.py",
     "client/proxyctl/worker/executors/base.py": (
         "tests/client/proxyctl/worker/executors/test_bwrap.py"
