@@ -19,11 +19,13 @@ TESTED_IN = {
     "api/routes.py": "tests/api/test_router.py",
     "api/sse.py": "tests/api/test_assistant.py",
     "client/proxyctl/__main__.py": "tests/client/proxyctl/exit/test_commands.py",
+    "client/proxyctl/api.py": "tests/client/proxyctl/exit/test_consent.py",
     "client/proxyctl/exit/api.py": "tests/client/proxyctl/exit/test_consent.py",
     "client/proxyctl/exit/carrier.py": "tests/client/proxyctl/exit/test_agent.py",
     "client/proxyctl/exit/closing.py": "tests/client/proxyctl/exit/test_relay_linux.py",
     "client/proxyctl/exit/control.py": "tests/client/proxyctl/exit/test_agent.py",
     "client/proxyctl/exit/halfpipe.py": "tests/client/proxyctl/exit/test_relay_linux.py",
+    "client/proxyctl/exit/names.py": "tests/client/proxyctl/exit/test_commands.py",
     "client/proxyctl/exit/netlink.py": "tests/client/proxyctl/exit/test_lan.py",
     "client/proxyctl/exit/path.py": "tests/client/proxyctl/exit/test_relay_linux.py",
     "client/proxyctl/exit/pipes.py": "tests/client/proxyctl/exit/test_relay_linux.py",
@@ -34,13 +36,13 @@ TESTED_IN = {
     "client/proxyctl/exit/relays.py": "tests/client/proxyctl/exit/test_relay_linux.py",
     "client/proxyctl/exit/restraints.py": "tests/client/proxyctl/exit/test_agent.py",
     "client/proxyctl/exit/watcher.py": "tests/client/proxyctl/exit/test_agent.py",
-    "client/proxyctl/exit/words.py": "tests/client/proxyctl/exit/test_consent.py",
-    "client/proxyctl/worker/executors/base.py": (
-        "tests/client/proxyctl/worker/executors/test_bwrap.py"
-    ),
     "client/proxyctl/protocol/addresses.py": "tests/client/proxyctl/protocol/test_policy.py",
     "client/proxyctl/protocol/jobspec/errors.py": (
         "tests/client/proxyctl/protocol/jobspec/test_checks.py"
+    ),
+    "client/proxyctl/words.py": "tests/client/proxyctl/exit/test_consent.py",
+    "client/proxyctl/worker/executors/base.py": (
+        "tests/client/proxyctl/worker/executors/test_bwrap.py"
     ),
     "config/changes.py": "tests/proxyd/test_reload.py",
     "config/settings.py": "tests/config/test_load.py",
