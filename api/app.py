@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from api.accounts import AccountRoutes
+from api.artifacts import ArtifactRoutes
 from api.assistant import AssistantRoutes
 from api.attempts import AttemptRoutes
 from api.bandwidth import BandwidthRoutes
@@ -48,6 +49,7 @@ def routes(
         *JobRoutes(market.jobs, responses).table(),
         *AttemptRoutes(market.attempt_reports, market.jobs.lease_seconds).table(),
         *ReviewRoutes(market.reviews).table(),
+        *ArtifactRoutes(market.artifacts).table(),
         *ReferralRoutes(market.referrals, app_url).table(),
         *DeployRoutes(market.deploys).table(),
         *assistant.table(),

@@ -141,6 +141,23 @@ class MarketSettings(Struct, frozen=True):  # as wide as its section: settings a
 Slots = Annotated[int, Meta(ge=1, le=256)]  # a device names all that it holds in one request
 
 
+class WorkSettings(Struct, frozen=True):  # as wide as its section
+    """Where files of jobs are kept, how many, and for how long."""
+
+    folder: str = ""
+    artifact_max_bytes: NonNegativeInt = 5 * 1024**3
+    attempt_artifacts_max_bytes: NonNegativeInt = 20 * 1024**3
+    attempt_artifacts_max: NonNegativeInt = 1_000
+    user_artifacts_max_bytes: NonNegativeInt = 50 * 1024**3
+    user_artifacts_max: NonNegativeInt = 10_000
+    artifact_days: Annotated[int, Meta(ge=1, le=3650)] = 30
+    s3_url: str = ""
+    s3_bucket: str = ""
+    s3_region: str = "us-east-1"
+    s3_access_key: str = ""
+    s3_secret_key: str = ""
+
+
 class JobSettings(Struct, frozen=True):
     """What devices may hold, how long they wait for work, and what becomes of work."""
 
@@ -253,6 +270,7 @@ class Settings(Struct, frozen=True):
     geo: GeoSettings = GeoSettings()
     auth: AuthSettings = AuthSettings()
     market: MarketSettings = MarketSettings()
+    work: WorkSettings = WorkSettings()
     jobs: JobSettings = JobSettings()
     assistant: AssistantSettings = AssistantSettings()
     mail: MailSettings = MailSettings()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from market.accounts import Accounts, LoginLimits
+from market.artifacts import Artifacts, ArtifactTerms
 from market.attempt_reports import AttemptReports
 from market.bandwidth import Bandwidth, Terms, Traffic
 from market.bounds import Bounds
@@ -34,6 +35,7 @@ from market.specs import Specs
 from market.tokens import Tokens
 from market.waking import Waking
 from market.wallet import Wallet
+from storage.blobs.base import Blobs
 
 
 class Rules(Struct, frozen=True):
@@ -51,6 +53,7 @@ class Rules(Struct, frozen=True):
     app_url: str
     exits: ExitTerms = NO_EXITS
     dispatch: DispatchTerms = DispatchTerms()
+    artifacts: ArtifactTerms = ArtifactTerms()
 
 
 class Keys(Struct, frozen=True):
@@ -75,6 +78,7 @@ class Market:
         leases: grant the bytes of sessions.
         traffic: the live counters.
         observed_seconds: for how many seconds this daemon has been there to hear devices.
+        blobs: keeps the bytes of artifacts.
         is_shared: whether other daemons work on the same store.
     """
 
@@ -87,6 +91,7 @@ class Market:
         leases: Leases,
         traffic: Traffic,
         observed_seconds: Callable[[], float],
+        blobs: Blobs,
         is_shared: bool = False,
     ) -> None:
         passwords, limits, bounds = keys.passwords, rules.login_limits, rules.bounds
@@ -125,6 +130,7 @@ class Market:
             context, self.devices, self.jobs, self.renewals, observed_seconds
         )
         self.reviews = Reviews(context)
+        self.artifacts = Artifacts(context, blobs, rules.artifacts)
         self.deploys = Deploys(context, self.jobs, rules.rates)
 
     def change_bounds(self, bounds: Bounds) -> None:

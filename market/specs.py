@@ -57,6 +57,11 @@ class Spec(Struct, frozen=True):
     timeout_seconds: int | None = None
     review_hours: int | None = None
 
+    @property
+    def artifact_ids(self) -> list[str]:
+        """The artifacts that the job is given, in the order of its inputs; "" for another input."""
+        return [] if self.payload is None else [each.artifact_id for each in self.payload.inputs]
+
 
 def understand(new: NewSpec, *, job_type: str, duration_hrs: int, text: str) -> Spec:
     """Return what a buyer says of a job, as it is understood; with the values of secrets.
