@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from api.accounts import AccountRoutes
+from api.artifacts import ArtifactRoutes
 from api.assistant import AssistantRoutes
 from api.bandwidth import BandwidthRoutes
 from api.deploys import DeployRoutes
@@ -42,6 +43,7 @@ def routes(
         *ExitRoutes(market.exits).table(),
         *IpRoutes(market.exits).table(),
         *JobRoutes(market.jobs, responses).table(),
+        *ArtifactRoutes(market.artifacts).table(),
         *ReferralRoutes(market.referrals, app_url).table(),
         *DeployRoutes(market.deploys).table(),
         *assistant.table(),

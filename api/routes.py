@@ -11,6 +11,7 @@ from api.errors import Transport
 from market.accounts import Caller
 from market.errors import Code
 from market.idempotency import KeyedRequest, Receipt
+from storage.blobs.base import Content
 from storage.devices import DeviceRow
 
 
@@ -49,6 +50,23 @@ class Streamed(Reply):
     """A successful response that is sent as events: the name and the data of each."""
 
     events: AsyncGenerator[tuple[str, Struct], None]
+
+
+class Download(Reply):
+    """A successful response that is a file, which is closed once it was sent.
+
+    `name` is what it is saved as, without its folders; `etag` changes whenever its bytes do.
+    """
+
+    name: str
+    etag: str
+    content: Content
+
+
+class Redirect(Reply, kw_only=True):
+    """What was asked for is elsewhere: at `url`, for a while."""
+
+    url: str
 
 
 class Nothing(Struct):
@@ -132,7 +150,7 @@ class Route(Struct, frozen=True):
     With `events`, the response may also be a stream of server-sent events; they are declared by
     name. With `has_text`, it may also be a line of text, and is about the client: nobody keeps it
     for another one. With `ends_with_client`, a request is cancelled when its client closes the
-    connection.
+    connection. With `has_file`, the response is a file, or a redirection to where it is.
     """
 
     # One field for each thing that a route can declare: the router, the document of the API and the
@@ -158,3 +176,4 @@ class Route(Struct, frozen=True):
     events: dict[str, type[Struct]] = field(default_factory=dict)
     ends_with_client: bool = False
     has_text: bool = False
+    has_file: bool = False

@@ -138,6 +138,23 @@ class MarketSettings(Struct, frozen=True):  # as wide as its section: settings a
     session_days: Annotated[int, Meta(ge=1, le=3650)] = 30
 
 
+class WorkSettings(Struct, frozen=True):  # as wide as its section
+    """Where files of jobs are kept, how many, and for how long."""
+
+    folder: str = ""
+    artifact_max_bytes: NonNegativeInt = 5 * 1024**3
+    attempt_artifacts_max_bytes: NonNegativeInt = 20 * 1024**3
+    attempt_artifacts_max: NonNegativeInt = 1_000
+    user_artifacts_max_bytes: NonNegativeInt = 50 * 1024**3
+    user_artifacts_max: NonNegativeInt = 10_000
+    artifact_days: Annotated[int, Meta(ge=1, le=3650)] = 30
+    s3_url: str = ""
+    s3_bucket: str = ""
+    s3_region: str = "us-east-1"
+    s3_access_key: str = ""
+    s3_secret_key: str = ""
+
+
 class AssistantSettings(Struct, frozen=True):  # as wide as its section
     """Which model answers, the bounds of photos, and what good deeds earn."""
 
@@ -237,6 +254,7 @@ class Settings(Struct, frozen=True):
     geo: GeoSettings = GeoSettings()
     auth: AuthSettings = AuthSettings()
     market: MarketSettings = MarketSettings()
+    work: WorkSettings = WorkSettings()
     assistant: AssistantSettings = AssistantSettings()
     mail: MailSettings = MailSettings()
     limits: LimitSettings = LimitSettings()

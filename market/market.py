@@ -8,6 +8,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from market.accounts import Accounts, LoginLimits
+from market.artifacts import Artifacts, ArtifactTerms
 from market.bandwidth import Bandwidth, Terms, Traffic
 from market.bounds import Bounds
 from market.context import Context
@@ -28,6 +29,7 @@ from market.sealing import Sealing
 from market.tokens import Tokens
 from market.waking import Waking
 from market.wallet import Wallet
+from storage.blobs.base import Blobs
 
 
 class Rules(Struct, frozen=True):
@@ -44,6 +46,7 @@ class Rules(Struct, frozen=True):
     login_limits: LoginLimits
     app_url: str
     exits: ExitTerms = NO_EXITS
+    artifacts: ArtifactTerms = ArtifactTerms()
 
 
 class Keys(Struct, frozen=True):
@@ -67,6 +70,7 @@ class Market:
         leases: grant the bytes of sessions.
         traffic: the live counters.
         observed_seconds: for how many seconds this daemon has been there to hear devices.
+        blobs: keeps the bytes of artifacts.
         is_shared: whether other daemons work on the same store.
     """
 
@@ -79,6 +83,7 @@ class Market:
         leases: Leases,
         traffic: Traffic,
         observed_seconds: Callable[[], float],
+        blobs: Blobs,
         is_shared: bool = False,
     ) -> None:
         passwords, limits, bounds = keys.passwords, rules.login_limits, rules.bounds
@@ -103,6 +108,7 @@ class Market:
         self.exit_payouts = ExitPayouts(context, rules.exits.hold_seconds)
         self.waking = Waking(context.store, is_shared=is_shared)
         self.jobs = Jobs(context, self.devices, observed_seconds, rules.jobs, bounds)
+        self.artifacts = Artifacts(context, blobs, rules.artifacts)
         self.deploys = Deploys(context, self.jobs, rules.rates)
 
     def change_bounds(self, bounds: Bounds) -> None:

@@ -6,10 +6,12 @@ its own units (money in millionths, times in seconds).
 
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address
+from pathlib import Path
 
 from api.limits import Limits as ApiLimits
-from config.settings import Settings
+from config.settings import Settings, StorageSettings
 from market.accounts import LoginLimits
+from market.artifacts import ArtifactTerms
 from market.assistant.goodness import RewardTerms
 from market.bandwidth import Terms
 from market.bounds import Bounds
@@ -37,6 +39,7 @@ from proxyd.limits import (
 )
 from proxyd.ops.listening import format_address
 from proxyd.wire.events import Address
+from storage.place import SQLITE, is_sqlite
 
 DAY_SECONDS = 86_400
 
@@ -58,6 +61,7 @@ def rules(settings: Settings, session_terms: Terms, app_url: str) -> Rules:
         login_limits=login_limits(settings),
         app_url=app_url,
         exits=exit_terms(settings),
+        artifacts=artifact_terms(settings),
     )
 
 
@@ -90,6 +94,27 @@ def job_terms(settings: Settings) -> JobTerms:
     return JobTerms(
         fee=int(market.fee_percent * 100), waiting_seconds=market.job_waiting_days * DAY_SECONDS
     )
+
+
+def artifact_terms(settings: Settings) -> ArtifactTerms:
+    """Return how much of jobs' files is kept, and for how long."""
+    work = settings.work
+    return ArtifactTerms(
+        file_bytes=work.artifact_max_bytes,
+        job_bytes=work.attempt_artifacts_max_bytes,
+        job_files=work.attempt_artifacts_max,
+        user_bytes=work.user_artifacts_max_bytes,
+        user_files=work.user_artifacts_max,
+        keep_seconds=work.artifact_days * DAY_SECONDS,
+    )
+
+
+def work_folder(settings: Settings) -> Path:
+    """Return where files of jobs are kept: beside the database, unless it is said."""
+    if settings.work.folder:
+        return Path(settings.work.folder)
+    url = settings.storage.url if is_sqlite(settings.storage.url) else StorageSettings().url
+    return Path(url.removeprefix(SQLITE)).parent / "work"
 
 
 def bounds(settings: Settings) -> Bounds:
