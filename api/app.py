@@ -11,6 +11,7 @@ from api.exits import ExitRoutes
 from api.health import HealthRoutes
 from api.ip import IpRoutes
 from api.jobs import JobRoutes
+from api.logs import LogRoutes
 from api.referrals import ReferralRoutes
 from api.response_cache import Answers
 from api.routes import Route
@@ -43,6 +44,7 @@ def routes(
         *ExitRoutes(market.exits).table(),
         *IpRoutes(market.exits).table(),
         *JobRoutes(market.jobs, responses).table(),
+        *LogRoutes(market.logs).table(),
         *ArtifactRoutes(market.artifacts).table(),
         *ReferralRoutes(market.referrals, app_url).table(),
         *DeployRoutes(market.deploys).table(),

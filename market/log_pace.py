@@ -4,7 +4,7 @@ Nothing is refused for its speed. A sender is told how long to wait, and who doe
 from later.
 """
 
-import asyncio
+from asyncio import sleep
 from collections.abc import Callable
 
 BURST_SECONDS = 8.0  # of the steady rate: most jobs never write as much
@@ -43,7 +43,7 @@ class Pace:
         """Wait for the time to come, a bounded while: for a sender who has not waited."""
         seconds = self.wait_seconds()
         if seconds:
-            await asyncio.sleep(min(seconds, HOLD_MAX_SECONDS))
+            await sleep(min(seconds, HOLD_MAX_SECONDS))
 
     def _pay(self) -> None:
         now = self._seconds()

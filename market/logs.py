@@ -8,12 +8,13 @@ power, without a case for any of them.
 
 import asyncio
 import logging
+from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from msgspec import Struct
 
@@ -25,8 +26,9 @@ from market.log_readers import STREAMS, Reader, Readers
 from market.log_text import text_of
 from market.states import JobStatus
 from storage import logs as queries
+from storage.blobs.base import BlobError
 from storage.devices import DeviceRow
-from storage.log_files import Attempt, LogFiles
+from storage.log_files import Attempt, Extent, LogFiles, Part
 from storage.logs import LogRow, StateRow
 from storage.store import Transaction
 
@@ -45,6 +47,7 @@ SENDERS_MAX = 4  # of one stream that wait for each other: an agent has one
 FULL_SECONDS = 60
 # More than any log has: a log without room for more has everything that was ever announced.
 FULL = 2**62
+CUT_LINE = b"\n[%d bytes of this log are not kept]\n"
 READ_BYTES = 64 * 1024  # of one event: a page of text
 # A reader who hears nothing looks whether the attempt is over; and the connection has something to
 # carry, long before proxies on the way (60 s is usual) take it for dead.
@@ -67,7 +70,7 @@ class LogTerms(Struct, frozen=True):
         bytes_per_second: how fast an attempt may write for long; 0 for no limit.
         keep_seconds: how long a log is kept once its attempt is over.
         bytes_per_user: what the logs of a user may take once their attempts are over; beyond it
-            the oldest go first.
+            the oldest go first. 0 for no limit.
         reserve_bytes: how much of the disk is left to others.
     """
 
@@ -293,6 +296,22 @@ class Logs:
             log.checked_at = -CHECK_SECONDS
         self.readers.changed(job_id)
 
+    def job_waits(self, job_id: str) -> None:
+        """See `market.waking.Listener`: an attempt was given up, if there was one."""
+        self.changed(job_id)
+
+    def jobs_gone(self, job_ids: Sequence[str]) -> None:
+        """See `market.waking.Listener`: jobs were claimed, or are over."""
+        for job_id in job_ids:
+            self.changed(job_id)
+
+    def device_wakes(self, device_id: str) -> None:
+        """See `market.waking.Listener`: which job it was is said elsewhere."""
+
+    def may_have_missed(self) -> None:
+        """See `market.waking.Listener`."""
+        self.readers.catch_up()
+
     async def _current(self, device: DeviceRow, attempt: Attempt) -> _OpenLog:
         """Return the log of an attempt, which must be the current one; it is asked now and then."""
         log, now = self._open.get(attempt.job_id), self._seconds()
@@ -380,31 +399,18 @@ class Logs:
         )
         return LogPart(number, part.offset, part.data, part.size, _is_over(state, number))
 
-    async def whole(
+    async def content(
         self, user_id: str, job_id: str, number: int | None, stream: str
-    ) -> tuple[int, AsyncGenerator[bytes, None]]:
-        """Return the number of an attempt, and its log as it is now, piece by piece.
-
-        A line says how much was cut out, where it was. Raises as `read`.
-        """
+    ) -> tuple[int, "LogContent"]:
+        """Return the number of an attempt, and its log so far as a file; raises as `read`."""
         state = await self._state(user_id, job_id)
         attempt = Attempt(job_id, _attempt_of(state, number))
-        size = (await self._in_thread(self._files.extent, attempt, stream)).size
-        return attempt.number, self._pieces(attempt, stream, size)
+        extent = await self._in_thread(self._files.extent, attempt, stream)
 
-    async def _pieces(
-        self, attempt: Attempt, stream: str, size: int
-    ) -> AsyncGenerator[bytes, None]:
-        offset = 0
-        while offset < size:
-            limit = min(WRITE_BYTES, size - offset)
-            part = await self._in_thread(self._files.read, attempt, stream, offset, limit)
-            if part.offset > offset:
-                yield b"\n[%d bytes of this log are not kept]\n" % (part.offset - offset)
-            if not part.data:
-                return
-            yield part.data
-            offset = part.offset + len(part.data)
+        async def read(offset: int, size: int) -> Part:
+            return await self._in_thread(self._files.read, attempt, stream, offset, size)
+
+        return attempt.number, LogContent(extent, read)
 
     async def follow(
         self, user_id: str, job_id: str, *, position: Position | None, number: int | None
@@ -425,8 +431,7 @@ class Logs:
             _attempt_of(state, each)
         with self.readers.reading(job_id, user_id) as reader:
             place = position or Position(number or state.attempts)
-            if position is None and place.attempt:
-                yield Began(place)
+            yield Began(place) if position is None and place.attempt else Idle()
             until = self._seconds() + FOLLOW_SECONDS
             while not reader.has_ended and self._seconds() < until:
                 if reader.is_stale:
@@ -493,7 +498,7 @@ class Logs:
         gone = await self._store.read(
             queries.ended_before, now - self._terms.keep_seconds, limit=SWEEP_MAX_LOGS
         )
-        for user_id in {row.user_id for row in ended}:
+        for user_id in {row.user_id for row in ended if self._terms.bytes_per_user}:
             gone += await self._store.read(
                 queries.over_bound, user_id, most=self._terms.bytes_per_user, limit=SWEEP_MAX_LOGS
             )
@@ -516,6 +521,64 @@ class Logs:
     ) -> _Result:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
+
+
+class LogContent:
+    """What is kept of a stream as one file; a line says how much was cut out, where it was.
+
+    Args:
+        extent: what is kept.
+        read: returns bytes of the stream by their offset and number.
+    """
+
+    def __init__(
+        self, extent: Extent, read: Callable[[int, int], Coroutine[Any, Any, Part]]
+    ) -> None:
+        self._read = read
+        # Where a part begins in the file, and what it is: bytes of the stream, or a line.
+        self._parts: list[tuple[int, tuple[int, int] | bytes]] = []
+        self.size_bytes = offset = 0
+        for start, end in extent.kept:
+            if start > offset:
+                self._add(CUT_LINE % (start - offset))
+            self._add((start, end))
+            offset = end
+
+    async def read(self, offset: int, size: int) -> bytes:
+        """Return some bytes of the file; fewer than `size` only at its end.
+
+        Raises:
+            BlobError: they were cut out since, or cannot be read.
+        """
+        pieces = []
+        while size and offset < self.size_bytes:
+            index = bisect_right(self._parts, offset, key=lambda each: each[0]) - 1
+            begin, part = self._parts[index]
+            at = offset - begin
+            if isinstance(part, bytes):
+                piece = part[at : at + size]
+            else:
+                start, end = part
+                piece = await self._bytes(start + at, min(size, end - start - at))
+            pieces.append(piece)
+            offset, size = offset + len(piece), size - len(piece)
+        return b"".join(pieces)
+
+    def close(self) -> None:
+        """Nothing is open between two reads."""
+
+    def _add(self, part: tuple[int, int] | bytes) -> None:
+        self._parts.append((self.size_bytes, part))
+        self.size_bytes += len(part) if isinstance(part, bytes) else part[1] - part[0]
+
+    async def _bytes(self, offset: int, size: int) -> bytes:
+        try:
+            part = await self._read(offset, size)
+        except OSError as error:
+            raise BlobError(str(error)) from error
+        if part.offset != offset or len(part.data) != size:
+            raise BlobError("the middle of the log was cut out meanwhile")
+        return part.data
 
 
 class _Writer:

@@ -4,6 +4,7 @@ A new service is a line here, and a line of `api.app.routes` for its endpoints.
 """
 
 from collections.abc import Callable
+from time import monotonic
 
 from msgspec import Struct
 
@@ -20,6 +21,7 @@ from market.exit_payouts import ExitPayouts
 from market.exits import NO_EXITS, Exits, ExitTerms
 from market.jobs import Jobs, JobTerms
 from market.leases import Leases
+from market.logs import Logs, LogTerms
 from market.outbox import Outbox
 from market.passwords import Passwords
 from market.proofs import Proofs
@@ -47,6 +49,7 @@ class Rules(Struct, frozen=True):
     app_url: str
     exits: ExitTerms = NO_EXITS
     artifacts: ArtifactTerms = ArtifactTerms()
+    logs: LogTerms = LogTerms()
 
 
 class Keys(Struct, frozen=True):
@@ -107,6 +110,8 @@ class Market:
         self.exit_canaries = ExitCanaries(context, self.exits)
         self.exit_payouts = ExitPayouts(context, rules.exits.hold_seconds)
         self.waking = Waking(context.store, is_shared=is_shared)
+        self.logs = Logs(context, rules.logs, monotonic, is_shared=is_shared)
+        self.waking.listen(self.logs)
         self.jobs = Jobs(context, self.devices, observed_seconds, rules.jobs, bounds)
         self.artifacts = Artifacts(context, blobs, rules.artifacts)
         self.deploys = Deploys(context, self.jobs, rules.rates)

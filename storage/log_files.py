@@ -166,7 +166,7 @@ class LogFiles:
             yield
             return
         folder = self._of(attempt)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make(folder)
         descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -201,7 +201,7 @@ class LogFiles:
         try:
             room = os.statvfs(folder)
         except FileNotFoundError:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make(folder)
             room = os.statvfs(folder)
         if room.f_bavail * room.f_frsize < self._reserve_bytes:
             raise OSError(ENOSPC, os.strerror(ENOSPC))
@@ -223,6 +223,14 @@ class LogFiles:
         return b"".join(pieces)
 
 
+def _make(folder: Path) -> None:
+    """Make the folder of a log, and those around it."""
+    root = folder.parent.parent
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for each in (folder.parent, folder):
+        each.mkdir(mode=0o700, exist_ok=True)
+
+
 def _names(folder: Path) -> Iterator[str]:
     try:
         yield from os.listdir(folder)  # noqa: PTH208 - names are enough
@@ -237,11 +245,13 @@ def _extent(segments: dict[int, int]) -> Extent:
     its end, and what comes behind it counts no more.
     """
     kept: list[tuple[int, int]] = []
+    is_full = True
     for index in sorted(segments):
+        if not is_full:
+            break
         start = index * SEGMENT_BYTES
         end = start + segments[index]
-        if kept and kept[-1][1] % SEGMENT_BYTES:
-            break
+        is_full = segments[index] >= SEGMENT_BYTES
         if kept and kept[-1][1] == start:
             kept[-1] = (kept[-1][0], end)
         else:

@@ -100,6 +100,7 @@ TESTED_IN = {
     "storage/exits.py": "tests/market/test_exits.py",
     "storage/jobs.py": "tests/market/test_jobs.py",
     "storage/ledger.py": "tests/market/test_ledger.py",
+    "storage/logs.py": "tests/market/test_logs.py",
     "storage/mesh.py": "tests/proxyd/exits/test_link.py",
     "storage/nodes.py": "tests/market/test_leases_among_nodes.py",
     "storage/open.py": "tests/storage/test_store.py",
