@@ -351,7 +351,7 @@ class ArtifactRoutes:
         content = await self._artifacts.open(artifact)
         if isinstance(content, str):
             return Redirect(url=content)
-        return Download(name=artifact.name, etag=artifact.sha256, content=content)
+        return Download(name=artifact.name, etag=artifact.digest, content=content)
 
     async def delete(self, call: Call[Nothing, Any]) -> Reply:
         """Delete one of the caller's files."""
@@ -398,7 +398,7 @@ def _item(row: ArtifactRow) -> ArtifactItem:
         kind=_KINDS[row.kind],
         name=row.name,
         size_bytes=row.size_bytes,
-        sha256=row.sha256,
+        sha256=row.digest,
         is_whole=row.content_id is not None,
         created_at=timestamp(row.created_at),
         job_id=UNSET if row.job_id is None else row.job_id,

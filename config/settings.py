@@ -161,6 +161,17 @@ class WorkSettings(Struct, frozen=True):  # as wide as its section
     s3_secret_key: str = ""
 
 
+class JobSettings(Struct, frozen=True):
+    """What devices may hold, and what becomes of work that is not begun, or not confirmed."""
+
+    device_slots: Reloadable[NonNegativeInt] = 16
+    new_device_slots: Reloadable[NonNegativeInt] = 4
+    lease_seconds: Annotated[int, Meta(ge=120, le=86_400)] = 600
+    start_seconds: Annotated[int, Meta(ge=30, le=86_400)] = 300
+    prepare_seconds: Annotated[int, Meta(ge=30, le=86_400)] = 1800
+    review_hours: Annotated[int, Meta(ge=0, le=720)] = 24
+
+
 class AssistantSettings(Struct, frozen=True):  # as wide as its section
     """Which model answers, the bounds of photos, and what good deeds earn."""
 
@@ -261,6 +272,7 @@ class Settings(Struct, frozen=True):
     auth: AuthSettings = AuthSettings()
     market: MarketSettings = MarketSettings()
     work: WorkSettings = WorkSettings()
+    jobs: JobSettings = JobSettings()
     assistant: AssistantSettings = AssistantSettings()
     mail: MailSettings = MailSettings()
     limits: LimitSettings = LimitSettings()

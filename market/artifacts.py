@@ -5,6 +5,7 @@ buyer. What a device sends belongs to an attempt, too: one that was lost leaves 
 bytes are is the business of `storage.blobs`.
 """
 
+import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Sequence
@@ -47,10 +48,12 @@ DAY_SECONDS = 86_400
 UNFINISHED_SECONDS = DAY_SECONDS
 # What a lost attempt has sent is of use to nobody but who wonders what went wrong.
 LOST_SECONDS = DAY_SECONDS
-# Uploads that are being received: each has up to 3 MiB in memory (`storage.blobs.local`). Who gets
-# no slot asks again; the files of one job are sent a few at a time.
+# Uploads that are being received: each has up to 3 MiB in memory (`storage.blobs.local`). Others
+# wait, and nothing of theirs is read meanwhile.
 UPLOADS_MAX = 48
 UPLOADS_PER_USER_MAX = 16
+UPLOADS_WAITING_MAX = 256
+UPLOAD_WAITING_SECONDS = 20.0  # then the sender asks again, before it takes us for dead
 SWEEP_MAX = 200
 NOT_WHOLE = "The artifact is not there yet: it was announced, and is not finished."
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -143,7 +146,12 @@ class Artifacts:
         self._identifiers = context.identifiers
         self._now = context.now
         self._blobs = blobs
-        bounds = SlotBounds(total=UPLOADS_MAX, per_caller=UPLOADS_PER_USER_MAX, queue=0)
+        bounds = SlotBounds(
+            total=UPLOADS_MAX,
+            per_caller=UPLOADS_PER_USER_MAX,
+            queue=UPLOADS_WAITING_MAX,
+            queue_per_caller=UPLOADS_PER_USER_MAX,
+        )
         self._uploads = Slots(bounds)
         self._expiring = Sweep("artifact %s cannot be deleted", _logger)
         self._removing = Sweep("content %s cannot be deleted", _logger)
@@ -242,9 +250,10 @@ class Artifacts:
             raise MarketError(Code.ARTIFACT_MISMATCH, "There is nothing left to be sent of it.")
         if offset + size_bytes > artifact.size_bytes:
             raise _longer(artifact)
+        deadline = asyncio.get_running_loop().time() + UPLOAD_WAITING_SECONDS
         try:
             async with (
-                self._uploads.slot(artifact.user_id),
+                self._uploads.slot(artifact.user_id, deadline=deadline),
                 self._blobs.receive(_upload(artifact), offset) as receiver,
             ):
                 yield _Bounded(receiver, artifact, self.traffic)
@@ -274,7 +283,7 @@ class Artifacts:
                 `too_busy`.
             BlobError: it cannot be kept.
         """
-        if sha256 is not None and sha256 != artifact.sha256:
+        if sha256 is not None and sha256 != artifact.digest:
             raise MarketError(Code.ARTIFACT_MISMATCH, "It was announced with another SHA-256.")
         if artifact.content_id is not None:
             return artifact
@@ -461,7 +470,7 @@ async def inputs_of(tx: Transaction, job_id: str, inputs: Sequence[Input]) -> li
             continue
         row = rows[each.artifact_id]  # it is kept as long as the job is open
         work.append(
-            WorkInput(each.name, path, row.sha256, each.unpack, row.size_bytes, artifact_id=row.id)
+            WorkInput(each.name, path, row.digest, each.unpack, row.size_bytes, artifact_id=row.id)
         )
     return work
 
@@ -471,16 +480,16 @@ async def checkpoint_of(tx: Transaction, job_id: str) -> WorkCheckpoint | None:
     rows = await queries.checkpoints(tx, job_id)
     if not rows:
         return None
-    return WorkCheckpoint(rows[0].id, rows[0].sha256, rows[0].size_bytes)
+    return WorkCheckpoint(rows[0].id, rows[0].digest, rows[0].size_bytes)
 
 
 async def _announce(tx: Transaction, row: ArtifactRow, terms: ArtifactTerms) -> ArtifactRow:
     await lock_user(tx, row.user_id)
     content_id = None
-    for each in await queries.with_hash(tx, row.user_id, row.sha256):
+    for each in await queries.with_hash(tx, row.user_id, row.digest):
         if each.size_bytes != row.size_bytes:
             continue
-        if each.content_id is None and each.kind == INPUT and each.name == row.name:
+        if each.kind == INPUT and each.name == row.name:
             return each
         # Only what this user has sent or got: who knows a hash does not have what it is of.
         content_id = content_id or each.content_id
@@ -499,13 +508,13 @@ async def _announce_for_job(
     for each in await queries.named(tx, job_id, attempt, row.name):
         if each.kind != row.kind:
             continue
-        if each.sha256 == row.sha256 and each.size_bytes == row.size_bytes:
+        if each.digest == row.digest and each.size_bytes == row.size_bytes:
             return each
         if each.content_id is None or row.kind == OUTPUT:
             # The sweep deletes it: its bytes are outside of the database.
             await queries.expire_at(tx, each.id, row.created_at)
     content_id = None
-    for each in await queries.with_hash(tx, row.user_id, row.sha256):
+    for each in await queries.with_hash(tx, row.user_id, row.digest):
         # What this job's devices have sent themselves, such as a checkpoint that has not changed.
         if each.job_id == job_id and each.size_bytes == row.size_bytes:
             content_id = content_id or each.content_id
@@ -607,21 +616,21 @@ async def _content(
     What was received a second time is written down as dropped, so that its bytes are deleted.
     """
     if is_checked:
-        shared = await queries.shared_content(tx, row.sha256)
+        shared = await queries.shared_content(tx, row.digest)
         if shared is not None:
             await tx.lock("artifact_contents", [shared])
             if await queries.has_content(tx, shared):
                 await queries.insert_content(
                     tx,
                     content_id=key,
-                    sha256=row.sha256,
+                    digest=row.digest,
                     size_bytes=row.size_bytes,
                     is_checked=True,
                     dropped_at=now,
                 )
                 return shared
     if await queries.insert_content(
-        tx, content_id=key, sha256=row.sha256, size_bytes=row.size_bytes, is_checked=is_checked
+        tx, content_id=key, digest=row.digest, size_bytes=row.size_bytes, is_checked=is_checked
     ):
         return key
     raise MarketError(Code.TOO_BUSY, "The same content was sent a moment ago; try again.")
@@ -673,7 +682,7 @@ def _row(artifact_id: str, user_id: str, kind: Kind, new: NewArtifact, now: int)
         attempt=None,
         kind=kind,
         name=new.name,
-        sha256=new.sha256,
+        digest=new.sha256,
         size_bytes=new.size_bytes,
         reference="",
         content_id=None,
@@ -684,7 +693,7 @@ def _row(artifact_id: str, user_id: str, kind: Kind, new: NewArtifact, now: int)
 
 
 def _upload(row: ArtifactRow) -> Upload:
-    return Upload(row.id, row.sha256, row.size_bytes, row.reference)
+    return Upload(row.id, row.digest, row.size_bytes, row.reference)
 
 
 def _longer(artifact: ArtifactRow) -> MarketError:

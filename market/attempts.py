@@ -4,13 +4,17 @@ Whatever a device says of an attempt counts as long as that attempt is the curre
 that was taken back, cancelled or followed by another one writes no log, no file and earns nothing.
 """
 
+from market.bounds import Bounds
 from market.errors import Code, MarketError
 from market.states import JobStatus
+from storage import attempts as attempt_queries
 from storage import jobs as queries
 from storage.jobs import JobRow
 from storage.store import Transaction
 
 CANCELLED = "The buyer has cancelled the job; what was done of it is paid."
+# Enough to see that a device finishes what it takes, and a day's work of a slow one.
+PROVEN_JOBS = 10
 
 
 async def require_current(
@@ -42,3 +46,18 @@ async def require_current(
 def is_of(job: JobRow, attempt: int | None) -> bool:
     """Say whether a job is in this attempt; None means any."""
     return attempt is None or job.attempts == attempt
+
+
+async def slots_left(tx: Transaction, device_id: str, bounds: Bounds) -> int | None:
+    """Return how many more jobs a device may hold; None where there is no bound.
+
+    The answer holds for the transaction if that has locked the device, as every claim does. It is
+    below zero when the bounds were lowered, or for what the transaction itself has claimed.
+    """
+    if not (bounds.device_slots or bounds.new_device_slots):
+        return None
+    load = await attempt_queries.device_load(tx, device_id, completed_max=PROVEN_JOBS)
+    most = [bounds.device_slots] if bounds.device_slots else []
+    if bounds.new_device_slots and load.completed < PROVEN_JOBS:
+        most.append(bounds.new_device_slots)
+    return min(most) - load.running if most else None

@@ -74,6 +74,11 @@ class Code(Enum):
         Kind.INVALID,
         "The caller has reached the limit on open jobs that pay next to nothing.",
     )
+    PAYLOAD_INVALID = (
+        "payload_invalid",
+        Kind.INVALID,
+        "What the job is to run, or what it needs, cannot be carried out as it is written.",
+    )
     TOO_MUCH_JOB_TEXT = (
         "too_much_job_text",
         Kind.INVALID,
@@ -128,6 +133,11 @@ class Code(Enum):
         "job_failed_here",
         Kind.INVALID,
         "A device of the same owner has failed at the job, or lost it twice; others may take it.",
+    )
+    DEVICE_FULL = (
+        "device_full",
+        Kind.INVALID,
+        "The device has as many jobs as it may have at once; finish one.",
     )
     JOB_OVER = "job_over", Kind.INVALID, "The job is over and cannot be cancelled."
     ATTEMPT_NOT_CURRENT = (

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from msgspec import Struct
 
 from market import ledger
-from market.attempts import is_of, require_current
+from market.attempts import is_of, require_current, slots_left
 from market.bounds import Bounds, lock_user, require
 from market.context import Context
 from market.devices import ONLINE_SECONDS, Devices
@@ -20,15 +20,19 @@ from market.errors import Code, MarketError
 from market.idempotency import Receipt
 from market.ledger import Movement, Transfer, TransferIds, TransferKind
 from market.money import MICRO, Currency, as_decimal
+from market.specs import Spec, Specs, size_of
 from market.states import JobStatus
 from market.sweeping import Sweep
 from market.throttle import Throttle
+from market.waking import Waking
 from storage import deploys as deploy_queries
 from storage import devices as device_queries
+from storage import job_specs as spec_queries
 from storage import jobs as queries
 from storage import ledger as ledger_queries
 from storage.devices import DeviceRow
 from storage.errors import StoreError
+from storage.job_specs import SpecRow
 from storage.jobs import JobRow, OpenJobRow, OwnJobRow, QuietRow
 from storage.ledger import HoldRow
 from storage.store import Transaction
@@ -68,7 +72,10 @@ class JobTerms(Struct, frozen=True):
 
 
 class NewJob(Struct, frozen=True):
-    """What a buyer wants done: `price` in micro-credits, `duration_hrs` as estimated."""
+    """What a buyer wants done: `price` in micro-credits, `duration_hrs` as estimated.
+
+    `spec` is what it runs and needs, as it was understood; None for a job that says so in words.
+    """
 
     title: str
     job_type: str
@@ -76,6 +83,7 @@ class NewJob(Struct, frozen=True):
     duration_hrs: int
     description: str
     requirements: str
+    spec: Spec | None = None
 
 
 class Outcome(Struct, frozen=True):
@@ -97,14 +105,26 @@ class Owned(Struct, frozen=True):
 
     job: JobRow
     paid: int | None
+    spec: Spec | None = None
 
 
 class Work(Struct, frozen=True):
-    """A job for the device that runs it; of a replica, what its deploy says is to run."""
+    """A job for the device that runs it; of a replica, what its deploy says is to run.
+
+    `spec` has the job's secrets.
+    """
 
     job: JobRow
     image: str | None = None
     command: str | None = None
+    spec: Spec | None = None
+
+
+class Open(Struct, frozen=True):
+    """An open job as a worker sees it who may accept it."""
+
+    job: JobRow
+    spec: Spec | None = None
 
 
 class Moment(Struct, frozen=True):
@@ -125,6 +145,8 @@ class Jobs:
             clock that cannot be set.
         terms: the house's fee, and how long a job may wait.
         bounds: how much one user may have open at once; may be replaced.
+        specs: stores what jobs run.
+        waking: hears of jobs that wait.
     """
 
     def __init__(
@@ -134,8 +156,12 @@ class Jobs:
         observed_seconds: Callable[[], float],
         terms: JobTerms,
         bounds: Bounds,
+        specs: Specs,
+        waking: Waking,
     ) -> None:
         self.bounds = bounds
+        self._specs = specs
+        self._waking = waking
         self._terms = terms
         self._store = context.store
         self._devices = devices
@@ -158,15 +184,20 @@ class Jobs:
         """
         _check(new)
         job = waiting(new, job_id=self._identifiers.new(), user_id=user_id, now=self._now())
+        row = None if new.spec is None else self._specs.row(job.id, new.spec)
+        if row is not None:
+            job = job._replace(text_bytes=job.text_bytes + size_of(row))
         transfer_id = self._identifiers.new()
         try:
             with self.counting_refusals(user_id):
-                await self._store.write(_create, job, transfer_id, self.bounds, receipt)
+                await self._store.write(_create, job, row, transfer_id, self.bounds, receipt)
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
             message = f"The price of {as_decimal(new.price)} credits is more than is available."
             raise MarketError(error.code, message, field="price_credit") from error
+        if row is not None and row.payload is not None:
+            self._waking.job(job.id)
         return job.id
 
     @contextmanager
@@ -206,18 +237,15 @@ class Jobs:
         Raises:
             MarketError: `job_not_found`, when there is none or it is another user's.
         """
-        return await self._store.read(_find, user_id, job_id)
+        return await self._store.read(self._find, user_id, job_id)
 
-    async def find_open(self, job_id: str) -> JobRow:
+    async def find_open(self, job_id: str) -> Open:
         """Return any user's waiting or running job, whole, for a worker who may accept it.
 
         Raises:
             MarketError: `job_not_found`, when there is none, or it is over.
         """
-        job = await self._store.read(queries.find, job_id)
-        if job is None or job.status not in (JobStatus.WAITING, JobStatus.RUNNING):
-            raise MarketError(Code.JOB_NOT_FOUND)
-        return job
+        return await self._store.read(self._find_open, job_id)
 
     async def cancel(self, user_id: str, job_id: str) -> None:
         """Cancel one of a buyer's jobs.
@@ -243,18 +271,21 @@ class Jobs:
         """Let a device run a waiting job; doing it again while it runs there changes nothing.
 
         Raises:
-            MarketError: `job_not_found`, `job_not_waiting`, `job_failed_here`;
+            MarketError: `job_not_found`, `job_not_waiting`, `job_failed_here`, `device_full`;
                 `worker_unauthorized`, when the device was revoked meanwhile.
         """
-        return await self._store.write(_accept, device.id, job_id, now=self._now())
+        return await self._store.write(
+            _accept, device.id, job_id, bounds=self.bounds, now=self._now()
+        )
 
     async def work(self, device: DeviceRow, job_id: str) -> Work:
         """Return a job for the device that runs it.
 
         Raises:
-            MarketError: `job_not_found`, `attempt_not_current`.
+            MarketError: `job_not_found`, `attempt_not_current`; `payload_invalid`, when the job's
+                secrets cannot be read any more.
         """
-        return await self._store.read(_work, device.id, job_id)
+        return await self._store.read(self._work, device.id, job_id)
 
     async def page_of_device(
         self, device: DeviceRow, *, before: str, limit: int
@@ -355,6 +386,27 @@ class Jobs:
         )
         return {row.device_id: row.earned for row in rows}
 
+    async def _find(self, tx: Transaction, user_id: str, job_id: str) -> Owned:
+        job = await queries.find(tx, job_id)
+        if job is None or job.user_id != user_id:
+            raise MarketError(Code.JOB_NOT_FOUND)
+        hold = await ledger_queries.find_hold(tx, hold_of(job_id))
+        spec = await self._specs.find(tx, job_id)
+        return Owned(job, hold.captured if hold is not None else None, spec)
+
+    async def _find_open(self, tx: Transaction, job_id: str) -> Open:
+        job = await queries.find(tx, job_id)
+        if job is None or job.status not in (JobStatus.WAITING, JobStatus.RUNNING):
+            raise MarketError(Code.JOB_NOT_FOUND)
+        return Open(job, await self._specs.find(tx, job_id))
+
+    async def _work(self, tx: Transaction, device_id: str, job_id: str) -> Work:
+        job = await require_current(tx, device_id, job_id, None)
+        if job.deploy_id is None:
+            return Work(job, spec=await self._specs.work_of(tx, job_id))
+        deploy = await deploy_queries.find(tx, job.deploy_id)
+        return Work(job, deploy.image, deploy.command) if deploy is not None else Work(job)
+
     async def _cancel(self, tx: Transaction, moment: Moment, user_id: str, job_id: str) -> None:
         await tx.lock("jobs", [job_id])
         job = await queries.find(tx, job_id)
@@ -445,6 +497,7 @@ class Jobs:
         fee = outcome.gross * self._terms.fee // FEE_WHOLE
         earned = outcome.gross - fee if worker is not None else 0
         await _move(tx, job, outcome, earned, moment.now)
+        await spec_queries.forget_secrets(tx, job.id)
         house = ledger.revenue(Currency(job.currency))
         if worker is None:
             payments = []
@@ -549,11 +602,18 @@ def waiting(
 
 
 async def _create(
-    tx: Transaction, job: JobRow, transfer_id: str, bounds: Bounds, receipt: Receipt[str] | None
+    tx: Transaction,
+    job: JobRow,
+    spec: SpecRow | None,
+    transfer_id: str,
+    bounds: Bounds,
+    receipt: Receipt[str] | None,
 ) -> None:
     if receipt is not None:
         await receipt.keep(tx, job.id)
     await put_up(tx, [(job, transfer_id)], bounds)
+    if spec is not None:
+        await spec_queries.insert(tx, spec)
 
 
 async def put_up(tx: Transaction, jobs: Sequence[tuple[JobRow, str]], bounds: Bounds) -> None:
@@ -580,15 +640,9 @@ async def put_up(tx: Transaction, jobs: Sequence[tuple[JobRow, str]], bounds: Bo
     require(work.size_bytes, bounds.job_bytes, Code.TOO_MUCH_JOB_TEXT)
 
 
-async def _find(tx: Transaction, user_id: str, job_id: str) -> Owned:
-    job = await queries.find(tx, job_id)
-    if job is None or job.user_id != user_id:
-        raise MarketError(Code.JOB_NOT_FOUND)
-    hold = await ledger_queries.find_hold(tx, hold_of(job_id))
-    return Owned(job, hold.captured if hold is not None else None)
-
-
-async def _accept(tx: Transaction, device_id: str, job_id: str, *, now: int) -> JobRow:
+async def _accept(
+    tx: Transaction, device_id: str, job_id: str, *, bounds: Bounds, now: int
+) -> JobRow:
     # The token may be revoked while this request is under way. Revoking takes the device's jobs
     # back and must not miss one that begins, so both lock the device.
     await device_queries.lock(tx, device_id)
@@ -596,6 +650,9 @@ async def _accept(tx: Transaction, device_id: str, job_id: str, *, now: int) -> 
         raise MarketError(Code.WORKER_UNAUTHORIZED)
     started = await queries.start(tx, job_id=job_id, device_id=device_id, now=now)
     if started is not None:
+        left = await slots_left(tx, device_id, bounds)
+        if left is not None and left < 0:
+            raise MarketError(Code.DEVICE_FULL)
         return started
     job = await queries.find(tx, job_id)
     if job is None:
@@ -606,12 +663,6 @@ async def _accept(tx: Transaction, device_id: str, job_id: str, *, now: int) -> 
     if job.status == JobStatus.WAITING and excluded:
         raise MarketError(Code.JOB_FAILED_HERE)
     raise MarketError(Code.JOB_NOT_WAITING)
-
-
-async def _work(tx: Transaction, device_id: str, job_id: str) -> Work:
-    job = await require_current(tx, device_id, job_id, None)
-    deploy = await deploy_queries.find(tx, job.deploy_id) if job.deploy_id is not None else None
-    return Work(job, deploy.image, deploy.command) if deploy is not None else Work(job)
 
 
 async def _move(tx: Transaction, job: JobRow, outcome: Outcome, earned: int, now: int) -> None:

@@ -28,6 +28,7 @@ from market.proofs import Proofs
 from market.recovery import Recovery
 from market.referrals import Referrals, Rewards
 from market.sealing import Sealing
+from market.specs import Specs
 from market.tokens import Tokens
 from market.waking import Waking
 from market.wallet import Wallet
@@ -53,11 +54,12 @@ class Rules(Struct, frozen=True):
 
 
 class Keys(Struct, frozen=True):
-    """What people and e-mails are kept safe with: hashing, signing, sealing."""
+    """What keeps people, e-mails and secrets of jobs safe: hashing, signing, sealing."""
 
     passwords: Passwords
     tokens: Tokens
     sealing: Sealing
+    job_secrets: Sealing
 
 
 class Market:
@@ -69,7 +71,7 @@ class Market:
     Args:
         context: the store, identifiers and the time.
         rules: what the operator decides.
-        keys: hash passwords, sign tokens, seal e-mails that wait.
+        keys: hash passwords, sign tokens, seal e-mails that wait and the secrets of jobs.
         leases: grant the bytes of sessions.
         traffic: the live counters.
         observed_seconds: for how many seconds this daemon has been there to hear devices.
@@ -112,7 +114,10 @@ class Market:
         self.waking = Waking(context.store, is_shared=is_shared)
         self.logs = Logs(context, rules.logs, monotonic, is_shared=is_shared)
         self.waking.listen(self.logs)
-        self.jobs = Jobs(context, self.devices, observed_seconds, rules.jobs, bounds)
+        self.specs = Specs(keys.job_secrets)
+        self.jobs = Jobs(
+            context, self.devices, observed_seconds, rules.jobs, bounds, self.specs, self.waking
+        )
         self.artifacts = Artifacts(context, blobs, rules.artifacts)
         self.deploys = Deploys(context, self.jobs, rules.rates)
 

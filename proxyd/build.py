@@ -488,6 +488,7 @@ def _keys(settings: Settings, key: bytes) -> Keys:
         Passwords(time_cost=auth.argon2_time_cost, memory_kib=auth.argon2_memory_kib),
         Tokens(key, lifetime_seconds=auth.token_hours * HOUR_SECONDS),
         Sealing(key, b"outbox"),
+        Sealing(key, b"job secrets"),
     )
 
 

@@ -143,6 +143,8 @@ def bounds(settings: Settings) -> Bounds:
         free_below=micro(settings.market.free_job_below_credits),
         job_bytes=limits.job_bytes_per_user,
         devices=limits.devices_per_user,
+        device_slots=settings.jobs.device_slots,
+        new_device_slots=settings.jobs.new_device_slots,
     )
 
 

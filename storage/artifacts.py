@@ -10,7 +10,8 @@ from storage.store import Transaction
 class ArtifactRow(NamedTuple):  # as wide as its table
     """An artifact: `user_id` is its owner, `content_id` its content once it is whole.
 
-    Times are UTC seconds. `reference` is what a store elsewhere calls its upload.
+    `digest` is its SHA-256 in hexadecimal, times are UTC seconds. `reference` is what a store
+    elsewhere calls its upload.
     """
 
     id: str
@@ -19,7 +20,7 @@ class ArtifactRow(NamedTuple):  # as wide as its table
     attempt: int | None
     kind: str
     name: str
-    sha256: str
+    digest: str
     size_bytes: int
     reference: str
     content_id: str | None
@@ -84,16 +85,16 @@ async def find_for_device(tx: Transaction, artifact_id: str, device_id: str) -> 
     )
 
 
-async def with_hash(tx: Transaction, user_id: str, sha256: str) -> list[ArtifactRow]:
+async def with_hash(tx: Transaction, user_id: str, digest: str) -> list[ArtifactRow]:
     """Return a user's newest artifacts with some content, whole or not: enough to find one."""
     return await tx.all(
         ArtifactRow,
         f"""
-        {_ARTIFACT} WHERE user_id = :user_id AND sha256 = :sha256
+        {_ARTIFACT} WHERE user_id = :user_id AND digest = :digest
         ORDER BY id {NEWEST_FIRST} LIMIT 100
         """,
         user_id=user_id,
-        sha256=sha256,
+        digest=digest,
     )
 
 
@@ -290,15 +291,15 @@ async def inputs_of(tx: Transaction, job_id: str) -> list[ArtifactRow]:
     )
 
 
-async def shared_content(tx: Transaction, sha256: str) -> str | None:
+async def shared_content(tx: Transaction, digest: str) -> str | None:
     """Return the content that all artifacts with a hash share; None when there is none."""
     return await tx.one(
         str,
         """
         SELECT id FROM artifact_contents
-        WHERE sha256 = :sha256 AND is_checked = 1 AND dropped_at IS NULL
+        WHERE digest = :digest AND is_checked = 1 AND dropped_at IS NULL
         """,
-        sha256=sha256,
+        digest=digest,
     )
 
 
@@ -316,7 +317,7 @@ async def insert_content(
     tx: Transaction,
     *,
     content_id: str,
-    sha256: str,
+    digest: str,
     size_bytes: int,
     is_checked: bool,
     dropped_at: int | None = None,
@@ -324,12 +325,12 @@ async def insert_content(
     """Add a content; False when another one with the same hash was faster."""
     row_count = await tx.run(
         """
-        INSERT INTO artifact_contents (id, sha256, size_bytes, is_checked, dropped_at)
-        VALUES (:id, :sha256, :size_bytes, :is_checked, :dropped_at)
+        INSERT INTO artifact_contents (id, digest, size_bytes, is_checked, dropped_at)
+        VALUES (:id, :digest, :size_bytes, :is_checked, :dropped_at)
         ON CONFLICT DO NOTHING
         """,
         id=content_id,
-        sha256=sha256,
+        digest=digest,
         size_bytes=size_bytes,
         is_checked=int(is_checked),
         dropped_at=dropped_at,

@@ -13,16 +13,19 @@ ROOMS = ("proxyd", "api", "market", "storage", "config", "client")
 # what the module promises is held. One line a module.
 TESTED_IN = {
     "api/callers.py": "tests/api/test_server.py",
+    "api/downloads.py": "tests/api/test_artifacts.py",
     "api/limits.py": "tests/api/test_connections.py",
     "api/responses.py": "tests/api/test_server.py",
     "api/routes.py": "tests/api/test_router.py",
     "api/sse.py": "tests/api/test_assistant.py",
     "client/proxyctl/__main__.py": "tests/client/proxyctl/exit/test_commands.py",
+    "client/proxyctl/api.py": "tests/client/proxyctl/exit/test_consent.py",
     "client/proxyctl/exit/api.py": "tests/client/proxyctl/exit/test_consent.py",
     "client/proxyctl/exit/carrier.py": "tests/client/proxyctl/exit/test_agent.py",
     "client/proxyctl/exit/closing.py": "tests/client/proxyctl/exit/test_relay_linux.py",
     "client/proxyctl/exit/control.py": "tests/client/proxyctl/exit/test_agent.py",
     "client/proxyctl/exit/halfpipe.py": "tests/client/proxyctl/exit/test_relay_linux.py",
+    "client/proxyctl/exit/names.py": "tests/client/proxyctl/exit/test_commands.py",
     "client/proxyctl/exit/netlink.py": "tests/client/proxyctl/exit/test_lan.py",
     "client/proxyctl/exit/path.py": "tests/client/proxyctl/exit/test_relay_linux.py",
     "client/proxyctl/exit/pipes.py": "tests/client/proxyctl/exit/test_relay_linux.py",
@@ -33,9 +36,14 @@ TESTED_IN = {
     "client/proxyctl/exit/relays.py": "tests/client/proxyctl/exit/test_relay_linux.py",
     "client/proxyctl/exit/restraints.py": "tests/client/proxyctl/exit/test_agent.py",
     "client/proxyctl/exit/watcher.py": "tests/client/proxyctl/exit/test_agent.py",
-    "client/proxyctl/exit/words.py": "tests/client/proxyctl/exit/test_consent.py",
     "client/proxyctl/protocol/addresses.py": "tests/client/proxyctl/protocol/test_policy.py",
-    "client/proxyctl/protocol/jobspec/errors.py": "tests/client/proxyctl/protocol/jobspec/test_checks.py",
+    "client/proxyctl/protocol/jobspec/errors.py": (
+        "tests/client/proxyctl/protocol/jobspec/test_checks.py"
+    ),
+    "client/proxyctl/words.py": "tests/client/proxyctl/exit/test_consent.py",
+    "client/proxyctl/worker/executors/base.py": (
+        "tests/client/proxyctl/worker/executors/test_bwrap.py"
+    ),
     "config/changes.py": "tests/proxyd/test_reload.py",
     "config/settings.py": "tests/config/test_load.py",
     "market/assistant/builtin.py": "tests/market/assistant/test_chat.py",
@@ -92,8 +100,11 @@ TESTED_IN = {
     "proxyd/wire/http_refusals.py": "tests/proxyd/wire/test_http.py",
     "proxyd/wire/http_request.py": "tests/proxyd/wire/test_http.py",
     "storage/allowlist.py": "tests/market/test_allowlist.py",
+    "storage/artifacts.py": "tests/market/test_artifacts.py",
     "storage/assistant.py": "tests/market/assistant/test_goodness.py",
+    "storage/attempts.py": "tests/market/test_attempts.py",
     "storage/bandwidth.py": "tests/market/test_bandwidth.py",
+    "storage/blobs/base.py": "tests/storage/blobs/test_local.py",
     "storage/deploys.py": "tests/market/test_deploys.py",
     "storage/devices.py": "tests/market/test_devices.py",
     "storage/errors.py": "tests/storage/test_store.py",

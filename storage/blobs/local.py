@@ -138,7 +138,7 @@ class LocalBlobs:
 
     def _open_incoming(self, upload: Upload, offset: int) -> int:
         path = self._incoming(upload)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_private(path.parent)
         free = os.statvfs(path.parent)
         missing = upload.size_bytes - offset
         if free.f_bavail * free.f_frsize < missing + self._reserve_bytes:
@@ -185,7 +185,7 @@ class LocalBlobs:
                 incoming.unlink()
                 raise MismatchError(f"the SHA-256 of what was sent is {digest}")
             os.fsync(descriptor)
-            whole.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make_private(whole.parent)
             incoming.rename(whole)
             _sync_folder(whole.parent)
             _sync_folder(whole.parent.parent)
@@ -397,6 +397,12 @@ def _digest(descriptor: int) -> str:
         digest.update(data)
         at += len(data)
     return digest.hexdigest()
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, for this user alone."""
+    for each in (*reversed(folder.parents), folder):
+        each.mkdir(mode=0o700, exist_ok=True)
 
 
 def _open_whole(path: Path) -> int:

@@ -5,14 +5,14 @@
 -- checked itself is shared. What is dropped is taken by nobody any more, and then deleted.
 CREATE TABLE artifact_contents (
     id TEXT PRIMARY KEY,
-    sha256 TEXT NOT NULL,
+    digest TEXT NOT NULL,
     size_bytes BIGINT NOT NULL,
     is_checked INTEGER NOT NULL,
     dropped_at BIGINT,
     CONSTRAINT artifact_contents_size CHECK (size_bytes >= 0),
     CONSTRAINT artifact_contents_checked CHECK (is_checked IN (0, 1))
 );
-CREATE UNIQUE INDEX artifact_contents_by_hash ON artifact_contents (sha256)
+CREATE UNIQUE INDEX artifact_contents_by_hash ON artifact_contents (digest)
     WHERE dropped_at IS NULL AND is_checked = 1;
 CREATE INDEX artifact_contents_dropped ON artifact_contents (dropped_at)
     WHERE dropped_at IS NOT NULL;
@@ -26,7 +26,7 @@ CREATE TABLE artifacts (
     attempt BIGINT,
     kind TEXT NOT NULL,
     name TEXT NOT NULL,
-    sha256 TEXT NOT NULL,
+    digest TEXT NOT NULL,
     size_bytes BIGINT NOT NULL,
     reference TEXT NOT NULL,
     content_id TEXT REFERENCES artifact_contents (id),
@@ -42,7 +42,7 @@ CREATE TABLE artifacts (
 );
 -- What a user has is added up whenever more is announced, from the index alone.
 CREATE INDEX artifacts_by_user ON artifacts (user_id, id, size_bytes);
-CREATE INDEX artifacts_by_hash ON artifacts (user_id, sha256, id);
+CREATE INDEX artifacts_by_hash ON artifacts (user_id, digest, id);
 CREATE INDEX artifacts_by_job ON artifacts (job_id, id, attempt, size_bytes)
     WHERE job_id IS NOT NULL;
 CREATE INDEX artifacts_by_content ON artifacts (content_id) WHERE content_id IS NOT NULL;

@@ -69,8 +69,11 @@ async def test_every_refusal_has_an_example_of_its_schema(
     for operations in document["paths"].values():
         for operation in operations.values():
             for status, response in operation["responses"].items():
-                examples = response["content"]["application/json"].get("examples", {})
-                assert bool(examples) == (status != "200")
+                if status in ("200", "206", "302"):
+                    assert "examples" not in response["content"].get("application/json", {})
+                    continue
+                examples = response["content"]["application/json"]["examples"]
+                assert examples
                 for word, example in examples.items():
                     assert example["value"]["error"]["code"] == word
 

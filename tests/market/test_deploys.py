@@ -48,7 +48,7 @@ async def device(market: Market, owner: str) -> DeviceRow:
 async def open_jobs(market: Market) -> list[JobRow]:
     """Return waiting and running jobs, whole, oldest first."""
     found = await market.jobs.page_open(status=None, job_type="", before="", limit=1000)
-    return [await market.jobs.find_open(job.id) for job in found[::-1]]
+    return [(await market.jobs.find_open(job.id)).job for job in found[::-1]]
 
 
 async def shape(market: Market, user: str, deploy_id: str) -> tuple[str, int]:
@@ -363,11 +363,14 @@ async def test_replicas_that_are_accepted_while_they_are_cancelled_end_cancelled
 ) -> None:
     user, owner = await market.person("100"), await market.person()
     deploy_id = await create(market, user, gpu_count=1, replicas=10)
-    worker = await device(market, owner)
+    workers = [await device(market, owner) for _ in range(5)]
     jobs = await open_jobs(market)
     outcomes = await asyncio.gather(
         market.deploys.cancel(user, deploy_id),
-        *(market.jobs.accept(worker, job.id) for job in reversed(jobs)),
+        *(
+            market.jobs.accept(workers[number % len(workers)], job.id)
+            for number, job in enumerate(reversed(jobs))
+        ),
         return_exceptions=True,
     )
     refused = [each for each in outcomes if isinstance(each, BaseException)]

@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+from market.errors import Code, MarketError
 from market.jobs import NewJob
 from market.money import MICRO
 from storage.devices import DeviceRow
@@ -60,3 +61,12 @@ async def running(market: Market, buyer: str, worker: str, **changes: Any) -> tu
     device = await device_of(market, worker)
     await market.jobs.accept(device, job_id)
     return job_id, device
+
+
+def code_of(outcome: object) -> Code | None:
+    """Return why something was refused, None when it was not."""
+    if isinstance(outcome, MarketError):
+        return outcome.code
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return None
