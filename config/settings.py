@@ -161,15 +161,20 @@ class WorkSettings(Struct, frozen=True):  # as wide as its section
     s3_secret_key: str = ""
 
 
-class JobSettings(Struct, frozen=True):
-    """What devices may hold, and what becomes of work that is not begun, or not confirmed."""
+Slots = Annotated[int, Meta(ge=1, le=256)]  # a device names all that it holds in one request
 
-    device_slots: Reloadable[NonNegativeInt] = 16
-    new_device_slots: Reloadable[NonNegativeInt] = 4
+
+class JobSettings(Struct, frozen=True):
+    """What devices may hold, how long they wait for work, and what becomes of work."""
+
+    device_slots: Reloadable[Slots] = 16
+    new_device_slots: Reloadable[Slots] = 4
     lease_seconds: Annotated[int, Meta(ge=120, le=86_400)] = 600
     start_seconds: Annotated[int, Meta(ge=30, le=86_400)] = 300
     prepare_seconds: Annotated[int, Meta(ge=30, le=86_400)] = 1800
     review_hours: Annotated[int, Meta(ge=0, le=720)] = 24
+    wait_seconds: Annotated[float, Meta(gt=0, le=55)] = 55.0
+    waiting_devices: Reloadable[NonNegativeInt] = 0
 
 
 class AssistantSettings(Struct, frozen=True):  # as wide as its section

@@ -417,7 +417,7 @@ def _services(
     blobs = LocalBlobs(slices.work_folder(settings))
     market = Market(
         context,
-        slices.rules(settings, terms, app_url),
+        slices.rules(settings, terms, app_url, descriptors=raise_descriptors()),
         _keys(settings, key),
         leases=leases,
         traffic=meter,
@@ -426,6 +426,7 @@ def _services(
         is_shared=is_shared,
     )
     metrics.count_emails(lambda: market.emails.waiting)
+    metrics.count_attempts(lambda: market.jobs.ends)
     model, photos = _model(settings), Photos(slices.photo_limits(settings))
     assistant = _assistant(settings, market, model, photos)
     return Services(
