@@ -131,7 +131,8 @@ class Attempt:  # 12 fields, and the table of its steps
         """End it before its own end. That nobody wants its result any more is never overruled."""
         with self._lock:
             before = self._stop
-            if before is not None and (not before.kind or stop.kind):
+            is_late = self.entry.state is State.DONE
+            if is_late or (before is not None and (not before.kind or stop.kind)):
                 return
             self._stop = stop
         _logger.info("job %s: to be stopped: %s", self.attempt_id, stop.reason)

@@ -90,10 +90,8 @@ def _facts(ended: dict[str, Any], ending: Ending) -> dict[str, Any]:
 
 
 def _signal_name(number: int | None) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # real-time signals have no names; None is no signal
-        return str(number)
+    known = {each.value: each.name for each in signal.Signals}
+    return known.get(number or 0, str(number))  # real-time signals have no names
 
 
 def _tail(path: Path, characters: int) -> str:
