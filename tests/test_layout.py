@@ -35,10 +35,19 @@ TESTED_IN = {
     "client/proxyctl/exit/restraints.py": "tests/client/proxyctl/exit/test_agent.py",
     "client/proxyctl/exit/watcher.py": "tests/client/proxyctl/exit/test_agent.py",
     "client/proxyctl/exit/words.py": "tests/client/proxyctl/exit/test_consent.py",
+    "client/proxyctl/protocol/addresses.py": "tests/client/proxyctl/protocol/test_policy.py",
     "client/proxyctl/worker/executors/base.py": (
         "tests/client/proxyctl/worker/executors/test_bwrap.py"
     ),
-    "client/proxyctl/protocol/addresses.py": "tests/client/proxyctl/protocol/test_policy.py",
+    "client/proxyctl/worker/executors/limits/base.py": (
+        "tests/client/proxyctl/worker/executors/test_bwrap.py"
+    ),
+    "client/proxyctl/worker/executors/limits/unbounded.py": (
+        "tests/client/proxyctl/worker/executors/test_bwrap.py"
+    ),
+    "client/proxyctl/worker/executors/syscalls.py": (
+        "tests/client/proxyctl/worker/executors/test_seccomp.py"
+    ),
     "config/changes.py": "tests/proxyd/test_reload.py",
     "config/settings.py": "tests/config/test_load.py",
     "market/assistant/builtin.py": "tests/market/assistant/test_chat.py",

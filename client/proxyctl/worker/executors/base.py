@@ -176,12 +176,14 @@ class Ending:
         is_out_of_disk: it was ended because it had written more than it may.
         cpu_seconds: of processor time that it has used.
         max_memory_bytes: the most that it has used at once.
+        message: for the person who reads it, if there is something to say.
     """
 
     is_out_of_memory: bool = False
     is_out_of_disk: bool = False
     cpu_seconds: float | None = None
     max_memory_bytes: int | None = None
+    message: str = ""
 
 
 class Executor(Protocol):
@@ -223,3 +225,6 @@ class Executor(Protocol):
 
     def clean(self, attempt_id: str) -> None:
         """Remove all that `prepare` and the job have left outside the attempt's folder."""
+
+    def close(self) -> None:
+        """Let go of all that this agent holds of attempts, which run on; the agent ends."""
