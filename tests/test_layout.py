@@ -39,10 +39,16 @@ TESTED_IN = {
     "client/proxyctl/worker/executors/base.py": (
         "tests/client/proxyctl/worker/executors/test_bwrap.py"
     ),
+    "client/proxyctl/worker/executors/family.py": (
+        "tests/client/proxyctl/worker/executors/test_bwrap.py"
+    ),
     "client/proxyctl/worker/executors/limits/base.py": (
         "tests/client/proxyctl/worker/executors/test_bwrap.py"
     ),
     "client/proxyctl/worker/executors/limits/unbounded.py": (
+        "tests/client/proxyctl/worker/executors/test_bwrap.py"
+    ),
+    "client/proxyctl/worker/executors/signals.py": (
         "tests/client/proxyctl/worker/executors/test_bwrap.py"
     ),
     "client/proxyctl/worker/executors/syscalls.py": (

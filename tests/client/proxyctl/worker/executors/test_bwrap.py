@@ -17,7 +17,7 @@ from support import battery
 from support.battery import BOMBS, EXPECTED, OWN_SECRET, SECRET, Outcome, Result
 from support.waiting import until_true
 
-from proxyctl.worker.executors import bwrap
+from proxyctl.worker.executors import bwrap, family
 from proxyctl.worker.executors.base import INPUTS, WORK, Bounds, TaskError
 from proxyctl.worker.executors.bwrap import BwrapExecutor
 from proxyctl.worker.executors.limits.base import GROUP
@@ -296,6 +296,16 @@ def test_a_job_is_asked_to_end_first(executor: BwrapExecutor, folder: Path) -> N
     executor.stop(job.attempt_id, 20)
     assert started.wait() == 3
     assert b"asked to end" in started.out
+    executor.clean(job.attempt_id)
+
+
+def test_what_is_inside_can_be_asked_alone(executor: BwrapExecutor, folder: Path) -> None:
+    """As the supervisor does at the job's time, which knows its program alone."""
+    job = battery.python_task(folder, BOMBS["polite"])
+    started = battery.launch(executor, job)
+    until_true(lambda: b"ready" in started.out)
+    family.ask(started.pid)
+    assert started.wait() == 3
     executor.clean(job.attempt_id)
 
 
