@@ -42,6 +42,21 @@ TESTED_IN = {
     "client/proxyctl/worker/executors/base.py": (
         "tests/client/proxyctl/worker/executors/test_bwrap.py"
     ),
+    "client/proxyctl/worker/executors/family.py": (
+        "tests/client/proxyctl/worker/executors/test_bwrap.py"
+    ),
+    "client/proxyctl/worker/executors/limits/base.py": (
+        "tests/client/proxyctl/worker/executors/test_bwrap.py"
+    ),
+    "client/proxyctl/worker/executors/limits/unbounded.py": (
+        "tests/client/proxyctl/worker/executors/test_bwrap.py"
+    ),
+    "client/proxyctl/worker/executors/signals.py": (
+        "tests/client/proxyctl/worker/executors/test_bwrap.py"
+    ),
+    "client/proxyctl/worker/executors/syscalls.py": (
+        "tests/client/proxyctl/worker/executors/test_seccomp.py"
+    ),
     "config/changes.py": "tests/proxyd/test_reload.py",
     "config/settings.py": "tests/config/test_load.py",
     "market/assistant/builtin.py": "tests/market/assistant/test_chat.py",

@@ -110,6 +110,8 @@ class Launch:
         cgroups: files into which the process writes "0" before it becomes the program; if one of
             them cannot be written the attempt must not start.
         rlimits: (resource, soft, hard), set before it becomes the program.
+        is_asked_inside: the program would end with the job at a SIGTERM of its own, so that whoever
+            asks the job to end calls `family.ask` instead.
     """
 
     argv: tuple[str, ...]
@@ -119,6 +121,7 @@ class Launch:
     gate: int | None = None
     cgroups: tuple[str, ...] = ()
     rlimits: tuple[tuple[int, int, int], ...] = ()
+    is_asked_inside: bool = False
 
     def as_fields(self) -> dict[str, Any]:
         """Return it as JSON can hold it; there may be secrets in it."""
@@ -143,6 +146,7 @@ class Launch:
             gate=fields["gate"],
             cgroups=tuple(fields["cgroups"]),
             rlimits=tuple((each[0], each[1], each[2]) for each in fields["rlimits"]),
+            is_asked_inside=fields["is_asked_inside"],
         )
 
 
