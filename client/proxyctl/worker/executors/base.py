@@ -176,12 +176,16 @@ class Ending:
         is_out_of_disk: it was ended because it had written more than it may.
         cpu_seconds: of processor time that it has used.
         max_memory_bytes: the most that it has used at once.
+        lost: what ran it went away (the engine, or the client that was attached to it), in words:
+            its exit status says nothing then, and the device is to blame, not the job. Empty if
+            that did not happen.
     """
 
     is_out_of_memory: bool = False
     is_out_of_disk: bool = False
     cpu_seconds: float | None = None
     max_memory_bytes: int | None = None
+    lost: str = ""
 
 
 class Executor(Protocol):
