@@ -176,6 +176,7 @@ class Ending:
         is_out_of_disk: it was ended because it had written more than it may.
         cpu_seconds: of processor time that it has used.
         max_memory_bytes: the most that it has used at once.
+        message: for the person who reads it, if there is something to say.
         lost: what ran it went away (the engine, or the client that was attached to it), in words:
             its exit status says nothing then, and the device is to blame, not the job. Empty if
             that did not happen.
@@ -185,6 +186,7 @@ class Ending:
     is_out_of_disk: bool = False
     cpu_seconds: float | None = None
     max_memory_bytes: int | None = None
+    message: str = ""
     lost: str = ""
 
 
@@ -227,3 +229,6 @@ class Executor(Protocol):
 
     def clean(self, attempt_id: str) -> None:
         """Remove all that `prepare` and the job have left outside the attempt's folder."""
+
+    def close(self) -> None:
+        """Let go of all that this agent holds of attempts, which run on; the agent ends."""
