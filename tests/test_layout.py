@@ -39,6 +39,24 @@ TESTED_IN = {
     "client/proxyctl/protocol/addresses.py": "tests/client/proxyctl/protocol/test_policy.py",
     "client/proxyctl/protocol/jobspec/errors.py": "tests/client/proxyctl/protocol/jobspec/test_checks.py",
     "client/proxyctl/words.py": "tests/client/proxyctl/exit/test_consent.py",
+    "client/proxyctl/worker/executors/trial.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/gvisor.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/guarded.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/engine.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/docker.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/container_watch.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
+    ),
     "client/proxyctl/worker/executors/base.py": (
         "tests/client/proxyctl/worker/executors/test_bwrap.py"
     ),

@@ -4,11 +4,12 @@ import io
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tarfile
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -116,21 +117,20 @@ def podman_storage() -> Iterator[None]:
     folder = Path(tempfile.mkdtemp(prefix="proxyd-podman-", dir="/var/tmp"))
     settings = folder / "storage.conf"
     settings.write_text(
-        "[storage]\n"
-        'driver = "overlay"\n'
-        f'graphroot = "{folder}/graph"\n'
-        f'runroot = "{folder}/run"\n'
+        f'[storage]\ndriver = "overlay"\ngraphroot = "{folder}/graph"\nrunroot = "{folder}/run"\n'
     )
     before = os.environ.get("CONTAINERS_STORAGE_CONF")
     os.environ["CONTAINERS_STORAGE_CONF"] = str(settings)
     try:
         yield
     finally:
-        subprocess.run(["podman", "rm", "--all", "--force", "--time", "0"], capture_output=True)
+        subprocess.run(
+            ["podman", "rm", "--all", "--force", "--time", "0"], check=False, capture_output=True
+        )
         os.environ.pop("CONTAINERS_STORAGE_CONF")
         if before is not None:
             os.environ["CONTAINERS_STORAGE_CONF"] = before
-        subprocess.run(["umount", folder / "graph" / "overlay"], capture_output=True)
+        subprocess.run(["umount", folder / "graph" / "overlay"], check=False, capture_output=True)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -141,14 +141,18 @@ class DockerDaemon:
         self._folder = folder
         self.host = f"unix://{folder}/docker.sock"
         self._process: subprocess.Popen[bytes] | None = None
+        self._containerd: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        if self._containerd is None:
+            self._start_containerd()
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [
                     *("dockerd", "--host", self.host, "--data-root", self._folder / "data"),
                     *("--exec-root", self._folder / "exec", "--pidfile", self._folder / "pid"),
                     *("--iptables=false", "--bridge=none", "--shutdown-timeout", "1"),
+                    *("--containerd", self._socket),
                     *("--insecure-registry", "127.0.0.1"),
                 ],
                 stdout=log,
@@ -157,9 +161,27 @@ class DockerDaemon:
             )
         until_true(self._answers, lambda: (self._folder / "log").read_text()[-2000:])
 
+    @property
+    def _socket(self) -> Path:
+        return self._folder / "containerd.sock"
+
+    def _start_containerd(self) -> None:
+        """Start what the daemon has its containers from; as everywhere, a service of its own."""
+        with (self._folder / "log").open("ab") as log:
+            self._containerd = subprocess.Popen(
+                [
+                    *("containerd", "--config", "/dev/null", "--address", self._socket),
+                    *("--root", self._folder / "root", "--state", self._folder / "state"),
+                ],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        until_true(self._socket.exists, "containerd has no socket")
+
     def _answers(self) -> bool:
         command = ["docker", "--host", self.host, "version"]
-        return subprocess.run(command, capture_output=True).returncode == 0
+        return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
     def kill(self) -> None:
         """End the daemon as a crash would, and nothing else."""
@@ -167,20 +189,21 @@ class DockerDaemon:
         self._process.kill()
         self._process.wait(20)
         (self._folder / "pid").unlink(missing_ok=True)
-        # Its containerd dies with it, and the next one must not wait for that.
-        for each in (self._folder / "exec" / "containerd").glob("containerd.*"):
-            if not each.is_dir() and each.suffix != ".toml":
-                each.unlink()
 
     def stop(self) -> None:
         """End it with all that it has started."""
         if self._process is not None and self._process.poll() is None:
             command = ["docker", "--host", self.host]
-            done = subprocess.run([*command, "ps", "-aq"], capture_output=True, text=True)
+            done = subprocess.run(
+                [*command, "ps", "-aq"], check=False, capture_output=True, text=True
+            )
             if ids := done.stdout.split():
-                subprocess.run([*command, "rm", "-f", *ids], capture_output=True)
+                subprocess.run([*command, "rm", "-f", *ids], check=False, capture_output=True)
             self._process.terminate()
             self._process.wait(30)
+        if self._containerd is not None:
+            self._containerd.terminate()
+            self._containerd.wait(30)
 
 
 @contextmanager
@@ -195,12 +218,24 @@ def docker_daemon() -> Iterator[DockerDaemon]:
         yield daemon
     finally:
         daemon.stop()
+        _end_what_is_left(folder)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def containers_of(
-    kind: str, folder: Path, host: str | None = None, profile: bytes | None = None
-) -> Containers:
+def _end_what_is_left(folder: Path) -> None:
+    """End what an engine that was killed has left behind: watchers of containers, and mounts."""
+    for each in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if str(folder).encode() in (each / "cmdline").read_bytes():
+                os.kill(int(each.name), signal.SIGKILL)
+    mounts = Path("/proc/mounts").read_text().splitlines()
+    for line in reversed(mounts):
+        place = line.split()[1]
+        if place.startswith(f"{folder}/"):
+            subprocess.run(["umount", "--lazy", place], check=False, capture_output=True)
+
+
+def containers_of(kind: str, folder: Path, host: str | None = None) -> Containers:
     """Return the executor of one kind of engine, for an agent with that folder."""
     engine: Engine
     if kind == "docker":
@@ -209,7 +244,7 @@ def containers_of(
         engine = Gvisor()
     else:
         engine = Podman(choose_runtime())
-    return Containers(engine, folder=folder, profile=profile)
+    return Containers(engine, folder=folder)
 
 
 def add_image(engine: Engine, archive: Path | bytes, *changes: str, name: str = IMAGE) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import proxyctl
-from proxyctl.worker.executors import trial
+from proxyctl.worker.executors import seccomp, trial
 from proxyctl.worker.executors.base import (
     INPUTS,
     WORK,
@@ -30,6 +30,7 @@ from proxyctl.worker.executors.base import (
     Task,
     TaskError,
 )
+from proxyctl.worker.executors.container_watch import ContainerWatch, Usage
 from proxyctl.worker.executors.engine import (
     PROBE_SECONDS,
     Engine,
@@ -40,7 +41,7 @@ from proxyctl.worker.executors.engine import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 ATTEMPT_LABEL: Final = "proxyd.attempt"
 AGENT_LABEL: Final = "proxyd.agent"
@@ -54,6 +55,7 @@ _OPEN_FILES: Final = 4096  # at once by one process; servers and data loaders ta
 _USER_PROCESSES: Final = 32768  # what podman has left itself on a machine that gives root no more
 _GUARD_SECONDS: Final = 60  # after the supervisor would have ended it
 _SHARES: Final = 64  # of 1,024: the owner's own programs go first
+_TMP: Final = "/tmp"  # noqa: S108 - the container's
 _KILLED: Final = 128 + 9  # the status of what SIGKILL has ended
 
 
@@ -63,7 +65,6 @@ class Containers:
     Args:
         engine: which.
         folder: the agent's; it tells its containers from those of another agent.
-        profile: the seccomp profile, as engines read it; a file.
         has_gpus: whether this device lends GPUs, which an engine then has to know.
     """
 
@@ -72,19 +73,18 @@ class Containers:
         engine: Engine,
         *,
         folder: Path,
-        profile: bytes | None,
         has_gpus: bool = False,
     ) -> None:
         self.name = engine.name
         self.engine = engine
         self._folder = folder
-        self._profile = profile
         self._has_gpus = has_gpus
         self._agent = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
         self._findings: list[Finding] | None = None
         self._checking = threading.Lock()
         self._stopped: set[str] = set()  # by this agent, until they are cleaned
-        self._clients: dict[str, int] = {}  # processes, until they are cleaned
+        self._watches: dict[str, ContainerWatch] = {}  # until they are cleaned
+        self._lock = threading.Lock()
 
     def check(self) -> list[Finding]:
         """Say what it needs; a container is started and looked at from outside to be sure."""
@@ -104,6 +104,8 @@ class Containers:
             TaskError: it cannot be run here; nothing is left behind.
         """
         name = _name(task.attempt_id)
+        if task.network != "none":
+            raise TaskError("refused", f"this device gives jobs in {self.name} no network")
         self._refuse_if_useless()
         self.clean(task.attempt_id)
         try:
@@ -117,17 +119,21 @@ class Containers:
             "engine": list(self.engine.command()),
             "mark": str(self._mark(task.attempt_id)),
         }
-        client = (*self.engine.command(), "start", "--attach", *self.engine.start_options(), name)
+        client = (*self.engine.command(), "start", "--attach", name)
         module = "proxyctl.worker.executors.guarded"
         return Launch(
-            # `-s -S -P`-like isolation comes from the environment, which has one folder to import from.
             argv=(sys.executable, "-s", "-S", "-m", module, json.dumps(plan), *client),
             env={**self.engine.environment(), "PYTHONPATH": _import_path()},
         )
 
     def attach(self, task: Task, pid: int) -> None:
-        """Take up an attempt that runs; nothing beside the container has to be served."""
-        self._clients[task.attempt_id] = pid
+        """Take up an attempt that runs: watch how much it writes, and what it uses."""
+        with self._lock:
+            if task.attempt_id in self._watches:
+                return
+            watch = ContainerWatch(self.engine, _name(task.attempt_id), task, pid)
+            self._watches[task.attempt_id] = watch
+            watch.start()
 
     def stop(self, attempt_id: str, grace_s: float) -> None:
         """Ask the job to end, and end all of it after so many seconds.
@@ -173,14 +179,23 @@ class Containers:
             return Ending(lost=str(error))
         if state.get("Status") is None:
             return Ending(lost=f"{self.name} knows nothing of its container any more")
-        if self._mark(attempt_id).exists() or (state.get("Running") and not self._has_client(name)):
-            return Ending(lost=f"the client of {self.name} that was attached to it went away")
-        if state.get("Running"):
-            return Ending()
+        watch = self._watches.get(attempt_id)
+        usage = watch.usage if watch else Usage()
+        over = watch.over if watch else ""
+        has_client = watch is not None and watch.has_client()
+        is_lost = self._mark(attempt_id).exists() or (state.get("Running") and not has_client)
+        lost = f"the client of {self.name} that was attached to it went away" if is_lost else ""
         # podman often misses it: the control group is gone with the process. But nothing within
         # can kill the first process of a container, so if nobody here did, the kernel did.
         was_killed = state.get("ExitCode") == _KILLED and attempt_id not in self._stopped
-        return Ending(is_out_of_memory=bool(state.get("OOMKilled")) or was_killed)
+        return Ending(
+            is_out_of_memory=not lost and not over and (bool(state.get("OOMKilled")) or was_killed),
+            is_out_of_disk=bool(over),
+            cpu_seconds=usage.cpu_seconds,
+            max_memory_bytes=usage.max_memory_bytes,
+            message=over,
+            lost="" if over else lost,
+        )
 
     def clean(self, attempt_id: str) -> None:
         """Remove the container with all that it has written outside the attempt's folder.
@@ -198,8 +213,13 @@ class Containers:
             raise TaskError("host", str(error)) from None
         finally:
             self._stopped.discard(attempt_id)
-            self._clients.pop(attempt_id, None)
+            self._let_go(attempt_id)
             self._mark(attempt_id).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """End the watchers; the containers run on."""
+        for attempt_id in list(self._watches):
+            self._let_go(attempt_id)
 
     def _state(self, name: str) -> Mapping[str, Any]:
         """Return what the engine knows of a container, nothing if there is none.
@@ -221,12 +241,11 @@ class Containers:
         """Return the file that a guard makes when it had to end a container."""
         return self._folder / f"lost-{attempt_id}"
 
-    def _has_client(self, name: str) -> bool:
-        pid = self._clients.get(name[len(_PREFIX) :])
-        try:
-            return pid is not None and name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            return False
+    def _let_go(self, attempt_id: str) -> None:
+        with self._lock:
+            watch = self._watches.pop(attempt_id, None)
+        if watch is not None:
+            watch.close()
 
     def _refuse_if_useless(self) -> None:
         findings = self._findings if self._findings is not None else self.check()
@@ -249,8 +268,10 @@ class Containers:
         profile = task.folder / "seccomp.json"
         try:
             _write(secrets, _environment_file(task.env))
+            _write(profile, json.dumps(seccomp.engine_profile()).encode())
             options = [
                 *_walls(task.bounds, self.engine.spare_processes()),
+                *("--security-opt", f"seccomp={profile}"),
                 *owner.options,
                 *self.engine.options(),
                 *_mounts(task, volumes),
@@ -259,9 +280,6 @@ class Containers:
                 *("--env-file", str(secrets)),
                 *(word for gpu in task.gpus for word in ("--device", f"nvidia.com/gpu={gpu}")),
             ]
-            if self._profile is not None:
-                _write(profile, self._profile)
-                options += ["--security-opt", f"seccomp={profile}"]
             command = list(task.command)
             if command and has_entrypoint and task.job_type != "docker":
                 options += ["--entrypoint", command.pop(0)]
@@ -290,7 +308,7 @@ class Containers:
         volumes = [str(each).rstrip("/") for each in config.get("Volumes") or {}]
         if len(volumes) > _VOLUMES_MAX or not all(_is_volume(each) for each in volumes):
             raise TaskError("image", "it declares volumes at places where none can be made")
-        ours = ("/tmp", "/" + WORK, "/" + INPUTS)  # noqa: S108 - a place in the container
+        ours = (_TMP, "/" + WORK, "/" + INPUTS)
         return [each for each in volumes if each not in ours], bool(config.get("Entrypoint"))
 
     def _try_one(self) -> Finding:
@@ -330,7 +348,7 @@ def _walls(bounds: Bounds, spare_processes: int) -> list[str]:
         *("--ulimit", f"nproc={_most_processes()}:{_most_processes()}"),
         *("--ulimit", "core=0:0"),
         *("--shm-size", str(bounds.memory_bytes // 2)),
-        *("--tmpfs", f"/tmp:rw,nosuid,nodev,mode=1777,size={bounds.memory_bytes // 2}"),
+        *("--tmpfs", f"{_TMP}:rw,nosuid,nodev,mode=1777,size={bounds.memory_bytes // 2}"),
         *("--workdir", "/" + WORK),
         *("--stop-signal", "SIGTERM"),
         *("--log-driver", "none"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from proxyctl.worker.executors import engine
@@ -17,10 +16,12 @@ from proxyctl.worker.executors.engine import PROBE_SECONDS, EngineError, Owner, 
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 _NOBODY: Final = 65534
 _LIMITS: Final = ("MemoryLimit", "SwapLimit", "PidsLimit", "CpuCfsQuota")
-_INITS: Final = ("docker-init", "tini")
+_NO_SERVER: Final = "192.0.2.1"  # an address of RFC 5737, which is nobody's
+_INIT: Final = "docker-init"
 
 
 class Docker:
@@ -51,12 +52,8 @@ class Docker:
     def options(self) -> tuple[str, ...]:
         """Return what docker would otherwise give a container of the host's."""
         # The name servers of this machine are copied into the container, unless one is named.
-        init = any(shutil.which(each, path=engine.environment()["PATH"]) for each in _INITS[:1])
-        return ("--dns", "192.0.2.1", *(("--init",) if init else ()))
-
-    def start_options(self) -> tuple[str, ...]:
-        """Return nothing: a signal that the client cannot hand on is sent to nobody else."""
-        return ()
+        has_init = shutil.which(_INIT, path=engine.environment()["PATH"]) is not None
+        return ("--dns", _NO_SERVER, *(("--init",) if has_init else ()))
 
     def owner(self) -> Owner:
         """Return whom a job's files belong to: the agent's own user, unless that is root."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 from proxyctl.words import plain_line
 
@@ -85,9 +86,6 @@ class Engine(Protocol):
     def options(self) -> tuple[str, ...]:
         """Return the options of `create` that this engine alone has or needs."""
 
-    def start_options(self) -> tuple[str, ...]:
-        """Return those of `start --attach`."""
-
     def owner(self) -> Owner:
         """Return whom a job's files belong to."""
 
@@ -107,7 +105,7 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 def call(
     engine: Engine,
     *arguments: str,
-    data: bytes | None = None,
+    data: bytes = b"",
     stdin: Path | None = None,
     seconds: float = CALL_SECONDS,
 ) -> str:
@@ -125,11 +123,11 @@ def call(
     """
     argv = [*engine.command(), *arguments]
     try:
-        if stdin is not None:
-            with stdin.open("rb") as file:
-                done = _run(engine, argv, seconds, stdin=file)
-        else:
-            done = _run(engine, argv, seconds, input=data or b"")
+        with stdin.open("rb") if stdin is not None else tempfile.TemporaryFile() as file:
+            if stdin is None:
+                file.write(data)
+                file.seek(0)
+            done = _run(engine, argv, seconds, file)
     except subprocess.TimeoutExpired:
         message = f"{engine.name} {arguments[0]} did not end within {seconds:g} s"
         raise EngineError(message, is_gone=True) from None
@@ -152,7 +150,7 @@ def remove(engine: Engine, name: str) -> None:
     call(engine, "rm", "--force", "--volumes", name)
 
 
-def call_for_json(engine: Engine, *arguments: str, seconds: float = PROBE_SECONDS) -> Any:
+def call_for_json(engine: Engine, *arguments: str, seconds: float = PROBE_SECONDS) -> Any:  # noqa: ANN401 - JSON
     """Run one command of an engine that prints JSON, and return what it says.
 
     Raises:
@@ -166,17 +164,17 @@ def call_for_json(engine: Engine, *arguments: str, seconds: float = PROBE_SECOND
 
 
 def _run(
-    engine: Engine, argv: Sequence[str], seconds: float, **streams: Any
+    engine: Engine, argv: Sequence[str], seconds: float, stdin: IO[bytes]
 ) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(  # noqa: S603 - no shell; each argument is one word
         argv,
+        stdin=stdin,
         env=dict(engine.environment()),
         cwd="/",
         capture_output=True,
         timeout=seconds,
         check=False,
         start_new_session=True,
-        **streams,
     )
 
 

@@ -26,7 +26,9 @@ from typing import Any, Final, NoReturn
 
 _PR_SET_PDEATHSIG: Final = 1  # prctl(2)
 _LOOK_SECONDS: Final = 1.0
-_DESCRIPTORS: Final = 4096  # more than a client was given; the limit itself may be a thousand million
+_DESCRIPTORS: Final = (
+    4096  # more than a client was given; the limit itself may be a thousand million
+)
 _CALL_SECONDS: Final = 60.0
 # A container whose start was under way may still begin to run: an engine takes so long at most.
 _STARTING_SECONDS: Final = 15.0

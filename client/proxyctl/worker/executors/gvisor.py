@@ -50,10 +50,6 @@ class Gvisor:
         """Return podman's."""
         return self._podman.options()
 
-    def start_options(self) -> tuple[str, ...]:
-        """Return podman's."""
-        return self._podman.start_options()
-
     def owner(self) -> Owner:
         """Return podman's."""
         return self._podman.owner()

@@ -60,10 +60,6 @@ class Podman:
             "--image-volume=ignore",
         )
 
-    def start_options(self) -> tuple[str, ...]:
-        """Return that a signal to the client ends the client."""
-        return ("--sig-proxy=false",)
-
     def owner(self) -> Owner:
         """Return whom a job's files belong to: the agent's own user, unless that is root."""
         user = f"{_NOBODY}:{_NOBODY}"

@@ -102,7 +102,7 @@ def test_a_job_has_its_streams_its_variables_its_folder_and_its_status(
 
 def test_more_memory_than_it_may_have_ends_a_job(containers: Containers, task: Task) -> None:
     eater = "held = [bytearray(1 << 20) for _ in range(1000)]"
-    status, out, _ = run(containers, replace(task, command=("python3", "-c", eater)))
+    status, _, _ = run(containers, replace(task, command=("python3", "-c", eater)))
     assert status != 0
     assert containers.ended(task.attempt_id).is_out_of_memory
 
@@ -115,8 +115,8 @@ def test_a_job_is_asked_to_end_and_then_ended(containers: Containers, task: Task
     assert containers.running() == {task.attempt_id}
     containers.stop(task.attempt_id, 20)
     assert containers.running() == set()
-    assert child.stdout.read() == b"asked\n"
-    assert child.wait(20) == 3
+    assert child.communicate(timeout=20)[0] == b"asked\n"
+    assert child.returncode == 3
     containers.stop(task.attempt_id, 0)  # again is harmless
 
     deaf = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
@@ -125,8 +125,8 @@ def test_a_job_is_asked_to_end_and_then_ended(containers: Containers, task: Task
     assert child.stdout.readline() == b"ready\n"
     containers.stop(task.attempt_id, 0)
     assert containers.running() == set()
-    assert child.wait(20) == 137
-    child.communicate()
+    child.communicate(timeout=20)
+    assert child.returncode == 137
 
 
 def test_a_container_whose_supervisor_was_killed_is_ended(
@@ -204,9 +204,7 @@ def test_what_cannot_be_run_is_refused_in_words(containers: Containers, task: Ta
 
 
 @pytest.mark.parametrize("kind", ["podman", "docker"])
-def test_an_image_cannot_choose_its_walls(
-    containers: Containers, task: Task, kind: str
-) -> None:
+def test_an_image_cannot_choose_its_walls(containers: Containers, task: Task, kind: str) -> None:
     """It may declare volumes, a user, a check of its health, labels, and signals."""
     name = "localhost/hostile:1"
     signals = ["STOPSIGNAL SIGUSR1"] if kind == "podman" else []  # docker imports no such line
@@ -240,6 +238,9 @@ def test_a_job_whose_engine_crashed_is_lost_and_nothing_of_it_runs_on(
     child = start(containers.prepare(sh(task, "echo ready; sleep 600")))
     assert child.stdout is not None
     assert child.stdout.readline() == b"ready\n"
+    name = f"proxyd-{task.attempt_id}"
+    pid = call(containers.engine, "inspect", "--format", "{{.State.Pid}}", name).strip()
+    assert Path("/proc", pid).exists()
     docker_daemon.kill()
     child.communicate(timeout=20)
     assert containers.ended(task.attempt_id).lost
@@ -248,8 +249,33 @@ def test_a_job_whose_engine_crashed_is_lost_and_nothing_of_it_runs_on(
     assert caught.value.kind == "host"
     docker_daemon.start()
     until_true(lambda: containers.running() == set(), "the container runs on")
+    assert not Path("/proc", pid).exists()
     assert containers.ended(task.attempt_id).lost
     containers.clean(task.attempt_id)
+
+
+def test_a_job_that_writes_more_than_it_may_is_ended(containers: Containers, task: Task) -> None:
+    small = replace(task, bounds=replace(BOUNDS, disk_bytes=1 << 20))
+    fill = "dd if=/dev/zero of=big bs=1M count=8 2>/dev/null; echo full; sleep 600"
+    launch = containers.prepare(sh(small, fill))
+    child = start(launch)
+    containers.attach(small, child.pid)
+    assert child.communicate(timeout=60)[0] == b"full\n"
+    ending = containers.ended(task.attempt_id)
+    assert (ending.is_out_of_disk, ending.is_out_of_memory, ending.lost) == (True, False, "")
+    assert "1048576 bytes" in ending.message
+
+
+def test_what_a_job_uses_is_known(containers: Containers, task: Task) -> None:
+    child = start(containers.prepare(sh(task, "while :; do :; done")))
+    containers.attach(task, child.pid)
+    until_true(lambda: (containers.ended(task.attempt_id).cpu_seconds or 0) > 0.1, "no use of it")
+    ending = containers.ended(task.attempt_id)
+    assert 0 < (ending.max_memory_bytes or 0) <= BOUNDS.memory_bytes
+    assert ending.lost == ""
+    containers.stop(task.attempt_id, 0)
+    child.communicate(timeout=20)
+    assert not containers.ended(task.attempt_id).is_out_of_memory
 
 
 def test_a_check_is_met_where_the_engine_works(containers: Containers, kind: str) -> None:
