@@ -36,29 +36,39 @@ TESTED_IN = {
     "client/proxyctl/exit/relays.py": "tests/client/proxyctl/exit/test_relay_linux.py",
     "client/proxyctl/exit/restraints.py": "tests/client/proxyctl/exit/test_agent.py",
     "client/proxyctl/exit/watcher.py": "tests/client/proxyctl/exit/test_agent.py",
+    "client/proxyctl/exit/words.py": "tests/client/proxyctl/exit/test_consent.py",
     "client/proxyctl/protocol/addresses.py": "tests/client/proxyctl/protocol/test_policy.py",
     "client/proxyctl/protocol/jobspec/errors.py": "tests/client/proxyctl/protocol/jobspec/test_checks.py",
     "client/proxyctl/words.py": "tests/client/proxyctl/exit/test_consent.py",
-    "client/proxyctl/worker/executors/trial.py": (
-        "tests/client/proxyctl/worker/executors/test_containers.py"
+    "client/proxyctl/worker/executors/base.py": (
+        "tests/client/proxyctl/worker/executors/test_bwrap.py"
     ),
-    "client/proxyctl/worker/executors/gvisor.py": (
-        "tests/client/proxyctl/worker/executors/test_containers.py"
-    ),
-    "client/proxyctl/worker/executors/guarded.py": (
-        "tests/client/proxyctl/worker/executors/test_containers.py"
-    ),
-    "client/proxyctl/worker/executors/engine.py": (
+    "client/proxyctl/worker/executors/container_watch.py": (
         "tests/client/proxyctl/worker/executors/test_containers.py"
     ),
     "client/proxyctl/worker/executors/docker.py": (
         "tests/client/proxyctl/worker/executors/test_containers.py"
     ),
-    "client/proxyctl/worker/executors/container_watch.py": (
+    "client/proxyctl/worker/executors/engine.py": (
         "tests/client/proxyctl/worker/executors/test_containers.py"
     ),
-    "client/proxyctl/worker/executors/base.py": (
+    "client/proxyctl/worker/executors/guarded.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/gvisor.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/limits/base.py": (
         "tests/client/proxyctl/worker/executors/test_bwrap.py"
+    ),
+    "client/proxyctl/worker/executors/limits/unbounded.py": (
+        "tests/client/proxyctl/worker/executors/test_bwrap.py"
+    ),
+    "client/proxyctl/worker/executors/syscalls.py": (
+        "tests/client/proxyctl/worker/executors/test_seccomp.py"
+    ),
+    "client/proxyctl/worker/executors/trial.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
     ),
     "config/changes.py": "tests/proxyd/test_reload.py",
     "config/settings.py": "tests/config/test_load.py",

@@ -54,6 +54,11 @@ Clients and targets
     proxied_browser: a Chromium that fetches through a proxy with credentials
     siege: what one address can do to the API
 
+Jobs
+    battery: what a job must not be able to do, for every kind of sandbox
+    probe: the program that tries it from within
+    launching: starts what an executor has made ready, in the place of the supervisor
+
 What the daemon talks to
     postgres: a PostgreSQL server, one database a test
     sqlite: SQLite files of the present schema

@@ -82,6 +82,7 @@ while test "$1" != --; do
     shift 2
 done
 shift
+unset PWD OLDPWD
 exec "$@"
 """
 
