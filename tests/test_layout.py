@@ -150,6 +150,7 @@ ABOUT_SEVERAL = {
     "tests/api/test_fuzz.py": "every route, with requests made up from the API's own document",
     "tests/api/test_idempotency.py": "market/idempotency.py, for every route that takes a key",
     "tests/api/test_recovery.py": "market/recovery.py by the routes of api/accounts.py",
+    "tests/client/proxyctl/worker/executors/test_engine_battery.py": "each kind of container",
     "tests/client/test_autostart.py": "client/autostart/",
     "tests/config/test_example.py": "config/proxyd.example.toml",
     "tests/market/test_exit_invariants.py": "the money of exits, by any sequence of operations",

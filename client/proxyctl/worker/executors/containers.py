@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import proxyctl
-from proxyctl.worker.executors import seccomp, trial
+from proxyctl.worker.executors import trial
 from proxyctl.worker.executors.base import (
     INPUTS,
     WORK,
@@ -268,12 +268,12 @@ class Containers:
         profile = task.folder / "seccomp.json"
         try:
             _write(secrets, _environment_file(task.env))
-            _write(profile, json.dumps(seccomp.engine_profile()).encode())
+            _write(profile, json.dumps(self.engine.profile()).encode())
             options = [
                 *_walls(task.bounds, self.engine.spare_processes()),
                 *("--security-opt", f"seccomp={profile}"),
                 *owner.options,
-                *self.engine.options(),
+                *self.engine.options(shows_devices=bool(task.gpus)),
                 *_mounts(task, volumes),
                 *("--label", f"{ATTEMPT_LABEL}={task.attempt_id}"),
                 *("--label", f"{AGENT_LABEL}={self._agent}"),
@@ -319,7 +319,7 @@ class Containers:
         options = [
             *_walls(bounds, self.engine.spare_processes()),
             *self.engine.owner().options,
-            *self.engine.options(),
+            *self.engine.options(shows_devices=False),
             *("--label", f"{AGENT_LABEL}={self._agent}"),
         ]
         call(self.engine, "create", "--name", name, *options, trial.IMAGE, "/pause")
@@ -347,6 +347,7 @@ def _walls(bounds: Bounds, spare_processes: int) -> list[str]:
         *("--ulimit", f"nofile={_most_files()}:{_most_files()}"),
         *("--ulimit", f"nproc={_most_processes()}:{_most_processes()}"),
         *("--ulimit", "core=0:0"),
+        *("--ulimit", f"fsize={bounds.disk_bytes}:{bounds.disk_bytes}"),
         *("--shm-size", str(bounds.memory_bytes // 2)),
         *("--tmpfs", f"{_TMP}:rw,nosuid,nodev,mode=1777,size={bounds.memory_bytes // 2}"),
         *("--workdir", "/" + WORK),

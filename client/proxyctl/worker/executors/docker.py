@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from proxyctl.worker.executors import engine
+from proxyctl.worker.executors import engine, seccomp
 from proxyctl.worker.executors.base import Finding
 from proxyctl.worker.executors.engine import PROBE_SECONDS, EngineError, Owner, call_for_json
 
@@ -49,11 +49,17 @@ class Docker:
             extra["DOCKER_HOST"] = self._host
         return engine.environment(extra)
 
-    def options(self) -> tuple[str, ...]:
+    def options(self, *, shows_devices: bool) -> tuple[str, ...]:
         """Return what docker would otherwise give a container of the host's."""
         # The name servers of this machine are copied into the container, unless one is named.
         has_init = shutil.which(_INIT, path=engine.environment()["PATH"]) is not None
-        return ("--dns", _NO_SERVER, *(("--init",) if has_init else ()))
+        init = ("--init",) if has_init else ()
+        devices = () if shows_devices else ("--tmpfs", engine.NO_DEVICES)
+        return ("--dns", _NO_SERVER, *init, *devices)
+
+    def profile(self) -> dict[str, Any]:
+        """Return the filter of system calls."""
+        return seccomp.engine_profile()
 
     def owner(self) -> Owner:
         """Return whom a job's files belong to: the agent's own user, unless that is root."""

@@ -42,6 +42,9 @@ _PASSED_ON: Final = (
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
+NO_DEVICES: Final = "/sys:ro,nosuid,nodev,noexec,size=64k"  # instead of what the host is made of
+
+
 class EngineError(Exception):
     """An engine could not do what it was asked, in its own words.
 
@@ -83,8 +86,15 @@ class Engine(Protocol):
     def environment(self) -> Mapping[str, str]:
         """Return all of the environment that its program gets."""
 
-    def options(self) -> tuple[str, ...]:
-        """Return the options of `create` that this engine alone has or needs."""
+    def options(self, *, shows_devices: bool) -> tuple[str, ...]:
+        """Return the options of `create` that this engine alone has or needs.
+
+        Args:
+            shows_devices: leave /sys as it is, which libraries for GPUs need; else it is empty.
+        """
+
+    def profile(self) -> dict[str, Any]:
+        """Return the filter of system calls, as this engine reads it."""
 
     def owner(self) -> Owner:
         """Return whom a job's files belong to."""

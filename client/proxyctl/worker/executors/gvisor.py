@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from proxyctl.worker.executors import engine
+from proxyctl.worker.executors import engine, seccomp
 from proxyctl.worker.executors.base import Finding
 from proxyctl.worker.executors.podman import Podman
 
@@ -32,8 +32,8 @@ class Gvisor:
 
     def __init__(self, platform: str = "ptrace") -> None:
         runtime = shutil.which(_NEEDED, path=engine.environment()["PATH"]) or _NEEDED
-        # Without a network it is not to look for one.
-        flags = (f"platform={platform}", "network=none")
+        # Without a network it is not to look for one; and the filter of calls holds within, too.
+        flags = (f"platform={platform}", "network=none", "oci-seccomp")
         self._podman = Podman(
             runtime, name=self.name, flags=flags, spare_processes=_SPARE_PROCESSES
         )
@@ -46,9 +46,20 @@ class Gvisor:
         """Return podman's."""
         return self._podman.environment()
 
-    def options(self) -> tuple[str, ...]:
+    def options(self, *, shows_devices: bool) -> tuple[str, ...]:
         """Return podman's."""
-        return self._podman.options()
+        return self._podman.options(shows_devices=shows_devices)
+
+    def profile(self) -> dict[str, Any]:
+        """Return the filter of system calls, for its own kernel."""
+        profile = seccomp.engine_profile()
+        # It knows but one error for what a filter refuses, and libraries would take that one for
+        # a thread that cannot be had. What the call makes, it makes in its own kernel alone.
+        for rule in profile["syscalls"]:
+            if rule["names"] == ["clone3"]:
+                rule["action"] = "SCMP_ACT_ALLOW"
+                del rule["errnoRet"]
+        return profile
 
     def owner(self) -> Owner:
         """Return podman's."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from proxyctl.worker.executors import engine
+from proxyctl.worker.executors import engine, seccomp
 from proxyctl.worker.executors.base import Finding
 from proxyctl.worker.executors.engine import PROBE_SECONDS, EngineError, Owner, call_for_json
 
@@ -51,14 +51,19 @@ class Podman:
         """Return all of its environment."""
         return engine.environment()
 
-    def options(self) -> tuple[str, ...]:
+    def options(self, *, shows_devices: bool) -> tuple[str, ...]:
         """Return what podman would otherwise give a container of the host's."""
         return (
             "--no-hosts",  # /etc/hosts of this machine
             "--http-proxy=false",  # the proxies of this machine, with their passwords
             "--read-only-tmpfs=false",  # writable places that no limit is put on
             "--image-volume=ignore",
+            *(() if shows_devices else ("--tmpfs", f"{engine.NO_DEVICES},notmpcopyup")),
         )
+
+    def profile(self) -> dict[str, Any]:
+        """Return the filter of system calls."""
+        return seccomp.engine_profile()
 
     def owner(self) -> Owner:
         """Return whom a job's files belong to: the agent's own user, unless that is root."""
