@@ -38,6 +38,9 @@ Exits
     home: a home in network namespaces, with a sniffer on the device
     pythons: the Pythons that the program for devices is run on
 
+Workers
+    engines: container engines with storage of their own, and images that are made here
+
 Clients and targets
     socks: a SOCKS5 client over asyncio, step by step
     datagrams: UDP sockets, and a client of UDP ASSOCIATE
