@@ -138,6 +138,20 @@ class MarketSettings(Struct, frozen=True):  # as wide as its section: settings a
     session_days: Annotated[int, Meta(ge=1, le=3650)] = 30
 
 
+Slots = Annotated[int, Meta(ge=1, le=256)]  # a device names all that it holds in one request
+
+
+class JobSettings(Struct, frozen=True):
+    """What devices may hold, and what becomes of work that is not begun, or not confirmed."""
+
+    device_slots: Reloadable[Slots] = 16
+    new_device_slots: Reloadable[Slots] = 4
+    lease_seconds: Annotated[int, Meta(ge=120, le=86_400)] = 600
+    start_seconds: Annotated[int, Meta(ge=30, le=86_400)] = 300
+    prepare_seconds: Annotated[int, Meta(ge=30, le=86_400)] = 1800
+    review_hours: Annotated[int, Meta(ge=0, le=720)] = 24
+
+
 class AssistantSettings(Struct, frozen=True):  # as wide as its section
     """Which model answers, the bounds of photos, and what good deeds earn."""
 
@@ -237,6 +251,7 @@ class Settings(Struct, frozen=True):
     geo: GeoSettings = GeoSettings()
     auth: AuthSettings = AuthSettings()
     market: MarketSettings = MarketSettings()
+    jobs: JobSettings = JobSettings()
     assistant: AssistantSettings = AssistantSettings()
     mail: MailSettings = MailSettings()
     limits: LimitSettings = LimitSettings()

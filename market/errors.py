@@ -74,6 +74,11 @@ class Code(Enum):
         Kind.INVALID,
         "The caller has reached the limit on open jobs that pay next to nothing.",
     )
+    PAYLOAD_INVALID = (
+        "payload_invalid",
+        Kind.INVALID,
+        "What the job is to run, or what it needs, cannot be carried out as it is written.",
+    )
     TOO_MUCH_JOB_TEXT = (
         "too_much_job_text",
         Kind.INVALID,
@@ -129,11 +134,26 @@ class Code(Enum):
         Kind.INVALID,
         "A device of the same owner has failed at the job, or lost it twice; others may take it.",
     )
+    DEVICE_FULL = (
+        "device_full",
+        Kind.INVALID,
+        "The device has as many jobs as it may have at once; finish one.",
+    )
     JOB_OVER = "job_over", Kind.INVALID, "The job is over and cannot be cancelled."
     ATTEMPT_NOT_CURRENT = (
         "attempt_not_current",
         Kind.INVALID,
         "The job was taken back from this device, is over, or is in another attempt.",
+    )
+    LOG_INCOMPLETE = (
+        "log_incomplete",
+        Kind.INVALID,
+        "Less of the log has arrived than the report announces; send the rest first.",
+    )
+    NOT_REVIEWABLE = (
+        "not_reviewable",
+        Kind.INVALID,
+        "The payment of this job is not, or not any more, the caller's to decide.",
     )
     REFERRAL_CODE_NOT_FOUND = (
         "referral_code_not_found",

@@ -233,6 +233,8 @@ def _daemon(
     services = exit_port = None
     if has_services:
         services = _services(settings, listeners, key, context, leases, meter, gateway, metrics)
+    if services is not None and node is not None:
+        node.tell(services.market.waking)
     if services is not None and exits is not None and geography is not None:
         mesh = None
         if node is not None and not is_sqlite(settings.storage.url):
@@ -481,6 +483,7 @@ def _keys(settings: Settings, key: bytes) -> Keys:
         Passwords(time_cost=auth.argon2_time_cost, memory_kib=auth.argon2_memory_kib),
         Tokens(key, lifetime_seconds=auth.token_hours * HOUR_SECONDS),
         Sealing(key, b"outbox"),
+        Sealing(key, b"job secrets"),
     )
 
 

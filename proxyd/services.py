@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 EXPIRY_CHECK_SECONDS = 2.0  # a session outlives its time by no more than this
 TAKE_BACK_CHECK_SECONDS = 15.0  # reads every running job; a device has ten minutes to be heard of
 JOB_EXPIRY_CHECK_SECONDS = 15.0
+REVIEW_CHECK_SECONDS = 30.0  # workers have waited for hours
 REFERRAL_CHECK_SECONDS = 10.0  # how long a bonus takes once an address is confirmed, at most
 # An owner's own decision bites at once; this is for those of other processes, and for places.
 EXIT_LOOK_SECONDS = 5.0
@@ -73,10 +74,14 @@ class Services:
         """Start the sweeps, and what writes and sends."""
         market = self.market
         tasks.spawn("heartbeats", market.devices.run(), is_writer=True)
+        tasks.spawn("renewals", market.renewals.run(), is_writer=True)
         tasks.every(EXPIRY_CHECK_SECONDS, "expiry", market.bandwidth.expire, "expired sessions")
         tasks.every(TAKE_BACK_CHECK_SECONDS, "abandoned jobs", self.take_back, "abandoned jobs")
         tasks.every(
             JOB_EXPIRY_CHECK_SECONDS, "waiting jobs", market.jobs.expire, "jobs that nobody takes"
+        )
+        tasks.every(
+            REVIEW_CHECK_SECONDS, "reviews", market.reviews.expire, "jobs that were not disputed"
         )
         tasks.every(
             REFERRAL_CHECK_SECONDS, "pending bonuses", market.referrals.pay_due, "pending bonuses"
@@ -94,6 +99,8 @@ class Services:
             "earnings of sessions that go on",
         )
         tasks.every(EXIT_LOOK_SECONDS, "exits", market.exits.look, "exits that were ended")
+        tasks.spawn("dispatch", market.dispatch.run())
+        tasks.spawn("waking", market.waking.run())
         tasks.spawn("recovery", market.recovery.run())
         tasks.spawn("mail", self._mailer.run())
 
@@ -112,6 +119,11 @@ class Services:
         self.http.change_limits(slices.api_limits(settings, descriptors))
         self.market.change_bounds(slices.bounds(settings))
 
+    def drain(self) -> None:
+        """Begin no new request, and answer those that wait for work."""
+        self.http.drain()
+        self.market.dispatch.drain()
+
     def leave_socket(self) -> None:
         """Accept no new client; whoever else holds the socket has it for the next daemon."""
         if self._acceptor is not None:
@@ -129,6 +141,7 @@ class Services:
             StoreError: it is lost, as after a crash.
         """
         await self.market.devices.flush()
+        await self.market.renewals.flush()
 
     async def close(self) -> None:
         """Close what works for the marketplace, each within a bound."""

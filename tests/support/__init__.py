@@ -14,6 +14,8 @@ The daemon
     supervisor: a daemon as systemd runs it: held sockets, notifications, restarts
     buyer: a process that sells sessions, and the programs that fetch through it
     market: the marketplace without a network, with a clock that tests set
+    jobs: jobs of such a marketplace, and devices that do them
+    work: jobs that say what is to run, and devices that ask for them
     exits: devices as exits of such a marketplace, and sessions that leave through them
     owner: the owner of a wire protocol, without sockets
     epoll: a set of sockets that takes no more

@@ -50,6 +50,7 @@ RULES = Rules(
 )
 SECRET = b"k" * 40
 SEALING = Sealing(SECRET, b"outbox")
+JOB_SECRETS = Sealing(SECRET, b"job secrets")
 
 
 class NoTraffic:
@@ -93,7 +94,7 @@ class Market(market.Market):
         super().__init__(
             context,
             RULES,
-            Keys(Passwords(time_cost=1, memory_kib=64), self.tokens, SEALING),
+            Keys(Passwords(time_cost=1, memory_kib=64), self.tokens, SEALING, JOB_SECRETS),
             leases=Leases(context),
             traffic=self.traffic,
             observed_seconds=clock.steady,

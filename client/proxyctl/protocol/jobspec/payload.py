@@ -6,15 +6,13 @@ may be is in `checks`: a payload that was not checked may say anything.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from proxyctl.protocol.jobspec.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from _typeshed import DataclassInstance
 
     Read = Callable[[str, object], Any]
 
@@ -172,7 +170,9 @@ def as_fields(spec: Payload | Resources) -> dict[str, Any]:
     return _fields_of(spec)
 
 
-def _fields_of(spec: DataclassInstance) -> dict[str, Any]:
+def _fields_of(
+    spec: Payload | Resources | Input | Output | Checkpoint | Port | Ready,
+) -> dict[str, Any]:
     said = {}
     for each in fields(spec):
         value = getattr(spec, each.name)
@@ -185,7 +185,7 @@ def _fields_of(spec: DataclassInstance) -> dict[str, Any]:
 def _value_of(value: object) -> object:
     if isinstance(value, tuple):
         return [_value_of(each) for each in value]
-    if is_dataclass(value) and not isinstance(value, type):
+    if isinstance(value, (Input, Output, Checkpoint, Port, Ready)):
         return _fields_of(value)
     return value
 

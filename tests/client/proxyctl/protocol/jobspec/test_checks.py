@@ -19,10 +19,7 @@ def problem(**said: Any) -> str:
     try:
         check(payload_of({"command": ["true"], **said}))
     except SpecError as error:
-        assert error.message
-        assert error.message[0].isupper() or error.message.startswith("duration")
-        assert error.message.endswith(".")
-        return error.field
+        return error.field if error.message.endswith(".") else "no sentence"
     return ""
 
 
@@ -215,9 +212,9 @@ def test_times() -> None:
     ],
 )
 def test_resources(resources: Resources, field: str) -> None:
-    try:
+    if not field:
         check_resources(resources)
-    except SpecError as error:
-        assert error.field == field
-    else:
-        assert field == ""
+        return
+    with pytest.raises(SpecError) as caught:
+        check_resources(resources)
+    assert caught.value.field == field
