@@ -193,7 +193,7 @@ class WorkRoutes:
         """Wait for work."""
         device, body = call.device, call.body
         told = await self._dispatch.next(device, _ask(device, body))
-        lease = self._dispatch.lease_seconds
+        lease = self._dispatch.terms.lease_seconds
         return NextReply(
             jobs=[_work(job, lease) for job in told.jobs],
             actions=[_action(each) for each in told.actions],

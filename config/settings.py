@@ -142,7 +142,7 @@ Slots = Annotated[int, Meta(ge=1, le=256)]  # a device names all that it holds i
 
 
 class JobSettings(Struct, frozen=True):
-    """What devices may hold, and what becomes of work that is not begun, or not confirmed."""
+    """What devices may hold, how long they wait for work, and what becomes of work."""
 
     device_slots: Reloadable[Slots] = 16
     new_device_slots: Reloadable[Slots] = 4
@@ -150,6 +150,8 @@ class JobSettings(Struct, frozen=True):
     start_seconds: Annotated[int, Meta(ge=30, le=86_400)] = 300
     prepare_seconds: Annotated[int, Meta(ge=30, le=86_400)] = 1800
     review_hours: Annotated[int, Meta(ge=0, le=720)] = 24
+    wait_seconds: Annotated[float, Meta(gt=0, le=55)] = 55.0
+    waiting_devices: Reloadable[NonNegativeInt] = 0
 
 
 class AssistantSettings(Struct, frozen=True):  # as wide as its section

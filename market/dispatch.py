@@ -51,9 +51,22 @@ DEVICES_MAX = 50_000
 HELD_MAX = 1_000
 NOTHING = Capacity()
 JOB_TYPES = frozenset(("docker", "training", "inference", "script"))
-LEASE_SECONDS = 600
-# Held requests: each is a connection, and some memory.
-HELD_REQUESTS_MAX = 20_000
+
+
+class DispatchTerms(Struct, frozen=True):
+    """How requests for work are answered.
+
+    Attributes:
+        credit: what a credit is worth, in micro-USD.
+        lease_seconds: an attempt is taken back when its device does not name it for so long.
+        wait_seconds: for how long a request is held at most.
+        held_max: how many are held at once.
+    """
+
+    credit: int = 10_000
+    lease_seconds: int = 600
+    wait_seconds: float = 55.0
+    held_max: int = 10_000
 
 
 class Action(Struct, frozen=True):
@@ -170,9 +183,7 @@ class Dispatch:
         waking: tells what happens.
         specs: reads payloads with their secrets.
         bounds: returns how much a device may have at once.
-        credit: what a credit is worth, in micro-USD.
-        lease_seconds: after which an attempt is taken back that its device does not name.
-        held_max: how many requests may wait; may be replaced.
+        terms: how requests are answered; may be replaced.
     """
 
     def __init__(
@@ -181,13 +192,9 @@ class Dispatch:
         waking: Waking,
         specs: Specs,
         bounds: Callable[[], Bounds],
-        *,
-        credit: int,
-        lease_seconds: int = LEASE_SECONDS,
-        held_max: int = HELD_REQUESTS_MAX,
+        terms: DispatchTerms,
     ) -> None:
-        self.held_max = held_max
-        self.lease_seconds = lease_seconds
+        self.terms = terms
         self.claims = Claims(context.store, context.now, bounds)
         self.jobs = JobBook()
         self._store = context.store
@@ -198,7 +205,7 @@ class Dispatch:
         self._held = 0
         self._claimed: set[str] = set()
         self._reader = WaitingJobs(
-            context.store, self.jobs, specs, credit, self._add, self._claimed.__contains__
+            context.store, self.jobs, specs, terms.credit, self._add, self._claimed.__contains__
         )
         self._is_draining = False
         waking.listen(self)
@@ -249,7 +256,7 @@ class Dispatch:
         if earlier is not None:
             self._waiting.remove(earlier)
             earlier.wake()
-        if self._held >= self.held_max:
+        if self._held >= self.terms.held_max:
             device.request = None
             raise MarketError(Code.TOO_BUSY)
         self._held += 1
@@ -263,7 +270,7 @@ class Dispatch:
 
     async def _answer(self, request: _Request, ask: Ask) -> Told:
         device, loop = request.device, asyncio.get_running_loop()
-        until = loop.time() + ask.wait_seconds
+        until = loop.time() + min(ask.wait_seconds, self.terms.wait_seconds)
         while device.claiming:  # for an earlier request
             await self._settled(device)
         must_look = device.held != ask.attempts

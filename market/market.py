@@ -14,7 +14,7 @@ from market.bounds import Bounds
 from market.context import Context
 from market.deploys import Deploys, Rates
 from market.devices import Devices
-from market.dispatch import Dispatch
+from market.dispatch import Dispatch, DispatchTerms
 from market.exit_canaries import ExitCanaries
 from market.exit_earnings import ExitAdvances
 from market.exit_payouts import ExitPayouts
@@ -50,6 +50,7 @@ class Rules(Struct, frozen=True):
     login_limits: LoginLimits
     app_url: str
     exits: ExitTerms = NO_EXITS
+    dispatch: DispatchTerms = DispatchTerms()
 
 
 class Keys(Struct, frozen=True):
@@ -115,7 +116,7 @@ class Market:
             self.waking,
             self.specs,
             lambda: self.jobs.bounds,
-            credit=rules.rates.credit,
+            rules.dispatch,
         )
         self.renewals = Renewals(context)
         overdue = Overdue(context, self.devices, self.renewals, rules.jobs.leases, observed_seconds)

@@ -414,7 +414,7 @@ def _services(
     is_shared = not is_sqlite(settings.storage.url)
     market = Market(
         context,
-        slices.rules(settings, terms, app_url),
+        slices.rules(settings, terms, app_url, descriptors=raise_descriptors()),
         _keys(settings, key),
         leases=leases,
         traffic=meter,

@@ -118,6 +118,7 @@ class Services:
         """Take new limits; `descriptors` is how many may be open."""
         self.http.change_limits(slices.api_limits(settings, descriptors))
         self.market.change_bounds(slices.bounds(settings))
+        self.market.dispatch.terms = slices.dispatch_terms(settings, descriptors)
 
     def drain(self) -> None:
         """Begin no new request, and answer those that wait for work."""

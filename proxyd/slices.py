@@ -14,6 +14,7 @@ from market.assistant.goodness import RewardTerms
 from market.bandwidth import Terms
 from market.bounds import Bounds
 from market.deploys import Rates
+from market.dispatch import DispatchTerms
 from market.exits import ExitTerms
 from market.exits import Limits as ExitDeviceLimits
 from market.jobs import JobTerms
@@ -42,13 +43,14 @@ from proxyd.wire.events import Address
 DAY_SECONDS = 86_400
 
 
-def rules(settings: Settings, session_terms: Terms, app_url: str) -> Rules:
+def rules(settings: Settings, session_terms: Terms, app_url: str, *, descriptors: int) -> Rules:
     """Return what the operator decides about the marketplace.
 
     Args:
         settings: all of them.
         session_terms: as `terms` returns them.
         app_url: as `app_url` returns it.
+        descriptors: how many may be open.
     """
     return Rules(
         terms=session_terms,
@@ -59,6 +61,7 @@ def rules(settings: Settings, session_terms: Terms, app_url: str) -> Rules:
         login_limits=login_limits(settings),
         app_url=app_url,
         exits=exit_terms(settings),
+        dispatch=dispatch_terms(settings, descriptors),
     )
 
 
@@ -97,6 +100,18 @@ def job_terms(settings: Settings) -> JobTerms:
             prepare_seconds=jobs.prepare_seconds,
         ),
         review_hours=jobs.review_hours,
+    )
+
+
+def dispatch_terms(settings: Settings, descriptors: int) -> DispatchTerms:
+    """Return how requests for work are answered; `descriptors` is how many may be open."""
+    jobs, connections = settings.jobs, api_limits(settings, descriptors).connections
+    # The others stay for buyers, and for what devices send.
+    return DispatchTerms(
+        credit=rates(settings).credit,
+        lease_seconds=jobs.lease_seconds,
+        wait_seconds=jobs.wait_seconds,
+        held_max=min(jobs.waiting_devices or connections, connections * 4 // 5),
     )
 
 

@@ -12,6 +12,7 @@ from support.waiting import until
 from support.work import ask, attempts_of, given, offer, posted
 
 from market.bounds import Bounds
+from market.dispatch import DispatchTerms
 from market.errors import Code
 from market.money import MICRO
 from proxyctl.protocol.jobspec import Capacity
@@ -235,7 +236,7 @@ async def test_a_daemon_that_ends_answers_all_at_once(market: Market) -> None:
 
 
 async def test_so_many_requests_wait_and_no_more(market: Market) -> None:
-    market.dispatch.held_max = 1
+    market.dispatch.terms = DispatchTerms(held_max=1)
     first = later(market, await device_for(market))
     await held(market)
     device = await device_for(market)
