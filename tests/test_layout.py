@@ -12,8 +12,8 @@ ROOMS = ("proxyd", "api", "market", "storage", "config", "client")
 # Modules without `tests/<folders>/test_<module>.py`, and the file to open for each: where most of
 # what the module promises is held. One line a module.
 TESTED_IN = {
-    "api/bodies.py": "tests/api/test_server.py",
     "api/callers.py": "tests/api/test_server.py",
+    "api/downloads.py": "tests/api/test_artifacts.py",
     "api/limits.py": "tests/api/test_connections.py",
     "api/responses.py": "tests/api/test_server.py",
     "api/routes.py": "tests/api/test_router.py",
@@ -37,10 +37,15 @@ TESTED_IN = {
     "client/proxyctl/exit/restraints.py": "tests/client/proxyctl/exit/test_agent.py",
     "client/proxyctl/exit/watcher.py": "tests/client/proxyctl/exit/test_agent.py",
     "client/proxyctl/protocol/addresses.py": "tests/client/proxyctl/protocol/test_policy.py",
-    "client/proxyctl/protocol/jobspec/errors.py": "tests/client/proxyctl/protocol/jobspec/test_checks.py",
+    "client/proxyctl/protocol/jobspec/errors.py": (
+        "tests/client/proxyctl/protocol/jobspec/test_checks.py"
+    ),
     "client/proxyctl/words.py": "tests/client/proxyctl/exit/test_consent.py",
     "client/proxyctl/worker/executors/base.py": (
         "tests/client/proxyctl/worker/executors/test_bwrap.py"
+    ),
+    "client/proxyctl/worker/executors/container_watch.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
     ),
     "client/proxyctl/worker/executors/docker.py": (
         "tests/client/proxyctl/worker/executors/test_containers.py"
@@ -50,8 +55,6 @@ TESTED_IN = {
     ),
     "client/proxyctl/worker/executors/family.py": (
         "tests/client/proxyctl/worker/executors/test_bwrap.py"
-    "client/proxyctl/worker/executors/container_watch.py": (
-        "tests/client/proxyctl/worker/executors/test_containers.py"
     ),
     "client/proxyctl/worker/executors/guarded.py": (
         "tests/client/proxyctl/worker/executors/test_containers.py"
@@ -73,8 +76,6 @@ TESTED_IN = {
     ),
     "client/proxyctl/worker/executors/trial.py": (
         "tests/client/proxyctl/worker/executors/test_containers.py"
-    "client/proxyctl/protocol/jobspec/errors.py": (
-        "tests/client/proxyctl/protocol/jobspec/test_checks.py"
     ),
     "config/changes.py": "tests/proxyd/test_reload.py",
     "config/settings.py": "tests/config/test_load.py",
@@ -134,9 +135,11 @@ TESTED_IN = {
     "proxyd/wire/http_refusals.py": "tests/proxyd/wire/test_http.py",
     "proxyd/wire/http_request.py": "tests/proxyd/wire/test_http.py",
     "storage/allowlist.py": "tests/market/test_allowlist.py",
+    "storage/artifacts.py": "tests/market/test_artifacts.py",
     "storage/assistant.py": "tests/market/assistant/test_goodness.py",
     "storage/attempts.py": "tests/market/test_attempts.py",
     "storage/bandwidth.py": "tests/market/test_bandwidth.py",
+    "storage/blobs/base.py": "tests/storage/blobs/test_local.py",
     "storage/claims.py": "tests/market/test_claims.py",
     "storage/deploys.py": "tests/market/test_deploys.py",
     "storage/devices.py": "tests/market/test_devices.py",
@@ -145,6 +148,7 @@ TESTED_IN = {
     "storage/job_specs.py": "tests/market/test_specs.py",
     "storage/jobs.py": "tests/market/test_jobs.py",
     "storage/ledger.py": "tests/market/test_ledger.py",
+    "storage/logs.py": "tests/market/test_logs.py",
     "storage/mesh.py": "tests/proxyd/exits/test_link.py",
     "storage/nodes.py": "tests/market/test_leases_among_nodes.py",
     "storage/open.py": "tests/storage/test_store.py",
