@@ -92,8 +92,8 @@ class JobTerms(Struct, frozen=True):
     review_hours: int = 24
 
 
-class LogSizes(Protocol):
-    """Knows how much of the logs of attempts has arrived."""
+class AttemptLogs(Protocol):
+    """Keeps the logs of attempts."""
 
     async def stored(self, job_id: str, attempt: int) -> Mapping[str, int]:
         """Return how many bytes of each stream have arrived; a stream without any may be left out.
@@ -101,6 +101,9 @@ class LogSizes(Protocol):
         Raises:
             StoreError: it cannot be said now.
         """
+
+    def changed(self, job_id: str) -> None:
+        """Hear that an attempt at a job began or ended; it is committed. It raises nothing."""
 
 
 class NewJob(Struct, frozen=True):
@@ -195,7 +198,7 @@ class Jobs:
     ) -> None:
         self.bounds = bounds
         # Whoever keeps logs puts itself here.
-        self.log_sizes: LogSizes | None = None
+        self.logs: AttemptLogs | None = None
         self._specs = specs
         self._waking = waking
         self._terms = terms
@@ -300,6 +303,7 @@ class Jobs:
             self._waking.gone([job_id])
             if job.device_id is not None:
                 self._waking.device(job.device_id)
+            self._changed(job_id)
 
     async def cancel_all(self, user_id: str, job_ids: Sequence[str]) -> None:
         """Cancel those of a buyer's jobs that are not over; raises as `cancel`."""
@@ -321,6 +325,7 @@ class Jobs:
             _accept, device.id, job_id, bounds=self.bounds, now=self._now()
         )
         self._waking.gone([job_id])
+        self._changed(job_id)
         return job
 
     async def work(self, device: DeviceRow, job_id: str) -> Work:
@@ -366,17 +371,18 @@ class Jobs:
         await self._store.write(
             self._complete, self._moment(), device, job_id, attempt, result, ending, is_logged
         )
+        self._changed(job_id)
 
     async def _has_log(
         self, job_id: str, attempt: int | None, announced: Mapping[str, int] | None
     ) -> bool:
         """Say whether as much of the log of an attempt has arrived as its device announces."""
-        if not announced or self.log_sizes is None:
+        if not announced or self.logs is None:
             return True
         if attempt is None:
             message = "attempt must say which log it is."
             raise MarketError(Code.INVALID_FIELD, message, field="attempt")
-        stored = await self.log_sizes.stored(job_id, attempt)
+        stored = await self.logs.stored(job_id, attempt)
         return all(stored.get(stream, 0) >= size for stream, size in announced.items())
 
     async def fail(
@@ -401,6 +407,7 @@ class Jobs:
         )
         if is_waiting:
             self._waking.job(job_id)
+        self._changed(job_id)
 
     async def take_back(self) -> int:
         """Take jobs back from devices that say nothing, or take too long; return how many.
@@ -432,7 +439,13 @@ class Jobs:
             self._waking.device(job.device_id)
         # It may have failed for good instead: whoever looks finds that it does not wait.
         self._waking.job(job.id)
+        self._changed(job.id)
         return True
+
+    def _changed(self, job_id: str) -> None:
+        """Tell who keeps logs that an attempt began or ended."""
+        if self.logs is not None:
+            self.logs.changed(job_id)
 
     async def expire(self) -> int:
         """Cancel jobs that have waited for a worker for too long; return how many.

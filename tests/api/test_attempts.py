@@ -196,16 +196,24 @@ async def test_a_report_waits_for_its_log(service: Service) -> None:
     class Sizes:
         out = 4
 
+        def __init__(self) -> None:
+            self.told: list[str] = []
+
         async def stored(self, job_id: str, attempt: int) -> dict[str, int]:
             return {"out": self.out}
 
-    service.daemon.market.jobs.log_sizes = sizes = Sizes()
+        def changed(self, job_id: str) -> None:
+            self.told.append(job_id)
+
+    service.daemon.market.jobs.logs = sizes = Sizes()
     body: dict[str, Any] = {"attempt": 1, "log_bytes": {"out": 5}}
     refused(await report(service, device, job_id, "complete", body), "log_incomplete", "log_bytes")
     answer = await report(service, device, job_id, "complete", {"log_bytes": {"out": 5}})
     refused(answer, "invalid_field", "attempt")
+    assert sizes.told == []
     sizes.out = 5
     assert (await report(service, device, job_id, "complete", body)).body == {"ok": True}
+    assert sizes.told == [job_id]
     sizes.out = 0  # it is not asked for twice: the log may be gone by then
     assert (await report(service, device, job_id, "complete", body)).body == {"ok": True}
 
