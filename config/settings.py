@@ -139,6 +139,9 @@ class MarketSettings(Struct, frozen=True):  # as wide as its section: settings a
     session_days: Annotated[int, Meta(ge=1, le=3650)] = 30
 
 
+Slots = Annotated[int, Meta(ge=1, le=256)]  # a device names all that it holds in one request
+
+
 class WorkSettings(Struct, frozen=True):  # as wide as its section
     """Where files of jobs are kept, how many, and for how long."""
 
@@ -159,9 +162,6 @@ class WorkSettings(Struct, frozen=True):  # as wide as its section
     s3_region: str = "us-east-1"
     s3_access_key: str = ""
     s3_secret_key: str = ""
-
-
-Slots = Annotated[int, Meta(ge=1, le=256)]  # a device names all that it holds in one request
 
 
 class JobSettings(Struct, frozen=True):

@@ -54,9 +54,9 @@ class Rules(Struct, frozen=True):
     login_limits: LoginLimits
     app_url: str
     exits: ExitTerms = NO_EXITS
+    dispatch: DispatchTerms = DispatchTerms()
     artifacts: ArtifactTerms = ArtifactTerms()
     logs: LogTerms = LogTerms()
-    dispatch: DispatchTerms = DispatchTerms()
 
 
 class Keys(Struct, frozen=True):
@@ -128,7 +128,6 @@ class Market:
             lambda: self.jobs.bounds,
             rules.dispatch,
         )
-        self.artifacts = Artifacts(context, blobs, rules.artifacts)
         self.renewals = Renewals(context)
         overdue = Overdue(context, self.devices, self.renewals, rules.jobs.leases, observed_seconds)
         self.jobs = Jobs(context, overdue, rules.jobs, bounds, self.specs, self.waking)
@@ -138,6 +137,7 @@ class Market:
             context, self.devices, self.jobs, self.renewals, observed_seconds
         )
         self.reviews = Reviews(context)
+        self.artifacts = Artifacts(context, blobs, rules.artifacts)
         self.deploys = Deploys(context, self.jobs, rules.rates)
 
     def change_bounds(self, bounds: Bounds) -> None:

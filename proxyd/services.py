@@ -105,11 +105,11 @@ class Services:
             "earnings of sessions that go on",
         )
         tasks.every(EXIT_LOOK_SECONDS, "exits", market.exits.look, "exits that were ended")
+        tasks.spawn("dispatch", market.dispatch.run())
         tasks.every(
             ARTIFACT_CHECK_SECONDS, "artifacts", self.tidy_artifacts, "files that nobody needs"
         )
         tasks.every(LOG_CHECK_SECONDS, "old logs", market.logs.sweep, "logs that are too old")
-        tasks.spawn("dispatch", market.dispatch.run())
         tasks.spawn("waking", market.waking.run())
         tasks.spawn("log notices", market.logs.readers.run())
         tasks.spawn("recovery", market.recovery.run())

@@ -65,9 +65,9 @@ def rules(settings: Settings, session_terms: Terms, app_url: str, *, descriptors
         login_limits=login_limits(settings),
         app_url=app_url,
         exits=exit_terms(settings),
+        dispatch=dispatch_terms(settings, descriptors),
         artifacts=artifact_terms(settings),
         logs=log_terms(settings),
-        dispatch=dispatch_terms(settings, descriptors),
     )
 
 

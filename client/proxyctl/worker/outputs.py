@@ -157,14 +157,25 @@ class JobFolder:
         """Yield what a pattern finds, and all that is in a folder that it finds; no folders."""
         wanted = pattern.split("/")
         start = list(_plain_parts(wanted))
-        if len(start) == len(wanted):
-            try:
-                status = self._status(start)
-            except NotTakenError:
-                return
-            if not stat.S_ISDIR(status.st_mode):
-                yield pattern, status
-                return
+        if len(start) < len(wanted):
+            yield from self._below(start, wanted, budget, collection)
+            return
+        try:
+            status = self._status(start)
+        except NotTakenError:
+            return
+        if stat.S_ISDIR(status.st_mode):
+            yield from self._below(start, wanted, budget, collection)
+        else:
+            yield pattern, status
+
+    def _below(
+        self,
+        start: Sequence[str],
+        wanted: Sequence[str],
+        budget: _Names,
+        collection: Collection,
+    ) -> Iterator[tuple[str, os.stat_result]]:
         pending = [start]
         while pending:
             folder = pending.pop()
