@@ -10,6 +10,7 @@ from typing import Annotated, Literal, TypeVar, get_args
 from msgspec import Meta, Struct, field, structs
 
 _Kind = TypeVar("_Kind")
+MIB = 1024 * 1024
 _RELOADABLE = "changes at SIGHUP"
 Reloadable = Annotated[_Kind, _RELOADABLE]
 
@@ -151,6 +152,11 @@ class WorkSettings(Struct, frozen=True):  # as wide as its section
     user_artifacts_max_bytes: NonNegativeInt = 50 * 1024**3
     user_artifacts_max: NonNegativeInt = 10_000
     artifact_days: Annotated[int, Meta(ge=1, le=3650)] = 30
+    log_keep_bytes: Annotated[int, Meta(ge=MIB, le=1024 * MIB)] = 8 * MIB
+    log_bytes_per_second: NonNegativeInt = MIB
+    log_days: Annotated[int, Meta(ge=1, le=3650)] = 30
+    user_logs_max_bytes: NonNegativeInt = 1024**3
+    disk_reserve_bytes: NonNegativeInt = 256 * MIB
     s3_url: str = ""
     s3_bucket: str = ""
     s3_region: str = "us-east-1"

@@ -4,6 +4,7 @@ A new service is a line here, and a line of `api.app.routes` for its endpoints.
 """
 
 from collections.abc import Callable
+from time import monotonic
 
 from msgspec import Struct
 
@@ -22,6 +23,7 @@ from market.exit_payouts import ExitPayouts
 from market.exits import NO_EXITS, Exits, ExitTerms
 from market.jobs import Jobs, JobTerms
 from market.leases import Leases
+from market.logs import Logs, LogTerms
 from market.outbox import Outbox
 from market.overdue import Overdue
 from market.passwords import Passwords
@@ -54,6 +56,7 @@ class Rules(Struct, frozen=True):
     exits: ExitTerms = NO_EXITS
     dispatch: DispatchTerms = DispatchTerms()
     artifacts: ArtifactTerms = ArtifactTerms()
+    logs: LogTerms = LogTerms()
 
 
 class Keys(Struct, frozen=True):
@@ -115,6 +118,8 @@ class Market:
         self.exit_canaries = ExitCanaries(context, self.exits)
         self.exit_payouts = ExitPayouts(context, rules.exits.hold_seconds)
         self.waking = Waking(context.store, is_shared=is_shared)
+        self.logs = Logs(context, rules.logs, monotonic, is_shared=is_shared)
+        self.waking.listen(self.logs)
         self.specs = Specs(keys.job_secrets)
         self.dispatch = Dispatch(
             context,
@@ -126,6 +131,8 @@ class Market:
         self.renewals = Renewals(context)
         overdue = Overdue(context, self.devices, self.renewals, rules.jobs.leases, observed_seconds)
         self.jobs = Jobs(context, overdue, rules.jobs, bounds, self.specs, self.waking)
+        self.jobs.logs = self.logs
+        self.logs.renewed = self.renewals.renew
         self.attempt_reports = AttemptReports(
             context, self.devices, self.jobs, self.renewals, observed_seconds
         )

@@ -236,6 +236,7 @@ def _daemon(
         services = _services(settings, listeners, key, context, leases, meter, gateway, metrics)
     if services is not None and node is not None:
         node.tell(services.market.waking)
+        node.tell(services.market.logs.readers)
     if services is not None and exits is not None and geography is not None:
         mesh = None
         if node is not None and not is_sqlite(settings.storage.url):
@@ -425,6 +426,7 @@ def _services(
         is_shared=is_shared,
     )
     metrics.count_emails(lambda: market.emails.waiting)
+    metrics.count_attempts(lambda: market.jobs.ends)
     model, photos = _model(settings), Photos(slices.photo_limits(settings))
     assistant = _assistant(settings, market, model, photos)
     return Services(

@@ -33,6 +33,7 @@ EXIT_LOOK_SECONDS = 5.0
 EXIT_PAYOUT_CHECK_SECONDS = 60.0  # owners have waited for days, and an hour's owners fit in one
 EXIT_ADVANCE_CHECK_SECONDS = 60.0  # each hour's advance begins within a minute of the hour
 ARTIFACT_CHECK_SECONDS = 15.0  # 200 files at most each time; their times are days
+LOG_CHECK_SECONDS = 15.0  # a user has no more logs than they may for longer than this
 CLOSE_SECONDS = 8.0  # the API's requests in progress have 5 s of them (`api.server`)
 # 1.3 MB/s at a round trip of 100 ms, since Linux doubles it. More would stand in the kernel for so
 # long that an honest client that reads slowly would look like one that does not read.
@@ -108,7 +109,9 @@ class Services:
         tasks.every(
             ARTIFACT_CHECK_SECONDS, "artifacts", self.tidy_artifacts, "files that nobody needs"
         )
+        tasks.every(LOG_CHECK_SECONDS, "old logs", market.logs.sweep, "logs that are too old")
         tasks.spawn("waking", market.waking.run())
+        tasks.spawn("log notices", market.logs.readers.run())
         tasks.spawn("recovery", market.recovery.run())
         tasks.spawn("mail", self._mailer.run())
 
@@ -141,6 +144,7 @@ class Services:
     async def stop_serving(self) -> None:
         """End every request, within a bound."""
         self.leave_socket()
+        self.market.logs.readers.end()
         await cancellation.within(CLOSE_SECONDS, self.http.stop(), "closing the API")
 
     async def flush(self) -> None:
@@ -155,6 +159,9 @@ class Services:
     async def close(self) -> None:
         """Close what works for the marketplace, each within a bound."""
         self.market.passwords.close()
+        await cancellation.within(
+            CLOSE_SECONDS, asyncio.to_thread(self.market.logs.close), "writing the last logs"
+        )
         self._photos.close()
         await cancellation.within(CLOSE_SECONDS, self._blobs.close(), "closing what keeps files")
         if self._model is not None:

@@ -20,6 +20,7 @@ from market.dispatch import DispatchTerms
 from market.exits import ExitTerms
 from market.exits import Limits as ExitDeviceLimits
 from market.jobs import JobTerms
+from market.logs import LogTerms
 from market.market import Rules
 from market.money import micro
 from market.overdue import Leases
@@ -66,6 +67,7 @@ def rules(settings: Settings, session_terms: Terms, app_url: str, *, descriptors
         exits=exit_terms(settings),
         dispatch=dispatch_terms(settings, descriptors),
         artifacts=artifact_terms(settings),
+        logs=log_terms(settings),
     )
 
 
@@ -129,6 +131,19 @@ def artifact_terms(settings: Settings) -> ArtifactTerms:
         user_bytes=work.user_artifacts_max_bytes,
         user_files=work.user_artifacts_max,
         keep_seconds=work.artifact_days * DAY_SECONDS,
+    )
+
+
+def log_terms(settings: Settings) -> LogTerms:
+    """Return what is kept of logs, and how fast they may come."""
+    work = settings.work
+    return LogTerms(
+        folder=work_folder(settings) / "logs",
+        keep_bytes=work.log_keep_bytes,
+        bytes_per_second=work.log_bytes_per_second,
+        keep_seconds=work.log_days * DAY_SECONDS,
+        bytes_per_user=work.user_logs_max_bytes,
+        reserve_bytes=work.disk_reserve_bytes,
     )
 
 

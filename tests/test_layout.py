@@ -44,6 +44,39 @@ TESTED_IN = {
     "client/proxyctl/worker/executors/base.py": (
         "tests/client/proxyctl/worker/executors/test_bwrap.py"
     ),
+    "client/proxyctl/worker/executors/container_watch.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/docker.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/engine.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/family.py": (
+        "tests/client/proxyctl/worker/executors/test_bwrap.py"
+    ),
+    "client/proxyctl/worker/executors/guarded.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/gvisor.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/limits/base.py": (
+        "tests/client/proxyctl/worker/executors/test_bwrap.py"
+    ),
+    "client/proxyctl/worker/executors/limits/unbounded.py": (
+        "tests/client/proxyctl/worker/executors/test_bwrap.py"
+    ),
+    "client/proxyctl/worker/executors/signals.py": (
+        "tests/client/proxyctl/worker/executors/test_bwrap.py"
+    ),
+    "client/proxyctl/worker/executors/syscalls.py": (
+        "tests/client/proxyctl/worker/executors/test_seccomp.py"
+    ),
+    "client/proxyctl/worker/executors/trial.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
+    ),
     "config/changes.py": "tests/proxyd/test_reload.py",
     "config/settings.py": "tests/config/test_load.py",
     "market/assistant/builtin.py": "tests/market/assistant/test_chat.py",
@@ -106,8 +139,8 @@ TESTED_IN = {
     "storage/assistant.py": "tests/market/assistant/test_goodness.py",
     "storage/attempts.py": "tests/market/test_attempts.py",
     "storage/bandwidth.py": "tests/market/test_bandwidth.py",
-    "storage/claims.py": "tests/market/test_claims.py",
     "storage/blobs/base.py": "tests/storage/blobs/test_local.py",
+    "storage/claims.py": "tests/market/test_claims.py",
     "storage/deploys.py": "tests/market/test_deploys.py",
     "storage/devices.py": "tests/market/test_devices.py",
     "storage/errors.py": "tests/storage/test_store.py",
@@ -115,6 +148,7 @@ TESTED_IN = {
     "storage/job_specs.py": "tests/market/test_specs.py",
     "storage/jobs.py": "tests/market/test_jobs.py",
     "storage/ledger.py": "tests/market/test_ledger.py",
+    "storage/logs.py": "tests/market/test_logs.py",
     "storage/mesh.py": "tests/proxyd/exits/test_link.py",
     "storage/nodes.py": "tests/market/test_leases_among_nodes.py",
     "storage/open.py": "tests/storage/test_store.py",
@@ -133,6 +167,7 @@ ABOUT_SEVERAL = {
     "tests/api/test_idempotency.py": "market/idempotency.py, for every route that takes a key",
     "tests/api/test_job_specs.py": "market/specs.py by the routes of api/jobs.py",
     "tests/api/test_recovery.py": "market/recovery.py by the routes of api/accounts.py",
+    "tests/client/proxyctl/worker/executors/test_engine_battery.py": "each kind of container",
     "tests/client/test_autostart.py": "client/autostart/",
     "tests/config/test_example.py": "config/proxyd.example.toml",
     "tests/market/test_exit_invariants.py": "the money of exits, by any sequence of operations",
