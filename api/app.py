@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from api.accounts import AccountRoutes
 from api.assistant import AssistantRoutes
+from api.attempts import AttemptRoutes
 from api.bandwidth import BandwidthRoutes
 from api.deploys import DeployRoutes
 from api.exits import ExitRoutes
@@ -12,6 +13,7 @@ from api.ip import IpRoutes
 from api.jobs import JobRoutes
 from api.referrals import ReferralRoutes
 from api.response_cache import Answers
+from api.reviews import ReviewRoutes
 from api.routes import Route
 from api.wallet import WalletRoutes
 from api.work import WorkRoutes
@@ -44,8 +46,10 @@ def routes(
         *ExitRoutes(market.exits).table(),
         *IpRoutes(market.exits).table(),
         *JobRoutes(market.jobs, responses).table(),
+        *AttemptRoutes(market.attempt_reports, market.jobs.lease_seconds).table(),
+        *ReviewRoutes(market.reviews).table(),
         *ReferralRoutes(market.referrals, app_url).table(),
         *DeployRoutes(market.deploys).table(),
         *assistant.table(),
-        *WalletRoutes(market.wallet, market.exits).table(),
+        *WalletRoutes(market.wallet, market.exits, market.reviews).table(),
     ]

@@ -138,11 +138,14 @@ class MarketSettings(Struct, frozen=True):  # as wide as its section: settings a
     session_days: Annotated[int, Meta(ge=1, le=3650)] = 30
 
 
+Slots = Annotated[int, Meta(ge=1, le=256)]  # a device names all that it holds in one request
+
+
 class JobSettings(Struct, frozen=True):
     """What devices may hold, how long they wait for work, and what becomes of work."""
 
-    device_slots: Reloadable[NonNegativeInt] = 16
-    new_device_slots: Reloadable[NonNegativeInt] = 4
+    device_slots: Reloadable[Slots] = 16
+    new_device_slots: Reloadable[Slots] = 4
     lease_seconds: Annotated[int, Meta(ge=120, le=86_400)] = 600
     start_seconds: Annotated[int, Meta(ge=30, le=86_400)] = 300
     prepare_seconds: Annotated[int, Meta(ge=30, le=86_400)] = 1800

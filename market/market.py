@@ -8,6 +8,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from market.accounts import Accounts, LoginLimits
+from market.attempt_reports import AttemptReports
 from market.bandwidth import Bandwidth, Terms, Traffic
 from market.bounds import Bounds
 from market.context import Context
@@ -21,10 +22,13 @@ from market.exits import NO_EXITS, Exits, ExitTerms
 from market.jobs import Jobs, JobTerms
 from market.leases import Leases
 from market.outbox import Outbox
+from market.overdue import Overdue
 from market.passwords import Passwords
 from market.proofs import Proofs
 from market.recovery import Recovery
 from market.referrals import Referrals, Rewards
+from market.renewals import Renewals
+from market.reviews import Reviews
 from market.sealing import Sealing
 from market.specs import Specs
 from market.tokens import Tokens
@@ -114,9 +118,13 @@ class Market:
             lambda: self.jobs.bounds,
             rules.dispatch,
         )
-        self.jobs = Jobs(
-            context, self.devices, observed_seconds, rules.jobs, bounds, self.specs, self.waking
+        self.renewals = Renewals(context)
+        overdue = Overdue(context, self.devices, self.renewals, rules.jobs.leases, observed_seconds)
+        self.jobs = Jobs(context, overdue, rules.jobs, bounds, self.specs, self.waking)
+        self.attempt_reports = AttemptReports(
+            context, self.devices, self.jobs, self.renewals, observed_seconds
         )
+        self.reviews = Reviews(context)
         self.deploys = Deploys(context, self.jobs, rules.rates)
 
     def change_bounds(self, bounds: Bounds) -> None:

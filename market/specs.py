@@ -151,6 +151,11 @@ class Specs:
         values = msgspec.json.decode(opened, type=dict[str, str])
         return dataclasses.replace(read, secrets=values)
 
+    def opened(self, payload: str, secrets: str | None) -> bytes | None:
+        """Return the JSON of a payload with its secrets; None as `payload_of`."""
+        read = self.payload_of(payload, secrets)
+        return None if read is None else msgspec.json.encode(as_fields(read))
+
 
 def size_of(row: SpecRow) -> int:
     """Return how many bytes a row has beside its columns of fixed size."""

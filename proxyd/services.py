@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 EXPIRY_CHECK_SECONDS = 2.0  # a session outlives its time by no more than this
 TAKE_BACK_CHECK_SECONDS = 15.0  # reads every running job; a device has ten minutes to be heard of
 JOB_EXPIRY_CHECK_SECONDS = 15.0
+REVIEW_CHECK_SECONDS = 30.0  # workers have waited for hours
 REFERRAL_CHECK_SECONDS = 10.0  # how long a bonus takes once an address is confirmed, at most
 # An owner's own decision bites at once; this is for those of other processes, and for places.
 EXIT_LOOK_SECONDS = 5.0
@@ -73,10 +74,14 @@ class Services:
         """Start the sweeps, and what writes and sends."""
         market = self.market
         tasks.spawn("heartbeats", market.devices.run(), is_writer=True)
+        tasks.spawn("renewals", market.renewals.run(), is_writer=True)
         tasks.every(EXPIRY_CHECK_SECONDS, "expiry", market.bandwidth.expire, "expired sessions")
         tasks.every(TAKE_BACK_CHECK_SECONDS, "abandoned jobs", self.take_back, "abandoned jobs")
         tasks.every(
             JOB_EXPIRY_CHECK_SECONDS, "waiting jobs", market.jobs.expire, "jobs that nobody takes"
+        )
+        tasks.every(
+            REVIEW_CHECK_SECONDS, "reviews", market.reviews.expire, "jobs that were not disputed"
         )
         tasks.every(
             REFERRAL_CHECK_SECONDS, "pending bonuses", market.referrals.pay_due, "pending bonuses"
@@ -137,6 +142,7 @@ class Services:
             StoreError: it is lost, as after a crash.
         """
         await self.market.devices.flush()
+        await self.market.renewals.flush()
 
     async def close(self) -> None:
         """Close what works for the marketplace, each within a bound."""

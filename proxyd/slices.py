@@ -20,6 +20,7 @@ from market.exits import Limits as ExitDeviceLimits
 from market.jobs import JobTerms
 from market.market import Rules
 from market.money import micro
+from market.overdue import Leases
 from market.photos.decoding import PhotoLimits
 from market.referrals import Rewards
 from proxyctl.protocol.policy import Policy
@@ -89,10 +90,17 @@ def terms(settings: Settings, proxy_port: int, passwordless_ports: Sequence[int]
 
 
 def job_terms(settings: Settings) -> JobTerms:
-    """Return the house's fee, and how long a job may wait."""
-    market = settings.market
+    """Return what the operator decides about jobs."""
+    market, jobs = settings.market, settings.jobs
     return JobTerms(
-        fee=int(market.fee_percent * 100), waiting_seconds=market.job_waiting_days * DAY_SECONDS
+        fee=int(market.fee_percent * 100),
+        waiting_seconds=market.job_waiting_days * DAY_SECONDS,
+        leases=Leases(
+            lease_seconds=jobs.lease_seconds,
+            start_seconds=jobs.start_seconds,
+            prepare_seconds=jobs.prepare_seconds,
+        ),
+        review_hours=jobs.review_hours,
     )
 
 

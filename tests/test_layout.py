@@ -44,6 +44,7 @@ TESTED_IN = {
     "market/assistant/builtin.py": "tests/market/assistant/test_chat.py",
     "market/assistant/model.py": "tests/market/assistant/test_asking.py",
     "market/assistant/phrases.py": "tests/market/assistant/test_languages.py",
+    "market/attempt_reports.py": "tests/market/test_attempts.py",
     "market/context.py": "tests/market/test_market.py",
     "market/errors.py": "tests/docs/test_documents.py",
     "market/lease_book.py": "tests/market/test_leases.py",
@@ -54,6 +55,7 @@ TESTED_IN = {
     "market/photos/prints.py": "tests/market/photos/test_likeness.py",
     "market/photos/trailers.py": "tests/market/photos/test_decoding.py",
     "market/proofs.py": "tests/market/test_recovery.py",
+    "market/renewals.py": "tests/market/test_attempts.py",
     "proxyd/__main__.py": "tests/proxyd/cli/test_commands.py",
     "proxyd/acceptor.py": "tests/conformance/test_shedding.py",
     "proxyd/build.py": "tests/proxyd/cli/test_serving.py",
@@ -103,6 +105,7 @@ TESTED_IN = {
     "storage/devices.py": "tests/market/test_devices.py",
     "storage/errors.py": "tests/storage/test_store.py",
     "storage/exits.py": "tests/market/test_exits.py",
+    "storage/job_specs.py": "tests/market/test_specs.py",
     "storage/jobs.py": "tests/market/test_jobs.py",
     "storage/ledger.py": "tests/market/test_ledger.py",
     "storage/mesh.py": "tests/proxyd/exits/test_link.py",
@@ -111,6 +114,7 @@ TESTED_IN = {
     "storage/outbox.py": "tests/market/test_outbox.py",
     "storage/postgres_link.py": "tests/storage/test_postgres.py",
     "storage/referrals.py": "tests/market/test_referrals.py",
+    "storage/reviews.py": "tests/market/test_reviews.py",
     "storage/users.py": "tests/market/test_accounts.py",
 }
 
