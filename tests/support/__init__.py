@@ -40,6 +40,9 @@ Exits
     home: a home in network namespaces, with a sniffer on the device
     pythons: the Pythons that the program for devices is run on
 
+Workers
+    engines: container engines with storage of their own, and images that are made here
+
 Clients and targets
     socks: a SOCKS5 client over asyncio, step by step
     datagrams: UDP sockets, and a client of UDP ASSOCIATE
@@ -52,6 +55,11 @@ Clients and targets
     browser: a Chromium, driven by its DevTools protocol
     proxied_browser: a Chromium that fetches through a proxy with credentials
     siege: what one address can do to the API
+
+Jobs
+    battery: what a job must not be able to do, for every kind of sandbox
+    probe: the program that tries it from within
+    launching: starts what an executor has made ready, in the place of the supervisor
 
 What the daemon talks to
     postgres: a PostgreSQL server, one database a test
