@@ -6,12 +6,14 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api import literals
+from api.attempts import Bytes, Usage
 from api.codec import Money, money
 from api.identifiers import in_path
 from api.listing import Page, Timestamp, timestamp
-from api.literals import CURRENCIES, JOB_STATUSES, JOB_TYPES, Currency, JobType
+from api.literals import CURRENCIES, JOB_STATUSES, JOB_TYPES, REVIEW_STATUSES, Currency, JobType
 from api.response_cache import Answers
 from api.routes import Auth, Call, Nothing, Reply, Route
+from market.attempts import Ending, FailureKind
 from market.errors import Code
 from market.jobs import (
     DURATION_MAX_HOURS,
@@ -29,6 +31,7 @@ from storage.jobs import JobRow, OpenJobRow, OwnJobRow
 
 LongText = Annotated[str, Meta(max_length=TEXT_MAX_CHARACTERS)]
 Attempt = Annotated[int, Meta(ge=1, le=1_000)]
+ExitCode = Annotated[int, Meta(ge=-255, le=255)]  # below zero it is a signal
 
 
 class Trust(Struct):
@@ -126,6 +129,14 @@ class OwnJobItem(JobItem, kw_only=True):
     paid: float | UnsetType = UNSET
 
 
+class Review(Struct):
+    """Whether a finished job is paid for; `until` is when it is, if its buyer says nothing."""
+
+    state: literals.ReviewStatus
+    until: Timestamp
+    reason: str | UnsetType = UNSET
+
+
 class OwnJob(OwnJobItem, kw_only=True):
     """A job as its buyer sees it; `failure_reason` is why the last attempt failed.
 
@@ -141,6 +152,7 @@ class OwnJob(OwnJobItem, kw_only=True):
     warnings: list[str] | UnsetType = UNSET
     is_manual: bool | UnsetType = UNSET
     review_hours: int | UnsetType = UNSET
+    review: Review | UnsetType = UNSET
 
 
 class OwnQuery(Page):
@@ -226,18 +238,40 @@ class HeldReply(Reply, kw_only=True):
     next_cursor: str | UnsetType = UNSET
 
 
+class LogBytes(Struct):
+    """How many bytes a job has written to each of its two streams."""
+
+    out: Bytes = 0
+    err: Bytes = 0
+
+
 class CompleteRequest(Struct):
-    """What came of it, and in which attempt; without that, in the one that runs."""
+    """What came of it, and in which attempt; without that, in the one that runs.
+
+    `exit_code` is what the process ended with, and `log_bytes` how much of the log there is: while
+    less of it has arrived, the report is refused.
+    """
 
     result: LongText | None = None
     attempt: Attempt | None = None
+    exit_code: ExitCode | None = None
+    usage: Usage | None = None
+    log_bytes: LogBytes | None = None
 
 
 class FailRequest(Struct):
-    """Why it could not be done, and in which attempt; without that, in the one that runs."""
+    """Why it could not be done, and in which attempt; without that, in the one that runs.
+
+    `kind` says whose fault it is. A job that its device could not do (`host`), or would not
+    (`refused`), is no worse for it; every other kind is the job's.
+    """
 
     reason: Annotated[str, Meta(min_length=1, max_length=2_000)]
     attempt: Attempt | None = None
+    kind: literals.FailureKind | None = None
+    exit_code: ExitCode | None = None
+    usage: Usage | None = None
+    log_bytes: LogBytes | None = None
 
 
 class JobRoutes:
@@ -372,7 +406,7 @@ class JobRoutes:
                 auth=Auth.WORKER,
                 body=CompleteRequest,
                 body_optional=True,
-                errors=attempt_errors,
+                errors=(*attempt_errors, Code.LOG_INCOMPLETE),
             ),
             Route(
                 "POST",
@@ -463,6 +497,11 @@ class JobRoutes:
             shown.resources, shown.is_manual = spec.resources, spec.is_manual
             shown.warnings = list(spec.warnings)
             shown.review_hours = UNSET if spec.review_hours is None else spec.review_hours
+        review = owned.review
+        if review is not None:
+            state = REVIEW_STATUSES[review.state]
+            reason = UNSET if review.reason is None else review.reason
+            shown.review = Review(state, timestamp(review.review_until), reason)
         return JobReply(job=shown)
 
     async def cancel(self, call: Call[Nothing, Any]) -> Reply:
@@ -512,14 +551,20 @@ class JobRoutes:
         """Take a result."""
         body = call.body
         await self._jobs.complete(
-            call.device, _job_id(call), body.result or "", attempt=body.attempt
+            call.device,
+            _job_id(call),
+            body.result or "",
+            attempt=body.attempt,
+            ending=_ending(body),
         )
         return Reply()
 
     async def fail(self, call: Call[FailRequest, Any]) -> Reply:
         """Take a job back."""
         body = call.body
-        await self._jobs.fail(call.device, _job_id(call), body.reason, attempt=body.attempt)
+        await self._jobs.fail(
+            call.device, _job_id(call), body.reason, attempt=body.attempt, ending=_ending(body)
+        )
         return Reply()
 
 
@@ -538,6 +583,18 @@ def _understood(body: CreateRequest) -> Spec | None:
         job_type=body.job_type,
         duration_hrs=body.duration_hrs,
         text=body.requirements or "",
+    )
+
+
+def _ending(body: CompleteRequest | FailRequest) -> Ending:
+    kind = body.kind if isinstance(body, FailRequest) else None
+    usage, log = body.usage or Usage(), body.log_bytes
+    return Ending(
+        kind=None if kind is None else FailureKind(kind),
+        exit_code=body.exit_code,
+        cpu_seconds=usage.cpu_seconds,
+        max_memory_bytes=usage.max_memory_bytes,
+        log_bytes=None if log is None else {"out": log.out, "err": log.err},
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from enum import Enum, auto
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct, field
@@ -46,10 +46,22 @@ class Text(Reply):
     line: str = ""
 
 
-class Streamed(Reply):
-    """A successful response that is sent as events: the name and the data of each."""
+class Event(NamedTuple):
+    """An event of a response: its name and its data.
 
-    events: AsyncGenerator[tuple[str, Struct], None]
+    Without data it is nothing, which keeps the connection in use. A client that comes again says
+    the `id` that it got last, in the header Last-Event-ID; "" for none.
+    """
+
+    name: str
+    data: Struct | None
+    id: str = ""
+
+
+class Streamed(Reply):
+    """A successful response that is sent as events."""
+
+    events: AsyncGenerator[Event, None]
 
 
 class Download(Reply):
@@ -90,8 +102,8 @@ class Call(Struct, Generic[Body, Query], frozen=True):
     """A request that was read and checked.
 
     `client` is the network that it is counted by, `address` the exact address; `login` is the
-    caller where the route authenticates; `accept_language` and `accept` are the headers of these
-    names.
+    caller where the route authenticates; `accept_language`, `accept` and `last_event_id` are the
+    headers of these names.
     """
 
     body: Body
@@ -104,6 +116,7 @@ class Call(Struct, Generic[Body, Query], frozen=True):
     accept_language: str = ""
     address: str = ""
     accept: str = ""
+    last_event_id: str = ""
 
     @property
     def device(self) -> DeviceRow:

@@ -276,7 +276,10 @@ class HttpServer:
             keyed = KeyedRequest(user_id, key, request_hash, self._seal, self._wall_clock())
         accepted = request.headers.get(hdrs.ACCEPT_LANGUAGE, "")
         accept = request.headers.get(hdrs.ACCEPT, "")
-        return Call(body, query, names, client, login, keyed, worker, accepted, address, accept)
+        last_id = request.headers.get(hdrs.LAST_EVENT_ID, "")
+        return Call(
+            body, query, names, client, login, keyed, worker, accepted, address, accept, last_id
+        )
 
     async def _body(self, request: Request, route: Route, client: str) -> bytes:
         declared = request.headers.get("Content-Type")

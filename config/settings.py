@@ -10,6 +10,7 @@ from typing import Annotated, Literal, TypeVar, get_args
 from msgspec import Meta, Struct, field, structs
 
 _Kind = TypeVar("_Kind")
+MIB = 1024 * 1024
 _RELOADABLE = "changes at SIGHUP"
 Reloadable = Annotated[_Kind, _RELOADABLE]
 
@@ -138,6 +139,9 @@ class MarketSettings(Struct, frozen=True):  # as wide as its section: settings a
     session_days: Annotated[int, Meta(ge=1, le=3650)] = 30
 
 
+Slots = Annotated[int, Meta(ge=1, le=256)]  # a device names all that it holds in one request
+
+
 class WorkSettings(Struct, frozen=True):  # as wide as its section
     """Where files of jobs are kept, how many, and for how long."""
 
@@ -148,6 +152,11 @@ class WorkSettings(Struct, frozen=True):  # as wide as its section
     user_artifacts_max_bytes: NonNegativeInt = 50 * 1024**3
     user_artifacts_max: NonNegativeInt = 10_000
     artifact_days: Annotated[int, Meta(ge=1, le=3650)] = 30
+    log_keep_bytes: Annotated[int, Meta(ge=MIB, le=1024 * MIB)] = 8 * MIB
+    log_bytes_per_second: NonNegativeInt = MIB
+    log_days: Annotated[int, Meta(ge=1, le=3650)] = 30
+    user_logs_max_bytes: NonNegativeInt = 1024**3
+    disk_reserve_bytes: NonNegativeInt = 256 * MIB
     s3_url: str = ""
     s3_bucket: str = ""
     s3_region: str = "us-east-1"
@@ -156,14 +165,16 @@ class WorkSettings(Struct, frozen=True):  # as wide as its section
 
 
 class JobSettings(Struct, frozen=True):
-    """What devices may hold, and what becomes of work that is not begun, or not confirmed."""
+    """What devices may hold, how long they wait for work, and what becomes of work."""
 
-    device_slots: Reloadable[NonNegativeInt] = 16
-    new_device_slots: Reloadable[NonNegativeInt] = 4
+    device_slots: Reloadable[Slots] = 16
+    new_device_slots: Reloadable[Slots] = 4
     lease_seconds: Annotated[int, Meta(ge=120, le=86_400)] = 600
     start_seconds: Annotated[int, Meta(ge=30, le=86_400)] = 300
     prepare_seconds: Annotated[int, Meta(ge=30, le=86_400)] = 1800
     review_hours: Annotated[int, Meta(ge=0, le=720)] = 24
+    wait_seconds: Annotated[float, Meta(gt=0, le=55)] = 55.0
+    waiting_devices: Reloadable[NonNegativeInt] = 0
 
 
 class AssistantSettings(Struct, frozen=True):  # as wide as its section

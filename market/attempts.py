@@ -4,6 +4,11 @@ Whatever a device says of an attempt counts as long as that attempt is the curre
 that was taken back, cancelled or followed by another one writes no log, no file and earns nothing.
 """
 
+from collections.abc import Sequence
+from enum import StrEnum
+
+from msgspec import Struct
+
 from market.bounds import Bounds
 from market.errors import Code, MarketError
 from market.states import JobStatus
@@ -15,6 +20,47 @@ from storage.store import Transaction
 CANCELLED = "The buyer has cancelled the job; what was done of it is paid."
 # Enough to see that a device finishes what it takes, and a day's work of a slow one.
 PROVEN_JOBS = 10
+NAMED_MAX = 256  # attempts that a device may name at once: many times its slots
+
+
+class FailureKind(StrEnum):
+    """Whose fault it is that a job was not done, as the device that could not do it says."""
+
+    JOB = "job"
+    HOST = "host"
+    IMAGE = "image"
+    INPUT = "input"
+    TIMEOUT = "timeout"
+    OOM = "oom"
+    REFUSED = "refused"
+
+
+# The device's own: the job is no worse for it, and may come back to the same owner once.
+HOST_KINDS = frozenset((FailureKind.HOST, FailureKind.REFUSED))
+# What the work itself came to. Its buyer may have said that it is not to be run again.
+WORK_KINDS = frozenset((FailureKind.JOB, FailureKind.TIMEOUT, FailureKind.OOM))
+
+
+class Action(Struct, frozen=True):
+    """What a device is to do with an attempt that it should not hold; `action` is "stop"."""
+
+    job_id: str
+    attempt: int
+    action: str
+    reason: str
+
+
+class Ending(Struct, frozen=True):
+    """What a device says of how an attempt ended, beside the result or the reason.
+
+    `log_bytes` is how much it has written to each stream, so that nothing of it is missing.
+    """
+
+    kind: FailureKind | None = None
+    exit_code: int | None = None
+    cpu_seconds: float | None = None
+    max_memory_bytes: int | None = None
+    log_bytes: dict[str, int] | None = None
 
 
 async def require_current(
@@ -57,7 +103,43 @@ async def slots_left(tx: Transaction, device_id: str, bounds: Bounds) -> int | N
     if not (bounds.device_slots or bounds.new_device_slots):
         return None
     load = await attempt_queries.device_load(tx, device_id, completed_max=PROVEN_JOBS)
+    most = slots_of(load.completed, bounds)
+    return most - load.running if most is not None else None
+
+
+def slots_of(completed: int, bounds: Bounds) -> int | None:
+    """Return how many jobs a device may hold that has completed so many; None for no bound."""
     most = [bounds.device_slots] if bounds.device_slots else []
-    if bounds.new_device_slots and load.completed < PROVEN_JOBS:
+    if bounds.new_device_slots and completed < PROVEN_JOBS:
         most.append(bounds.new_device_slots)
-    return min(most) - load.running if most else None
+    return min(most, default=None)
+
+
+async def actions_for(
+    tx: Transaction, device_id: str, named: Sequence[tuple[str, int]]
+) -> list[Action]:
+    """Return what a device is to do with the attempts that it says it holds: stop some of them.
+
+    Args:
+        tx: the transaction.
+        device_id: the device.
+        named: the job and the number of the attempt, of each.
+    """
+    assert len(named) <= NAMED_MAX  # noqa: S101 - whoever takes the request has a bound
+    rows = await attempt_queries.states(tx, list({job_id for job_id, _ in named})) if named else []
+    jobs = {row.id: row for row in rows}
+    actions = []
+    for job_id, attempt in named:
+        job = jobs.get(job_id)
+        is_current = job is not None and job.status == JobStatus.RUNNING
+        if job is not None and is_current and (job.device_id, job.attempts) == (device_id, attempt):
+            continue
+        is_last = job is not None and (job.device_id, job.attempts) == (device_id, attempt)
+        if job is not None and is_last and job.status == JobStatus.CANCELLED:
+            reason = CANCELLED
+        elif job is not None and is_last:  # it has said so itself, and has not heard the answer
+            reason = f"The job is over: {job.status}."
+        else:
+            reason = Code.ATTEMPT_NOT_CURRENT.meaning
+        actions.append(Action(job_id, attempt, "stop", reason))
+    return actions

@@ -145,6 +145,16 @@ class Code(Enum):
         Kind.INVALID,
         "The job was taken back from this device, is over, or is in another attempt.",
     )
+    LOG_INCOMPLETE = (
+        "log_incomplete",
+        Kind.INVALID,
+        "Less of the log has arrived than the report announces; send the rest first.",
+    )
+    NOT_REVIEWABLE = (
+        "not_reviewable",
+        Kind.INVALID,
+        "The payment of this job is not, or not any more, the caller's to decide.",
+    )
     ARTIFACT_NOT_FOUND = (
         "artifact_not_found",
         Kind.NOT_FOUND,

@@ -5,36 +5,50 @@ in, in one transaction with the money it moves, so that of a thousand who accept
 no late report is paid.
 """
 
+import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 from msgspec import Struct
 
-from market import ledger
-from market.attempts import is_of, require_current, slots_left
+from market import ledger, reviews
+from market.attempts import (
+    HOST_KINDS,
+    WORK_KINDS,
+    Ending,
+    FailureKind,
+    is_of,
+    require_current,
+    slots_left,
+)
 from market.bounds import Bounds, lock_user, require
 from market.context import Context
-from market.devices import ONLINE_SECONDS, Devices
 from market.errors import Code, MarketError
 from market.idempotency import Receipt
 from market.ledger import Movement, Transfer, TransferIds, TransferKind
 from market.money import MICRO, Currency, as_decimal
+from market.overdue import Ended, Leases, Overdue
 from market.specs import Spec, Specs, size_of
-from market.states import JobStatus
+from market.states import JobStatus, ReviewStatus
 from market.sweeping import Sweep
 from market.throttle import Throttle
 from market.waking import Waking
+from storage import attempts as attempt_queries
 from storage import deploys as deploy_queries
 from storage import devices as device_queries
 from storage import job_specs as spec_queries
 from storage import jobs as queries
 from storage import ledger as ledger_queries
+from storage import reviews as review_queries
+from storage.attempts import EndRow
 from storage.devices import DeviceRow
 from storage.errors import StoreError
 from storage.job_specs import SpecRow
-from storage.jobs import JobRow, OpenJobRow, OwnJobRow, QuietRow
+from storage.jobs import JobRow, OpenJobRow, OwnJobRow
 from storage.ledger import HoldRow
+from storage.reviews import ReviewRow
 from storage.store import Transaction
 
 TITLE_MAX_CHARACTERS = 200
@@ -43,9 +57,6 @@ DURATION_MAX_HOURS = 8_760
 PRICE_MAX = 1_000_000 * MICRO
 # Owners of devices, not devices or attempts: anybody may register as many devices as they like.
 OWNERS_MAX = 3
-SILENCE_SECONDS = 600
-QUIET_SECONDS = ONLINE_SECONDS  # a device that is not online may have abandoned its job
-QUIET_MAX_JOBS = 10_000
 TAKE_BACK_MAX_JOBS = 100
 EXPIRE_MAX_JOBS = 100
 # Adding up what a user has takes the writer milliseconds, whether there is room or not.
@@ -57,7 +68,7 @@ JOB_BYTES = 1_024
 HOUR_SECONDS = 3_600
 DAY_SECONDS = 86_400
 FEE_WHOLE = 10_000
-VANISHED = "the device was not heard of any more"
+NOTHING_SAID = Ending()
 UNWANTED = "No worker took the job in time."
 REVOKED = "the token of the device was revoked"
 
@@ -65,10 +76,34 @@ _logger = logging.getLogger("jobs")
 
 
 class JobTerms(Struct, frozen=True):
-    """The house's `fee` of a payment, in ten-thousandths, and how long a job waits for a worker."""
+    """What the operator decides about jobs.
+
+    Attributes:
+        fee: the house's part of a payment, in ten-thousandths.
+        waiting_seconds: how long a job waits for a worker.
+        leases: how long attempts may be silent.
+        review_hours: how long the buyer of a job with a payload may look at its result before the
+            worker is paid; 0 pays at once.
+    """
 
     fee: int
     waiting_seconds: int
+    leases: Leases = Leases()
+    review_hours: int = 24
+
+
+class AttemptLogs(Protocol):
+    """Keeps the logs of attempts."""
+
+    async def stored(self, job_id: str, attempt: int) -> Mapping[str, int]:
+        """Return how many bytes of each stream have arrived; a stream without any may be left out.
+
+        Raises:
+            StoreError: it cannot be said now.
+        """
+
+    def changed(self, job_id: str) -> None:
+        """Hear that an attempt at a job began or ended; it is committed. It raises nothing."""
 
 
 class NewJob(Struct, frozen=True):
@@ -90,7 +125,7 @@ class Outcome(Struct, frozen=True):
     """How a job is left: its new status, and what of its price the worker's work was worth.
 
     `result` is what came of it, `failure_reason` why nothing did; `attempt` how the attempt ended
-    that ran until now, where that is not how the job is left.
+    that ran until now, if that is not how the job is left, and `ending` what was said of that.
     """
 
     status: JobStatus
@@ -98,14 +133,19 @@ class Outcome(Struct, frozen=True):
     result: str | None = None
     failure_reason: str | None = None
     attempt: str = ""
+    ending: Ending = Ending()
 
 
 class Owned(Struct, frozen=True):
-    """A job as its buyer sees it, and what it has cost, in its currency, once it is over."""
+    """A job as its buyer sees it, and what it has cost, in its currency, once it is over.
+
+    `review` is there once it is completed, if its buyer may look at the result, or might.
+    """
 
     job: JobRow
     paid: int | None
     spec: Spec | None = None
+    review: ReviewRow | None = None
 
 
 class Work(Struct, frozen=True):
@@ -140,38 +180,39 @@ class Jobs:
 
     Args:
         context: the store, identifiers and the time.
-        devices: knows who is alive.
-        observed_seconds: for how many seconds this daemon has been there to hear devices, by a
-            clock that cannot be set.
-        terms: the house's fee, and how long a job may wait.
-        bounds: how much one user may have open at once; may be replaced.
+        overdue: knows which attempts have ended without a word.
+        terms: what the operator decides.
+        bounds: how much one user or device may have open at once; may be replaced.
         specs: stores what jobs run.
-        waking: hears of jobs that wait.
+        waking: passes on that jobs wait, and that devices have something to hear.
     """
 
     def __init__(
         self,
         context: Context,
-        devices: Devices,
-        observed_seconds: Callable[[], float],
+        overdue: Overdue,
         terms: JobTerms,
         bounds: Bounds,
         specs: Specs,
         waking: Waking,
     ) -> None:
         self.bounds = bounds
+        # Whoever keeps logs puts itself here.
+        self.logs: AttemptLogs | None = None
         self._specs = specs
         self._waking = waking
         self._terms = terms
         self._store = context.store
-        self._devices = devices
+        self._overdue = overdue
         self._identifiers = context.identifiers
         self._now = context.now
-        self._observed_seconds = observed_seconds
         self._refusals = Throttle(REFUSALS_MAX, REFUSALS_SECONDS, context.now)
-        # When, by `observed_seconds`, a running job's device was first seen to be quiet.
-        self._quiet_since: dict[QuietRow, float] = {}
         self._expiring = Sweep("job %s cannot be cancelled", _logger)
+
+    @property
+    def lease_seconds(self) -> int:
+        """For how long a device may be silent about an attempt at a job with a payload."""
+        return self._terms.leases.lease_seconds
 
     async def create(self, user_id: str, new: NewJob, receipt: Receipt[str] | None = None) -> str:
         """Put a job up, hold its price, and return its identifier.
@@ -250,13 +291,19 @@ class Jobs:
     async def cancel(self, user_id: str, job_id: str) -> None:
         """Cancel one of a buyer's jobs.
 
-        A running one pays for the share of its estimated hours that has run. Cancelling what is
-        cancelled changes nothing.
+        A running one pays for the share of its estimated hours that has passed since its worker
+        began; one that no worker has begun pays nothing. Cancelling what is cancelled changes
+        nothing.
 
         Raises:
             MarketError: `job_not_found`, `job_over`.
         """
-        await self._store.write(self._cancel, self._moment(), user_id, job_id)
+        job = await self._store.write(self._cancel, self._moment(), user_id, job_id)
+        if job is not None:
+            self._waking.gone([job_id])
+            if job.device_id is not None:
+                self._waking.device(job.device_id)
+            self._changed(job_id)
 
     async def cancel_all(self, user_id: str, job_ids: Sequence[str]) -> None:
         """Cancel those of a buyer's jobs that are not over; raises as `cancel`."""
@@ -274,9 +321,12 @@ class Jobs:
             MarketError: `job_not_found`, `job_not_waiting`, `job_failed_here`, `device_full`;
                 `worker_unauthorized`, when the device was revoked meanwhile.
         """
-        return await self._store.write(
+        job = await self._store.write(
             _accept, device.id, job_id, bounds=self.bounds, now=self._now()
         )
+        self._waking.gone([job_id])
+        self._changed(job_id)
+        return job
 
     async def work(self, device: DeviceRow, job_id: str) -> Work:
         """Return a job for the device that runs it.
@@ -296,7 +346,13 @@ class Jobs:
         )
 
     async def complete(
-        self, device: DeviceRow, job_id: str, result: str, *, attempt: int | None = None
+        self,
+        device: DeviceRow,
+        job_id: str,
+        result: str,
+        *,
+        attempt: int | None = None,
+        ending: Ending = NOTHING_SAID,
     ) -> None:
         """Take a result and pay the device's owner; reporting it again changes nothing.
 
@@ -305,48 +361,91 @@ class Jobs:
             job_id: what it has done.
             result: what came of it.
             attempt: in which attempt; None for the one that runs.
+            ending: what else the device says of it.
 
         Raises:
-            MarketError: `job_not_found`, `attempt_not_current`.
+            MarketError: `job_not_found`, `attempt_not_current`, `log_incomplete`; `invalid_field`,
+                when the job has a payload, and what it ran has failed.
         """
-        await self._store.write(self._complete, self._moment(), device, job_id, attempt, result)
+        is_logged = await self._has_log(job_id, attempt, ending.log_bytes)
+        await self._store.write(
+            self._complete, self._moment(), device, job_id, attempt, result, ending, is_logged
+        )
+        self._changed(job_id)
+
+    async def _has_log(
+        self, job_id: str, attempt: int | None, announced: Mapping[str, int] | None
+    ) -> bool:
+        """Say whether as much of the log of an attempt has arrived as its device announces."""
+        if not announced or self.logs is None:
+            return True
+        if attempt is None:
+            message = "attempt must say which log it is."
+            raise MarketError(Code.INVALID_FIELD, message, field="attempt")
+        stored = await self.logs.stored(job_id, attempt)
+        return all(stored.get(stream, 0) >= size for stream, size in announced.items())
 
     async def fail(
-        self, device: DeviceRow, job_id: str, reason: str, *, attempt: int | None = None
+        self,
+        device: DeviceRow,
+        job_id: str,
+        reason: str,
+        *,
+        attempt: int | None = None,
+        ending: Ending = NOTHING_SAID,
     ) -> None:
         """Take a job back that a device could not do; its owner's others do not get it either.
 
+        If the device says that it was its own fault, its owner has another chance. A job that its
+        buyer wants run once has failed when what it ran did.
+
         Raises:
             MarketError: `job_not_found`, `attempt_not_current`.
         """
-        await self._store.write(self._fail, self._moment(), device, job_id, attempt, reason)
+        is_waiting = await self._store.write(
+            self._fail, self._moment(), device, job_id, attempt, reason, ending
+        )
+        if is_waiting:
+            self._waking.job(job_id)
+        self._changed(job_id)
 
     async def take_back(self) -> int:
-        """Take jobs back from devices that were silent for too long; return how many.
+        """Take jobs back from devices that say nothing, or take too long; return how many.
 
-        To be called again and again. The wall clock may jump, and differs between daemons; it only
-        selects candidates. A device is silent when its last report in the store has not changed
-        for `SILENCE_SECONDS` of observed time.
+        To be called again and again.
+
+        Raises:
+            StoreError: devices may not have been heard either.
         """
-        await self._devices.flush()
-        quiet = await self._store.read(
-            queries.quiet, quiet_since=self._now() - QUIET_SECONDS, limit=QUIET_MAX_JOBS
-        )
-        observed = self._observed_seconds()
-        self._quiet_since = {row: self._quiet_since.get(row, observed) for row in quiet}
-        enough = observed - (SILENCE_SECONDS - QUIET_SECONDS)
-        silent = [row for row, since in self._quiet_since.items() if since <= enough]
-        retried = 0
-        for row in silent[:TAKE_BACK_MAX_JOBS]:
+        taken = 0
+        for each in await self._overdue.find():
             try:
-                retried += await self._store.write(
-                    self._take_back, self._moment(), row.job_id, row.attempt, VANISHED
-                )
+                taken += await self._end(each)
             except StoreError as error:
-                _logger.warning("job %s could not be taken back: %s", row.job_id, error)
+                _logger.warning("job %s could not be taken back: %s", each.job_id, error)
             except Exception:  # it holds up no other
-                _logger.exception("job %s cannot be taken back", row.job_id)
-        return retried
+                _logger.exception("job %s cannot be taken back", each.job_id)
+        return taken
+
+    async def take_back_attempt(self, job_id: str, attempt: int, reason: str) -> bool:
+        """Take a job back from the device that has it in this attempt; False when none has."""
+        return await self._end(Ended(job_id, attempt, reason))
+
+    async def _end(self, ended: Ended) -> bool:
+        job = await self._store.write(self._take_back, self._moment(), ended)
+        if job is None:
+            return False
+        if job.device_id is not None:
+            self._waking.device(job.device_id)
+        # It may have failed for good instead: whoever looks finds that it does not wait.
+        self._waking.job(job.id)
+        self._changed(job.id)
+        return True
+
+    def _changed(self, job_id: str) -> None:
+        """Tell who keeps logs that an attempt began or ended."""
+        if self.logs is not None:
+            self.logs.changed(job_id)
 
     async def expire(self) -> int:
         """Cancel jobs that have waited for a worker for too long; return how many.
@@ -364,6 +463,7 @@ class Jobs:
 
         async def cancel(job_id: str) -> None:
             await self._store.write(self._expire, self._moment(), job_id)
+            self._waking.gone([job_id])
 
         return await self._expiring.run(find, cancel, most=EXPIRE_MAX_JOBS, now=now)
 
@@ -374,9 +474,7 @@ class Jobs:
             if not jobs:
                 return
             for job in jobs:
-                await self._store.write(
-                    self._take_back, self._moment(), job.id, job.attempts, REVOKED
-                )
+                await self.take_back_attempt(job.id, job.attempts, REVOKED)
 
     async def earned_today(self, user_id: str) -> dict[str, int]:
         """Return what each device of a user earned since 00:00 UTC, in micro-credits."""
@@ -392,7 +490,11 @@ class Jobs:
             raise MarketError(Code.JOB_NOT_FOUND)
         hold = await ledger_queries.find_hold(tx, hold_of(job_id))
         spec = await self._specs.find(tx, job_id)
-        return Owned(job, hold.captured if hold is not None else None, spec)
+        review = await review_queries.find(tx, job_id)
+        paid = hold.captured if hold is not None else None
+        if review is not None and review.state == ReviewStatus.REVERSED:
+            paid = 0
+        return Owned(job, paid, spec, review)
 
     async def _find_open(self, tx: Transaction, job_id: str) -> Open:
         job = await queries.find(tx, job_id)
@@ -407,19 +509,24 @@ class Jobs:
         deploy = await deploy_queries.find(tx, job.deploy_id)
         return Work(job, deploy.image, deploy.command) if deploy is not None else Work(job)
 
-    async def _cancel(self, tx: Transaction, moment: Moment, user_id: str, job_id: str) -> None:
+    async def _cancel(
+        self, tx: Transaction, moment: Moment, user_id: str, job_id: str
+    ) -> JobRow | None:
+        """Cancel a job and return it as it was; None when it was cancelled before."""
         await tx.lock("jobs", [job_id])
         job = await queries.find(tx, job_id)
         if job is None or job.user_id != user_id:
             raise MarketError(Code.JOB_NOT_FOUND)
         if job.status == JobStatus.CANCELLED:
-            return
+            return None
         if job.status not in (JobStatus.WAITING, JobStatus.RUNNING):
             raise MarketError(Code.JOB_OVER)
         device_id = job.device_id
         worker = None if device_id is None else await device_queries.owner_of(tx, device_id)
-        gross = _share(job, moment.now) if worker is not None else 0
+        began = await attempt_queries.work_started_at(tx, job.id, job.attempts)
+        gross = _share(job, began, moment.now) if worker is not None else 0
         await self._leave(tx, moment, job, Outcome(JobStatus.CANCELLED, gross), worker)
+        return job
 
     async def _complete(
         self,
@@ -429,6 +536,8 @@ class Jobs:
         job_id: str,
         attempt: int | None,
         result: str,
+        ending: Ending,
+        is_logged: bool,
     ) -> None:
         await tx.lock("jobs", [job_id])
         job = await queries.find(tx, job_id)
@@ -436,8 +545,21 @@ class Jobs:
         if job is not None and is_done and job.device_id == device.id and is_of(job, attempt):
             return
         job = await require_current(tx, device.id, job_id, attempt)
-        outcome = Outcome(JobStatus.COMPLETED, job.price_credit, result)
-        await self._leave(tx, moment, job, outcome, device.user_id)
+        if not is_logged:
+            raise MarketError(Code.LOG_INCOMPLETE, field="log_bytes")
+        spec = await attempt_queries.spec(tx, job.id)
+        if spec is not None and ending.exit_code:
+            message = f"A job whose process ended with {ending.exit_code} has failed."
+            raise MarketError(Code.INVALID_FIELD, message, field="exit_code")
+        review_hours = 0
+        if spec is not None:
+            review_hours = self._terms.review_hours
+            if spec.review_hours is not None:
+                review_hours = spec.review_hours
+        outcome = Outcome(JobStatus.COMPLETED, job.price_credit, result, ending=ending)
+        await self._leave(
+            tx, moment, job, outcome, device.user_id, review_seconds=review_hours * HOUR_SECONDS
+        )
 
     async def _fail(
         self,
@@ -447,20 +569,22 @@ class Jobs:
         job_id: str,
         attempt: int | None,
         reason: str,
-    ) -> None:
+        ending: Ending,
+    ) -> bool:
+        """Take a job back from a device; return whether it waits for another one."""
         await tx.lock("jobs", [job_id])
         job = await require_current(tx, device.id, job_id, attempt)
-        await self._retry(tx, moment, job, reason, "failed")
+        return await self._retry(tx, moment, job, reason, ending)
 
-    async def _take_back(
-        self, tx: Transaction, moment: Moment, job_id: str, attempt: int, reason: str
-    ) -> bool:
-        await tx.lock("jobs", [job_id])
-        job = await queries.find(tx, job_id)
-        if job is None or job.status != JobStatus.RUNNING or job.attempts != attempt:
-            return False
-        await self._retry(tx, moment, job, reason, "lost")
-        return True
+    async def _take_back(self, tx: Transaction, moment: Moment, ended: Ended) -> JobRow | None:
+        """Take a job back and return it as it was; None when it is not in that attempt any more."""
+        await tx.lock("jobs", [ended.job_id])
+        job = await queries.find(tx, ended.job_id)
+        if job is None or job.status != JobStatus.RUNNING or job.attempts != ended.attempt:
+            return None
+        ending = Ending(FailureKind.TIMEOUT) if ended.is_timeout else Ending()
+        await self._retry(tx, moment, job, ended.reason, ending, is_lost=not ended.is_timeout)
+        return job
 
     async def _expire(self, tx: Transaction, moment: Moment, job_id: str) -> None:
         await tx.lock("jobs", [job_id])
@@ -470,16 +594,30 @@ class Jobs:
             await self._leave(tx, moment, job, outcome, None)
 
     async def _retry(
-        self, tx: Transaction, moment: Moment, job: JobRow, reason: str, attempt: str
-    ) -> None:
-        """Put a running job up again; when so many owners' devices did not do it, it has failed."""
+        self,
+        tx: Transaction,
+        moment: Moment,
+        job: JobRow,
+        reason: str,
+        ending: Ending,
+        *,
+        is_lost: bool = False,
+    ) -> bool:
+        """Put a running job up again, and return whether it waits now, or has failed for good.
+
+        It has when so many owners' devices did not do it, or its buyer wants it run once.
+        """
+        attempt = "lost" if is_lost or ending.kind in HOST_KINDS else "failed"
         over = await queries.count_unsuccessful(tx, job.id, job.attempts) >= OWNERS_MAX
+        if ending.kind in WORK_KINDS:
+            over = over or await _runs_once(tx, job.id)
         status = JobStatus.FAILED if over else JobStatus.WAITING
-        outcome = Outcome(status, failure_reason=reason, attempt=attempt)
+        outcome = Outcome(status, failure_reason=reason, attempt=attempt, ending=ending)
         if over:
             await self._leave(tx, moment, job, outcome, None)
         else:
             await _move(tx, job, outcome, 0, moment.now)
+        return not over
 
     async def _leave(
         self,
@@ -488,16 +626,29 @@ class Jobs:
         job: JobRow,
         outcome: Outcome,
         worker: str | None,
+        *,
+        review_seconds: int = 0,
     ) -> None:
         """End a job and settle its hold: what the work was worth, and the rest.
 
         A worker is always paid in credits. Where the buyer holds another currency, the house takes
-        that and pays the credits.
+        that and pays the credits. With `review_seconds` all of it waits for so long.
         """
         fee = outcome.gross * self._terms.fee // FEE_WHOLE
         earned = outcome.gross - fee if worker is not None else 0
         await _move(tx, job, outcome, earned, moment.now)
         await spec_queries.forget_secrets(tx, job.id)
+        if worker is not None and review_seconds:
+            how = reviews.Beginning(
+                worker=worker,
+                earned=earned,
+                seconds=review_seconds,
+                resolution=moment.resolution,
+                hold_id=moment.payout_id,
+                now=moment.now,
+            )
+            await reviews.begin(tx, job, hold_of(job.id), how)
+            return
         house = ledger.revenue(Currency(job.currency))
         if worker is None:
             payments = []
@@ -515,12 +666,18 @@ class Jobs:
         return Moment(self._now(), TransferIds(new(), new()), new())
 
 
-def _share(job: JobRow, now: int) -> int:
-    """Return what the part of a job's estimated time that has run is worth."""
-    if job.accepted_at is None:
+def _share(job: JobRow, began: int | None, now: int) -> int:
+    """Return what the part of a job's estimated time is worth that has passed since work began."""
+    if began is None:
         return 0
-    ran = max(now - job.accepted_at, 0)
+    ran = max(now - began, 0)
     return min(job.price_credit * ran // (job.duration_hrs * HOUR_SECONDS), job.price_credit)
+
+
+async def _runs_once(tx: Transaction, job_id: str) -> bool:
+    """Say whether a job is not to be run again when what it ran has failed."""
+    spec = await attempt_queries.spec(tx, job_id)
+    return spec is not None and json.loads(spec.payload).get("restart", "never") == "never"
 
 
 async def _pay_out(tx: Transaction, moment: Moment, job: JobRow, worker: str, earned: int) -> None:
@@ -667,11 +824,19 @@ async def _accept(
 
 async def _move(tx: Transaction, job: JobRow, outcome: Outcome, earned: int, now: int) -> None:
     JobStatus(job.status).require_before(outcome.status)
+    ending = outcome.ending
     moved = await queries.change_status(
         tx,
         job,
         after=outcome.status,
-        attempt=outcome.attempt or outcome.status,
+        attempt=EndRow(
+            outcome.attempt or outcome.status,
+            failure_kind=ending.kind,
+            reason=outcome.failure_reason,
+            exit_code=ending.exit_code,
+            cpu_seconds=ending.cpu_seconds,
+            max_memory_bytes=ending.max_memory_bytes,
+        ),
         earned=earned,
         result=outcome.result,
         failure_reason=outcome.failure_reason,

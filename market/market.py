@@ -4,27 +4,34 @@ A new service is a line here, and a line of `api.app.routes` for its endpoints.
 """
 
 from collections.abc import Callable
+from time import monotonic
 
 from msgspec import Struct
 
 from market.accounts import Accounts, LoginLimits
 from market.artifacts import Artifacts, ArtifactTerms
+from market.attempt_reports import AttemptReports
 from market.bandwidth import Bandwidth, Terms, Traffic
 from market.bounds import Bounds
 from market.context import Context
 from market.deploys import Deploys, Rates
 from market.devices import Devices
+from market.dispatch import Dispatch, DispatchTerms
 from market.exit_canaries import ExitCanaries
 from market.exit_earnings import ExitAdvances
 from market.exit_payouts import ExitPayouts
 from market.exits import NO_EXITS, Exits, ExitTerms
 from market.jobs import Jobs, JobTerms
 from market.leases import Leases
+from market.logs import Logs, LogTerms
 from market.outbox import Outbox
+from market.overdue import Overdue
 from market.passwords import Passwords
 from market.proofs import Proofs
 from market.recovery import Recovery
 from market.referrals import Referrals, Rewards
+from market.renewals import Renewals
+from market.reviews import Reviews
 from market.sealing import Sealing
 from market.specs import Specs
 from market.tokens import Tokens
@@ -47,7 +54,9 @@ class Rules(Struct, frozen=True):
     login_limits: LoginLimits
     app_url: str
     exits: ExitTerms = NO_EXITS
+    dispatch: DispatchTerms = DispatchTerms()
     artifacts: ArtifactTerms = ArtifactTerms()
+    logs: LogTerms = LogTerms()
 
 
 class Keys(Struct, frozen=True):
@@ -109,10 +118,23 @@ class Market:
         self.exit_canaries = ExitCanaries(context, self.exits)
         self.exit_payouts = ExitPayouts(context, rules.exits.hold_seconds)
         self.waking = Waking(context.store, is_shared=is_shared)
+        self.logs = Logs(context, rules.logs, monotonic, is_shared=is_shared)
+        self.waking.listen(self.logs)
         self.specs = Specs(keys.job_secrets)
-        self.jobs = Jobs(
-            context, self.devices, observed_seconds, rules.jobs, bounds, self.specs, self.waking
+        self.dispatch = Dispatch(
+            context,
+            self.waking,
+            self.specs,
+            lambda: self.jobs.bounds,
+            rules.dispatch,
         )
+        self.renewals = Renewals(context)
+        overdue = Overdue(context, self.devices, self.renewals, rules.jobs.leases, observed_seconds)
+        self.jobs = Jobs(context, overdue, rules.jobs, bounds, self.specs, self.waking)
+        self.attempt_reports = AttemptReports(
+            context, self.devices, self.jobs, self.renewals, observed_seconds
+        )
+        self.reviews = Reviews(context)
         self.artifacts = Artifacts(context, blobs, rules.artifacts)
         self.deploys = Deploys(context, self.jobs, rules.rates)
 

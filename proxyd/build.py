@@ -238,6 +238,7 @@ def _daemon(
         services = _services(settings, listeners, key, context, leases, meter, gateway, metrics)
     if services is not None and node is not None:
         node.tell(services.market.waking)
+        node.tell(services.market.logs.readers)
     if services is not None and exits is not None and geography is not None:
         mesh = None
         if node is not None and not is_sqlite(settings.storage.url):
@@ -418,7 +419,7 @@ def _services(
     blobs = _blobs(settings)
     market = Market(
         context,
-        slices.rules(settings, terms, app_url),
+        slices.rules(settings, terms, app_url, descriptors=raise_descriptors()),
         _keys(settings, key),
         leases=leases,
         traffic=meter,

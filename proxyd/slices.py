@@ -16,11 +16,14 @@ from market.assistant.goodness import RewardTerms
 from market.bandwidth import Terms
 from market.bounds import Bounds
 from market.deploys import Rates
+from market.dispatch import DispatchTerms
 from market.exits import ExitTerms
 from market.exits import Limits as ExitDeviceLimits
 from market.jobs import JobTerms
+from market.logs import LogTerms
 from market.market import Rules
 from market.money import micro
+from market.overdue import Leases
 from market.photos.decoding import PhotoLimits
 from market.referrals import Rewards
 from proxyctl.protocol.policy import Policy
@@ -45,13 +48,14 @@ from storage.place import SQLITE, is_sqlite
 DAY_SECONDS = 86_400
 
 
-def rules(settings: Settings, session_terms: Terms, app_url: str) -> Rules:
+def rules(settings: Settings, session_terms: Terms, app_url: str, *, descriptors: int) -> Rules:
     """Return what the operator decides about the marketplace.
 
     Args:
         settings: all of them.
         session_terms: as `terms` returns them.
         app_url: as `app_url` returns it.
+        descriptors: how many may be open.
     """
     return Rules(
         terms=session_terms,
@@ -62,7 +66,9 @@ def rules(settings: Settings, session_terms: Terms, app_url: str) -> Rules:
         login_limits=login_limits(settings),
         app_url=app_url,
         exits=exit_terms(settings),
+        dispatch=dispatch_terms(settings, descriptors),
         artifacts=artifact_terms(settings),
+        logs=log_terms(settings),
     )
 
 
@@ -90,10 +96,29 @@ def terms(settings: Settings, proxy_port: int, passwordless_ports: Sequence[int]
 
 
 def job_terms(settings: Settings) -> JobTerms:
-    """Return the house's fee, and how long a job may wait."""
-    market = settings.market
+    """Return what the operator decides about jobs."""
+    market, jobs = settings.market, settings.jobs
     return JobTerms(
-        fee=int(market.fee_percent * 100), waiting_seconds=market.job_waiting_days * DAY_SECONDS
+        fee=int(market.fee_percent * 100),
+        waiting_seconds=market.job_waiting_days * DAY_SECONDS,
+        leases=Leases(
+            lease_seconds=jobs.lease_seconds,
+            start_seconds=jobs.start_seconds,
+            prepare_seconds=jobs.prepare_seconds,
+        ),
+        review_hours=jobs.review_hours,
+    )
+
+
+def dispatch_terms(settings: Settings, descriptors: int) -> DispatchTerms:
+    """Return how requests for work are answered; `descriptors` is how many may be open."""
+    jobs, connections = settings.jobs, api_limits(settings, descriptors).connections
+    # The others stay for buyers, and for what devices send.
+    return DispatchTerms(
+        credit=rates(settings).credit,
+        lease_seconds=jobs.lease_seconds,
+        wait_seconds=jobs.wait_seconds,
+        held_max=min(jobs.waiting_devices or connections, connections * 4 // 5),
     )
 
 
@@ -117,6 +142,19 @@ def bucket(settings: Settings) -> Bucket | None:
         return None
     return Bucket(
         work.s3_url, work.s3_bucket, work.s3_region, work.s3_access_key, work.s3_secret_key
+    )
+
+
+def log_terms(settings: Settings) -> LogTerms:
+    """Return what is kept of logs, and how fast they may come."""
+    work = settings.work
+    return LogTerms(
+        folder=work_folder(settings) / "logs",
+        keep_bytes=work.log_keep_bytes,
+        bytes_per_second=work.log_bytes_per_second,
+        keep_seconds=work.log_days * DAY_SECONDS,
+        bytes_per_user=work.user_logs_max_bytes,
+        reserve_bytes=work.disk_reserve_bytes,
     )
 
 

@@ -44,6 +44,39 @@ TESTED_IN = {
     "client/proxyctl/worker/executors/base.py": (
         "tests/client/proxyctl/worker/executors/test_bwrap.py"
     ),
+    "client/proxyctl/worker/executors/container_watch.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/docker.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/engine.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/family.py": (
+        "tests/client/proxyctl/worker/executors/test_bwrap.py"
+    ),
+    "client/proxyctl/worker/executors/guarded.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/gvisor.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/limits/base.py": (
+        "tests/client/proxyctl/worker/executors/test_bwrap.py"
+    ),
+    "client/proxyctl/worker/executors/limits/unbounded.py": (
+        "tests/client/proxyctl/worker/executors/test_bwrap.py"
+    ),
+    "client/proxyctl/worker/executors/signals.py": (
+        "tests/client/proxyctl/worker/executors/test_bwrap.py"
+    ),
+    "client/proxyctl/worker/executors/syscalls.py": (
+        "tests/client/proxyctl/worker/executors/test_seccomp.py"
+    ),
+    "client/proxyctl/worker/executors/trial.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
+    ),
     "client/proxyctl/worker/inputs.py": "tests/client/proxyctl/worker/test_transfers.py",
     "client/proxyctl/worker/uploads.py": "tests/client/proxyctl/worker/test_transfers.py",
     "client/proxyctl/worker/web.py": "tests/client/proxyctl/worker/test_transfers.py",
@@ -52,6 +85,7 @@ TESTED_IN = {
     "market/assistant/builtin.py": "tests/market/assistant/test_chat.py",
     "market/assistant/model.py": "tests/market/assistant/test_asking.py",
     "market/assistant/phrases.py": "tests/market/assistant/test_languages.py",
+    "market/attempt_reports.py": "tests/market/test_attempts.py",
     "market/context.py": "tests/market/test_market.py",
     "market/errors.py": "tests/docs/test_documents.py",
     "market/lease_book.py": "tests/market/test_leases.py",
@@ -62,6 +96,7 @@ TESTED_IN = {
     "market/photos/prints.py": "tests/market/photos/test_likeness.py",
     "market/photos/trailers.py": "tests/market/photos/test_decoding.py",
     "market/proofs.py": "tests/market/test_recovery.py",
+    "market/renewals.py": "tests/market/test_attempts.py",
     "proxyd/__main__.py": "tests/proxyd/cli/test_commands.py",
     "proxyd/acceptor.py": "tests/conformance/test_shedding.py",
     "proxyd/build.py": "tests/proxyd/cli/test_serving.py",
@@ -108,18 +143,22 @@ TESTED_IN = {
     "storage/attempts.py": "tests/market/test_attempts.py",
     "storage/bandwidth.py": "tests/market/test_bandwidth.py",
     "storage/blobs/base.py": "tests/storage/blobs/test_local.py",
+    "storage/claims.py": "tests/market/test_claims.py",
     "storage/deploys.py": "tests/market/test_deploys.py",
     "storage/devices.py": "tests/market/test_devices.py",
     "storage/errors.py": "tests/storage/test_store.py",
     "storage/exits.py": "tests/market/test_exits.py",
+    "storage/job_specs.py": "tests/market/test_specs.py",
     "storage/jobs.py": "tests/market/test_jobs.py",
     "storage/ledger.py": "tests/market/test_ledger.py",
+    "storage/logs.py": "tests/market/test_logs.py",
     "storage/mesh.py": "tests/proxyd/exits/test_link.py",
     "storage/nodes.py": "tests/market/test_leases_among_nodes.py",
     "storage/open.py": "tests/storage/test_store.py",
     "storage/outbox.py": "tests/market/test_outbox.py",
     "storage/postgres_link.py": "tests/storage/test_postgres.py",
     "storage/referrals.py": "tests/market/test_referrals.py",
+    "storage/reviews.py": "tests/market/test_reviews.py",
     "storage/users.py": "tests/market/test_accounts.py",
 }
 
@@ -129,7 +168,9 @@ ABOUT_SEVERAL = {
     "tests/api/test_bounds.py": "market/bounds.py as the operator sets it and a caller is refused",
     "tests/api/test_fuzz.py": "every route, with requests made up from the API's own document",
     "tests/api/test_idempotency.py": "market/idempotency.py, for every route that takes a key",
+    "tests/api/test_job_specs.py": "market/specs.py by the routes of api/jobs.py",
     "tests/api/test_recovery.py": "market/recovery.py by the routes of api/accounts.py",
+    "tests/client/proxyctl/worker/executors/test_engine_battery.py": "each kind of container",
     "tests/client/test_autostart.py": "client/autostart/",
     "tests/config/test_example.py": "config/proxyd.example.toml",
     "tests/market/test_exit_invariants.py": "the money of exits, by any sequence of operations",

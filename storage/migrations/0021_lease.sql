@@ -58,5 +58,5 @@ CREATE TABLE job_reviews (
 );
 CREATE INDEX job_reviews_due ON job_reviews (review_until) WHERE state = 'held';
 CREATE INDEX job_reviews_disputed ON job_reviews (disputed_at) WHERE state = 'disputed';
-CREATE INDEX job_reviews_open ON job_reviews (currency, price, earned)
+CREATE INDEX job_reviews_open ON job_reviews (user_id, earned)
     WHERE state IN ('held', 'disputed');

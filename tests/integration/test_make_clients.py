@@ -11,7 +11,7 @@ import pytest
 from support.process import ROOT
 
 PROGRAMS = (
-    *("chromium", "curl", "git", "node", "npm"),
+    *("bwrap", "chromium", "curl", "git", "node", "npm"),
     *("openssl", "proxychains4", "systemd-analyze", "wget"),
 )
 TOOLS = (
@@ -40,6 +40,7 @@ test "$1" = install || exit 0
 for each; do
     case $each in
         install|--*|"$NEVER") ;;
+        bubblewrap) cp "$BIN/true" "$BIN/bwrap" ;;
         nodejs) cp "$BIN/true" "$BIN/node" ;;
         systemd) cp "$BIN/true" "$BIN/systemd-analyze" ;;
         npm) cp "$BIN/npm-of-debian" "$BIN/npm" ;;
@@ -121,7 +122,7 @@ def test_all_that_is_missing_is_installed_and_then_nothing(place: Place) -> None
     done = place.run("make", "clients")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("make clients: every client is here\n")
-    packages = "chromium nodejs npm openssl proxychains4 systemd wget"
+    packages = "bubblewrap chromium nodejs npm openssl proxychains4 systemd wget"
     assert place.asked == [
         "apt-get update",
         f"apt-get install --yes --no-install-recommends {packages}",

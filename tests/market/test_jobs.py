@@ -15,12 +15,15 @@ from support.jobs import code_of, device_of, history, running, wanted
 from support.market import RULES, SWEEP_SECONDS, Market
 
 from market import jobs as jobs_module
+from market import overdue as overdue_module
 from market.audit import audit_ledger
 from market.bounds import Bounds
 from market.devices import Devices
 from market.errors import Code, MarketError
 from market.jobs import Jobs, Work
 from market.money import MICRO, Currency
+from market.overdue import Overdue
+from market.renewals import Renewals
 from market.states import JobStatus
 from storage import ledger as ledger_queries
 from storage.devices import DeviceRow
@@ -42,15 +45,9 @@ revenue = partial(books.revenue, currency=CREDIT)
 def restarted(market: Market) -> Jobs:
     """What a new daemon on the same store would run."""
     devices = Devices(market.context, Bounds())
-    return Jobs(
-        market.context,
-        devices,
-        market.clock.steady,
-        RULES.jobs,
-        Bounds(),
-        market.specs,
-        market.waking,
-    )
+    renewals = Renewals(market.context)
+    overdue = Overdue(market.context, devices, renewals, RULES.jobs.leases, market.clock.steady)
+    return Jobs(market.context, overdue, RULES.jobs, Bounds(), market.specs, market.waking)
 
 
 async def test_a_new_job_waits_and_holds_exactly_its_price(market: Market) -> None:
@@ -771,7 +768,7 @@ async def test_a_job_that_machines_of_three_owners_abandon_has_failed(market: Ma
 async def test_many_abandoned_jobs_are_taken_back_a_part_at_a_time(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs_module, "TAKE_BACK_MAX_JOBS", 2)
+    monkeypatch.setattr(overdue_module, "END_MAX_ATTEMPTS", 2)
     buyer, worker = await market.person(credit="30"), await market.person()
     for _ in range(3):
         await running(market, buyer, worker)
@@ -791,10 +788,10 @@ async def test_what_could_not_be_taken_back_is_not_counted_and_comes_next_time(
     market.clock.now += 2 * SWEEP_SECONDS
     write, failures = market.store.write, [UnavailableError("gone")]
 
-    async def once(*args: Any, **kwargs: Any) -> Any:
-        if failures:
+    async def once(unit: Any, *args: Any, **kwargs: Any) -> Any:
+        if failures and unit.__name__ == "_take_back":
             raise failures.pop()
-        return await write(*args, **kwargs)
+        return await write(unit, *args, **kwargs)
 
     monkeypatch.setattr(market.store, "write", once)
     taken = await market.jobs.take_back()

@@ -15,6 +15,7 @@ The daemon
     buyer: a process that sells sessions, and the programs that fetch through it
     market: the marketplace without a network, with a clock that tests set
     jobs: jobs of such a marketplace, and devices that do them
+    work: jobs that say what is to run, and devices that ask for them
     exits: devices as exits of such a marketplace, and sessions that leave through them
     owner: the owner of a wire protocol, without sockets
     epoll: a set of sockets that takes no more
@@ -39,6 +40,9 @@ Exits
     home: a home in network namespaces, with a sniffer on the device
     pythons: the Pythons that the program for devices is run on
 
+Workers
+    engines: container engines with storage of their own, and images that are made here
+
 Clients and targets
     socks: a SOCKS5 client over asyncio, step by step
     datagrams: UDP sockets, and a client of UDP ASSOCIATE
@@ -51,6 +55,11 @@ Clients and targets
     browser: a Chromium, driven by its DevTools protocol
     proxied_browser: a Chromium that fetches through a proxy with credentials
     siege: what one address can do to the API
+
+Jobs
+    battery: what a job must not be able to do, for every kind of sandbox
+    probe: the program that tries it from within
+    launching: starts what an executor has made ready, in the place of the supervisor
 
 What the daemon talks to
     postgres: a PostgreSQL server, one database a test

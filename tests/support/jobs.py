@@ -1,5 +1,6 @@
 """Jobs of a marketplace without a network: put up, accepted, and what their attempts were."""
 
+import json
 from typing import Any, NamedTuple
 
 from market.errors import Code, MarketError
@@ -56,11 +57,9 @@ async def history(market: Market, job_id: str) -> list[Attempt]:
 
 
 async def running(market: Market, buyer: str, worker: str, **changes: Any) -> tuple[str, DeviceRow]:
-    """Put a job up and let a new device of `worker` accept it."""
+    """Put a job up, and let a new device of `worker` accept it and begin the work."""
     job_id = await market.jobs.create(buyer, wanted(**changes))
-    device = await device_of(market, worker)
-    await market.jobs.accept(device, job_id)
-    return job_id, device
+    return job_id, await on(market, job_id, worker)
 
 
 def code_of(outcome: object) -> Code | None:
@@ -70,3 +69,39 @@ def code_of(outcome: object) -> Code | None:
     if isinstance(outcome, BaseException):
         raise outcome
     return None
+
+
+async def specified(
+    market: Market,
+    buyer: str,
+    *,
+    timeout_seconds: int | None = None,
+    review_hours: int | None = None,
+    payload: dict[str, Any] | None = None,
+    **changes: Any,
+) -> str:
+    """Put a job up that says itself what is to run, and return its identifier."""
+    job_id = await market.jobs.create(buyer, wanted(**changes))
+
+    async def insert(tx: Transaction) -> None:
+        await tx.run(
+            """
+            INSERT INTO job_specs (job_id, payload, timeout_seconds, review_hours)
+            VALUES (:job_id, :payload, :timeout_seconds, :review_hours)
+            """,
+            job_id=job_id,
+            payload=json.dumps({"command": ["true"], **(payload or {})}),
+            timeout_seconds=timeout_seconds,
+            review_hours=review_hours,
+        )
+
+    await market.store.write(insert)
+    return job_id
+
+
+async def on(market: Market, job_id: str, worker: str) -> DeviceRow:
+    """Let a new device of `worker` accept a job, and begin the work."""
+    device = await device_of(market, worker)
+    await market.jobs.accept(device, job_id)
+    await market.attempt_reports.started(device, job_id, None)
+    return device

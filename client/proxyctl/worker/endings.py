@@ -65,6 +65,7 @@ def _verdict(
         return stop.kind or "host", stop.reason
     number, status = ended["signal"], ended["status"]
     causes = (
+        (ending.lost, "host", ending.lost),
         (ended["timed_out"], "timeout", f"it ran for longer than {seconds} s"),
         (ending.is_out_of_memory, "oom", "it used up the memory that it may have"),
         (ending.is_out_of_disk, "job", "it wrote more to the disk than it may"),
@@ -90,10 +91,8 @@ def _facts(ended: dict[str, Any], ending: Ending) -> dict[str, Any]:
 
 
 def _signal_name(number: int | None) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # real-time signals have no names; None is no signal
-        return str(number)
+    known = {each.value: each.name for each in signal.Signals}
+    return known.get(number or 0, str(number))  # real-time signals have no names
 
 
 def _tail(path: Path, characters: int) -> str:

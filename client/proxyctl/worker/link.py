@@ -22,9 +22,7 @@ from proxyctl.api import ApiError, api_address, object_of, refusal_of
 from proxyctl.words import OwnerError, plain_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    Body = "bytes | memoryview"
+    from collections.abc import Callable, Mapping
 
 REPLY_MAX_BYTES: Final = 16 << 20  # jobs with their payloads, a few at once
 _SECONDS: Final = 20.0
@@ -128,14 +126,25 @@ class Link:
         headers = {"Content-Type": "application/octet-stream"}
         return self._ask("POST", target, data, headers, _SECONDS)
 
-    def poll(self, path: str, fields: Mapping[str, Any], wait_s: float) -> dict[str, Any]:
+    def poll(
+        self, path: str, fields: Mapping[str, Any], wait_s: float, is_stale: Callable[[], bool]
+    ) -> dict[str, Any]:
         """Send a request that the daemon may hold for `wait_s`; `interrupt` ends it early.
+
+        Args:
+            path: of the resource.
+            fields: of the body.
+            wait_s: that the daemon may take, in seconds.
+            is_stale: says whether nobody waits for the answer any more; what it says must change
+                before `interrupt` is called.
 
         Raises:
             LinkError: it may be tried again; also when it was interrupted.
             RefusedError: it is in vain.
         """
-        return self.post(path, fields, seconds=_SECONDS + wait_s)
+        headers = {"Content-Type": "application/json"}
+        data = json.dumps(fields).encode()
+        return self._ask("POST", path, data, headers, _SECONDS + wait_s, is_stale)
 
     def interrupt(self) -> None:
         """End the request of `poll` that is under way, in another thread."""
@@ -160,8 +169,9 @@ class Link:
         data: bytes | memoryview | None,
         headers: Mapping[str, str],
         seconds: float,
+        is_stale: Callable[[], bool] | None = None,
     ) -> dict[str, Any]:
-        status, reply, after = self._exchange(method, target, data, headers, seconds)
+        status, reply, after = self._exchange(method, target, data, headers, seconds, is_stale)
         if status == http.client.OK:
             fields = object_of(reply)
             if fields is None:
@@ -184,13 +194,13 @@ class Link:
         data: bytes | memoryview | None,
         headers: Mapping[str, str],
         seconds: float,
+        is_stale: Callable[[], bool] | None,
     ) -> tuple[int, bytes, float]:
         connection, is_fresh = self._take(seconds)
-        is_poll = seconds > _SECONDS
         while True:
             try:
-                if is_poll:
-                    self._set_polling(connection)
+                if is_stale is not None:
+                    self._begin_poll(connection, is_stale)
                 connection.request(
                     method, self._address.prefix + target, data, {**self._headers, **headers}
                 )
@@ -199,17 +209,18 @@ class Link:
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
                 # Whatever was sent over it before is answered: only an idle end can be the cause.
-                if is_fresh or not isinstance(
+                is_idle_end = isinstance(
                     error, (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError)
-                ):
+                )
+                if is_fresh or not is_idle_end or (is_stale is not None and is_stale()):
                     raise LinkError(
                         f"{self._address.host} cannot be reached: {_reason(error)}"
                     ) from None
                 connection, is_fresh = self._connection(seconds), True
                 continue
             finally:
-                if is_poll:
-                    self._set_polling(None)
+                if is_stale is not None:
+                    self._end_poll()
             break
         if len(reply) > REPLY_MAX_BYTES:
             connection.close()
@@ -243,9 +254,19 @@ class Link:
         if not keep:
             connection.close()
 
-    def _set_polling(self, connection: http.client.HTTPConnection | None) -> None:
+    def _begin_poll(
+        self, connection: http.client.HTTPConnection, is_stale: Callable[[], bool]
+    ) -> None:
+        if connection.sock is None:
+            connection.connect()
         with self._lock:
             self._polling = connection
+            if is_stale():  # before there was anything that could be interrupted
+                raise ConnectionAbortedError("it was interrupted")
+
+    def _end_poll(self) -> None:
+        with self._lock:
+            self._polling = None
 
 
 def _address_of(api: str) -> Address:

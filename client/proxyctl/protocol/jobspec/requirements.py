@@ -21,8 +21,9 @@ from proxyctl.protocol.jobspec.payload import Resources
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# More is not a list of needs, and takes milliseconds to read.
+# More is not a list of needs, and would take the daemon more than a few milliseconds to read.
 PARTS_MAX: Final = 50
+ITEMS_MAX: Final = 100
 PART_MAX_CHARACTERS: Final = 120
 WARNINGS_MAX: Final = 20
 QUOTED_MAX_CHARACTERS: Final = 60
@@ -147,6 +148,7 @@ class _Reading:
     warnings: list[str] = field(default_factory=list)
     is_manual: bool = False
     left_out: int = 0
+    items: int = 0
     wants_none: bool = False
 
     def parsed(self) -> Parsed:
@@ -217,6 +219,9 @@ class _Reading:
                 if filler is not None:
                     rest = rest[filler.end() :].lstrip(_AROUND + ":")
                     continue
+                self.items += 1
+                if self.items > ITEMS_MAX:
+                    raise SpecError("", "comes after too many others")
                 form, match = _longest(rest)
                 is_beside_gpu = form.read(self, match, is_beside_gpu)
                 rest = rest[match.end() :].lstrip(_AROUND)

@@ -110,6 +110,8 @@ class Launch:
         cgroups: files into which the process writes "0" before it becomes the program; if one of
             them cannot be written the attempt must not start.
         rlimits: (resource, soft, hard), set before it becomes the program.
+        is_asked_inside: the program would end with the job at a SIGTERM of its own, so that whoever
+            asks the job to end calls `family.ask` instead.
     """
 
     argv: tuple[str, ...]
@@ -119,6 +121,7 @@ class Launch:
     gate: int | None = None
     cgroups: tuple[str, ...] = ()
     rlimits: tuple[tuple[int, int, int], ...] = ()
+    is_asked_inside: bool = False
 
     def as_fields(self) -> dict[str, Any]:
         """Return it as JSON can hold it; there may be secrets in it."""
@@ -143,6 +146,7 @@ class Launch:
             gate=fields["gate"],
             cgroups=tuple(fields["cgroups"]),
             rlimits=tuple((each[0], each[1], each[2]) for each in fields["rlimits"]),
+            is_asked_inside=fields["is_asked_inside"],
         )
 
 
@@ -177,6 +181,9 @@ class Ending:
         cpu_seconds: of processor time that it has used.
         max_memory_bytes: the most that it has used at once.
         message: for the person who reads it, if there is something to say.
+        lost: what ran it went away (the engine, or the client that was attached to it), in words:
+            its exit status says nothing then, and the device is to blame, not the job. Empty if
+            that did not happen.
     """
 
     is_out_of_memory: bool = False
@@ -184,6 +191,7 @@ class Ending:
     cpu_seconds: float | None = None
     max_memory_bytes: int | None = None
     message: str = ""
+    lost: str = ""
 
 
 class Executor(Protocol):

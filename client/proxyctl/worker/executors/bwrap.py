@@ -36,8 +36,17 @@ from proxyctl.worker.executors.base import (
     TaskError,
 )
 from proxyctl.worker.executors.devices import gpu_nodes
-from proxyctl.worker.executors.limits.base import name_of, rlimits_of, send
+from proxyctl.worker.executors.family import (
+    BIRTH_SECONDS,
+    STEP_SECONDS,
+    family,
+    first_process,
+    is_first,
+    is_inside,
+)
+from proxyctl.worker.executors.limits.base import name_of, rlimits_of
 from proxyctl.worker.executors.limits.disk import DiskWatch
+from proxyctl.worker.executors.signals import send
 from proxyctl.worker.executors.syscalls import ARCHITECTURES
 
 if TYPE_CHECKING:
@@ -54,8 +63,6 @@ OVER: Final = "over-disk"  # in the attempt's folder: why it was ended, for an a
 TMP_SHARE: Final = 4  # /tmp holds a quarter of the job's memory, which it is a part of
 SHM_SHARE: Final = 2  # /dev/shm half: what data loaders of training put between their processes
 KILL_SECONDS: Final = 10.0  # until everything is gone after SIGKILL; longer means a sick kernel
-BIRTH_SECONDS: Final = 10.0  # until the sandbox's own process 1 is there, on a busy machine
-STEP_SECONDS: Final = 0.01
 
 _ARGS, _SECCOMP, _GATE, _PASSWD, _GROUP = 10, 11, 12, 13, 14  # descriptors of a launch
 _PASSWD_FILE: Final = b"job:x:65534:65534::/work:/bin/sh\n"
@@ -82,6 +89,7 @@ while test "$1" != --; do
     shift 2
 done
 shift
+unset PWD OLDPWD
 exec "$@"
 """
 
@@ -172,6 +180,7 @@ class BwrapExecutor:
             gate=gate,
             cgroups=admission.cgroups,
             rlimits=rlimits_of(task.bounds),
+            is_asked_inside=True,
         )
 
     def attach(self, task: Task, pid: int) -> None:
@@ -194,7 +203,7 @@ class BwrapExecutor:
         """Send SIGTERM to all of the job, and SIGKILL to what is left."""
         if grace_s > 0:
             for pid in self._processes(attempt_id):
-                if _is_inside(pid):
+                if is_inside(pid):
                     send(pid, signal.SIGTERM, lambda each: each in self._processes(attempt_id))
             _until(lambda: not self._processes(attempt_id), grace_s)
         self._kill(attempt_id)
@@ -312,13 +321,13 @@ class BwrapExecutor:
         # With its process 1 the kernel ends all of a namespace, whatever it does; the group has
         # what had not got into one.
         for pid in self._processes(attempt_id):
-            if not _is_inside(pid):
+            if not is_inside(pid):
                 send(pid, signal.SIGKILL, lambda each: each in self._processes(attempt_id))
         self._limits.kill(attempt_id)
 
     def _processes(self, attempt_id: str) -> list[int]:
         known = self._limits.processes(attempt_id)
-        return known or _family(self._sandboxes().get(attempt_id, ()))
+        return known or family(self._sandboxes().get(attempt_id, ()))
 
     def _sandboxes(self) -> dict[str, list[int]]:
         """Return the outermost processes of sandboxes by attempt.
@@ -329,7 +338,7 @@ class BwrapExecutor:
         for folder in Path("/proc").iterdir():
             if folder.name.isdecimal():
                 attempt_id = _label_of(folder)
-                if attempt_id and not _is_inside(int(folder.name)) and not _is_first(folder):
+                if attempt_id and not is_inside(int(folder.name)) and not is_first(folder):
                     sandboxes.setdefault(attempt_id, []).append(int(folder.name))
         return sandboxes
 
@@ -374,26 +383,6 @@ class BwrapExecutor:
 def uid_of(attempt_id: str) -> int:
     """Return the user that an attempt's processes are, outside, where root has started them."""
     return FIRST_UID + zlib.crc32(attempt_id.encode()) % 65536
-
-
-def first_process(pid: int) -> int:
-    """Return process 1 of the sandbox that a process becomes.
-
-    Args:
-        pid: what the supervisor has started.
-
-    Raises:
-        TaskError: there is none; the sandbox could not be made, or the job has ended already.
-    """
-    deadline = time.monotonic() + BIRTH_SECONDS
-    while time.monotonic() < deadline:
-        for child in _children(pid):
-            if _is_first(Path("/proc", str(child))):
-                return child
-        if not Path("/proc", str(pid)).exists():
-            break
-        time.sleep(STEP_SECONDS)
-    raise TaskError("host", "the sandbox did not start; what it said is in the job's log")
 
 
 def _walls() -> list[str]:
@@ -505,42 +494,6 @@ def _label_of(folder: Path) -> str:
     except (OSError, ValueError):
         return ""
     return words[index + 1].decode(errors="replace")
-
-
-def _is_inside(pid: int) -> bool:
-    """Say whether a process is inside a sandbox, and not the first one there."""
-    return _depth_and_number(Path("/proc", str(pid)))[1] > 1
-
-
-def _is_first(folder: Path) -> bool:
-    depth, number = _depth_and_number(folder)
-    return depth > 1 and number == 1
-
-
-def _depth_and_number(folder: Path) -> tuple[int, int]:
-    """Return in how many namespaces of ours a process has a number, and the innermost one."""
-    with suppress(OSError, ValueError):
-        for line in (folder / "status").read_text().splitlines():
-            if line.startswith("NSpid:"):
-                numbers = line.split()[1:]
-                return len(numbers), int(numbers[-1]) if len(numbers) > 1 else 0
-    return 0, 0
-
-
-def _children(pid: int) -> list[int]:
-    with suppress(OSError):
-        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []
-
-
-def _family(pids: Iterable[int]) -> list[int]:
-    """Return processes with all their descendants."""
-    waiting, family = list(pids), []
-    while waiting:
-        pid = waiting.pop()
-        family.append(pid)
-        waiting += _children(pid)
-    return family
 
 
 def _until(condition: Callable[[], bool], seconds: float) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import resource
-import signal
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 from proxyctl.worker.executors.base import TaskError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from proxyctl.worker.executors.base import Bounds, Ending, Finding
 
 GROUP: Final = "proxyctl-jobs"  # the folder of all jobs, in each hierarchy of control groups
@@ -162,27 +159,6 @@ def read_fields(path: Path) -> dict[str, int]:
             name, _, value = line.partition(" ")
             fields[name] = int(value)
     return fields
-
-
-def send(pid: int, number: signal.Signals, still: Callable[[int], bool]) -> None:
-    """Send a signal to a process, if it is still the one that was meant.
-
-    Args:
-        pid: of the process.
-        number: of the signal.
-        still: says whether this number still stands for such a process, after it cannot be given
-            to another one any more.
-    """
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        if still(pid):
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(descriptor, number)
-    finally:
-        os.close(descriptor)
 
 
 def mounts(kind: str) -> list[tuple[Path, str, frozenset[str]]]:

@@ -20,9 +20,9 @@ from proxyctl.worker.executors.limits.base import (
     read_fields,
     read_numbers,
     require_sane,
-    send,
     write,
 )
+from proxyctl.worker.executors.signals import send
 
 if TYPE_CHECKING:
     from proxyctl.worker.executors.base import Bounds

@@ -104,6 +104,24 @@ def test_jobs_of_one_shape_fit_the_same_devices(
         assert fits(one, capacity) == fits(other, capacity)
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"gpus": 1},
+        {"gpu_model": "RTX 3090"},
+        {"vram_gb": 10.0},
+        {"cores": 1.0},
+        {"ram_gb": 1.0},
+        {"disk_gb": 1.0},
+        {"arch": ""},
+        {"cuda": "12.0"},
+    ],
+)
+def test_jobs_that_need_other_things_have_other_shapes(changed: dict[str, Any]) -> None:
+    assert shape(replace(WHOLE, **changed)) != shape(WHOLE)
+    assert shape(replace(WHOLE, gpu_model="NVIDIA GeForce rtx4090")) == shape(WHOLE)
+
+
 @given(_RESOURCES, _CAPACITIES)
 def test_who_has_more_still_fits_and_nobody_lends_what_they_lack(
     resources: Resources, capacity: Capacity
