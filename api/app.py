@@ -3,17 +3,22 @@
 from collections.abc import Awaitable, Callable
 
 from api.accounts import AccountRoutes
+from api.artifacts import ArtifactRoutes
 from api.assistant import AssistantRoutes
+from api.attempts import AttemptRoutes
 from api.bandwidth import BandwidthRoutes
 from api.deploys import DeployRoutes
 from api.exits import ExitRoutes
 from api.health import HealthRoutes
 from api.ip import IpRoutes
 from api.jobs import JobRoutes
+from api.logs import LogRoutes
 from api.referrals import ReferralRoutes
 from api.response_cache import Answers
+from api.reviews import ReviewRoutes
 from api.routes import Route
 from api.wallet import WalletRoutes
+from api.work import WorkRoutes
 from api.workers import WorkerRoutes
 from market.market import Market
 
@@ -39,11 +44,16 @@ def routes(
         *AccountRoutes(market.accounts, market.recovery).table(),
         *BandwidthRoutes(market.bandwidth).table(),
         *WorkerRoutes(market.devices, market.jobs, market.exits).table(),
+        *WorkRoutes(market.dispatch).table(),
         *ExitRoutes(market.exits).table(),
         *IpRoutes(market.exits).table(),
         *JobRoutes(market.jobs, responses).table(),
+        *AttemptRoutes(market.attempt_reports, market.jobs.lease_seconds).table(),
+        *ReviewRoutes(market.reviews).table(),
+        *LogRoutes(market.logs).table(),
+        *ArtifactRoutes(market.artifacts).table(),
         *ReferralRoutes(market.referrals, app_url).table(),
         *DeployRoutes(market.deploys).table(),
         *assistant.table(),
-        *WalletRoutes(market.wallet, market.exits).table(),
+        *WalletRoutes(market.wallet, market.exits, market.reviews).table(),
     ]

@@ -6,12 +6,14 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api import literals
+from api.attempts import Bytes, Usage
 from api.codec import Money, money
 from api.identifiers import in_path
 from api.listing import Page, Timestamp, timestamp
-from api.literals import CURRENCIES, JOB_STATUSES, JOB_TYPES, Currency, JobType
+from api.literals import CURRENCIES, JOB_STATUSES, JOB_TYPES, REVIEW_STATUSES, Currency, JobType
 from api.response_cache import Answers
 from api.routes import Auth, Call, Nothing, Reply, Route
+from market.attempts import Ending, FailureKind
 from market.errors import Code
 from market.jobs import (
     DURATION_MAX_HOURS,
@@ -22,17 +24,28 @@ from market.jobs import (
     NewJob,
 )
 from market.money import MICRO
+from market.specs import REVIEW_MAX_HOURS, NewSpec, Spec, understand
 from market.states import JobStatus
+from proxyctl.protocol.jobspec import Payload, Resources
 from storage.jobs import JobRow, OpenJobRow, OwnJobRow
 
 LongText = Annotated[str, Meta(max_length=TEXT_MAX_CHARACTERS)]
 Attempt = Annotated[int, Meta(ge=1, le=1_000)]
+ExitCode = Annotated[int, Meta(ge=-255, le=255)]  # below zero it is a signal
+
+
+class Trust(Struct):
+    """For how many hours the buyer may look at a result before its worker is paid."""
+
+    review_hours: Annotated[int, Meta(ge=0, le=REVIEW_MAX_HOURS)] | None = None
 
 
 class CreateRequest(Struct):
     """What is to be done, for how many credits, and how many hours it may take.
 
-    Every worker device may read the texts before it accepts: keep secrets out of them.
+    Every worker device may read the texts before it accepts: keep secrets out of them. A job with a
+    payload is given to a device that has what it needs: `resources`, or without these what its
+    requirements say.
     """
 
     title: Annotated[str, Meta(min_length=1, max_length=TITLE_MAX_CHARACTERS)]
@@ -41,12 +54,22 @@ class CreateRequest(Struct):
     duration_hrs: Annotated[int, Meta(ge=1, le=DURATION_MAX_HOURS)]
     description: LongText | None = None
     requirements: LongText | None = None
+    payload: Payload | None = None
+    resources: Resources | None = None
+    trust: Trust | None = None
 
 
 class CreateReply(Reply, kw_only=True):
-    """A job that was put up."""
+    """A job that was put up; what it needs as it was understood, if it says what it runs or needs.
+
+    `warnings` are what was not understood. A job that is manual is given to no device by itself: it
+    waits for one that accepts it.
+    """
 
     job_id: str
+    resources: Resources | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET
+    is_manual: bool | UnsetType = UNSET
 
 
 class JobItem(Struct):
@@ -76,10 +99,16 @@ class MarketplaceReply(Reply, kw_only=True):
 
 
 class OpenJob(JobItem, kw_only=True):
-    """An open job; its texts are for its buyer, and for worker devices, who may want to do it."""
+    """An open job; its texts are for its buyer, and for worker devices, who may want to do it.
+
+    So is what it needs, as that was understood.
+    """
 
     description: str | UnsetType = UNSET
     requirements: str | UnsetType = UNSET
+    resources: Resources | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET
+    is_manual: bool | UnsetType = UNSET
 
 
 class OpenJobReply(Reply, kw_only=True):
@@ -100,13 +129,30 @@ class OwnJobItem(JobItem, kw_only=True):
     paid: float | UnsetType = UNSET
 
 
+class Review(Struct):
+    """Whether a finished job is paid for; `until` is when it is, if its buyer says nothing."""
+
+    state: literals.ReviewStatus
+    until: Timestamp
+    reason: str | UnsetType = UNSET
+
+
 class OwnJob(OwnJobItem, kw_only=True):
-    """A job as its buyer sees it; `failure_reason` is why the last attempt failed."""
+    """A job as its buyer sees it; `failure_reason` is why the last attempt failed.
+
+    Of the secrets in its payload only the names are told.
+    """
 
     description: str
     requirements: str
     result: str | UnsetType = UNSET
     failure_reason: str | UnsetType = UNSET
+    payload: Payload | UnsetType = UNSET
+    resources: Resources | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET
+    is_manual: bool | UnsetType = UNSET
+    review_hours: int | UnsetType = UNSET
+    review: Review | UnsetType = UNSET
 
 
 class OwnQuery(Page):
@@ -147,6 +193,7 @@ class Work(Struct):
     """What a device is to run, and until when that is worth its price.
 
     `image` and `command` are those of the deploy that the job is a replica of, if it names them.
+    `payload` has the values of secrets; after `timeout_s` seconds the work is stopped.
     """
 
     id: str
@@ -160,6 +207,9 @@ class Work(Struct):
     attempt: int
     image: str | UnsetType = UNSET
     command: str | UnsetType = UNSET
+    payload: Payload | UnsetType = UNSET
+    resources: Resources | UnsetType = UNSET
+    timeout_s: int | UnsetType = UNSET
 
 
 class WorkReply(Reply, kw_only=True):
@@ -188,18 +238,40 @@ class HeldReply(Reply, kw_only=True):
     next_cursor: str | UnsetType = UNSET
 
 
+class LogBytes(Struct):
+    """How many bytes a job has written to each of its two streams."""
+
+    out: Bytes = 0
+    err: Bytes = 0
+
+
 class CompleteRequest(Struct):
-    """What came of it, and in which attempt; without that, in the one that runs."""
+    """What came of it, and in which attempt; without that, in the one that runs.
+
+    `exit_code` is what the process ended with, and `log_bytes` how much of the log there is: while
+    less of it has arrived, the report is refused.
+    """
 
     result: LongText | None = None
     attempt: Attempt | None = None
+    exit_code: ExitCode | None = None
+    usage: Usage | None = None
+    log_bytes: LogBytes | None = None
 
 
 class FailRequest(Struct):
-    """Why it could not be done, and in which attempt; without that, in the one that runs."""
+    """Why it could not be done, and in which attempt; without that, in the one that runs.
+
+    `kind` says whose fault it is. A job that its device could not do (`host`), or would not
+    (`refused`), is no worse for it; every other kind is the job's.
+    """
 
     reason: Annotated[str, Meta(min_length=1, max_length=2_000)]
     attempt: Attempt | None = None
+    kind: literals.FailureKind | None = None
+    exit_code: ExitCode | None = None
+    usage: Usage | None = None
+    log_bytes: LogBytes | None = None
 
 
 class JobRoutes:
@@ -246,10 +318,15 @@ class JobRoutes:
                     "price_credit": 120.5,
                     "duration_hrs": 6,
                     "requirements": "GPU with 24 GB",
+                    "payload": {
+                        "image": "pytorch/pytorch:2.4.1-cuda12.4-cudnn9-runtime",
+                        "command": ["python3", "train.py"],
+                    },
                 },
                 idempotent=True,
                 errors=(
                     Code.INSUFFICIENT_FUNDS,
+                    Code.PAYLOAD_INVALID,
                     Code.TOO_MANY_JOBS,
                     Code.TOO_MANY_FREE_JOBS,
                     Code.TOO_MUCH_JOB_TEXT,
@@ -295,7 +372,12 @@ class JobRoutes:
                 self.accept,
                 AcceptReply,
                 auth=Auth.WORKER,
-                errors=(Code.JOB_NOT_FOUND, Code.JOB_NOT_WAITING, Code.JOB_FAILED_HERE),
+                errors=(
+                    Code.JOB_NOT_FOUND,
+                    Code.JOB_NOT_WAITING,
+                    Code.JOB_FAILED_HERE,
+                    Code.DEVICE_FULL,
+                ),
             ),
             Route(
                 "GET",
@@ -313,7 +395,7 @@ class JobRoutes:
                 self.work,
                 WorkReply,
                 auth=Auth.WORKER,
-                errors=attempt_errors,
+                errors=(*attempt_errors, Code.PAYLOAD_INVALID),
             ),
             Route(
                 "POST",
@@ -324,7 +406,7 @@ class JobRoutes:
                 auth=Auth.WORKER,
                 body=CompleteRequest,
                 body_optional=True,
-                errors=attempt_errors,
+                errors=(*attempt_errors, Code.LOG_INCOMPLETE),
             ),
             Route(
                 "POST",
@@ -356,16 +438,20 @@ class JobRoutes:
 
     async def open_job(self, call: Call[Nothing, Any]) -> OpenJobReply:
         """Return any open job; its texts are for its buyer and for worker devices."""
-        job = await self._jobs.find_open(_job_id(call))
+        found = await self._jobs.find_open(_job_id(call))
+        job, spec = found.job, found.spec
         open_job = OpenJob(**msgspec.structs.asdict(_item(job)))
         is_buyer = call.login is not None and call.user_id == job.user_id
         if is_buyer or call.worker is not None:
             open_job.description, open_job.requirements = job.description, job.requirements
+            if spec is not None:
+                open_job.resources, open_job.is_manual = spec.resources, spec.is_manual
+                open_job.warnings = list(spec.warnings)
         return OpenJobReply(job=open_job)
 
     async def create(self, call: Call[CreateRequest, Any]) -> CreateReply:
         """Put a job up."""
-        body = call.body
+        body, spec = call.body, _understood(call.body)
         new = NewJob(
             title=body.title,
             job_type=body.job_type,
@@ -373,9 +459,14 @@ class JobRoutes:
             duration_hrs=body.duration_hrs,
             description=body.description or "",
             requirements=body.requirements or "",
+            spec=spec,
         )
-        job_id = await self._jobs.create(call.user_id, new, call.receipt(_created))
-        return _created(job_id)
+
+        def reply(job_id: str) -> CreateReply:
+            return _created(job_id, spec)
+
+        job_id = await self._jobs.create(call.user_id, new, call.receipt(reply))
+        return reply(job_id)
 
     async def own(self, call: Call[Nothing, OwnQuery]) -> OwnReply:
         """List the caller's jobs."""
@@ -393,16 +484,25 @@ class JobRoutes:
     async def one(self, call: Call[Nothing, Any]) -> JobReply:
         """Return one of the caller's jobs."""
         owned = await self._jobs.find(call.user_id, _job_id(call))
-        job = owned.job
-        return JobReply(
-            job=OwnJob(
-                **msgspec.structs.asdict(_own_item(job, owned.paid)),
-                description=job.description,
-                requirements=job.requirements,
-                result=UNSET if job.result is None else job.result,
-                failure_reason=UNSET if job.failure_reason is None else job.failure_reason,
-            )
+        job, spec = owned.job, owned.spec
+        shown = OwnJob(
+            **msgspec.structs.asdict(_own_item(job, owned.paid)),
+            description=job.description,
+            requirements=job.requirements,
+            result=UNSET if job.result is None else job.result,
+            failure_reason=UNSET if job.failure_reason is None else job.failure_reason,
         )
+        if spec is not None:
+            shown.payload = UNSET if spec.payload is None else spec.payload
+            shown.resources, shown.is_manual = spec.resources, spec.is_manual
+            shown.warnings = list(spec.warnings)
+            shown.review_hours = UNSET if spec.review_hours is None else spec.review_hours
+        review = owned.review
+        if review is not None:
+            state = REVIEW_STATUSES[review.state]
+            reason = UNSET if review.reason is None else review.reason
+            shown.review = Review(state, timestamp(review.review_until), reason)
+        return JobReply(job=shown)
 
     async def cancel(self, call: Call[Nothing, Any]) -> Reply:
         """Cancel one of the caller's jobs."""
@@ -427,40 +527,86 @@ class JobRoutes:
     async def work(self, call: Call[Nothing, Any]) -> WorkReply:
         """Return what the device is to run."""
         work = await self._jobs.work(call.device, _job_id(call))
-        job, item = work.job, _item(work.job)
-        return WorkReply(
-            job=Work(
-                id=item.id,
-                title=item.title,
-                job_type=item.job_type,
-                status=item.status,
-                duration_hrs=item.duration_hrs,
-                price_credit=item.price_credit,
-                description=job.description,
-                requirements=job.requirements,
-                attempt=job.attempts,
-                image=UNSET if work.image is None else work.image,
-                command=UNSET if work.command is None else work.command,
-            )
+        job, item, spec = work.job, _item(work.job), work.spec
+        told = Work(
+            id=item.id,
+            title=item.title,
+            job_type=item.job_type,
+            status=item.status,
+            duration_hrs=item.duration_hrs,
+            price_credit=item.price_credit,
+            description=job.description,
+            requirements=job.requirements,
+            attempt=job.attempts,
+            image=UNSET if work.image is None else work.image,
+            command=UNSET if work.command is None else work.command,
         )
+        if spec is not None:
+            told.payload = UNSET if spec.payload is None else spec.payload
+            told.resources = spec.resources
+            told.timeout_s = UNSET if spec.timeout_seconds is None else spec.timeout_seconds
+        return WorkReply(job=told)
 
     async def complete(self, call: Call[CompleteRequest, Any]) -> Reply:
         """Take a result."""
         body = call.body
         await self._jobs.complete(
-            call.device, _job_id(call), body.result or "", attempt=body.attempt
+            call.device,
+            _job_id(call),
+            body.result or "",
+            attempt=body.attempt,
+            ending=_ending(body),
         )
         return Reply()
 
     async def fail(self, call: Call[FailRequest, Any]) -> Reply:
         """Take a job back."""
         body = call.body
-        await self._jobs.fail(call.device, _job_id(call), body.reason, attempt=body.attempt)
+        await self._jobs.fail(
+            call.device, _job_id(call), body.reason, attempt=body.attempt, ending=_ending(body)
+        )
         return Reply()
 
 
-def _created(job_id: str) -> CreateReply:
-    return CreateReply(job_id=job_id)
+def _understood(body: CreateRequest) -> Spec | None:
+    """Return what a job runs and needs; None when nothing but the specification's fields are said.
+
+    Raises:
+        MarketError: `payload_invalid`.
+    """
+    review_hours = None if body.trust is None else body.trust.review_hours
+    new = NewSpec(body.payload, body.resources, review_hours)
+    if new == NewSpec():
+        return None
+    return understand(
+        new,
+        job_type=body.job_type,
+        duration_hrs=body.duration_hrs,
+        text=body.requirements or "",
+    )
+
+
+def _ending(body: CompleteRequest | FailRequest) -> Ending:
+    kind = body.kind if isinstance(body, FailRequest) else None
+    usage, log = body.usage or Usage(), body.log_bytes
+    return Ending(
+        kind=None if kind is None else FailureKind(kind),
+        exit_code=body.exit_code,
+        cpu_seconds=usage.cpu_seconds,
+        max_memory_bytes=usage.max_memory_bytes,
+        log_bytes=None if log is None else {"out": log.out, "err": log.err},
+    )
+
+
+def _created(job_id: str, spec: Spec | None) -> CreateReply:
+    if spec is None:
+        return CreateReply(job_id=job_id)
+    return CreateReply(
+        job_id=job_id,
+        resources=spec.resources,
+        warnings=list(spec.warnings),
+        is_manual=spec.is_manual,
+    )
 
 
 def _job_id(call: Call[Any, Any]) -> str:

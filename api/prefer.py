@@ -103,13 +103,13 @@ def _fields(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 def _check(value: Any, kind: inspect.Type, path: str) -> None:  # noqa: ANN401 - JSON of any kind
     kind = plain(kind)
-    if isinstance(kind, inspect.StructType) and isinstance(value, dict):
+    if isinstance(kind, (inspect.StructType, inspect.DataclassType)) and isinstance(value, dict):
         fields = {each.encode_name: each.type for each in kind.fields}
         for name, member in value.items():
             if name not in fields:
                 raise _unknown(name, path, list(fields))
             _check(member, fields[name], f"{path}{name}.")
-    elif isinstance(kind, inspect.ListType) and isinstance(value, list):
+    elif isinstance(kind, (inspect.ListType, inspect.VarTupleType)) and isinstance(value, list):
         for number, item in enumerate(value):
             _check(item, kind.item_type, f"{path.removesuffix('.')}[{number}].")
 

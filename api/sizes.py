@@ -26,7 +26,7 @@ def largest(kind: type[Struct]) -> int | None:
 
 def _size(kind: inspect.Type) -> int | None:
     size: int | None = SCALAR_BYTES
-    if isinstance(kind, inspect.StructType):
+    if isinstance(kind, (inspect.StructType, inspect.DataclassType)):
         names = sum(len(each.encode_name) + 4 for each in kind.fields)
         sizes = [_size(each.type) for each in kind.fields]
         size = None if None in sizes else names + sum(filter(None, sizes))
@@ -42,6 +42,8 @@ def _size(kind: inspect.Type) -> int | None:
         size = None if item is None or kind.max_length is None else (item + 1) * kind.max_length
     elif isinstance(kind, inspect.LiteralType):
         size = max(CHARACTER_BYTES * len(str(each)) for each in kind.values) + 2
-    elif isinstance(kind, (inspect.DictType, inspect.AnyType, inspect.RawType)):
+    elif isinstance(
+        kind, (inspect.DictType, inspect.VarTupleType, inspect.AnyType, inspect.RawType)
+    ):
         size = None
     return size

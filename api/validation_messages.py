@@ -38,12 +38,15 @@ _NAMES = {
 _EXPECTED: dict[type[inspect.Type], str] = {
     inspect.BoolType: "true or false",
     inspect.StructType: "a JSON object",
+    inspect.DataclassType: "a JSON object",
+    inspect.DictType: "a JSON object",
 }
 
 
 _ITEMS: dict[type[inspect.Type], str] = {
     inspect.StrType: "strings",
     inspect.StructType: "objects",
+    inspect.DataclassType: "objects",
 }
 
 
@@ -112,9 +115,11 @@ def _type_at(kind: type[Any], path: str) -> inspect.Type:
     """Return what is declared at a path such as `items[1].name`."""
     declared = plain(inspect.type_info(kind))
     for step in _STEP.findall(path):
-        if isinstance(declared, inspect.ListType):
+        if isinstance(declared, (inspect.ListType, inspect.VarTupleType)):
             declared = declared.item_type
-        elif isinstance(declared, inspect.StructType):
+        elif isinstance(declared, inspect.DictType):
+            declared = declared.value_type
+        elif isinstance(declared, (inspect.StructType, inspect.DataclassType)):
             declared = next(field.type for field in declared.fields if field.encode_name == step)
         declared = plain(declared)
     return declared
@@ -143,7 +148,7 @@ def _expected(declared: inspect.Type) -> str:
         return f"a number{_range(declared)}"
     if isinstance(declared, inspect.StrType):
         return f"a string{_length(declared)}"
-    if isinstance(declared, inspect.ListType):
+    if isinstance(declared, (inspect.ListType, inspect.VarTupleType)):
         return f"a list{_size(declared)}"
     return _EXPECTED.get(type(declared), "a number")
 
@@ -156,7 +161,7 @@ def _range(declared: inspect.IntType | inspect.FloatType) -> str:
     return ""
 
 
-def _size(declared: inspect.ListType) -> str:
+def _size(declared: inspect.ListType | inspect.VarTupleType) -> str:
     if declared.max_length is None:
         return ""
     items = _ITEMS.get(type(plain(declared.item_type)), "items")

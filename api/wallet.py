@@ -9,14 +9,16 @@ from api.listing import Page, Timestamp, timestamp
 from api.literals import CURRENCIES, TRANSACTION_KINDS, Currency, TransactionKind
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.exits import Exits
+from market.reviews import Reviews
 from market.wallet import Change, Wallet
 
 
 class WalletReply(Reply, kw_only=True):
     """What the caller can spend, in credits and in USD, and what is held of each for open work.
 
-    `usd_pending` is what the caller's exits have earned of sessions that have ended, and will be
-    paid out.
+    `credit_in_review` is the part of `credit_held` that the caller's devices have earned and that
+    buyers may still dispute. `usd_pending` is what the caller's exits have earned of sessions that
+    have ended, and will be paid out.
     """
 
     credit_balance: float
@@ -24,13 +26,15 @@ class WalletReply(Reply, kw_only=True):
     credit_held: float
     usd_held: float
     usd_pending: float
+    credit_in_review: float
 
 
 class TransactionItem(Struct):
     """One change of what the caller can spend; an `amount` below zero left the wallet.
 
     A price is held when something is bought (`hold`); the part that was not used comes back
-    (`release`). A `reward` is for a photo of a good deed, a `refund` for what an exit falsified.
+    (`release`). A `reward` is for a photo of a good deed, a `refund` for what an exit falsified or
+    a device did badly.
     `reference` names what it was for.
     """
 
@@ -52,8 +56,9 @@ class TransactionsReply(Reply, kw_only=True):
 class WalletRoutes:
     """The routes of wallets."""
 
-    def __init__(self, wallet: Wallet, exits: Exits) -> None:
+    def __init__(self, wallet: Wallet, exits: Exits, reviews: Reviews) -> None:
         self._wallet = wallet
+        self._reviews = reviews
         self._exits = exits
 
     def table(self) -> list[Route]:
@@ -87,6 +92,7 @@ class WalletRoutes:
             credit_held=money(user.credit_held),
             usd_held=money(user.usd_held),
             usd_pending=money(await self._exits.pending(call.user_id)),
+            credit_in_review=money(await self._reviews.earned_in_review(call.user_id)),
         )
 
     async def transactions(self, call: Call[Nothing, Page]) -> TransactionsReply:

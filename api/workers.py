@@ -201,7 +201,7 @@ class WorkerRoutes:
 
     async def heartbeat(self, call: Call[HeartbeatRequest, Any]) -> Reply:
         """Take a report."""
-        self._devices.heartbeat(call.device, _report(call.body))
+        self._devices.heartbeat(call.device, report_of(call.body))
         return Reply()
 
     async def offline(self, call: Call[Nothing, Any]) -> Reply:
@@ -245,7 +245,7 @@ def _made(made: WorkerToken) -> CreateTokenReply:
     return CreateTokenReply(token=made.token, token_id=made.device_id)
 
 
-def _report(body: HeartbeatRequest) -> Report:
+def report_of(body: HeartbeatRequest) -> Report:
     """Return what a device reports, without what it left out."""
     report = Report()
     if body.hostname is not None:

@@ -7,6 +7,7 @@ from storage import assistant as assistant_queries
 from storage import bandwidth as bandwidth_queries
 from storage import exits as exit_queries
 from storage import ledger as queries
+from storage import reviews as review_queries
 from storage.ledger import DifferenceRow, TotalRow
 from storage.store import Store, Transaction
 
@@ -81,10 +82,28 @@ async def _audit(tx: Transaction) -> Report:
             "every reward for a photo was paid once, and nothing else was",
             _lines(await assistant_queries.rewards_against_postings(tx)),
         ),
+        *await _review_checks(tx),
         *await _exit_checks(tx),
     )
     accounts = await queries.count_accounts(tx)
     return Report(accounts, await queries.count_transfers(tx), checks)
+
+
+async def _review_checks(tx: Transaction) -> tuple[Check, ...]:
+    return (
+        Check(
+            "what the house keeps of jobs in review is theirs",
+            _lines(await review_queries.kept_against_reviews(tx)),
+        ),
+        Check(
+            "every job in review was paid for, and its worker's part is held",
+            _lines(await review_queries.reviews_against_holds(tx)),
+        ),
+        Check(
+            "every review that was decided paid its worker and the house, or its buyer",
+            _lines(await review_queries.resolutions_against_postings(tx)),
+        ),
+    )
 
 
 async def _exit_checks(tx: Transaction) -> tuple[Check, ...]:

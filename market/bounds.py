@@ -1,4 +1,4 @@
-"""How much one user may have open at once: what costs nothing must not grow without end."""
+"""How much one user or device may have open at once: what costs nothing must not grow for ever."""
 
 from msgspec import Struct
 
@@ -8,8 +8,8 @@ from market.money import Currency
 from storage.store import Transaction
 
 
-class Bounds(Struct, frozen=True):
-    """What one user may have open at once; 0 switches a bound off.
+class Bounds(Struct, frozen=True):  # as wide as the list of bounds
+    """What one user or one device may have open at once; 0 switches a bound off.
 
     What is bounded is counted whenever something is added, which costs no more than the bound.
 
@@ -22,6 +22,8 @@ class Bounds(Struct, frozen=True):
         job_bytes: what jobs take in the database while they are open, and for a day if they paid
             nobody.
         devices: devices whose token is not revoked.
+        device_slots: jobs that one device holds.
+        new_device_slots: the same, until the device has completed some jobs.
     """
 
     sessions: int = 1_000
@@ -31,6 +33,8 @@ class Bounds(Struct, frozen=True):
     free_below: int = 10_000
     job_bytes: int = 4_000_000
     devices: int = 1_000
+    device_slots: int = 16
+    new_device_slots: int = 4
 
 
 async def lock_user(tx: Transaction, user_id: str) -> None:

@@ -12,6 +12,7 @@ from market.idempotency import Receipt
 from market.jobs import DURATION_MAX_HOURS, PRICE_MAX, Jobs, NewJob, put_up, waiting
 from market.money import Currency, as_decimal
 from market.states import JobStatus
+from proxyctl.protocol.jobspec import gpus
 from storage import deploys as queries
 from storage.deploys import DeployRow, ReplicaRow
 from storage.jobs import JobRow
@@ -41,8 +42,16 @@ class Rates(Struct, frozen=True):
     credit: int
 
     def of(self, gpu_model: str) -> int:
-        """Return the rate of a model, or the default."""
-        return self.by_model.get(gpu_model.strip().lower(), self.default)
+        """Return the rate of a model, however it is written, or the default.
+
+        Where two rates have names of the same model, the dearer one counts.
+        """
+        exact = self.by_model.get(gpu_model.strip().lower())
+        if exact is not None:
+            return exact
+        key = gpus.key(gpu_model)
+        same = [rate for model, rate in self.by_model.items() if gpus.key(model) == key]
+        return max(same) if key and same else self.default
 
     def credits_for(self, usd: int) -> int:
         """Return how many micro-credits some micro-USD are worth, rounded down."""

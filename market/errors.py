@@ -74,6 +74,11 @@ class Code(Enum):
         Kind.INVALID,
         "The caller has reached the limit on open jobs that pay next to nothing.",
     )
+    PAYLOAD_INVALID = (
+        "payload_invalid",
+        Kind.INVALID,
+        "What the job is to run, or what it needs, cannot be carried out as it is written.",
+    )
     TOO_MUCH_JOB_TEXT = (
         "too_much_job_text",
         Kind.INVALID,
@@ -129,11 +134,51 @@ class Code(Enum):
         Kind.INVALID,
         "A device of the same owner has failed at the job, or lost it twice; others may take it.",
     )
+    DEVICE_FULL = (
+        "device_full",
+        Kind.INVALID,
+        "The device has as many jobs as it may have at once; finish one.",
+    )
     JOB_OVER = "job_over", Kind.INVALID, "The job is over and cannot be cancelled."
     ATTEMPT_NOT_CURRENT = (
         "attempt_not_current",
         Kind.INVALID,
         "The job was taken back from this device, is over, or is in another attempt.",
+    )
+    LOG_INCOMPLETE = (
+        "log_incomplete",
+        Kind.INVALID,
+        "Less of the log has arrived than the report announces; send the rest first.",
+    )
+    NOT_REVIEWABLE = (
+        "not_reviewable",
+        Kind.INVALID,
+        "The payment of this job is not, or not any more, the caller's to decide.",
+    )
+    ARTIFACT_NOT_FOUND = (
+        "artifact_not_found",
+        Kind.NOT_FOUND,
+        "There is no such artifact for the caller.",
+    )
+    ARTIFACT_TOO_LARGE = (
+        "artifact_too_large",
+        Kind.INVALID,
+        "The file has more bytes than one may have.",
+    )
+    ARTIFACT_MISMATCH = (
+        "artifact_mismatch",
+        Kind.INVALID,
+        "What was sent is not what was announced.",
+    )
+    ARTIFACT_NEEDED = (
+        "artifact_needed",
+        Kind.INVALID,
+        "An open job is given this artifact; it can be deleted when the job is over.",
+    )
+    ARTIFACT_QUOTA_EXCEEDED = (
+        "artifact_quota_exceeded",
+        Kind.INVALID,
+        "There is no room for this artifact.",
     )
     REFERRAL_CODE_NOT_FOUND = (
         "referral_code_not_found",

@@ -5,31 +5,50 @@ in, in one transaction with the money it moves, so that of a thousand who accept
 no late report is paid.
 """
 
+import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 from msgspec import Struct
 
-from market import ledger
+from market import ledger, reviews
+from market.attempts import (
+    HOST_KINDS,
+    WORK_KINDS,
+    Ending,
+    FailureKind,
+    is_of,
+    require_current,
+    slots_left,
+)
 from market.bounds import Bounds, lock_user, require
 from market.context import Context
-from market.devices import ONLINE_SECONDS, Devices
 from market.errors import Code, MarketError
 from market.idempotency import Receipt
 from market.ledger import Movement, Transfer, TransferIds, TransferKind
 from market.money import MICRO, Currency, as_decimal
-from market.states import JobStatus
+from market.overdue import Ended, Leases, Overdue
+from market.specs import Spec, Specs, size_of
+from market.states import JobStatus, ReviewStatus
 from market.sweeping import Sweep
 from market.throttle import Throttle
+from market.waking import Waking
+from storage import attempts as attempt_queries
 from storage import deploys as deploy_queries
 from storage import devices as device_queries
+from storage import job_specs as spec_queries
 from storage import jobs as queries
 from storage import ledger as ledger_queries
+from storage import reviews as review_queries
+from storage.attempts import EndRow
 from storage.devices import DeviceRow
 from storage.errors import StoreError
-from storage.jobs import JobRow, OpenJobRow, OwnJobRow, QuietRow
+from storage.job_specs import SpecRow
+from storage.jobs import JobRow, OpenJobRow, OwnJobRow
 from storage.ledger import HoldRow
+from storage.reviews import ReviewRow
 from storage.store import Transaction
 
 TITLE_MAX_CHARACTERS = 200
@@ -38,9 +57,6 @@ DURATION_MAX_HOURS = 8_760
 PRICE_MAX = 1_000_000 * MICRO
 # Owners of devices, not devices or attempts: anybody may register as many devices as they like.
 OWNERS_MAX = 3
-SILENCE_SECONDS = 600
-QUIET_SECONDS = ONLINE_SECONDS  # a device that is not online may have abandoned its job
-QUIET_MAX_JOBS = 10_000
 TAKE_BACK_MAX_JOBS = 100
 EXPIRE_MAX_JOBS = 100
 # Adding up what a user has takes the writer milliseconds, whether there is room or not.
@@ -52,8 +68,7 @@ JOB_BYTES = 1_024
 HOUR_SECONDS = 3_600
 DAY_SECONDS = 86_400
 FEE_WHOLE = 10_000
-VANISHED = "the device was not heard of any more"
-CANCELLED = "The buyer has cancelled the job; what was done of it is paid."
+NOTHING_SAID = Ending()
 UNWANTED = "No worker took the job in time."
 REVOKED = "the token of the device was revoked"
 
@@ -61,14 +76,41 @@ _logger = logging.getLogger("jobs")
 
 
 class JobTerms(Struct, frozen=True):
-    """The house's `fee` of a payment, in ten-thousandths, and how long a job waits for a worker."""
+    """What the operator decides about jobs.
+
+    Attributes:
+        fee: the house's part of a payment, in ten-thousandths.
+        waiting_seconds: how long a job waits for a worker.
+        leases: how long attempts may be silent.
+        review_hours: how long the buyer of a job with a payload may look at its result before the
+            worker is paid; 0 pays at once.
+    """
 
     fee: int
     waiting_seconds: int
+    leases: Leases = Leases()
+    review_hours: int = 24
+
+
+class AttemptLogs(Protocol):
+    """Keeps the logs of attempts."""
+
+    async def stored(self, job_id: str, attempt: int) -> Mapping[str, int]:
+        """Return how many bytes of each stream have arrived; a stream without any may be left out.
+
+        Raises:
+            StoreError: it cannot be said now.
+        """
+
+    def changed(self, job_id: str) -> None:
+        """Hear that an attempt at a job began or ended; it is committed. It raises nothing."""
 
 
 class NewJob(Struct, frozen=True):
-    """What a buyer wants done: `price` in micro-credits, `duration_hrs` as estimated."""
+    """What a buyer wants done: `price` in micro-credits, `duration_hrs` as estimated.
+
+    `spec` is what it runs and needs, as it was understood; None for a job that says so in words.
+    """
 
     title: str
     job_type: str
@@ -76,13 +118,14 @@ class NewJob(Struct, frozen=True):
     duration_hrs: int
     description: str
     requirements: str
+    spec: Spec | None = None
 
 
 class Outcome(Struct, frozen=True):
     """How a job is left: its new status, and what of its price the worker's work was worth.
 
     `result` is what came of it, `failure_reason` why nothing did; `attempt` how the attempt ended
-    that ran until now, where that is not how the job is left.
+    that ran until now, if that is not how the job is left, and `ending` what was said of that.
     """
 
     status: JobStatus
@@ -90,21 +133,38 @@ class Outcome(Struct, frozen=True):
     result: str | None = None
     failure_reason: str | None = None
     attempt: str = ""
+    ending: Ending = Ending()
 
 
 class Owned(Struct, frozen=True):
-    """A job as its buyer sees it, and what it has cost, in its currency, once it is over."""
+    """A job as its buyer sees it, and what it has cost, in its currency, once it is over.
+
+    `review` is there once it is completed, if its buyer may look at the result, or might.
+    """
 
     job: JobRow
     paid: int | None
+    spec: Spec | None = None
+    review: ReviewRow | None = None
 
 
 class Work(Struct, frozen=True):
-    """A job for the device that runs it; of a replica, what its deploy says is to run."""
+    """A job for the device that runs it; of a replica, what its deploy says is to run.
+
+    `spec` has the job's secrets.
+    """
 
     job: JobRow
     image: str | None = None
     command: str | None = None
+    spec: Spec | None = None
+
+
+class Open(Struct, frozen=True):
+    """An open job as a worker sees it who may accept it."""
+
+    job: JobRow
+    spec: Spec | None = None
 
 
 class Moment(Struct, frozen=True):
@@ -120,32 +180,39 @@ class Jobs:
 
     Args:
         context: the store, identifiers and the time.
-        devices: knows who is alive.
-        observed_seconds: for how many seconds this daemon has been there to hear devices, by a
-            clock that cannot be set.
-        terms: the house's fee, and how long a job may wait.
-        bounds: how much one user may have open at once; may be replaced.
+        overdue: knows which attempts have ended without a word.
+        terms: what the operator decides.
+        bounds: how much one user or device may have open at once; may be replaced.
+        specs: stores what jobs run.
+        waking: passes on that jobs wait, and that devices have something to hear.
     """
 
     def __init__(
         self,
         context: Context,
-        devices: Devices,
-        observed_seconds: Callable[[], float],
+        overdue: Overdue,
         terms: JobTerms,
         bounds: Bounds,
+        specs: Specs,
+        waking: Waking,
     ) -> None:
         self.bounds = bounds
+        # Whoever keeps logs puts itself here.
+        self.logs: AttemptLogs | None = None
+        self._specs = specs
+        self._waking = waking
         self._terms = terms
         self._store = context.store
-        self._devices = devices
+        self._overdue = overdue
         self._identifiers = context.identifiers
         self._now = context.now
-        self._observed_seconds = observed_seconds
         self._refusals = Throttle(REFUSALS_MAX, REFUSALS_SECONDS, context.now)
-        # When, by `observed_seconds`, a running job's device was first seen to be quiet.
-        self._quiet_since: dict[QuietRow, float] = {}
         self._expiring = Sweep("job %s cannot be cancelled", _logger)
+
+    @property
+    def lease_seconds(self) -> int:
+        """For how long a device may be silent about an attempt at a job with a payload."""
+        return self._terms.leases.lease_seconds
 
     async def create(self, user_id: str, new: NewJob, receipt: Receipt[str] | None = None) -> str:
         """Put a job up, hold its price, and return its identifier.
@@ -158,15 +225,20 @@ class Jobs:
         """
         _check(new)
         job = waiting(new, job_id=self._identifiers.new(), user_id=user_id, now=self._now())
+        row = None if new.spec is None else self._specs.row(job.id, new.spec)
+        if row is not None:
+            job = job._replace(text_bytes=job.text_bytes + size_of(row))
         transfer_id = self._identifiers.new()
         try:
             with self.counting_refusals(user_id):
-                await self._store.write(_create, job, transfer_id, self.bounds, receipt)
+                await self._store.write(_create, job, row, transfer_id, self.bounds, receipt)
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
             message = f"The price of {as_decimal(new.price)} credits is more than is available."
             raise MarketError(error.code, message, field="price_credit") from error
+        if row is not None and row.payload is not None:
+            self._waking.job(job.id)
         return job.id
 
     @contextmanager
@@ -206,29 +278,32 @@ class Jobs:
         Raises:
             MarketError: `job_not_found`, when there is none or it is another user's.
         """
-        return await self._store.read(_find, user_id, job_id)
+        return await self._store.read(self._find, user_id, job_id)
 
-    async def find_open(self, job_id: str) -> JobRow:
+    async def find_open(self, job_id: str) -> Open:
         """Return any user's waiting or running job, whole, for a worker who may accept it.
 
         Raises:
             MarketError: `job_not_found`, when there is none, or it is over.
         """
-        job = await self._store.read(queries.find, job_id)
-        if job is None or job.status not in (JobStatus.WAITING, JobStatus.RUNNING):
-            raise MarketError(Code.JOB_NOT_FOUND)
-        return job
+        return await self._store.read(self._find_open, job_id)
 
     async def cancel(self, user_id: str, job_id: str) -> None:
         """Cancel one of a buyer's jobs.
 
-        A running one pays for the share of its estimated hours that has run. Cancelling what is
-        cancelled changes nothing.
+        A running one pays for the share of its estimated hours that has passed since its worker
+        began; one that no worker has begun pays nothing. Cancelling what is cancelled changes
+        nothing.
 
         Raises:
             MarketError: `job_not_found`, `job_over`.
         """
-        await self._store.write(self._cancel, self._moment(), user_id, job_id)
+        job = await self._store.write(self._cancel, self._moment(), user_id, job_id)
+        if job is not None:
+            self._waking.gone([job_id])
+            if job.device_id is not None:
+                self._waking.device(job.device_id)
+            self._changed(job_id)
 
     async def cancel_all(self, user_id: str, job_ids: Sequence[str]) -> None:
         """Cancel those of a buyer's jobs that are not over; raises as `cancel`."""
@@ -243,18 +318,24 @@ class Jobs:
         """Let a device run a waiting job; doing it again while it runs there changes nothing.
 
         Raises:
-            MarketError: `job_not_found`, `job_not_waiting`, `job_failed_here`;
+            MarketError: `job_not_found`, `job_not_waiting`, `job_failed_here`, `device_full`;
                 `worker_unauthorized`, when the device was revoked meanwhile.
         """
-        return await self._store.write(_accept, device.id, job_id, now=self._now())
+        job = await self._store.write(
+            _accept, device.id, job_id, bounds=self.bounds, now=self._now()
+        )
+        self._waking.gone([job_id])
+        self._changed(job_id)
+        return job
 
     async def work(self, device: DeviceRow, job_id: str) -> Work:
         """Return a job for the device that runs it.
 
         Raises:
-            MarketError: `job_not_found`, `attempt_not_current`.
+            MarketError: `job_not_found`, `attempt_not_current`; `payload_invalid`, when the job's
+                secrets cannot be read any more.
         """
-        return await self._store.read(_work, device.id, job_id)
+        return await self._store.read(self._work, device.id, job_id)
 
     async def page_of_device(
         self, device: DeviceRow, *, before: str, limit: int
@@ -265,7 +346,13 @@ class Jobs:
         )
 
     async def complete(
-        self, device: DeviceRow, job_id: str, result: str, *, attempt: int | None = None
+        self,
+        device: DeviceRow,
+        job_id: str,
+        result: str,
+        *,
+        attempt: int | None = None,
+        ending: Ending = NOTHING_SAID,
     ) -> None:
         """Take a result and pay the device's owner; reporting it again changes nothing.
 
@@ -274,48 +361,91 @@ class Jobs:
             job_id: what it has done.
             result: what came of it.
             attempt: in which attempt; None for the one that runs.
+            ending: what else the device says of it.
 
         Raises:
-            MarketError: `job_not_found`, `attempt_not_current`.
+            MarketError: `job_not_found`, `attempt_not_current`, `log_incomplete`; `invalid_field`,
+                when the job has a payload, and what it ran has failed.
         """
-        await self._store.write(self._complete, self._moment(), device, job_id, attempt, result)
+        is_logged = await self._has_log(job_id, attempt, ending.log_bytes)
+        await self._store.write(
+            self._complete, self._moment(), device, job_id, attempt, result, ending, is_logged
+        )
+        self._changed(job_id)
+
+    async def _has_log(
+        self, job_id: str, attempt: int | None, announced: Mapping[str, int] | None
+    ) -> bool:
+        """Say whether as much of the log of an attempt has arrived as its device announces."""
+        if not announced or self.logs is None:
+            return True
+        if attempt is None:
+            message = "attempt must say which log it is."
+            raise MarketError(Code.INVALID_FIELD, message, field="attempt")
+        stored = await self.logs.stored(job_id, attempt)
+        return all(stored.get(stream, 0) >= size for stream, size in announced.items())
 
     async def fail(
-        self, device: DeviceRow, job_id: str, reason: str, *, attempt: int | None = None
+        self,
+        device: DeviceRow,
+        job_id: str,
+        reason: str,
+        *,
+        attempt: int | None = None,
+        ending: Ending = NOTHING_SAID,
     ) -> None:
         """Take a job back that a device could not do; its owner's others do not get it either.
 
+        If the device says that it was its own fault, its owner has another chance. A job that its
+        buyer wants run once has failed when what it ran did.
+
         Raises:
             MarketError: `job_not_found`, `attempt_not_current`.
         """
-        await self._store.write(self._fail, self._moment(), device, job_id, attempt, reason)
+        is_waiting = await self._store.write(
+            self._fail, self._moment(), device, job_id, attempt, reason, ending
+        )
+        if is_waiting:
+            self._waking.job(job_id)
+        self._changed(job_id)
 
     async def take_back(self) -> int:
-        """Take jobs back from devices that were silent for too long; return how many.
+        """Take jobs back from devices that say nothing, or take too long; return how many.
 
-        To be called again and again. The wall clock may jump, and differs between daemons; it only
-        selects candidates. A device is silent when its last report in the store has not changed
-        for `SILENCE_SECONDS` of observed time.
+        To be called again and again.
+
+        Raises:
+            StoreError: devices may not have been heard either.
         """
-        await self._devices.flush()
-        quiet = await self._store.read(
-            queries.quiet, quiet_since=self._now() - QUIET_SECONDS, limit=QUIET_MAX_JOBS
-        )
-        observed = self._observed_seconds()
-        self._quiet_since = {row: self._quiet_since.get(row, observed) for row in quiet}
-        enough = observed - (SILENCE_SECONDS - QUIET_SECONDS)
-        silent = [row for row, since in self._quiet_since.items() if since <= enough]
-        retried = 0
-        for row in silent[:TAKE_BACK_MAX_JOBS]:
+        taken = 0
+        for each in await self._overdue.find():
             try:
-                retried += await self._store.write(
-                    self._take_back, self._moment(), row.job_id, row.attempt, VANISHED
-                )
+                taken += await self._end(each)
             except StoreError as error:
-                _logger.warning("job %s could not be taken back: %s", row.job_id, error)
+                _logger.warning("job %s could not be taken back: %s", each.job_id, error)
             except Exception:  # it holds up no other
-                _logger.exception("job %s cannot be taken back", row.job_id)
-        return retried
+                _logger.exception("job %s cannot be taken back", each.job_id)
+        return taken
+
+    async def take_back_attempt(self, job_id: str, attempt: int, reason: str) -> bool:
+        """Take a job back from the device that has it in this attempt; False when none has."""
+        return await self._end(Ended(job_id, attempt, reason))
+
+    async def _end(self, ended: Ended) -> bool:
+        job = await self._store.write(self._take_back, self._moment(), ended)
+        if job is None:
+            return False
+        if job.device_id is not None:
+            self._waking.device(job.device_id)
+        # It may have failed for good instead: whoever looks finds that it does not wait.
+        self._waking.job(job.id)
+        self._changed(job.id)
+        return True
+
+    def _changed(self, job_id: str) -> None:
+        """Tell who keeps logs that an attempt began or ended."""
+        if self.logs is not None:
+            self.logs.changed(job_id)
 
     async def expire(self) -> int:
         """Cancel jobs that have waited for a worker for too long; return how many.
@@ -333,6 +463,7 @@ class Jobs:
 
         async def cancel(job_id: str) -> None:
             await self._store.write(self._expire, self._moment(), job_id)
+            self._waking.gone([job_id])
 
         return await self._expiring.run(find, cancel, most=EXPIRE_MAX_JOBS, now=now)
 
@@ -343,9 +474,7 @@ class Jobs:
             if not jobs:
                 return
             for job in jobs:
-                await self._store.write(
-                    self._take_back, self._moment(), job.id, job.attempts, REVOKED
-                )
+                await self.take_back_attempt(job.id, job.attempts, REVOKED)
 
     async def earned_today(self, user_id: str) -> dict[str, int]:
         """Return what each device of a user earned since 00:00 UTC, in micro-credits."""
@@ -355,19 +484,49 @@ class Jobs:
         )
         return {row.device_id: row.earned for row in rows}
 
-    async def _cancel(self, tx: Transaction, moment: Moment, user_id: str, job_id: str) -> None:
+    async def _find(self, tx: Transaction, user_id: str, job_id: str) -> Owned:
+        job = await queries.find(tx, job_id)
+        if job is None or job.user_id != user_id:
+            raise MarketError(Code.JOB_NOT_FOUND)
+        hold = await ledger_queries.find_hold(tx, hold_of(job_id))
+        spec = await self._specs.find(tx, job_id)
+        review = await review_queries.find(tx, job_id)
+        paid = hold.captured if hold is not None else None
+        if review is not None and review.state == ReviewStatus.REVERSED:
+            paid = 0
+        return Owned(job, paid, spec, review)
+
+    async def _find_open(self, tx: Transaction, job_id: str) -> Open:
+        job = await queries.find(tx, job_id)
+        if job is None or job.status not in (JobStatus.WAITING, JobStatus.RUNNING):
+            raise MarketError(Code.JOB_NOT_FOUND)
+        return Open(job, await self._specs.find(tx, job_id))
+
+    async def _work(self, tx: Transaction, device_id: str, job_id: str) -> Work:
+        job = await require_current(tx, device_id, job_id, None)
+        if job.deploy_id is None:
+            return Work(job, spec=await self._specs.work_of(tx, job_id))
+        deploy = await deploy_queries.find(tx, job.deploy_id)
+        return Work(job, deploy.image, deploy.command) if deploy is not None else Work(job)
+
+    async def _cancel(
+        self, tx: Transaction, moment: Moment, user_id: str, job_id: str
+    ) -> JobRow | None:
+        """Cancel a job and return it as it was; None when it was cancelled before."""
         await tx.lock("jobs", [job_id])
         job = await queries.find(tx, job_id)
         if job is None or job.user_id != user_id:
             raise MarketError(Code.JOB_NOT_FOUND)
         if job.status == JobStatus.CANCELLED:
-            return
+            return None
         if job.status not in (JobStatus.WAITING, JobStatus.RUNNING):
             raise MarketError(Code.JOB_OVER)
         device_id = job.device_id
         worker = None if device_id is None else await device_queries.owner_of(tx, device_id)
-        gross = _share(job, moment.now) if worker is not None else 0
+        began = await attempt_queries.work_started_at(tx, job.id, job.attempts)
+        gross = _share(job, began, moment.now) if worker is not None else 0
         await self._leave(tx, moment, job, Outcome(JobStatus.CANCELLED, gross), worker)
+        return job
 
     async def _complete(
         self,
@@ -377,15 +536,30 @@ class Jobs:
         job_id: str,
         attempt: int | None,
         result: str,
+        ending: Ending,
+        is_logged: bool,
     ) -> None:
         await tx.lock("jobs", [job_id])
         job = await queries.find(tx, job_id)
         is_done = job is not None and job.status == JobStatus.COMPLETED
-        if job is not None and is_done and job.device_id == device.id and _is_of(job, attempt):
+        if job is not None and is_done and job.device_id == device.id and is_of(job, attempt):
             return
-        job = await _held_by(tx, device.id, job_id, attempt)
-        outcome = Outcome(JobStatus.COMPLETED, job.price_credit, result)
-        await self._leave(tx, moment, job, outcome, device.user_id)
+        job = await require_current(tx, device.id, job_id, attempt)
+        if not is_logged:
+            raise MarketError(Code.LOG_INCOMPLETE, field="log_bytes")
+        spec = await attempt_queries.spec(tx, job.id)
+        if spec is not None and ending.exit_code:
+            message = f"A job whose process ended with {ending.exit_code} has failed."
+            raise MarketError(Code.INVALID_FIELD, message, field="exit_code")
+        review_hours = 0
+        if spec is not None:
+            review_hours = self._terms.review_hours
+            if spec.review_hours is not None:
+                review_hours = spec.review_hours
+        outcome = Outcome(JobStatus.COMPLETED, job.price_credit, result, ending=ending)
+        await self._leave(
+            tx, moment, job, outcome, device.user_id, review_seconds=review_hours * HOUR_SECONDS
+        )
 
     async def _fail(
         self,
@@ -395,20 +569,22 @@ class Jobs:
         job_id: str,
         attempt: int | None,
         reason: str,
-    ) -> None:
-        await tx.lock("jobs", [job_id])
-        job = await _held_by(tx, device.id, job_id, attempt)
-        await self._retry(tx, moment, job, reason, "failed")
-
-    async def _take_back(
-        self, tx: Transaction, moment: Moment, job_id: str, attempt: int, reason: str
+        ending: Ending,
     ) -> bool:
+        """Take a job back from a device; return whether it waits for another one."""
         await tx.lock("jobs", [job_id])
-        job = await queries.find(tx, job_id)
-        if job is None or job.status != JobStatus.RUNNING or job.attempts != attempt:
-            return False
-        await self._retry(tx, moment, job, reason, "lost")
-        return True
+        job = await require_current(tx, device.id, job_id, attempt)
+        return await self._retry(tx, moment, job, reason, ending)
+
+    async def _take_back(self, tx: Transaction, moment: Moment, ended: Ended) -> JobRow | None:
+        """Take a job back and return it as it was; None when it is not in that attempt any more."""
+        await tx.lock("jobs", [ended.job_id])
+        job = await queries.find(tx, ended.job_id)
+        if job is None or job.status != JobStatus.RUNNING or job.attempts != ended.attempt:
+            return None
+        ending = Ending(FailureKind.TIMEOUT) if ended.is_timeout else Ending()
+        await self._retry(tx, moment, job, ended.reason, ending, is_lost=not ended.is_timeout)
+        return job
 
     async def _expire(self, tx: Transaction, moment: Moment, job_id: str) -> None:
         await tx.lock("jobs", [job_id])
@@ -418,16 +594,30 @@ class Jobs:
             await self._leave(tx, moment, job, outcome, None)
 
     async def _retry(
-        self, tx: Transaction, moment: Moment, job: JobRow, reason: str, attempt: str
-    ) -> None:
-        """Put a running job up again; when so many owners' devices did not do it, it has failed."""
+        self,
+        tx: Transaction,
+        moment: Moment,
+        job: JobRow,
+        reason: str,
+        ending: Ending,
+        *,
+        is_lost: bool = False,
+    ) -> bool:
+        """Put a running job up again, and return whether it waits now, or has failed for good.
+
+        It has when so many owners' devices did not do it, or its buyer wants it run once.
+        """
+        attempt = "lost" if is_lost or ending.kind in HOST_KINDS else "failed"
         over = await queries.count_unsuccessful(tx, job.id, job.attempts) >= OWNERS_MAX
+        if ending.kind in WORK_KINDS:
+            over = over or await _runs_once(tx, job.id)
         status = JobStatus.FAILED if over else JobStatus.WAITING
-        outcome = Outcome(status, failure_reason=reason, attempt=attempt)
+        outcome = Outcome(status, failure_reason=reason, attempt=attempt, ending=ending)
         if over:
             await self._leave(tx, moment, job, outcome, None)
         else:
             await _move(tx, job, outcome, 0, moment.now)
+        return not over
 
     async def _leave(
         self,
@@ -436,15 +626,29 @@ class Jobs:
         job: JobRow,
         outcome: Outcome,
         worker: str | None,
+        *,
+        review_seconds: int = 0,
     ) -> None:
         """End a job and settle its hold: what the work was worth, and the rest.
 
         A worker is always paid in credits. Where the buyer holds another currency, the house takes
-        that and pays the credits.
+        that and pays the credits. With `review_seconds` all of it waits for so long.
         """
         fee = outcome.gross * self._terms.fee // FEE_WHOLE
         earned = outcome.gross - fee if worker is not None else 0
         await _move(tx, job, outcome, earned, moment.now)
+        await spec_queries.forget_secrets(tx, job.id)
+        if worker is not None and review_seconds:
+            how = reviews.Beginning(
+                worker=worker,
+                earned=earned,
+                seconds=review_seconds,
+                resolution=moment.resolution,
+                hold_id=moment.payout_id,
+                now=moment.now,
+            )
+            await reviews.begin(tx, job, hold_of(job.id), how)
+            return
         house = ledger.revenue(Currency(job.currency))
         if worker is None:
             payments = []
@@ -462,12 +666,18 @@ class Jobs:
         return Moment(self._now(), TransferIds(new(), new()), new())
 
 
-def _share(job: JobRow, now: int) -> int:
-    """Return what the part of a job's estimated time that has run is worth."""
-    if job.accepted_at is None:
+def _share(job: JobRow, began: int | None, now: int) -> int:
+    """Return what the part of a job's estimated time is worth that has passed since work began."""
+    if began is None:
         return 0
-    ran = max(now - job.accepted_at, 0)
+    ran = max(now - began, 0)
     return min(job.price_credit * ran // (job.duration_hrs * HOUR_SECONDS), job.price_credit)
+
+
+async def _runs_once(tx: Transaction, job_id: str) -> bool:
+    """Say whether a job is not to be run again when what it ran has failed."""
+    spec = await attempt_queries.spec(tx, job_id)
+    return spec is not None and json.loads(spec.payload).get("restart", "never") == "never"
 
 
 async def _pay_out(tx: Transaction, moment: Moment, job: JobRow, worker: str, earned: int) -> None:
@@ -549,11 +759,18 @@ def waiting(
 
 
 async def _create(
-    tx: Transaction, job: JobRow, transfer_id: str, bounds: Bounds, receipt: Receipt[str] | None
+    tx: Transaction,
+    job: JobRow,
+    spec: SpecRow | None,
+    transfer_id: str,
+    bounds: Bounds,
+    receipt: Receipt[str] | None,
 ) -> None:
     if receipt is not None:
         await receipt.keep(tx, job.id)
     await put_up(tx, [(job, transfer_id)], bounds)
+    if spec is not None:
+        await spec_queries.insert(tx, spec)
 
 
 async def put_up(tx: Transaction, jobs: Sequence[tuple[JobRow, str]], bounds: Bounds) -> None:
@@ -580,15 +797,9 @@ async def put_up(tx: Transaction, jobs: Sequence[tuple[JobRow, str]], bounds: Bo
     require(work.size_bytes, bounds.job_bytes, Code.TOO_MUCH_JOB_TEXT)
 
 
-async def _find(tx: Transaction, user_id: str, job_id: str) -> Owned:
-    job = await queries.find(tx, job_id)
-    if job is None or job.user_id != user_id:
-        raise MarketError(Code.JOB_NOT_FOUND)
-    hold = await ledger_queries.find_hold(tx, hold_of(job_id))
-    return Owned(job, hold.captured if hold is not None else None)
-
-
-async def _accept(tx: Transaction, device_id: str, job_id: str, *, now: int) -> JobRow:
+async def _accept(
+    tx: Transaction, device_id: str, job_id: str, *, bounds: Bounds, now: int
+) -> JobRow:
     # The token may be revoked while this request is under way. Revoking takes the device's jobs
     # back and must not miss one that begins, so both lock the device.
     await device_queries.lock(tx, device_id)
@@ -596,6 +807,9 @@ async def _accept(tx: Transaction, device_id: str, job_id: str, *, now: int) -> 
         raise MarketError(Code.WORKER_UNAUTHORIZED)
     started = await queries.start(tx, job_id=job_id, device_id=device_id, now=now)
     if started is not None:
+        left = await slots_left(tx, device_id, bounds)
+        if left is not None and left < 0:
+            raise MarketError(Code.DEVICE_FULL)
         return started
     job = await queries.find(tx, job_id)
     if job is None:
@@ -608,36 +822,21 @@ async def _accept(tx: Transaction, device_id: str, job_id: str, *, now: int) -> 
     raise MarketError(Code.JOB_NOT_WAITING)
 
 
-def _is_of(job: JobRow, attempt: int | None) -> bool:
-    """Say whether a job is in this attempt; None means any."""
-    return attempt is None or job.attempts == attempt
-
-
-async def _held_by(tx: Transaction, device_id: str, job_id: str, attempt: int | None) -> JobRow:
-    """Return a job that a device runs; say why not, when it does not."""
-    job = await queries.find(tx, job_id)
-    is_running = job is not None and job.status == JobStatus.RUNNING
-    if job is not None and is_running and job.device_id == device_id and _is_of(job, attempt):
-        return job
-    if job is None or not await queries.has_attempted(tx, job_id=job_id, device_id=device_id):
-        raise MarketError(Code.JOB_NOT_FOUND)
-    cancelled = job.status == JobStatus.CANCELLED and job.device_id == device_id
-    raise MarketError(Code.ATTEMPT_NOT_CURRENT, CANCELLED if cancelled else None)
-
-
-async def _work(tx: Transaction, device_id: str, job_id: str) -> Work:
-    job = await _held_by(tx, device_id, job_id, None)
-    deploy = await deploy_queries.find(tx, job.deploy_id) if job.deploy_id is not None else None
-    return Work(job, deploy.image, deploy.command) if deploy is not None else Work(job)
-
-
 async def _move(tx: Transaction, job: JobRow, outcome: Outcome, earned: int, now: int) -> None:
     JobStatus(job.status).require_before(outcome.status)
+    ending = outcome.ending
     moved = await queries.change_status(
         tx,
         job,
         after=outcome.status,
-        attempt=outcome.attempt or outcome.status,
+        attempt=EndRow(
+            outcome.attempt or outcome.status,
+            failure_kind=ending.kind,
+            reason=outcome.failure_reason,
+            exit_code=ending.exit_code,
+            cpu_seconds=ending.cpu_seconds,
+            max_memory_bytes=ending.max_memory_bytes,
+        ),
         earned=earned,
         result=outcome.result,
         failure_reason=outcome.failure_reason,

@@ -50,6 +50,11 @@ def rewards(currency: Currency) -> str:
     return f"house:rewards:{currency}"
 
 
+def review(currency: Currency) -> str:
+    """Return the house's account of what it keeps of jobs whose buyers may still dispute them."""
+    return f"house:review:{currency}"
+
+
 def exit_payable() -> str:
     """Return the house's account of what it owes exits, in USD.
 
@@ -71,6 +76,7 @@ class TransferKind(StrEnum):
     REFUND = "refund"
     EXIT_EARNING = "exit_earning"
     REVERSAL = "reversal"
+    FEE = "fee"
 
 
 class TransferIds(NamedTuple):
@@ -163,15 +169,21 @@ async def posted(tx: Transaction, business_key: str) -> list[Movement]:
     return [Movement(entry.debit_account, entry.credit_account, entry.amount) for entry in entries]
 
 
-async def hold(tx: Transaction, request: HoldRow, *, transfer_id: str, now: int) -> None:
+async def hold(
+    tx: Transaction, request: HoldRow, *, transfer_id: str, now: int, source: str | None = None
+) -> None:
     """Move the price of work that begins now to the user's held account.
+
+    It comes from what the user can spend, or from another account, `source`.
 
     Raises:
         MarketError: `insufficient_funds`.
     """
     currency = Currency(request.currency)
     movement = Movement(
-        available(request.user_id, currency), held(request.user_id, currency), request.amount
+        source or available(request.user_id, currency),
+        held(request.user_id, currency),
+        request.amount,
     )
     await post(tx, _of_hold(transfer_id, request, TransferKind.HOLD, (movement,), now))
     await queries.insert_hold(tx, request, now)

@@ -4,29 +4,40 @@ A new service is a line here, and a line of `api.app.routes` for its endpoints.
 """
 
 from collections.abc import Callable
+from time import monotonic
 
 from msgspec import Struct
 
 from market.accounts import Accounts, LoginLimits
+from market.artifacts import Artifacts, ArtifactTerms
+from market.attempt_reports import AttemptReports
 from market.bandwidth import Bandwidth, Terms, Traffic
 from market.bounds import Bounds
 from market.context import Context
 from market.deploys import Deploys, Rates
 from market.devices import Devices
+from market.dispatch import Dispatch, DispatchTerms
 from market.exit_canaries import ExitCanaries
 from market.exit_earnings import ExitAdvances
 from market.exit_payouts import ExitPayouts
 from market.exits import NO_EXITS, Exits, ExitTerms
 from market.jobs import Jobs, JobTerms
 from market.leases import Leases
+from market.logs import Logs, LogTerms
 from market.outbox import Outbox
+from market.overdue import Overdue
 from market.passwords import Passwords
 from market.proofs import Proofs
 from market.recovery import Recovery
 from market.referrals import Referrals, Rewards
+from market.renewals import Renewals
+from market.reviews import Reviews
 from market.sealing import Sealing
+from market.specs import Specs
 from market.tokens import Tokens
+from market.waking import Waking
 from market.wallet import Wallet
+from storage.blobs.base import Blobs
 
 
 class Rules(Struct, frozen=True):
@@ -43,14 +54,18 @@ class Rules(Struct, frozen=True):
     login_limits: LoginLimits
     app_url: str
     exits: ExitTerms = NO_EXITS
+    dispatch: DispatchTerms = DispatchTerms()
+    artifacts: ArtifactTerms = ArtifactTerms()
+    logs: LogTerms = LogTerms()
 
 
 class Keys(Struct, frozen=True):
-    """What people and e-mails are kept safe with: hashing, signing, sealing."""
+    """What keeps people, e-mails and secrets of jobs safe: hashing, signing, sealing."""
 
     passwords: Passwords
     tokens: Tokens
     sealing: Sealing
+    job_secrets: Sealing
 
 
 class Market:
@@ -62,10 +77,11 @@ class Market:
     Args:
         context: the store, identifiers and the time.
         rules: what the operator decides.
-        keys: hash passwords, sign tokens, seal e-mails that wait.
+        keys: hash passwords, sign tokens, seal e-mails that wait and the secrets of jobs.
         leases: grant the bytes of sessions.
         traffic: the live counters.
         observed_seconds: for how many seconds this daemon has been there to hear devices.
+        blobs: keeps the bytes of artifacts.
         is_shared: whether other daemons work on the same store.
     """
 
@@ -78,6 +94,7 @@ class Market:
         leases: Leases,
         traffic: Traffic,
         observed_seconds: Callable[[], float],
+        blobs: Blobs,
         is_shared: bool = False,
     ) -> None:
         passwords, limits, bounds = keys.passwords, rules.login_limits, rules.bounds
@@ -100,7 +117,25 @@ class Market:
         self.exit_advances = ExitAdvances(context)
         self.exit_canaries = ExitCanaries(context, self.exits)
         self.exit_payouts = ExitPayouts(context, rules.exits.hold_seconds)
-        self.jobs = Jobs(context, self.devices, observed_seconds, rules.jobs, bounds)
+        self.waking = Waking(context.store, is_shared=is_shared)
+        self.logs = Logs(context, rules.logs, monotonic, is_shared=is_shared)
+        self.waking.listen(self.logs)
+        self.specs = Specs(keys.job_secrets)
+        self.dispatch = Dispatch(
+            context,
+            self.waking,
+            self.specs,
+            lambda: self.jobs.bounds,
+            rules.dispatch,
+        )
+        self.renewals = Renewals(context)
+        overdue = Overdue(context, self.devices, self.renewals, rules.jobs.leases, observed_seconds)
+        self.jobs = Jobs(context, overdue, rules.jobs, bounds, self.specs, self.waking)
+        self.attempt_reports = AttemptReports(
+            context, self.devices, self.jobs, self.renewals, observed_seconds
+        )
+        self.reviews = Reviews(context)
+        self.artifacts = Artifacts(context, blobs, rules.artifacts)
         self.deploys = Deploys(context, self.jobs, rules.rates)
 
     def change_bounds(self, bounds: Bounds) -> None:

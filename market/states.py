@@ -36,6 +36,17 @@ class JobStatus(Status):
     CANCELLED = "cancelled"
 
 
+class ReviewStatus(Status):
+    """The states of a finished job whose buyer may look at the result before it is paid for."""
+
+    HELD = "held"
+    CONFIRMED = "confirmed"
+    EXPIRED = "expired"
+    DISPUTED = "disputed"
+    UPHELD = "upheld"
+    REVERSED = "reversed"
+
+
 TRANSITIONS: dict[type[Status], dict[Status, frozenset[Status]]] = {
     SessionStatus: {
         SessionStatus.ACTIVE: frozenset(
@@ -53,5 +64,17 @@ TRANSITIONS: dict[type[Status], dict[Status, frozenset[Status]]] = {
         JobStatus.COMPLETED: frozenset(),
         JobStatus.FAILED: frozenset(),
         JobStatus.CANCELLED: frozenset(),
+    },
+    ReviewStatus: {
+        ReviewStatus.HELD: frozenset(
+            {ReviewStatus.CONFIRMED, ReviewStatus.EXPIRED, ReviewStatus.DISPUTED}
+        ),
+        ReviewStatus.DISPUTED: frozenset(
+            {ReviewStatus.CONFIRMED, ReviewStatus.UPHELD, ReviewStatus.REVERSED}
+        ),
+        ReviewStatus.CONFIRMED: frozenset(),
+        ReviewStatus.EXPIRED: frozenset(),
+        ReviewStatus.UPHELD: frozenset(),
+        ReviewStatus.REVERSED: frozenset(),
     },
 }

@@ -12,8 +12,10 @@ from storage.ledger import MovedRow
 # Whoever gets something of a capture has earned it; so has who is paid out.
 EARNING = "earning"
 WORDS: dict[str, str] = {TransferKind.CAPTURE: EARNING, TransferKind.PAYOUT: EARNING}
-# These move what is pending, and never what a user can spend.
-UNSEEN = frozenset((TransferKind.EXIT_EARNING, TransferKind.REVERSAL))
+# A job is called what it is, also where its money comes out of a review.
+IN_REVIEW = "review:"
+# These move what is pending, or the house's own, and never what a user can spend.
+UNSEEN = frozenset((TransferKind.EXIT_EARNING, TransferKind.REVERSAL, TransferKind.FEE))
 
 
 class Change(NamedTuple):
@@ -55,4 +57,5 @@ class Wallet:
 def _change(row: MovedRow) -> Change:
     kind = WORDS.get(row.kind, row.kind)
     currency = Currency(row.currency)
-    return Change(row.id, row.created_at, kind, currency, row.amount, row.reference)
+    reference = row.reference.removeprefix(IN_REVIEW)
+    return Change(row.id, row.created_at, kind, currency, row.amount, reference)

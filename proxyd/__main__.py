@@ -91,6 +91,18 @@ def _parser() -> argparse.ArgumentParser:
         )
         _finish(command, f"exits {name}")
 
+    jobs = topics.add_parser("jobs", help="jobs whose buyers dispute the result").add_subparsers(
+        metavar="COMMAND", required=True
+    )
+    _finish(jobs.add_parser("disputes", help="the disputes that wait for you"), "jobs disputes")
+    for name, words in (
+        ("uphold", "decide for the worker: the payment stands"),
+        ("reverse", "decide for the buyer: all of the price goes back"),
+    ):
+        command = jobs.add_parser(name, help=words)
+        command.add_argument("job", type=_text, metavar="JOB", help="the identifier of the job")
+        _finish(command, f"jobs {name}")
+
     ledger = topics.add_parser("ledger", help="the double-entry ledger").add_subparsers(
         metavar="COMMAND", required=True
     )

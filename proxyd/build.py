@@ -77,6 +77,7 @@ from proxyd.services import TAKE_BACK_CHECK_SECONDS, Services
 from proxyd.tasks import REAP_CHECK_SECONDS
 from proxyd.unmetered import UnmeteredRelays
 from proxyd.wire.links import link_key
+from storage.blobs.local import LocalBlobs
 from storage.errors import StoreError
 from storage.open import load, open_store
 from storage.place import is_sqlite
@@ -233,6 +234,9 @@ def _daemon(
     services = exit_port = None
     if has_services:
         services = _services(settings, listeners, key, context, leases, meter, gateway, metrics)
+    if services is not None and node is not None:
+        node.tell(services.market.waking)
+        node.tell(services.market.logs.readers)
     if services is not None and exits is not None and geography is not None:
         mesh = None
         if node is not None and not is_sqlite(settings.storage.url):
@@ -410,13 +414,15 @@ def _services(
     terms = slices.terms(settings, bound_port(listeners.proxy), listeners.passwordless_ports)
     # On SQLite there is one marketplace, in however many processes its sessions are served.
     is_shared = not is_sqlite(settings.storage.url)
+    blobs = LocalBlobs(slices.work_folder(settings))
     market = Market(
         context,
-        slices.rules(settings, terms, app_url),
+        slices.rules(settings, terms, app_url, descriptors=raise_descriptors()),
         _keys(settings, key),
         leases=leases,
         traffic=meter,
         observed_seconds=observed_time.seconds,
+        blobs=blobs,
         is_shared=is_shared,
     )
     metrics.count_emails(lambda: market.emails.waiting)
@@ -428,6 +434,7 @@ def _services(
         mailer=Mailer(market.emails, _transport(settings), is_alone=not is_shared),
         model=model,
         photos=photos,
+        blobs=blobs,
         observed_time=observed_time,
     )
 
@@ -481,6 +488,7 @@ def _keys(settings: Settings, key: bytes) -> Keys:
         Passwords(time_cost=auth.argon2_time_cost, memory_kib=auth.argon2_memory_kib),
         Tokens(key, lifetime_seconds=auth.token_hours * HOUR_SECONDS),
         Sealing(key, b"outbox"),
+        Sealing(key, b"job secrets"),
     )
 
 

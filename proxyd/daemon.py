@@ -205,7 +205,7 @@ class Daemon:
             is_cut: whether nobody waits for the transfers, because they are about to be cut.
         """
         if self.services is not None:
-            self.services.http.drain()
+            self.services.drain()
             if self.listeners.api in self.listeners.held:
                 self.services.leave_socket()
         self.gateway.stop_accepting()

@@ -18,6 +18,7 @@ from proxyd.acceptor import Acceptor
 from proxyd.loop import cancellation, clock
 from proxyd.outbound.mailer import Mailer
 from proxyd.tasks import Tasks
+from storage.blobs.base import Blobs
 
 if TYPE_CHECKING:
     from proxyd.outbound.chat_model import OpenAiModel
@@ -25,11 +26,14 @@ if TYPE_CHECKING:
 EXPIRY_CHECK_SECONDS = 2.0  # a session outlives its time by no more than this
 TAKE_BACK_CHECK_SECONDS = 15.0  # reads every running job; a device has ten minutes to be heard of
 JOB_EXPIRY_CHECK_SECONDS = 15.0
+REVIEW_CHECK_SECONDS = 30.0  # workers have waited for hours
 REFERRAL_CHECK_SECONDS = 10.0  # how long a bonus takes once an address is confirmed, at most
 # An owner's own decision bites at once; this is for those of other processes, and for places.
 EXIT_LOOK_SECONDS = 5.0
 EXIT_PAYOUT_CHECK_SECONDS = 60.0  # owners have waited for days, and an hour's owners fit in one
 EXIT_ADVANCE_CHECK_SECONDS = 60.0  # each hour's advance begins within a minute of the hour
+ARTIFACT_CHECK_SECONDS = 15.0  # 200 files at most each time; their times are days
+LOG_CHECK_SECONDS = 15.0  # a user has no more logs than they may for longer than this
 CLOSE_SECONDS = 8.0  # the API's requests in progress have 5 s of them (`api.server`)
 # 1.3 MB/s at a round trip of 100 ms, since Linux doubles it. More would stand in the kernel for so
 # long that an honest client that reads slowly would look like one that does not read.
@@ -48,6 +52,7 @@ class Services:
         mailer: sends its e-mails.
         model: answers for its assistant; None where none is configured.
         photos: decodes photos of good deeds.
+        blobs: keeps files of jobs.
         observed_time: for how long this daemon has been there to hear devices.
     """
 
@@ -59,6 +64,7 @@ class Services:
         mailer: Mailer,
         model: "OpenAiModel | None",
         photos: Photos,
+        blobs: Blobs,
         observed_time: clock.ObservedTime,
     ) -> None:
         self.market = market
@@ -66,6 +72,7 @@ class Services:
         self._mailer = mailer
         self._model = model
         self._photos = photos
+        self._blobs = blobs
         self._observed_time = observed_time
         self._acceptor: Acceptor[socket.socket] | None = None
 
@@ -73,10 +80,14 @@ class Services:
         """Start the sweeps, and what writes and sends."""
         market = self.market
         tasks.spawn("heartbeats", market.devices.run(), is_writer=True)
+        tasks.spawn("renewals", market.renewals.run(), is_writer=True)
         tasks.every(EXPIRY_CHECK_SECONDS, "expiry", market.bandwidth.expire, "expired sessions")
         tasks.every(TAKE_BACK_CHECK_SECONDS, "abandoned jobs", self.take_back, "abandoned jobs")
         tasks.every(
             JOB_EXPIRY_CHECK_SECONDS, "waiting jobs", market.jobs.expire, "jobs that nobody takes"
+        )
+        tasks.every(
+            REVIEW_CHECK_SECONDS, "reviews", market.reviews.expire, "jobs that were not disputed"
         )
         tasks.every(
             REFERRAL_CHECK_SECONDS, "pending bonuses", market.referrals.pay_due, "pending bonuses"
@@ -94,6 +105,13 @@ class Services:
             "earnings of sessions that go on",
         )
         tasks.every(EXIT_LOOK_SECONDS, "exits", market.exits.look, "exits that were ended")
+        tasks.spawn("dispatch", market.dispatch.run())
+        tasks.every(
+            ARTIFACT_CHECK_SECONDS, "artifacts", self.tidy_artifacts, "files that nobody needs"
+        )
+        tasks.every(LOG_CHECK_SECONDS, "old logs", market.logs.sweep, "logs that are too old")
+        tasks.spawn("waking", market.waking.run())
+        tasks.spawn("log notices", market.logs.readers.run())
         tasks.spawn("recovery", market.recovery.run())
         tasks.spawn("mail", self._mailer.run())
 
@@ -111,6 +129,12 @@ class Services:
         """Take new limits; `descriptors` is how many may be open."""
         self.http.change_limits(slices.api_limits(settings, descriptors))
         self.market.change_bounds(slices.bounds(settings))
+        self.market.dispatch.terms = slices.dispatch_terms(settings, descriptors)
+
+    def drain(self) -> None:
+        """Begin no new request, and answer those that wait for work."""
+        self.http.drain()
+        self.market.dispatch.drain()
 
     def leave_socket(self) -> None:
         """Accept no new client; whoever else holds the socket has it for the next daemon."""
@@ -120,6 +144,7 @@ class Services:
     async def stop_serving(self) -> None:
         """End every request, within a bound."""
         self.leave_socket()
+        self.market.logs.readers.end()
         await cancellation.within(CLOSE_SECONDS, self.http.stop(), "closing the API")
 
     async def flush(self) -> None:
@@ -129,15 +154,29 @@ class Services:
             StoreError: it is lost, as after a crash.
         """
         await self.market.devices.flush()
+        await self.market.renewals.flush()
 
     async def close(self) -> None:
         """Close what works for the marketplace, each within a bound."""
         self.market.passwords.close()
+        await cancellation.within(
+            CLOSE_SECONDS, asyncio.to_thread(self.market.logs.close), "writing the last logs"
+        )
         self._photos.close()
+        await cancellation.within(CLOSE_SECONDS, self._blobs.close(), "closing what keeps files")
         if self._model is not None:
             await cancellation.within(
                 CLOSE_SECONDS, self._model.close(), "closing the model's client"
             )
+
+    async def tidy_artifacts(self) -> None:
+        """Delete files whose time is over.
+
+        Raises:
+            StoreError: they are deleted another time.
+        """
+        await self.market.artifacts.settle()
+        await self.market.artifacts.expire()
 
     async def take_back(self) -> None:
         """Take jobs back from devices that have vanished.

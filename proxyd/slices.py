@@ -6,19 +6,24 @@ its own units (money in millionths, times in seconds).
 
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address
+from pathlib import Path
 
 from api.limits import Limits as ApiLimits
-from config.settings import Settings
+from config.settings import Settings, StorageSettings
 from market.accounts import LoginLimits
+from market.artifacts import ArtifactTerms
 from market.assistant.goodness import RewardTerms
 from market.bandwidth import Terms
 from market.bounds import Bounds
 from market.deploys import Rates
+from market.dispatch import DispatchTerms
 from market.exits import ExitTerms
 from market.exits import Limits as ExitDeviceLimits
 from market.jobs import JobTerms
+from market.logs import LogTerms
 from market.market import Rules
 from market.money import micro
+from market.overdue import Leases
 from market.photos.decoding import PhotoLimits
 from market.referrals import Rewards
 from proxyctl.protocol.policy import Policy
@@ -37,17 +42,19 @@ from proxyd.limits import (
 )
 from proxyd.ops.listening import format_address
 from proxyd.wire.events import Address
+from storage.place import SQLITE, is_sqlite
 
 DAY_SECONDS = 86_400
 
 
-def rules(settings: Settings, session_terms: Terms, app_url: str) -> Rules:
+def rules(settings: Settings, session_terms: Terms, app_url: str, *, descriptors: int) -> Rules:
     """Return what the operator decides about the marketplace.
 
     Args:
         settings: all of them.
         session_terms: as `terms` returns them.
         app_url: as `app_url` returns it.
+        descriptors: how many may be open.
     """
     return Rules(
         terms=session_terms,
@@ -58,6 +65,9 @@ def rules(settings: Settings, session_terms: Terms, app_url: str) -> Rules:
         login_limits=login_limits(settings),
         app_url=app_url,
         exits=exit_terms(settings),
+        dispatch=dispatch_terms(settings, descriptors),
+        artifacts=artifact_terms(settings),
+        logs=log_terms(settings),
     )
 
 
@@ -85,11 +95,64 @@ def terms(settings: Settings, proxy_port: int, passwordless_ports: Sequence[int]
 
 
 def job_terms(settings: Settings) -> JobTerms:
-    """Return the house's fee, and how long a job may wait."""
-    market = settings.market
+    """Return what the operator decides about jobs."""
+    market, jobs = settings.market, settings.jobs
     return JobTerms(
-        fee=int(market.fee_percent * 100), waiting_seconds=market.job_waiting_days * DAY_SECONDS
+        fee=int(market.fee_percent * 100),
+        waiting_seconds=market.job_waiting_days * DAY_SECONDS,
+        leases=Leases(
+            lease_seconds=jobs.lease_seconds,
+            start_seconds=jobs.start_seconds,
+            prepare_seconds=jobs.prepare_seconds,
+        ),
+        review_hours=jobs.review_hours,
     )
+
+
+def dispatch_terms(settings: Settings, descriptors: int) -> DispatchTerms:
+    """Return how requests for work are answered; `descriptors` is how many may be open."""
+    jobs, connections = settings.jobs, api_limits(settings, descriptors).connections
+    # The others stay for buyers, and for what devices send.
+    return DispatchTerms(
+        credit=rates(settings).credit,
+        lease_seconds=jobs.lease_seconds,
+        wait_seconds=jobs.wait_seconds,
+        held_max=min(jobs.waiting_devices or connections, connections * 4 // 5),
+    )
+
+
+def artifact_terms(settings: Settings) -> ArtifactTerms:
+    """Return how much of jobs' files is kept, and for how long."""
+    work = settings.work
+    return ArtifactTerms(
+        file_bytes=work.artifact_max_bytes,
+        job_bytes=work.attempt_artifacts_max_bytes,
+        job_files=work.attempt_artifacts_max,
+        user_bytes=work.user_artifacts_max_bytes,
+        user_files=work.user_artifacts_max,
+        keep_seconds=work.artifact_days * DAY_SECONDS,
+    )
+
+
+def log_terms(settings: Settings) -> LogTerms:
+    """Return what is kept of logs, and how fast they may come."""
+    work = settings.work
+    return LogTerms(
+        folder=work_folder(settings) / "logs",
+        keep_bytes=work.log_keep_bytes,
+        bytes_per_second=work.log_bytes_per_second,
+        keep_seconds=work.log_days * DAY_SECONDS,
+        bytes_per_user=work.user_logs_max_bytes,
+        reserve_bytes=work.disk_reserve_bytes,
+    )
+
+
+def work_folder(settings: Settings) -> Path:
+    """Return where files of jobs are kept: beside the database, unless it is said."""
+    if settings.work.folder:
+        return Path(settings.work.folder)
+    url = settings.storage.url if is_sqlite(settings.storage.url) else StorageSettings().url
+    return Path(url.removeprefix(SQLITE)).parent / "work"
 
 
 def bounds(settings: Settings) -> Bounds:
@@ -103,6 +166,8 @@ def bounds(settings: Settings) -> Bounds:
         free_below=micro(settings.market.free_job_below_credits),
         job_bytes=limits.job_bytes_per_user,
         devices=limits.devices_per_user,
+        device_slots=settings.jobs.device_slots,
+        new_device_slots=settings.jobs.new_device_slots,
     )
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from storage.jobs import PAID
 from storage.paging import NEWEST_FIRST, behind
 from storage.store import Transaction
 
@@ -72,9 +73,10 @@ async def replicas(tx: Transaction, deploy_ids: Sequence[str]) -> list[ReplicaRo
     return await tx.all(
         ReplicaRow,
         f"""
-        SELECT j.deploy_id, j.id, j.status, h.captured FROM {tx.table("deploy_ids", id="TEXT")}
+        SELECT j.deploy_id, j.id, j.status, {PAID} FROM {tx.table("deploy_ids", id="TEXT")}
         JOIN jobs AS j ON j.deploy_id = deploy_ids.id
         LEFT JOIN holds AS h ON h.id = 'job:' || j.id
+        LEFT JOIN job_reviews AS r ON r.job_id = j.id
         ORDER BY j.id
         """,
         deploy_ids=json.dumps([{"id": deploy_id} for deploy_id in deploy_ids]),

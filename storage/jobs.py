@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from storage import attempts
+from storage.attempts import EndRow
 from storage.paging import NEWEST_FIRST, behind, in_turns, matches
 from storage.store import Transaction
 
@@ -74,14 +76,6 @@ class OwnJobRow(NamedTuple):  # as wide as the list that the API shows
     captured: int | None
 
 
-class QuietRow(NamedTuple):
-    """A running job's attempt, and its device's last heartbeat in UTC seconds (0 for none)."""
-
-    job_id: str
-    attempt: int
-    heard_at: int
-
-
 class EarnedRow(NamedTuple):
     """What a device earned, in micro-credits."""
 
@@ -99,6 +93,9 @@ _CHANCES_USED = """(
     JOIN devices AS own ON own.user_id = theirs.user_id
     WHERE a.job_id = :job_id AND own.id = :device_id
 )"""
+
+# What a job has cost its buyer, with its hold as `h` and its review as `r`: None while it is open.
+PAID = "CASE WHEN r.state = 'reversed' THEN 0 ELSE h.captured END"
 
 _COLUMNS = ", ".join(JobRow._fields)
 _VALUES = ", ".join(f":{name}" for name in JobRow._fields)
@@ -176,8 +173,9 @@ async def page_of_user(
     return await tx.all(
         OwnJobRow,
         f"""
-        SELECT {_OWN_COLUMNS}, h.captured FROM jobs AS j
+        SELECT {_OWN_COLUMNS}, {PAID} FROM jobs AS j
         LEFT JOIN holds AS h ON h.id = 'job:' || j.id
+        LEFT JOIN job_reviews AS r ON r.job_id = j.id
         WHERE j.user_id = :user_id AND j.id < :before AND {status_filter}
         ORDER BY j.id {NEWEST_FIRST}
         LIMIT :limit
@@ -253,7 +251,7 @@ async def change_status(
     before: JobRow,
     *,
     after: str,
-    attempt: str,
+    attempt: EndRow,
     earned: int = 0,
     result: str | None = None,
     failure_reason: str | None = None,
@@ -265,7 +263,7 @@ async def change_status(
         tx: the transaction.
         before: the job as it was read; its status and its number of attempts must be the same now.
         after: the new status; anything but "waiting" is final.
-        attempt: the outcome of the attempt that ran until now, if one did.
+        attempt: how the attempt ended that ran until now, if one did.
         earned: what the device's owner is paid, in micro-credits.
         result: what the device delivered.
         failure_reason: why the last attempt failed.
@@ -294,16 +292,7 @@ async def change_status(
     )
     if row_count == 0:
         return False
-    await tx.run(
-        """
-        UPDATE job_attempts SET ended_at = :now, outcome = :outcome
-        WHERE job_id = :job_id AND attempt = :attempt AND ended_at IS NULL
-        """,
-        job_id=before.id,
-        attempt=before.attempts,
-        outcome=attempt,
-        now=now,
-    )
+    await attempts.end(tx, before.id, before.attempts, attempt, now=now)
     return True
 
 
@@ -337,29 +326,6 @@ async def count_unsuccessful(tx: Transaction, job_id: str, attempt: int) -> int:
         attempt=attempt,
     )
     return count or 0
-
-
-async def quiet(tx: Transaction, *, quiet_since: int, limit: int) -> list[QuietRow]:
-    """Return running jobs that began before a moment, whose device was silent since or is revoked.
-
-    Buyers take turns, so that one with many such jobs does not hold up the others.
-    """
-    return await tx.all(
-        QuietRow,
-        """
-        SELECT id, attempts, heard_at FROM (
-            SELECT j.id, j.attempts, COALESCE(d.last_heartbeat_at, 0) AS heard_at, j.accepted_at,
-                ROW_NUMBER() OVER (PARTITION BY j.user_id ORDER BY j.accepted_at) AS turn
-            FROM jobs AS j JOIN devices AS d ON d.id = j.device_id
-            WHERE j.status = 'running' AND j.accepted_at < :quiet_since
-                AND (d.revoked_at IS NOT NULL OR COALESCE(d.last_heartbeat_at, 0) < :quiet_since)
-        ) AS quiet
-        ORDER BY turn, accepted_at
-        LIMIT :limit
-        """,
-        quiet_since=quiet_since,
-        limit=limit,
-    )
 
 
 async def due_to_expire(tx: Transaction, *, created_before: int, limit: int) -> list[str]:
@@ -425,3 +391,8 @@ async def earned_since(tx: Transaction, *, user_id: str, since: int) -> list[Ear
         user_id=user_id,
         since=since,
     )
+
+
+async def earn_nothing(tx: Transaction, job_id: str) -> None:
+    """Record that what a completed job earned was given back to its buyer."""
+    await tx.run("UPDATE jobs SET earned = 0 WHERE id = :id AND status = 'completed'", id=job_id)

@@ -371,6 +371,8 @@ async def holds_against_work(tx: Transaction) -> list[DifferenceRow]:
             FROM bandwidth_sessions WHERE status = 'active'
             UNION ALL
             SELECT 'job:' || id, 1 FROM jobs WHERE status IN ('waiting', 'running')
+            UNION ALL
+            SELECT 'review:job:' || job_id, 1 FROM job_reviews WHERE state IN ('held', 'disputed')
             """,
             "SELECT id AS reference, 1 AS amount FROM holds WHERE resolved_at IS NULL",
         ),

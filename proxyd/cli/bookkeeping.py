@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 from config.settings import Settings
-from market import accounts, exit_canaries
+from market import accounts, exit_canaries, reviews
 from market.audit import Report, audit_ledger
 from market.context import Context
 from market.errors import Code, MarketError
@@ -14,6 +14,7 @@ from market.exit_payouts import claw_back, claw_back_of_owner
 from market.ids import Identifiers
 from market.money import Currency, as_decimal
 from market.passwords import Passwords
+from market.states import ReviewStatus
 from proxyd.loop import clock
 from storage.open import open_store
 from storage.place import place
@@ -163,6 +164,43 @@ async def pardon_exit(settings: Settings, *, device_id: str) -> str:
     return f"pardoned {device_id}: it may attach again; what was reversed stays reversed"
 
 
+async def list_disputes(settings: Settings) -> str:
+    """Return the jobs whose buyers dispute the result, in words.
+
+    Raises:
+        StoreError: the database cannot be used.
+    """
+    async with _store(settings) as store:
+        rows = await reviews.disputes(_context(store))
+    lines = []
+    for row in rows:
+        price = f"{as_decimal(row.price)} {row.currency}"
+        since = _moment(row.disputed_at or row.created_at)
+        lines.append(f"{row.job_id}  {since}  {price}, by {row.user_id} for {row.buyer_id}:")
+        lines += [f"    {_one_line(line)}" for line in (row.reason or "").splitlines()]
+    return "\n".join(lines) or "nobody disputes a result"
+
+
+async def decide_dispute(settings: Settings, *, job_id: str, for_buyer: bool) -> str:
+    """Decide a dispute, and return what was done, in words; doing it again changes nothing.
+
+    Args:
+        settings: where the database is.
+        job_id: the job whose result is disputed.
+        for_buyer: whether the buyer gets the price back; else the payment stands.
+
+    Raises:
+        MarketError: there is no such job, or nobody disputes its result.
+        StoreError: the database cannot be used.
+    """
+    state = ReviewStatus.REVERSED if for_buyer else ReviewStatus.UPHELD
+    async with _store(settings) as store:
+        row = await reviews.decide(_context(store), job_id, state)
+    if for_buyer:
+        return f"{job_id}: the buyer has {as_decimal(row.price)} {row.currency} back"
+    return f"{job_id}: the worker has {as_decimal(row.earned)} credit"
+
+
 async def audit(settings: Settings) -> tuple[bool, str]:
     """Recompute the ledger and compare; return whether everything agrees, and a report."""
     async with _store(settings, statement_seconds=AUDIT_STATEMENT_SECONDS) as store:
@@ -185,6 +223,11 @@ async def _store(
 
 def _context(store: Store) -> Context:
     return Context(store, Identifiers(clock.milliseconds), clock.seconds)
+
+
+def _one_line(text: str) -> str:
+    """Return a line that a stranger wrote without what a terminal would act on."""
+    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def _moment(seconds: int) -> str:

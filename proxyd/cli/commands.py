@@ -184,6 +184,30 @@ def _pardon_exit(settings: Settings, options: Namespace) -> int:
     return 0
 
 
+def _list_disputes(settings: Settings, _options: Namespace) -> int:
+    from proxyd.cli import bookkeeping
+    from proxyd.loop import runner
+
+    say(runner.run(bookkeeping.list_disputes(settings)))
+    return 0
+
+
+def _uphold(settings: Settings, options: Namespace) -> int:
+    from proxyd.cli import bookkeeping
+    from proxyd.loop import runner
+
+    say(runner.run(bookkeeping.decide_dispute(settings, job_id=options.job, for_buyer=False)))
+    return 0
+
+
+def _reverse(settings: Settings, options: Namespace) -> int:
+    from proxyd.cli import bookkeeping
+    from proxyd.loop import runner
+
+    say(runner.run(bookkeeping.decide_dispute(settings, job_id=options.job, for_buyer=True)))
+    return 0
+
+
 def _audit(settings: Settings, _options: Namespace) -> int:
     from proxyd.cli import bookkeeping
     from proxyd.loop import runner
@@ -228,6 +252,9 @@ COMMANDS: dict[str, Callable[[Settings, Namespace], int]] = {
     "exits list": _list_exits,
     "exits show": _show_exit,
     "exits pardon": _pardon_exit,
+    "jobs disputes": _list_disputes,
+    "jobs uphold": _uphold,
+    "jobs reverse": _reverse,
     "ledger audit": _audit,
     "backup": _backup,
     "config check": _config_check,

@@ -8,7 +8,7 @@ counted from before the renewal was sent, and the others wait for the whole of i
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, final
+from typing import TYPE_CHECKING, NamedTuple, Protocol, final
 
 from market.ids import Identifiers
 from market.leases import Leases
@@ -29,6 +29,16 @@ RENEWALS_PER_TIMEOUT = 5
 RETRIES_PER_TIMEOUT = 20
 
 _logger = logging.getLogger("node")
+
+
+class Hearer(Protocol):
+    """Whoever listens to the notices of other nodes."""
+
+    def hear(self, text: str) -> None:
+        """Act on a notice of another node, or of this one; most are about something else."""
+
+    def catch_up(self) -> None:
+        """Look again, because notices may have been missed."""
 
 
 class Reaped(NamedTuple):
@@ -117,6 +127,7 @@ class Node:
         self._link = link
         self._leases = leases
         self._writer = writer
+        self._hearers: list[Hearer] = [writer]
         self._fence = fence
         self._identifiers = identifiers
         self._boottime = boottime
@@ -127,6 +138,10 @@ class Node:
         self._lost = asyncio.Event()
         self.sweeps = False
         self.reaps = False
+
+    def tell(self, hearer: Hearer) -> None:
+        """Have somebody hear the notices, beside the writer."""
+        self._hearers.append(hearer)
 
     async def start(self) -> None:
         """Become known.
@@ -186,8 +201,12 @@ class Node:
 
     async def _connect(self) -> None:
         self._lost.clear()
-        await self._link.connect(self._writer.hear, self._on_lost)
+        await self._link.connect(self._hear, self._on_lost)
         self._is_linked = True
+
+    def _hear(self, text: str) -> None:
+        for hearer in self._hearers:
+            hearer.hear(text)
 
     def _on_lost(self) -> None:
         self._is_linked = False
@@ -197,7 +216,8 @@ class Node:
     async def _renew(self) -> None:
         if not self._is_linked:
             await self._connect()
-            self._writer.catch_up()
+            for hearer in self._hearers:
+                hearer.catch_up()
         sent_at = self._boottime()
         if not await self._link.renew(self._leases.node_id or ""):
             _logger.error("this node was declared dead; it cuts everything and starts anew")

@@ -6,9 +6,10 @@ import pytest
 
 from api import literals
 from market import deploys
+from market.attempts import FailureKind
 from market.ledger import TransferKind
 from market.money import Currency
-from market.states import JobStatus, SessionStatus
+from market.states import JobStatus, ReviewStatus, SessionStatus
 from market.wallet import UNSEEN, WORDS
 
 
@@ -18,6 +19,8 @@ from market.wallet import UNSEEN, WORDS
         (literals.CURRENCIES, Currency),
         (literals.SESSION_STATUSES, SessionStatus),
         (literals.JOB_STATUSES, JobStatus),
+        (literals.REVIEW_STATUSES, ReviewStatus),
+        (literals.FAILURE_KINDS, FailureKind),
     ],
 )
 def test_each_value_of_an_enumeration_has_its_literal(

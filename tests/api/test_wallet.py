@@ -45,6 +45,7 @@ async def test_what_is_held_is_shown_beside_what_can_be_spent(service: Service) 
         "credit_held": 3.5,
         "usd_held": 2.0,
         "usd_pending": 0.0,
+        "credit_in_review": 0.0,
     }
     assert (await service.call("GET", WALLET)).status == 401
 

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,16 @@ from support.process import ROOT
 
 from api.errors import STATUS_OF_KIND, Transport
 from market.errors import Code
+from proxyctl.protocol.jobspec import (
+    Checkpoint,
+    Input,
+    Output,
+    Payload,
+    Port,
+    Ready,
+    Resources,
+)
+from proxyctl.protocol.jobspec.requirements import parse, text_of
 from proxyd.wire import http_refusals
 
 DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
@@ -84,6 +95,29 @@ def test_the_walk_through_of_jobs_runs(tmp_path: Path) -> None:
     assert '"replicas":3,"ready_replicas":0,"status":"queued","payment_type":"usd","cost":12.0' in (
         printed
     )
+    assert '"resources":{"gpus":0,"gpu_model":"","vram_gb":0.0,"cores":2.0,"ram_gb":1.0' in printed
+    assert '"warnings":["\\"a quiet place\\" is not understood' in printed
+    assert '"secrets":{"API_KEY":""}' in printed
+    assert "not for everybody" not in printed
+
+
+def test_requirements_are_understood_as_documented() -> None:
+    text = (ROOT / "docs" / "jobs.md").read_text().partition("| written | understood as |")[2]
+    rows = re.findall(r"^\| `(.+)` \| `(.+)` \|$", text, re.MULTILINE)
+    assert len(rows) > 10
+    for written, understood in rows:
+        parsed = parse(written)
+        assert (text_of(parsed.resources), parsed.warnings) == (understood, ())
+    for written in ("exactly 2 cores", "RTX 3090 or RTX 4090", "country: DE"):
+        assert f"`{written}`" in text
+        assert parse(written).is_manual
+
+
+def test_every_field_of_a_payload_is_documented() -> None:
+    text = (ROOT / "docs" / "jobs.md").read_text()
+    named = set(re.findall(r"`(\w+)`", text))
+    for kind in (Payload, Input, Output, Checkpoint, Port, Ready, Resources):
+        assert {each.name for each in fields(kind)} <= named
 
 
 def test_the_walk_through_of_the_assistant_runs(tmp_path: Path) -> None:

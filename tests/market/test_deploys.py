@@ -10,7 +10,7 @@ from support.market import Market
 from support.statements import counted
 
 from market.audit import audit_ledger
-from market.deploys import Deploy, NewDeploy
+from market.deploys import Deploy, NewDeploy, Rates
 from market.errors import Code, MarketError
 from market.jobs import TITLE_MAX_CHARACTERS
 from market.money import Currency, micro
@@ -48,7 +48,7 @@ async def device(market: Market, owner: str) -> DeviceRow:
 async def open_jobs(market: Market) -> list[JobRow]:
     """Return waiting and running jobs, whole, oldest first."""
     found = await market.jobs.page_open(status=None, job_type="", before="", limit=1000)
-    return [await market.jobs.find_open(job.id) for job in found[::-1]]
+    return [(await market.jobs.find_open(job.id)).job for job in found[::-1]]
 
 
 async def shape(market: Market, user: str, deploy_id: str) -> tuple[str, int]:
@@ -274,6 +274,7 @@ async def begun(market: Market, user: str, owner: str, currency: Currency) -> st
     await market.jobs.accept(worker, done.id)
     await market.jobs.complete(worker, done.id, "done")
     await market.jobs.accept(worker, runs.id)
+    await market.attempt_reports.started(worker, runs.id, 1)
     market.clock.now += HOUR
     return deploy_id
 
@@ -319,6 +320,7 @@ async def test_a_cancelled_replica_pays_for_the_time_it_ran_and_no_more(market: 
         deploy_id = await create(market, user, gpu_count=1, duration_hrs=1, replicas=1)
         [job] = await open_jobs(market)
         await market.jobs.accept(worker, job.id)
+        await market.attempt_reports.started(worker, job.id, 1)
         market.clock.now += seconds
         await market.deploys.cancel(user, deploy_id)
         assert await revenue(market) == spent + usd
@@ -363,11 +365,14 @@ async def test_replicas_that_are_accepted_while_they_are_cancelled_end_cancelled
 ) -> None:
     user, owner = await market.person("100"), await market.person()
     deploy_id = await create(market, user, gpu_count=1, replicas=10)
-    worker = await device(market, owner)
+    workers = [await device(market, owner) for _ in range(5)]
     jobs = await open_jobs(market)
     outcomes = await asyncio.gather(
         market.deploys.cancel(user, deploy_id),
-        *(market.jobs.accept(worker, job.id) for job in reversed(jobs)),
+        *(
+            market.jobs.accept(workers[number % len(workers)], job.id)
+            for number, job in enumerate(reversed(jobs))
+        ),
         return_exceptions=True,
     )
     refused = [each for each in outcomes if isinstance(each, BaseException)]
@@ -566,3 +571,26 @@ async def test_a_page_asks_the_same_however_many_deploys_there_are(
             deploy.row.replicas for deploy in found
         ]
     assert asked == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("asked", "rate"),
+    [
+        ("RTX 4090", 4),
+        ("rtx 4090 ", 4),
+        ("NVIDIA GeForce RTX 4090", 4),
+        ("rtx4090", 4),
+        ("RTX 4090 Laptop GPU", 1),
+        ("A100", 10),
+        ("Tesla A100", 10),
+        ("A100-SXM4-40GB", 1),
+        ("A100-80GB", 15),
+        ("NVIDIA A100 80 GB", 15),
+        ("4090", 1),  # less than the rate names: it might be another card
+        ("graphics", 1),
+        ("", 1),
+    ],
+)
+def test_a_rate_is_for_its_model_however_that_is_written(asked: str, rate: int) -> None:
+    models = {"rtx 4090": 4, "a100": 10, "a100 80gb": 15, "80gb a100": 14, "gpu": 99}
+    assert Rates(by_model=models, default=1, credit=1).of(asked) == rate

@@ -4,22 +4,26 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from support import books
 from support.books import refusal, stored_job
 from support.clock import Clock
+from support.jobs import code_of, device_of, history, running, wanted
 from support.market import RULES, SWEEP_SECONDS, Market
 
 from market import jobs as jobs_module
+from market import overdue as overdue_module
 from market.audit import audit_ledger
 from market.bounds import Bounds
 from market.devices import Devices
 from market.errors import Code, MarketError
-from market.jobs import Jobs, NewJob, Work
+from market.jobs import Jobs, Work
 from market.money import MICRO, Currency
+from market.overdue import Overdue
+from market.renewals import Renewals
 from market.states import JobStatus
 from storage import ledger as ledger_queries
 from storage.devices import DeviceRow
@@ -38,68 +42,12 @@ held = partial(books.held, currency=CREDIT)
 revenue = partial(books.revenue, currency=CREDIT)
 
 
-class Attempt(NamedTuple):
-    """A row of `job_attempts`."""
-
-    attempt: int
-    device_id: str
-    started_at: int
-    ended_at: int | None
-    outcome: str | None
-
-
-def wanted(**changes: Any) -> NewJob:
-    fields = {
-        "title": "train",
-        "job_type": "training",
-        "price": 10 * MICRO,
-        "duration_hrs": 2,
-        "description": "",
-        "requirements": "",
-    }
-    return NewJob(**{**fields, **changes})
-
-
-async def device_of(market: Market, user: str) -> DeviceRow:
-    token = await market.devices.create(user, name="rig", device_type="desktop", min_price_usd=None)
-    return await market.devices.authenticate(token.token)
-
-
-async def history(market: Market, job_id: str) -> list[Attempt]:
-    async def read(tx: Transaction) -> list[Attempt]:
-        return await tx.all(
-            Attempt,
-            """
-            SELECT attempt, device_id, started_at, ended_at, outcome FROM job_attempts
-            WHERE job_id = :job_id ORDER BY attempt
-            """,
-            job_id=job_id,
-        )
-
-    return await market.store.read(read)
-
-
-def code_of(outcome: object) -> Code | None:
-    """Return why something was refused, None when it was not."""
-    if isinstance(outcome, MarketError):
-        return outcome.code
-    if isinstance(outcome, BaseException):
-        raise outcome
-    return None
-
-
-async def running(market: Market, buyer: str, worker: str, **changes: Any) -> tuple[str, DeviceRow]:
-    """Put a job up and let a new device of `worker` accept it."""
-    job_id = await market.jobs.create(buyer, wanted(**changes))
-    device = await device_of(market, worker)
-    await market.jobs.accept(device, job_id)
-    return job_id, device
-
-
 def restarted(market: Market) -> Jobs:
     """What a new daemon on the same store would run."""
     devices = Devices(market.context, Bounds())
-    return Jobs(market.context, devices, market.clock.steady, RULES.jobs, Bounds())
+    renewals = Renewals(market.context)
+    overdue = Overdue(market.context, devices, renewals, RULES.jobs.leases, market.clock.steady)
+    return Jobs(market.context, overdue, RULES.jobs, Bounds(), market.specs, market.waking)
 
 
 async def test_a_new_job_waits_and_holds_exactly_its_price(market: Market) -> None:
@@ -456,9 +404,10 @@ async def test_a_revoked_device_hands_its_jobs_back(
     other, another = await running(market, buyer, worker)
     device = await device_of(market, worker)
     jobs = [await market.jobs.create(buyer, wanted()) for _ in range(5)]
-    for job_id in jobs:
-        await market.jobs.accept(device, job_id)
+    await market.jobs.accept(device, jobs[0])
     await market.jobs.complete(device, jobs[0], "")
+    for job_id in jobs[1:]:
+        await market.jobs.accept(device, job_id)
     for _ in range(2):
         await market.devices.revoke(worker, device.id)
         await market.jobs.take_back_from(device.id)
@@ -819,7 +768,7 @@ async def test_a_job_that_machines_of_three_owners_abandon_has_failed(market: Ma
 async def test_many_abandoned_jobs_are_taken_back_a_part_at_a_time(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs_module, "TAKE_BACK_MAX_JOBS", 2)
+    monkeypatch.setattr(overdue_module, "END_MAX_ATTEMPTS", 2)
     buyer, worker = await market.person(credit="30"), await market.person()
     for _ in range(3):
         await running(market, buyer, worker)
@@ -839,10 +788,10 @@ async def test_what_could_not_be_taken_back_is_not_counted_and_comes_next_time(
     market.clock.now += 2 * SWEEP_SECONDS
     write, failures = market.store.write, [UnavailableError("gone")]
 
-    async def once(*args: Any, **kwargs: Any) -> Any:
-        if failures:
+    async def once(unit: Any, *args: Any, **kwargs: Any) -> Any:
+        if failures and unit.__name__ == "_take_back":
             raise failures.pop()
-        return await write(*args, **kwargs)
+        return await write(unit, *args, **kwargs)
 
     monkeypatch.setattr(market.store, "write", once)
     taken = await market.jobs.take_back()

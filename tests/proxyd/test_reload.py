@@ -49,6 +49,9 @@ EFFECTS: dict[str, Callable[[Daemon], Any]] = {
     "limits.free_jobs_per_user": lambda daemon: daemon.market.jobs.bounds.free_jobs,
     "limits.job_bytes_per_user": lambda daemon: daemon.market.jobs.bounds.job_bytes,
     "limits.devices_per_user": lambda daemon: daemon.market.devices.bounds.devices,
+    "jobs.device_slots": lambda daemon: daemon.market.jobs.bounds.device_slots,
+    "jobs.new_device_slots": lambda daemon: daemon.market.jobs.bounds.new_device_slots,
+    "jobs.waiting_devices": lambda daemon: daemon.market.dispatch.terms.held_max,
 }
 # Values that no setting has from the start, and that every machine can afford.
 VALUES: dict[str, Any] = {"log.level": "error", "log.format": "json"}

@@ -14,6 +14,8 @@ The daemon
     supervisor: a daemon as systemd runs it: held sockets, notifications, restarts
     buyer: a process that sells sessions, and the programs that fetch through it
     market: the marketplace without a network, with a clock that tests set
+    jobs: jobs of such a marketplace, and devices that do them
+    work: jobs that say what is to run, and devices that ask for them
     exits: devices as exits of such a marketplace, and sessions that leave through them
     owner: the owner of a wire protocol, without sockets
     epoll: a set of sockets that takes no more
@@ -37,6 +39,9 @@ Exits
     exit_agent: the program of an agent with a judge of its guard switched off
     home: a home in network namespaces, with a sniffer on the device
     pythons: the Pythons that the program for devices is run on
+
+Workers
+    engines: container engines with storage of their own, and images that are made here
 
 Clients and targets
     socks: a SOCKS5 client over asyncio, step by step

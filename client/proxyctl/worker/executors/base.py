@@ -181,6 +181,9 @@ class Ending:
         cpu_seconds: of processor time that it has used.
         max_memory_bytes: the most that it has used at once.
         message: for the person who reads it, if there is something to say.
+        lost: what ran it went away (the engine, or the client that was attached to it), in words:
+            its exit status says nothing then, and the device is to blame, not the job. Empty if
+            that did not happen.
     """
 
     is_out_of_memory: bool = False
@@ -188,6 +191,7 @@ class Ending:
     cpu_seconds: float | None = None
     max_memory_bytes: int | None = None
     message: str = ""
+    lost: str = ""
 
 
 class Executor(Protocol):

@@ -3,17 +3,17 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import battery
+from support.around import outside
 from support.battery import BOMBS, EXPECTED, OWN_SECRET, SECRET, Outcome, Result
 from support.waiting import until_true
 
@@ -26,7 +26,6 @@ from proxyctl.worker.executors.limits.choose import choose
 from proxyctl.worker.executors.limits.unbounded import Unbounded
 
 UID = 61_001  # an ordinary user without a name
-ABSTRACT = "proxyctl-battery"
 
 
 @pytest.fixture(scope="module")
@@ -55,35 +54,6 @@ def folder(top: Path, request: pytest.FixtureRequest) -> Path:
     """The folder of an attempt."""
     name = "".join(each if each.isalnum() else "-" for each in request.node.name).strip("-")
     return top / name[:80]
-
-
-@contextmanager
-def outside() -> Iterator[dict[str, Any]]:
-    """Servers of this machine that no job may reach, and a secret in the agent's environment."""
-    with ExitStack() as stack:
-        listening = stack.enter_context(socket.create_server(("0.0.0.0", 0)))
-        abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
-        abstract.bind(f"\0{ABSTRACT}")
-        abstract.listen()
-        port = listening.getsockname()[1]
-        stack.enter_context(pytest.MonkeyPatch.context()).setenv("PROXYD_WORKER_TOKEN", SECRET)
-        yield {
-            "targets": {
-                "host's loopback": ("127.0.0.1", port),
-                "host's address": (own_address(), port),
-            },
-            "abstract": ABSTRACT,
-        }
-
-
-def own_address() -> str:
-    """Return an address of this machine that is not its loopback, if it has one."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        try:
-            sock.connect(("192.0.2.1", 9))  # nothing is sent
-        except OSError:
-            return "127.0.0.2"
-        return str(sock.getsockname()[0])
 
 
 def cgroup1_of(stack: ExitStack, uid: int) -> Callable[[], Cgroup1]:

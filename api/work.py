@@ -1,0 +1,266 @@
+"""Routes by which worker devices get work without looking for it: one held request, and a list."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from api.codec import Money, money
+from api.literals import JOB_TYPES, JobType
+from api.routes import Auth, Call, Nothing, Reply, Route
+from market.dispatch import Action as ToldAction
+from market.dispatch import Ask, Dispatch, GivenJob, OfferedJob
+from market.errors import Code
+from market.matching import MILLION, Offer
+from proxyctl.protocol.jobspec import Capacity
+from storage.devices import DeviceRow
+
+# Proxies on the way close a connection on which nothing has come for a minute.
+WAIT_MAX_SECONDS = 55
+SLOTS_MAX = 1_000
+OFFERS_MAX = 100
+# The largest whole number that every reader of JSON keeps as it is.
+SEEN_MAX = 2**53
+
+Amount = Annotated[float, Meta(ge=0, le=1_000_000)]
+Word = Annotated[str, Meta(min_length=1, max_length=32)]
+# As it was written by whoever posted the job.
+Written = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
+ShortText = Annotated[str, Meta(max_length=200)]
+
+
+class FreeCapacity(Struct):
+    """What a device has free for jobs now; with 0 slots it wants no work, and hears actions only.
+
+    Sizes are in GB of 10^9 bytes; `vram_gb` is what the smallest of the free GPUs has.
+    """
+
+    slots: Annotated[int, Meta(ge=0, le=SLOTS_MAX)]
+    cores: Amount = 0.0
+    ram_gb: Amount = 0.0
+    disk_gb: Amount = 0.0
+    gpus: Annotated[int, Meta(ge=0, le=64)] = 0
+    vram_gb: Amount = 0.0
+
+
+class Gpu(Struct):
+    """A GPU of a device."""
+
+    name: ShortText
+    uuid: ShortText = ""
+    vram_mb: Amount = 0.0
+    driver: ShortText = ""
+
+
+class Capabilities(Struct):
+    """What a device can do: the sandboxes that it has, and the types of jobs that its owner allows.
+
+    Without the executor bwrap it runs no job that has no image; every other one runs images.
+    """
+
+    executors: Annotated[list[Word], Meta(max_length=16)]
+    job_types: Annotated[list[JobType], Meta(max_length=16)]
+    arch: Annotated[str, Meta(max_length=32)] = ""
+    gpus: Annotated[list[Gpu], Meta(max_length=64)] = []
+    cuda: Annotated[str, Meta(max_length=32)] = ""
+    network: Literal["none", "egress"] = "none"
+
+
+class HeldAttempt(Struct):
+    """An attempt that a device has."""
+
+    job_id: Annotated[str, Meta(min_length=1, max_length=36)]
+    attempt: Annotated[int, Meta(ge=1, le=1_000_000)]
+
+
+class NextRequest(Struct):
+    """What a device has free and can do, all that it has taken, and for how long it waits.
+
+    `min_price_usd` is per hour, and by default the one that the token was made with. `seen` is the
+    number of the last answer that has arrived.
+    """
+
+    capacity: FreeCapacity
+    capabilities: Capabilities
+    attempts: Annotated[list[HeldAttempt], Meta(max_length=SLOTS_MAX)] = []
+    min_price_usd: Money | None = None
+    wait_s: Annotated[float, Meta(ge=0, le=WAIT_MAX_SECONDS)] = 0.0
+    seen: Annotated[int, Meta(ge=0, le=SEEN_MAX)] = 0
+
+
+class NewWork(Struct):
+    """A job that is the device's from now on, with the secrets of its payload.
+
+    It may run for `timeout_s`; it is taken back when the device does not name it for `lease_s`.
+    """
+
+    job_id: str
+    attempt: int
+    title: str
+    job_type: JobType
+    duration_hrs: int
+    price_credit: float
+    payload: Written
+    resources: Written
+    timeout_s: int
+    lease_s: int
+
+
+class Action(Struct):
+    """What a device is to do with an attempt, and why."""
+
+    job_id: str
+    attempt: int
+    action: Literal["stop"]
+    reason: str
+
+
+class NextReply(Reply, kw_only=True):
+    """What there is for the device; `seen` is the number of this answer."""
+
+    jobs: list[NewWork]
+    actions: list[Action]
+    lease_s: int
+    seen: int
+
+
+class OffersQuery(Struct, kw_only=True):
+    """How many jobs to list."""
+
+    limit: Annotated[int, Meta(ge=1, le=OFFERS_MAX)] = OFFERS_MAX
+
+
+class OfferItem(Struct):
+    """A waiting job that a device could get; price in credits, and in USD per hour."""
+
+    id: str
+    title: str
+    job_type: JobType
+    price_credit: float
+    price_usd_per_hour: float
+    duration_hrs: int
+    resources: Written
+
+
+class OffersReply(Reply, kw_only=True):
+    """Waiting jobs that would fit the device, the best first."""
+
+    jobs: list[OfferItem]
+
+
+class WorkRoutes:
+    """The routes of work."""
+
+    def __init__(self, dispatch: Dispatch) -> None:
+        self._dispatch = dispatch
+
+    def table(self) -> list[Route]:
+        """Return the declarations."""
+        return [
+            Route(
+                "POST",
+                "/api/worker/next",
+                "Get work for this device, and hear what to stop, as soon as there is some",
+                self.next,
+                NextReply,
+                auth=Auth.WORKER,
+                body=NextRequest,
+                example={
+                    "capacity": {"slots": 1, "cores": 4, "ram_gb": 8, "disk_gb": 50},
+                    "capabilities": {
+                        "executors": ["bwrap", "podman"],
+                        "job_types": ["script", "docker"],
+                        "arch": "x86_64",
+                    },
+                    "attempts": [],
+                    "wait_s": 0,
+                },
+                errors=(Code.TOO_BUSY,),
+                ends_with_client=True,
+            ),
+            Route(
+                "GET",
+                "/api/worker/offers",
+                "List the waiting jobs that would fit this device",
+                self.offers,
+                OffersReply,
+                auth=Auth.WORKER,
+                query=OffersQuery,
+            ),
+        ]
+
+    async def next(self, call: Call[NextRequest, Any]) -> NextReply:
+        """Wait for work."""
+        device, body = call.device, call.body
+        told = await self._dispatch.next(device, _ask(device, body))
+        lease = self._dispatch.terms.lease_seconds
+        return NextReply(
+            jobs=[_work(job, lease) for job in told.jobs],
+            actions=[_action(each) for each in told.actions],
+            lease_s=lease,
+            seen=told.seen,
+        )
+
+    async def offers(self, call: Call[Nothing, OffersQuery]) -> OffersReply:
+        """List what would fit, as the device has last said what it offers."""
+        jobs = await self._dispatch.offers(call.device, call.query.limit)
+        return OffersReply(jobs=[_offer_item(job) for job in jobs])
+
+
+def _ask(device: DeviceRow, body: NextRequest) -> Ask:
+    free, can = body.capacity, body.capabilities
+    least = device.min_price_usd if body.min_price_usd is None else body.min_price_usd
+    capacity = Capacity(
+        slots=free.slots,
+        cores=free.cores,
+        ram_gb=free.ram_gb,
+        disk_gb=free.disk_gb,
+        gpus=free.gpus,
+        vram_gb=free.vram_gb,
+        gpu_names=tuple(gpu.name for gpu in can.gpus),
+        arch=can.arch,
+        cuda=can.cuda,
+    )
+    offer = Offer(
+        capacity,
+        frozenset(can.executors),
+        frozenset(can.job_types),
+        can.network == "egress",
+        (least or 0) * MILLION,
+    )
+    attempts = frozenset((each.job_id, each.attempt) for each in body.attempts)
+    return Ask(offer, attempts, body.wait_s, body.seen)
+
+
+def _work(job: GivenJob, lease_seconds: int) -> NewWork:
+    row = job.row
+    return NewWork(
+        job_id=row.job_id,
+        attempt=row.attempt,
+        title=row.title,
+        job_type=JOB_TYPES[row.job_type],
+        duration_hrs=row.duration_hrs,
+        price_credit=money(row.price_credit),
+        payload=msgspec.Raw(job.payload),
+        resources=msgspec.Raw(row.resources.encode()),
+        timeout_s=row.timeout_seconds,
+        lease_s=lease_seconds,
+    )
+
+
+def _action(action: ToldAction) -> Action:
+    assert action.action == "stop"  # noqa: S101 - there is no other
+    return Action(action.job_id, action.attempt, "stop", action.reason)
+
+
+def _offer_item(job: OfferedJob) -> OfferItem:
+    row = job.row
+    return OfferItem(
+        id=row.job_id,
+        title=row.title,
+        job_type=JOB_TYPES[row.job_type],
+        price_credit=money(row.price_credit),
+        price_usd_per_hour=money(job.price // MILLION),
+        duration_hrs=row.duration_hrs,
+        resources=msgspec.Raw(row.resources.encode()),
+    )

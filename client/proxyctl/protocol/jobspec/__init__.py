@@ -1,0 +1,36 @@
+"""Job specifications, as buyers write them, the market reads them and devices carry them out."""
+
+from proxyctl.protocol.jobspec.checks import check, check_name, check_path, check_resources
+from proxyctl.protocol.jobspec.errors import SpecError
+from proxyctl.protocol.jobspec.payload import (
+    Capacity,
+    Checkpoint,
+    Input,
+    Output,
+    Payload,
+    Port,
+    Ready,
+    Resources,
+    as_fields,
+    payload_of,
+    resources_of,
+)
+
+__all__ = [
+    "Capacity",
+    "Checkpoint",
+    "Input",
+    "Output",
+    "Payload",
+    "Port",
+    "Ready",
+    "Resources",
+    "SpecError",
+    "as_fields",
+    "check",
+    "check_name",
+    "check_path",
+    "check_resources",
+    "payload_of",
+    "resources_of",
+]

@@ -1,0 +1,104 @@
+"""Which job goes to which device: what fits, what is asked for alike, and who comes first."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from proxyctl.protocol.jobspec import gpus
+
+if TYPE_CHECKING:
+    from proxyctl.protocol.jobspec.payload import Capacity, Resources
+
+# A card sold with 24 GB has a little less to give, or a little more, as its driver counts.
+VRAM_SLACK: Final = 0.95
+# What a job that waits gains over those that come later: nothing starves, however low its price.
+GAIN_PER_HOUR: Final = 1.1
+HOUR_SECONDS: Final = 3_600
+# Below a rounding error of sums and differences of what is free, in cores and GB.
+_NEAR: Final = 1e-9
+
+# To be compared and hashed, not read.
+Shape = tuple[object, ...]
+
+
+def fits(resources: Resources, capacity: Capacity) -> bool:
+    """Say whether a device has free what a job needs. What it does not tell, it does not have."""
+    if capacity.slots < 1:
+        return False
+    if resources.cores > capacity.cores + _NEAR or resources.ram_gb > capacity.ram_gb + _NEAR:
+        return False
+    if resources.disk_gb > capacity.disk_gb + _NEAR:
+        return False
+    if resources.arch not in ("", capacity.arch):
+        return False
+    return not resources.needed_gpus or _fits_gpus(resources, capacity)
+
+
+def shape(resources: Resources) -> Shape:
+    """Return what all jobs have in common that need the same: they fit the same devices."""
+    count = resources.needed_gpus
+    return (
+        count,
+        gpus.key(resources.gpu_model) if count else "",
+        _vram_gb(resources),
+        resources.cores,
+        resources.ram_gb,
+        resources.disk_gb,
+        resources.arch,
+        version(resources.cuda),
+    )
+
+
+def left(capacity: Capacity, resources: Resources) -> Capacity:
+    """Return what a device has free after it was given a job that fits it."""
+    assert fits(resources, capacity)  # noqa: S101 - nothing may be lent twice
+    return replace(
+        capacity,
+        slots=capacity.slots - 1,
+        cores=max(capacity.cores - resources.cores, 0.0),
+        ram_gb=max(capacity.ram_gb - resources.ram_gb, 0.0),
+        disk_gb=max(capacity.disk_gb - resources.disk_gb, 0.0),
+        gpus=capacity.gpus - resources.needed_gpus,
+    )
+
+
+def rank(price_per_hour: int, created_at: int) -> float:
+    """Return how urgent a job is; the greatest comes first.
+
+    A job gains `GAIN_PER_HOUR` on later ones at the same price. The order of two jobs never
+    changes, so that it can be kept.
+
+    Args:
+        price_per_hour: in micro-credits.
+        created_at: in UTC seconds.
+    """
+    waits_since = created_at / HOUR_SECONDS
+    return math.log(max(price_per_hour, 1)) - waits_since * math.log(GAIN_PER_HOUR)
+
+
+def version(text: str) -> tuple[int, ...]:
+    """Return a version such as "12.1" in numbers, to be compared; () for what is none."""
+    numbers = text.split(".")
+    return tuple(map(int, numbers)) if all(each.isdecimal() for each in numbers) else ()
+
+
+def _fits_gpus(resources: Resources, capacity: Capacity) -> bool:
+    count = resources.needed_gpus
+    if count > capacity.gpus or _vram_gb(resources) * VRAM_SLACK > capacity.vram_gb:
+        return False
+    needed = version(resources.cuda)
+    if needed and not needed <= version(capacity.cuda):
+        return False
+    if not resources.gpu_model:
+        return True
+    # Which of its GPUs are free is not told: so many that fit are, even if all others are as well.
+    fitting = sum(gpus.fits(resources.gpu_model, name) for name in capacity.gpu_names)
+    others = len(capacity.gpu_names) - fitting
+    return min(fitting, capacity.gpus - others) >= count
+
+
+def _vram_gb(resources: Resources) -> float:
+    """Return the memory that each GPU must have; a model's name may say it as well."""
+    return max(resources.vram_gb, float(gpus.memory_gb(resources.gpu_model)))

@@ -1,0 +1,168 @@
+"""What devices say while they run jobs: work has begun, is ready, goes on."""
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from market.attempts import NAMED_MAX, Action, actions_for, require_current
+from market.context import Context
+from market.devices import Devices, Report
+from market.errors import Code, MarketError
+from market.jobs import Jobs
+from market.renewals import Renewals
+from storage import attempts as queries
+from storage import jobs as job_queries
+from storage.attempts import AttemptRow, HeldRow
+from storage.devices import DeviceRow
+from storage.store import Transaction
+
+ATTEMPTS_MAX = 1_000  # of a job that are shown; owners and their chances bound them far below
+# A device that was just given a job may say what it holds before it has heard of that.
+UNNAMED_SECONDS = 60
+UNNAMED_MAX = 10_000  # attempts that are remembered as not named; the oldest are forgotten
+FORGOTTEN = "the device does not know of the job any more"
+
+
+class Named(Struct, frozen=True):
+    """An attempt that a device says it holds: what it does with it, and the share that is done."""
+
+    job_id: str
+    attempt: int
+    phase: str | None = None
+    progress: float | None = None
+
+
+class AttemptReports:
+    """Takes what devices say of the attempts that they hold.
+
+    Args:
+        context: the store and the time.
+        devices: hear that a device is alive.
+        jobs: take back what a device has forgotten.
+        renewals: remember signs of life.
+        observed_seconds: for how many seconds this daemon has been there to hear devices, by a
+            clock that cannot be set.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        devices: Devices,
+        jobs: Jobs,
+        renewals: Renewals,
+        observed_seconds: Callable[[], float],
+    ) -> None:
+        self._store = context.store
+        self._now = context.now
+        self._devices = devices
+        self._jobs = jobs
+        self._renewals = renewals
+        self._observed_seconds = observed_seconds
+        # Since when, by observed time, a device says what it holds without naming an attempt.
+        self._unnamed_since: dict[tuple[str, int], float] = {}
+
+    async def started(
+        self, device: DeviceRow, job_id: str, attempt: int | None, image_digest: str | None = None
+    ) -> None:
+        """Note that work has begun: from here on a job that is cancelled pays for it.
+
+        Doing it again changes nothing.
+
+        Raises:
+            MarketError: `job_not_found`, `attempt_not_current`.
+        """
+        await self._store.write(
+            _begin, device.id, job_id, attempt, False, image_digest, now=self._now()
+        )
+
+    async def ready(self, device: DeviceRow, job_id: str, attempt: int | None) -> None:
+        """Note that what a job serves can be used; raises as `started`."""
+        await self._store.write(_begin, device.id, job_id, attempt, True, None, now=self._now())
+
+    async def sync(
+        self, device: DeviceRow, report: Report, named: Sequence[Named] | None
+    ) -> list[Action]:
+        """Take a heartbeat that names every attempt which the device holds; return what to stop.
+
+        The lease of each is renewed. What the store says that the device holds, and it does not
+        name, is taken back: at once if it was named before, else after a while. A job without a
+        payload, which anybody may run by hand, is taken back only if it was named before.
+
+        Args:
+            device: which reports.
+            report: as in a heartbeat.
+            named: what it holds; None when it does not say.
+
+        Raises:
+            MarketError: `invalid_field`.
+        """
+        if named is None:
+            self._devices.heartbeat(device, report)
+            return []
+        if len(named) > NAMED_MAX:
+            message = f"A device holds at most {NAMED_MAX} attempts."
+            raise MarketError(Code.INVALID_FIELD, message, field="attempts")
+        self._devices.heartbeat(device, report)
+        keys = [(each.job_id, each.attempt) for each in named]
+        held, actions = await self._store.read(_held, device.id, keys)
+        names = {(each.job_id, each.attempt): each for each in named}
+        for row in held:
+            name = names.get((row.job_id, row.attempt))
+            if name is not None:
+                self._unnamed_since.pop((row.job_id, row.attempt), None)
+                self._renewals.name(row.job_id, row.attempt, name.phase, name.progress)
+            elif self._is_forgotten(row):
+                self._unnamed_since.pop((row.job_id, row.attempt), None)
+                await self._jobs.take_back_attempt(row.job_id, row.attempt, FORGOTTEN)
+        return actions
+
+    async def of_job(self, user_id: str, job_id: str) -> list[AttemptRow]:
+        """Return the attempts at one of a buyer's jobs, the first one first.
+
+        Raises:
+            MarketError: `job_not_found`, when there is none or it is another user's.
+        """
+        return await self._store.read(_of_job, user_id, job_id)
+
+    def _is_forgotten(self, row: HeldRow) -> bool:
+        key = row.job_id, row.attempt
+        if row.named_at is not None or self._renewals.has_named(*key):
+            return True
+        if not row.has_payload:
+            return False
+        observed = self._observed_seconds()
+        since = self._unnamed_since.setdefault(key, observed)
+        if len(self._unnamed_since) > UNNAMED_MAX:
+            del self._unnamed_since[next(iter(self._unnamed_since))]
+        return observed - since >= UNNAMED_SECONDS
+
+
+async def _begin(
+    tx: Transaction,
+    device_id: str,
+    job_id: str,
+    attempt: int | None,
+    is_ready: bool,
+    image_digest: str | None,
+    *,
+    now: int,
+) -> None:
+    await tx.lock("jobs", [job_id])
+    job = await require_current(tx, device_id, job_id, attempt)
+    await queries.begin_work(
+        tx, job.id, job.attempts, is_ready=is_ready, image_digest=image_digest, now=now
+    )
+
+
+async def _held(
+    tx: Transaction, device_id: str, named: Sequence[tuple[str, int]]
+) -> tuple[list[HeldRow], list[Action]]:
+    held = await queries.held(tx, device_id, limit=NAMED_MAX)
+    return held, await actions_for(tx, device_id, named)
+
+
+async def _of_job(tx: Transaction, user_id: str, job_id: str) -> list[AttemptRow]:
+    job = await job_queries.find(tx, job_id)
+    if job is None or job.user_id != user_id:
+        raise MarketError(Code.JOB_NOT_FOUND)
+    return await queries.of_job(tx, job_id, limit=ATTEMPTS_MAX)

@@ -1,0 +1,143 @@
+"""Giving jobs to devices in the store: many pairs in one transaction, each guarded by itself.
+
+Devices and jobs are chosen in memory, of which every daemon has its own. Whether a pair holds is
+decided here: the job must still wait in the attempt that it was read in, and the device must have
+a slot and a token that was not revoked. While one transaction is under way the next pairs gather.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+
+from market.attempts import PROVEN_JOBS, slots_of
+from market.bounds import Bounds
+from market.matching import WaitingJob
+from storage import claims as queries
+from storage.claims import GivenRow, PairRow
+from storage.errors import StoreError
+from storage.store import Store, Transaction
+
+# More would not make a pair cheaper, and the first of them waits for the last.
+BATCH_MAX_PAIRS = 100
+
+
+class Refused(Enum):
+    """Why a pair does not hold.
+
+    `TAKEN`: the job does not wait any more. `FULL`: the device has as many jobs as it may.
+    `REVOKED`: its token was revoked. `UNWANTED`: nobody waits for the answer any more.
+    """
+
+    TAKEN = auto()
+    FULL = auto()
+    REVOKED = auto()
+    UNWANTED = auto()
+
+
+Outcome = GivenRow | Refused | StoreError
+
+
+class Pair:
+    """A job for a device, and who is told what became of it."""
+
+    __slots__ = ("device_id", "is_wanted", "job", "on_outcome")
+
+    def __init__(
+        self,
+        job: WaitingJob,
+        device_id: str,
+        is_wanted: Callable[[], bool],
+        on_outcome: Callable[[WaitingJob, Outcome], None],
+    ) -> None:
+        self.job = job
+        self.device_id = device_id
+        self.is_wanted = is_wanted
+        self.on_outcome = on_outcome
+
+
+class Claims:
+    """Writes pairs down, in batches.
+
+    Args:
+        store: the database.
+        now: the wall clock, in UTC seconds.
+        bounds: returns how much a device may have at once.
+    """
+
+    def __init__(self, store: Store, now: Callable[[], int], bounds: Callable[[], Bounds]) -> None:
+        self._store = store
+        self._now = now
+        self._bounds = bounds
+        self._pairs: deque[Pair] = deque()
+        self._writing: asyncio.Task[None] | None = None
+        self.claimed = 0  # in all
+
+    def put(self, pair: Pair) -> None:
+        """Have a pair written; its outcome is told later, and always."""
+        self._pairs.append(pair)
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write(), name="claims")
+
+    async def settle(self) -> None:
+        """Wait until every pair has its outcome."""
+        while self._writing is not None:
+            await asyncio.shield(self._writing)
+
+    async def _write(self) -> None:
+        try:
+            while self._pairs:
+                batch = [
+                    self._pairs.popleft() for _ in range(min(len(self._pairs), BATCH_MAX_PAIRS))
+                ]
+                wanted = [pair for pair in batch if pair.is_wanted()]
+                outcomes = await self._outcomes(wanted) if wanted else {}
+                for pair in batch:
+                    pair.on_outcome(pair.job, outcomes.get(pair.job.id, Refused.UNWANTED))
+        finally:
+            self._writing = None
+
+    async def _outcomes(self, pairs: Sequence[Pair]) -> dict[str, Outcome]:
+        rows = [PairRow(pair.job.id, pair.device_id, pair.job.attempts) for pair in pairs]
+        try:
+            outcomes = await self._store.write(claim, rows, self._bounds(), self._now())
+        except StoreError as error:
+            return {row.job_id: error for row in rows}
+        self.claimed += sum(isinstance(each, GivenRow) for each in outcomes.values())
+        return outcomes
+
+
+async def claim(
+    tx: Transaction, pairs: Sequence[PairRow], bounds: Bounds, now: int
+) -> dict[str, Outcome]:
+    """Give jobs to devices; return the outcome of each job.
+
+    Devices are locked like those that accept a job, and revoking one is not missed. Jobs are locked
+    in one order, or two daemons that give the same ones away would wait for each other.
+    """
+    devices = sorted({pair.device_id for pair in pairs})
+    await tx.lock("devices", devices)
+    await tx.lock("jobs", sorted(pair.job_id for pair in pairs))
+    left = {
+        row.device_id: len(pairs) if most is None else most - row.running
+        for row in await queries.loads(tx, devices, completed_max=PROVEN_JOBS)
+        for most in (slots_of(row.completed, bounds),)
+    }
+    outcomes: dict[str, Outcome] = {}
+    allowed = []
+    for pair in pairs:
+        room = left.get(pair.device_id)
+        if room is None:
+            outcomes[pair.job_id] = Refused.REVOKED
+        elif room < 1:
+            outcomes[pair.job_id] = Refused.FULL
+        else:
+            # One that is taken already uses a slot of this batch, no more.
+            left[pair.device_id] = room - 1
+            allowed.append(pair)
+    started = await queries.start(tx, allowed, now=now) if allowed else []
+    for row in await queries.given(tx, started) if started else []:
+        outcomes[row.job_id] = row
+    for pair in allowed:
+        outcomes.setdefault(pair.job_id, Refused.TAKEN)
+    return outcomes

@@ -1,0 +1,496 @@
+"""Work for devices that ask: one held request each brings jobs, and what to stop.
+
+A device says what it has free, what it holds already, and how long it waits for an answer. What it
+should have or stop is looked up in the store only when something has happened since this daemon
+last knew: a wake-up, or a device that holds something else than it was given. Otherwise a request
+costs no query, and a job that is matched with it a share of one transaction (`market.claims`).
+
+What was given to a device that did not get the answer is told again by its next request: it does
+not name what it was given, so that it is looked up.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import islice
+
+import msgspec
+from msgspec import Struct
+
+from market.bounds import Bounds
+from market.claims import Claims, Outcome, Pair, Refused
+from market.context import Context
+from market.errors import Code, MarketError
+from market.matching import (
+    MILLION,
+    WITHOUT_IMAGE,
+    DeviceBook,
+    JobBook,
+    Offer,
+    WaitingJob,
+    suits,
+)
+from market.specs import UNREADABLE, Specs
+from market.waiting_jobs import WaitingJobs
+from market.waking import Waking
+from proxyctl.protocol.jobspec import Capacity, as_fields
+from proxyctl.protocol.jobspec.matching import left
+from storage import claims as queries
+from storage import devices as device_queries
+from storage.claims import GivenRow, HeldRow, OfferedRow
+from storage.devices import DeviceRow
+from storage.store import Transaction
+
+# In one answer: more jobs than a device may hold, unless the operator wants that.
+JOBS_PER_ANSWER = 16
+# A device takes about a kilobyte. Of those asked for longest ago nothing is known; they are looked
+# up when they ask again.
+DEVICES_MAX = 50_000
+# More than a device may hold, unless the operator wants that; of more, the rest are not told again.
+HELD_MAX = 1_000
+NOTHING = Capacity()
+JOB_TYPES = frozenset(("docker", "training", "inference", "script"))
+
+
+class DispatchTerms(Struct, frozen=True):
+    """How requests for work are answered.
+
+    Attributes:
+        credit: what a credit is worth, in micro-USD.
+        lease_seconds: an attempt is taken back when its device does not name it for so long.
+        wait_seconds: for how long a request is held at most.
+        held_max: how many are held at once.
+    """
+
+    credit: int = 10_000
+    lease_seconds: int = 600
+    wait_seconds: float = 55.0
+    held_max: int = 10_000
+
+
+class Action(Struct, frozen=True):
+    """What a device is to do with an attempt."""
+
+    job_id: str
+    attempt: int
+    action: str
+    reason: str
+
+
+class Ask(Struct, frozen=True):
+    """What a device asks with: what it offers, what it holds, and for how long it waits.
+
+    `seen` is the number of the last answer that it got, 0 for none.
+    """
+
+    offer: Offer
+    attempts: frozenset[tuple[str, int]]
+    wait_seconds: float
+    seen: int
+
+
+class GivenJob(Struct, frozen=True):
+    """A job that is a device's: `payload` is JSON with its secrets in it."""
+
+    row: GivenRow
+    payload: bytes
+
+
+class OfferedJob(Struct, frozen=True):
+    """A job that a device could get, and its price as in an `Offer`."""
+
+    row: OfferedRow
+    price: int
+
+
+class Told(Struct, frozen=True):
+    """What a device is told: jobs that are now its own, what to stop, the number of the answer."""
+
+    jobs: Sequence[GivenJob]
+    actions: Sequence[Action]
+    seen: int
+
+
+class _Found(Struct, frozen=True):
+    """What the store says of a device: what it holds, what of that it does not know, actions."""
+
+    held: Sequence[HeldRow]
+    unknown: Sequence[GivenRow]
+    actions: Sequence[Action]
+
+
+class _Device:
+    """What is known of a device: what it holds of jobs with a payload, and what it was told.
+
+    `held` counts only while `is_certain`. `told` are the actions of the answer with the number
+    `told_at`: told again until the device has seen it.
+    """
+
+    __slots__ = (
+        "claiming",
+        "held",
+        "is_certain",
+        "offer",
+        "request",
+        "settled",
+        "told",
+        "told_at",
+    )
+
+    def __init__(self) -> None:
+        self.held: set[tuple[str, int]] = set()
+        self.is_certain = False
+        self.told: frozenset[Action] = frozenset()
+        self.told_at = 0
+        self.offer: Offer | None = None
+        self.request: _Request | None = None
+        self.claiming = 0
+        self.settled: asyncio.Future[None] | None = None
+
+
+class _Request:
+    """A held request; a `Waiter` while no job was found for it."""
+
+    __slots__ = ("claiming", "device", "device_id", "error", "future", "jobs", "offer", "owner")
+
+    def __init__(self, row: DeviceRow, device: _Device, offer: Offer) -> None:
+        self.device_id = row.id
+        self.owner = row.user_id
+        self.device = device
+        self.offer = offer
+        self.future: asyncio.Future[None] | None = None
+        self.claiming = 0
+        self.jobs: list[GivenRow] = []
+        self.error: Exception | None = None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody waits for it: no later request has taken its place."""
+        return self.device.request is self
+
+    def wake(self) -> None:
+        """Have it go on."""
+        if self.future is not None and not self.future.done():
+            self.future.set_result(None)
+
+
+class Dispatch:
+    """Gives jobs to devices that ask.
+
+    Args:
+        context: the store and the time.
+        waking: tells what happens.
+        specs: reads payloads with their secrets.
+        bounds: returns how much a device may have at once.
+        terms: how requests are answered; may be replaced.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        waking: Waking,
+        specs: Specs,
+        bounds: Callable[[], Bounds],
+        terms: DispatchTerms,
+    ) -> None:
+        self.terms = terms
+        self.claims = Claims(context.store, context.now, bounds)
+        self.jobs = JobBook()
+        self._store = context.store
+        self._waking = waking
+        self._specs = specs
+        self._devices: OrderedDict[str, _Device] = OrderedDict()
+        self._waiting: DeviceBook[_Request] = DeviceBook()
+        self._held = 0
+        self._claimed: set[str] = set()
+        self._reader = WaitingJobs(
+            context.store, self.jobs, specs, terms.credit, self._add, self._claimed.__contains__
+        )
+        self._is_draining = False
+        waking.listen(self)
+
+    async def run(self) -> None:
+        """Keep the jobs that wait in memory, until cancelled."""
+        await self._reader.run()
+
+    async def offers(self, row: DeviceRow, limit: int) -> list[OfferedJob]:
+        """Return waiting jobs that a device could get, the best first.
+
+        It is judged by what it last offered here, or by its last report: then by what it has, and
+        not by what it has free.
+        """
+        known = self._devices.get(row.id)
+        offer = known.offer if known is not None and known.offer is not None else _reported(row)
+        offer = offer._replace(capacity=replace(offer.capacity, slots=1))
+        best = list(islice(self.jobs.best(offer, row.user_id), limit))
+        found = await self._store.read(queries.offered, [job.id for job in best])
+        rows = {each.job_id: each for each in found}
+        return [OfferedJob(rows[job.id], job.price) for job in best if job.id in rows]
+
+    @property
+    def waiting_devices(self) -> int:
+        """How many requests are held."""
+        return self._held
+
+    def drain(self) -> None:
+        """Answer every held request at once, and hold no more."""
+        self._is_draining = True
+        for device in self._devices.values():
+            if device.request is not None and not device.request.claiming:
+                device.request.wake()
+
+    async def next(self, row: DeviceRow, ask: Ask) -> Told:
+        """Return jobs and actions for a device, as soon as there are some, or after its wait.
+
+        A second request of a device takes the place of the first, which is answered with nothing.
+
+        Raises:
+            MarketError: `worker_unauthorized`, when the device was revoked meanwhile; `too_busy`,
+                when too many requests wait.
+            StoreError: nothing was given to the device, as far as is known.
+        """
+        device = self._device(row.id)
+        earlier, request = device.request, _Request(row, device, ask.offer)
+        device.request, device.offer = request, ask.offer
+        if earlier is not None:
+            self._waiting.remove(earlier)
+            earlier.wake()
+        if self._held >= self.terms.held_max:
+            device.request = None
+            raise MarketError(Code.TOO_BUSY)
+        self._held += 1
+        try:
+            return await self._answer(request, ask)
+        finally:
+            self._held -= 1
+            if device.request is request:
+                device.request = None
+                self._waiting.remove(request)
+
+    async def _answer(self, request: _Request, ask: Ask) -> Told:
+        device, loop = request.device, asyncio.get_running_loop()
+        until = loop.time() + min(ask.wait_seconds, self.terms.wait_seconds)
+        while device.claiming:  # for an earlier request
+            await self._settled(device)
+        must_look = device.held != ask.attempts
+        while request.is_wanted:
+            if not request.claiming and (must_look or not device.is_certain):
+                must_look = False
+                jobs, actions = await self._look(request, ask)
+                if jobs or actions:
+                    return self._told(device, ask, jobs, actions)
+                continue
+            if not request.claiming and not self._is_draining:
+                self._match(request)
+            seconds = until - loop.time()
+            if not request.claiming and (seconds <= 0 or self._is_draining):
+                break
+            await self._wait(request, seconds)
+            if request.error is not None:
+                raise request.error
+            if request.jobs and request.is_wanted:
+                return self._told(device, ask, request.jobs)
+        return self._told(device, ask)
+
+    async def _wait(self, request: _Request, seconds: float) -> None:
+        """Wait until something has happened to a request, or its time is over."""
+        loop = asyncio.get_running_loop()
+        request.future = loop.create_future()
+        if request.claiming:
+            await request.future
+            return
+        self._waiting.add(request)
+        timer = loop.call_later(seconds, request.wake)
+        try:
+            await request.future
+        finally:
+            timer.cancel()
+            self._waiting.remove(request)
+
+    async def _settled(self, device: _Device) -> None:
+        """Wait until no job is being given to a device."""
+        if device.settled is None:
+            device.settled = asyncio.get_running_loop().create_future()
+        await asyncio.shield(device.settled)
+
+    def _told(
+        self,
+        device: _Device,
+        ask: Ask,
+        jobs: Sequence[GivenRow] = (),
+        actions: Sequence[Action] = (),
+    ) -> Told:
+        """Return an answer, with a number that neither side has had."""
+        number = max(device.told_at, ask.seen) + 1
+        if actions:
+            device.told, device.told_at = frozenset(actions), number
+        given = [GivenJob(row, self._payload(row)) for row in jobs]
+        return Told(given, actions, number)
+
+    def _payload(self, row: GivenRow) -> bytes:
+        """Return a payload with its secrets; nearly all have none, and are as they were stored."""
+        if row.secrets is None:
+            return row.payload.encode()
+        payload = self._specs.payload_of(row.payload, row.secrets)
+        if payload is None:  # the key was changed since it was given to the device
+            raise MarketError(Code.PAYLOAD_INVALID, UNREADABLE, field="payload.secrets")
+        return msgspec.json.encode(as_fields(payload))
+
+    async def _look(
+        self, request: _Request, ask: Ask
+    ) -> tuple[Sequence[GivenRow], Sequence[Action]]:
+        """Look up what a device holds; return what it was given without knowing, and actions."""
+        device = request.device
+        device.is_certain = True  # unless it is woken while this is looked up
+        try:
+            found = await self._store.read(_look, request.device_id, ask.attempts)
+        except BaseException:
+            device.is_certain = False
+            raise
+        device.held = {(row.job_id, row.attempt) for row in found.held}
+        actions = found.actions
+        if ask.seen >= device.told_at:  # what it was told then it has heard
+            actions = [each for each in actions if each not in device.told]
+        return found.unknown, actions
+
+    # --- matching ---------------------------------------------------------------------------
+
+    def _match(self, request: _Request) -> None:
+        """Find jobs for a request, the best first, as many as the device has room for."""
+        offer = request.offer
+        chosen: list[WaitingJob] = []
+        most = min(offer.capacity.slots, JOBS_PER_ANSWER)
+        if most < 1 or not self.jobs:
+            return
+        for job in self.jobs.best(offer, request.owner):
+            if chosen and not suits(job.needs, offer):
+                continue
+            chosen.append(job)
+            if len(chosen) == most:
+                break
+            offer = offer._replace(capacity=left(offer.capacity, job.needs.resources))
+        for job in chosen:
+            self.jobs.remove(job.id)
+            self._claim(request, job)
+
+    def _add(self, job: WaitingJob) -> None:
+        """Give a job to a device that waits, or keep it."""
+        request = self._waiting.find(job)
+        if request is None:
+            self.jobs.add(job)
+            return
+        self._waiting.remove(request)
+        self._claim(request, job)
+
+    def _claim(self, request: _Request, job: WaitingJob) -> None:
+        request.claiming += 1
+        request.device.claiming += 1
+        self._claimed.add(job.id)
+
+        def on_outcome(job: WaitingJob, outcome: Outcome) -> None:
+            self._on_outcome(request, job, outcome)
+
+        self.claims.put(Pair(job, request.device_id, lambda: request.is_wanted, on_outcome))
+
+    def _on_outcome(self, request: _Request, job: WaitingJob, outcome: Outcome) -> None:
+        """Go on with what became of a pair."""
+        device = request.device
+        request.claiming -= 1
+        device.claiming -= 1
+        self._claimed.discard(job.id)
+        if isinstance(outcome, GivenRow):
+            device.held.add((outcome.job_id, outcome.attempt))
+            request.jobs.append(outcome)
+            self._waking.gone((job.id,))
+        elif outcome is Refused.TAKEN:
+            self._reader.read_soon(job.id)
+        elif isinstance(outcome, Exception):  # another device would get no further
+            request.error = outcome
+            device.is_certain = False
+            self.jobs.add(job.again())
+        else:
+            if outcome is Refused.FULL:
+                request.offer = request.offer._replace(capacity=NOTHING)
+            elif outcome is Refused.REVOKED:
+                request.error = MarketError(Code.WORKER_UNAUTHORIZED)
+            self._add(job.again())
+        if not device.claiming and device.settled is not None:
+            device.settled.set_result(None)
+            device.settled = None
+        if not request.claiming:
+            request.wake()
+
+    # --- what is heard -----------------------------------------------------------------------
+
+    def job_waits(self, job_id: str) -> None:
+        """See `Listener.job_waits`."""
+        self._reader.read_soon(job_id)
+
+    def jobs_gone(self, job_ids: Sequence[str]) -> None:
+        """See `Listener.jobs_gone`."""
+        for job_id in job_ids:
+            self.jobs.remove(job_id)
+
+    def device_wakes(self, device_id: str) -> None:
+        """See `Listener.device_wakes`."""
+        device = self._devices.get(device_id)
+        if device is None:
+            return
+        device.is_certain = False
+        if device.request is not None and not device.request.claiming:
+            device.request.wake()
+
+    def may_have_missed(self) -> None:
+        """See `Listener.may_have_missed`."""
+        self._reader.compare_soon()
+        for device_id in tuple(self._devices):
+            self.device_wakes(device_id)
+
+    def _device(self, device_id: str) -> _Device:
+        device = self._devices.get(device_id)
+        if device is None:
+            device = self._devices[device_id] = _Device()
+            self._forget_some()
+        self._devices.move_to_end(device_id)
+        return device
+
+    def _forget_some(self) -> None:
+        """Forget the device that asked longest ago, over the bound, unless it waits."""
+        while len(self._devices) > max(DEVICES_MAX, self._held + 1):
+            device_id, device = self._devices.popitem(last=False)
+            if device.request is not None or device.claiming:
+                self._devices[device_id] = device
+
+
+def _reported(row: DeviceRow) -> Offer:
+    """Return an offer of what a device has reported of itself, for anything it can run."""
+    names = (row.gpu_name,) if row.gpu_name else ()
+    capacity = Capacity(
+        slots=1, cores=row.cpu_cores, ram_gb=row.ram_gb, gpus=len(names), gpu_names=names
+    )
+    executors = frozenset((WITHOUT_IMAGE, "any"))
+    return Offer(capacity, executors, JOB_TYPES, True, (row.min_price_usd or 0) * MILLION)
+
+
+async def _look(tx: Transaction, device_id: str, named: frozenset[tuple[str, int]]) -> _Found:
+    """Compare what a device says it holds with what the store says.
+
+    Raises:
+        MarketError: `worker_unauthorized`.
+    """
+    if await device_queries.is_revoked(tx, device_id):
+        raise MarketError(Code.WORKER_UNAUTHORIZED)
+    held = await queries.held(tx, device_id, limit=HELD_MAX)
+    unknown = [
+        row.job_id for row in held if not row.is_known and (row.job_id, row.attempt) not in named
+    ]
+    given = await queries.given(tx, unknown[:JOBS_PER_ANSWER]) if unknown else []
+    return _Found(held, given, await _actions(tx, device_id, named))
+
+
+async def _actions(
+    tx: Transaction, device_id: str, named: frozenset[tuple[str, int]]
+) -> list[Action]:
+    running = {(row.job_id, row.attempts) for row in await queries.running(tx, device_id)}
+    return [Action(job_id, attempt, "stop", "") for job_id, attempt in sorted(named - running)]

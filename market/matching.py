@@ -1,0 +1,345 @@
+"""Which waiting job suits which waiting device: two books in memory, and nothing is looked up here.
+
+Jobs that need the same are one shape, however many they are, and whether a shape suits a device is
+decided once for all of them. In a shape they lie in bands of price, each band a heap: what pays
+most an hour is first, and a job gains on others while it waits, so that none waits for ever.
+
+A job takes about 600 bytes here, a shape some 2 KB beside them, a device that waits 500 bytes.
+"""
+
+import heapq
+import math
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+from proxyctl.protocol.jobspec import Capacity, Resources
+from proxyctl.protocol.jobspec.matching import fits, rank
+
+MILLION = 1_000_000
+# Prices in a band differ by less than a fifth. Only of the band in which a device's least price
+# lies must jobs be looked at one by one.
+BANDS_PER_OCTAVE = 4
+# Jobs of suitable shapes that one search looks at: those that pay too little for this device, or
+# were failed at by its owner, are in its way. Half a millisecond; what lies behind them has to wait
+# until those are gone, or are behind by age.
+LOOKS_MAX = 512
+# Different offers that a new job is compared with: a millisecond. Devices behind them find the job
+# when they ask again.
+OFFERS_LOOKED_AT_MAX = 1_024
+# Offers whose suitable shapes are remembered. A device repeats its offer until it has something.
+OFFERS_KEPT_MAX = 256
+# What is taken out is cleared away once it is half of what is kept, but not for so few.
+COMPACTED_FROM = 64
+# What runs without an image, on the programs of the device itself; every other one runs images.
+WITHOUT_IMAGE: Final = "bwrap"
+
+
+class Needs(NamedTuple):
+    """What a job needs of a device; jobs that need the same are one shape."""
+
+    resources: Resources
+    job_type: str
+    has_image: bool = False
+    has_network: bool = False
+
+
+class Offer(NamedTuple):
+    """What a device has free, what it can do, and its least price in millionths of a micro-USD.
+
+    That is a price per hour. Devices that offer the same are compared with a job once.
+    """
+
+    capacity: Capacity
+    executors: frozenset[str]
+    job_types: frozenset[str]
+    has_network: bool = False
+    least_price: int = 0
+
+
+def suits(needs: Needs, offer: Offer) -> bool:
+    """Say whether a device that offers this can do what needs that; prices are another matter."""
+    if needs.job_type not in offer.job_types or (needs.has_network and not offer.has_network):
+        return False
+    executors = offer.executors
+    can_run = executors - {WITHOUT_IMAGE} if needs.has_image else WITHOUT_IMAGE in executors
+    return bool(can_run) and fits(needs.resources, offer.capacity)
+
+
+class WaitingJob:
+    """A job that waits: its price per hour as in an `Offer`, and `place`, the least comes first.
+
+    `attempts` is how many it had when it was read, and `excluded` are the owners whose devices do
+    not get it any more.
+    """
+
+    __slots__ = ("attempts", "excluded", "id", "is_taken", "needs", "place", "price")
+
+    def __init__(
+        self,
+        job_id: str,
+        needs: Needs,
+        *,
+        price: int,
+        created_at: int,
+        attempts: int = 0,
+        excluded: frozenset[str] = frozenset(),
+    ) -> None:
+        self.id = job_id
+        self.needs = needs
+        self.price = price
+        self.attempts = attempts
+        self.excluded = excluded
+        self.place = -rank(price // MILLION, created_at)
+        self.is_taken = False
+
+    def __lt__(self, other: "WaitingJob") -> bool:
+        """Compare with its own old self, which may lie in the same heap: either may come first."""
+        return False
+
+    def again(self) -> "WaitingJob":
+        """Return it as one that is in no book: what was taken out may still lie in a heap."""
+        copy = WaitingJob.__new__(WaitingJob)
+        for name in self.__slots__:
+            setattr(copy, name, getattr(self, name))
+        copy.is_taken = False
+        return copy
+
+    def is_for(self, offer: Offer, owner: str) -> bool:
+        """Say whether a device whose offer suits may have it: by price, and by who owns it."""
+        return self.price >= offer.least_price and owner not in self.excluded
+
+
+# Compared without running Python: by place, then by identifier, which grows with time.
+_Entry = tuple[float, str, WaitingJob]
+_Heap = list[_Entry]
+
+
+class _Shape:
+    """Jobs that need the same, in bands of price; each band is a heap.
+
+    Jobs that were taken out stay in their heaps until they come up, or are half of them.
+    """
+
+    __slots__ = ("bands", "is_gone", "live", "needs", "stored")
+
+    def __init__(self, needs: Needs) -> None:
+        self.needs = needs
+        self.bands: dict[int, _Heap] = {}
+        self.live = 0
+        self.stored = 0
+        self.is_gone = False
+
+    def add(self, job: WaitingJob) -> None:
+        """Add a job."""
+        heapq.heappush(self.bands.setdefault(_band(job.price), []), (job.place, job.id, job))
+        self.live += 1
+        self.stored += 1
+
+    def forget_one(self) -> None:
+        """Note that one of its jobs was taken out."""
+        self.live -= 1
+        if self.stored > 2 * self.live + COMPACTED_FROM:
+            self._compact()
+
+    def heaps(self, least_price: int) -> Iterator[_Heap]:
+        """Yield the heaps in which there may be a job of this price or a higher one."""
+        least = _band(least_price)
+        for band, heap in tuple(self.bands.items()):
+            if band < least:
+                continue
+            while heap and heap[0][2].is_taken:
+                heapq.heappop(heap)
+                self.stored -= 1
+            if heap:
+                yield heap
+            else:
+                del self.bands[band]
+
+    def _compact(self) -> None:
+        for band, heap in tuple(self.bands.items()):
+            heap[:] = [entry for entry in heap if not entry[2].is_taken]
+            if heap:
+                heapq.heapify(heap)
+            else:
+                del self.bands[band]
+        self.stored = self.live
+
+
+class _Suitable:
+    """The shapes that suit one offer, as far as they were looked at."""
+
+    __slots__ = ("seen", "shapes")
+
+    def __init__(self) -> None:
+        self.seen = 0  # how many shapes there had ever been
+        self.shapes: list[_Shape] = []
+
+
+class JobBook:
+    """Jobs that wait."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, WaitingJob] = {}
+        self._shapes: dict[Needs, _Shape] = {}
+        # Every shape in the order in which they came, numbered from `_first` on.
+        self._in_order: list[_Shape] = []
+        self._first = 0
+        self._suitable: OrderedDict[Offer, _Suitable] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __contains__(self, job_id: str) -> bool:
+        return job_id in self._jobs
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._jobs))
+
+    def attempts(self, job_id: str) -> int | None:
+        """Return how many attempts a job had when it was read; None if it is not here."""
+        job = self._jobs.get(job_id)
+        return None if job is None else job.attempts
+
+    @property
+    def shapes(self) -> int:
+        """How many different needs there are."""
+        return len(self._shapes)
+
+    def add(self, job: WaitingJob) -> None:
+        """Add a job that is in no book; it takes the place of one with its identifier."""
+        assert not job.is_taken  # noqa: S101 - it may still lie in a heap, and would come up twice
+        self.remove(job.id)
+        shape = self._shapes.get(job.needs)
+        if shape is None:
+            shape = self._shapes[job.needs] = _Shape(job.needs)
+            self._in_order.append(shape)
+        job.needs = shape.needs  # equal, and one object for all
+        self._jobs[job.id] = job
+        shape.add(job)
+
+    def remove(self, job_id: str) -> WaitingJob | None:
+        """Take a job out, and return it."""
+        job = self._jobs.pop(job_id, None)
+        if job is None:
+            return None
+        job.is_taken = True
+        shape = self._shapes[job.needs]
+        shape.forget_one()
+        if not shape.live:
+            del self._shapes[shape.needs]
+            shape.is_gone = True
+            self._drop_gone()
+        return job
+
+    def best(self, offer: Offer, owner: str) -> Iterator[WaitingJob]:
+        """Yield the jobs for a device, the best first, of those that are not far behind others.
+
+        The book may not be changed meanwhile.
+        """
+        heaps = (heap for shape in self._suiting(offer) for heap in shape.heaps(offer.least_price))
+        for job in islice(_merged(heaps), LOOKS_MAX):
+            if not job.is_taken and job.is_for(offer, owner):
+                yield job
+
+    def _suiting(self, offer: Offer) -> list[_Shape]:
+        """Return the shapes that suit an offer."""
+        kind = offer._replace(least_price=0)
+        suitable = self._suitable.get(kind)
+        if suitable is None:
+            suitable = self._suitable[kind] = _Suitable()
+            if len(self._suitable) > OFFERS_KEPT_MAX:
+                self._suitable.popitem(last=False)
+        self._suitable.move_to_end(kind)
+        new = self._in_order[max(suitable.seen - self._first, 0) :]
+        suitable.seen = self._first + len(self._in_order)
+        suitable.shapes.extend(
+            shape for shape in new if not shape.is_gone and suits(shape.needs, offer)
+        )
+        if any(shape.is_gone for shape in suitable.shapes):
+            suitable.shapes = [shape for shape in suitable.shapes if not shape.is_gone]
+        return suitable.shapes
+
+    def _drop_gone(self) -> None:
+        """Forget shapes that are gone, once they are more than half of what is kept of them."""
+        if len(self._in_order) <= 2 * len(self._shapes) + COMPACTED_FROM:
+            return
+        # What offers have seen is counted in shapes that ever were, so they look at these again.
+        self._first += len(self._in_order)
+        self._in_order = [shape for shape in self._in_order if not shape.is_gone]
+        self._suitable.clear()
+
+
+class Waiter(Protocol):
+    """A device that waits for work."""
+
+    @property
+    def offer(self) -> Offer:
+        """What it offers."""
+
+    @property
+    def owner(self) -> str:
+        """The user whose it is."""
+
+
+_Waiter = TypeVar("_Waiter", bound=Waiter)
+
+
+class DeviceBook(Generic[_Waiter]):
+    """Devices that wait; those that offer the same together, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._groups: OrderedDict[Offer, OrderedDict[_Waiter, None]] = OrderedDict()
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def add(self, waiter: _Waiter) -> None:
+        """Add a device that is not here."""
+        self._groups.setdefault(waiter.offer, OrderedDict())[waiter] = None
+        self._length += 1
+
+    def remove(self, waiter: _Waiter) -> None:
+        """Take a device out, if it is here."""
+        group = self._groups.get(waiter.offer)
+        if group is None or waiter not in group:
+            return
+        del group[waiter]
+        self._length -= 1
+        if not group:
+            del self._groups[waiter.offer]
+
+    def find(self, job: WaitingJob) -> _Waiter | None:
+        """Return the device for a job, of those that suit the one that has waited longest."""
+        for offer, group in islice(self._groups.items(), OFFERS_LOOKED_AT_MAX):
+            if job.price < offer.least_price or not suits(job.needs, offer):
+                continue
+            for waiter in group:
+                if waiter.owner not in job.excluded:
+                    return waiter
+        return None
+
+
+def _band(price: int) -> int:
+    return int(math.log2(price + 1) * BANDS_PER_OCTAVE)
+
+
+def _merged(heaps: Iterable[_Heap]) -> Iterator[WaitingJob]:
+    """Yield what is in heaps in order, without changing them.
+
+    What is next is among the tops that were not yielded and the children of what was.
+    """
+    front = [(heap[0], 0, heap) for heap in heaps]
+    heapq.heapify(front)
+    while front:
+        entry, at, heap = front[0]
+        yield entry[2]
+        left = 2 * at + 1
+        if left >= len(heap):
+            heapq.heappop(front)
+            continue
+        heapq.heapreplace(front, (heap[left], left, heap))
+        if left + 1 < len(heap):
+            heapq.heappush(front, (heap[left + 1], left + 1, heap))

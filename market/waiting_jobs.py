@@ -1,0 +1,187 @@
+"""Reading the jobs that wait out of the store: all at the start, then what is heard of, in batches.
+
+Now and then all are compared again, because a notice may be lost, and so may memory be full.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+
+import msgspec
+from msgspec import Struct
+
+from market.matching import JobBook, Needs, WaitingJob
+from market.specs import Specs
+from proxyctl.protocol.jobspec import Resources
+from storage import claims as queries
+from storage.claims import ExcludedRow, WaitingRow
+from storage.errors import StoreError
+from storage.store import Store, Transaction
+
+# Jobs kept in memory: 120 MB. Of more, the oldest are kept, and the others come when these go.
+JOBS_MAX = 200_000
+READ_MAX_JOBS = 200
+PAGE_JOBS = 2_000
+# Everything that is heard of is read at once. This finds what was not heard of.
+COMPARE_SECONDS = 60.0
+FAILED_SECONDS = 1.0
+
+_logger = logging.getLogger("jobs")
+
+
+class Runs(Struct):
+    """What of a payload decides where a job can run."""
+
+    image: str = ""
+    network: str = "none"
+
+
+_payload = msgspec.json.Decoder(Runs)
+_resources = msgspec.json.Decoder(Resources)
+
+
+class WaitingJobs:
+    """Keeps a book of jobs as the store has them.
+
+    Args:
+        store: the database.
+        book: those in memory that no device was found for.
+        specs: knows which secrets can be read.
+        credit: what a credit is worth, in micro-USD.
+        found: is called with each job that was read; it adds it to the book, or finds a device.
+        is_claimed: says whether a job is being given to a device, and so is in no book.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        book: JobBook,
+        specs: Specs,
+        credit: int,
+        found: Callable[[WaitingJob], None],
+        is_claimed: Callable[[str], bool],
+    ) -> None:
+        self._store = store
+        self._book = book
+        self._specs = specs
+        self._credit = credit
+        self._found = found
+        self._is_claimed = is_claimed
+        self._unread: dict[str, None] = {}
+        self._must_compare = True
+        self._wake = asyncio.Event()
+        self._wake.set()
+        self._is_failing = False
+
+    def read_soon(self, job_id: str) -> None:
+        """Have a job read that may wait."""
+        if len(self._unread) < JOBS_MAX:
+            self._unread[job_id] = None
+        else:
+            self._must_compare = True
+        self._wake.set()
+
+    def compare_soon(self) -> None:
+        """Have everything compared with the store."""
+        self._must_compare = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Read until cancelled; a failing store delays it."""
+        while True:
+            try:
+                async with asyncio.timeout(COMPARE_SECONDS):
+                    await self._wake.wait()
+            except TimeoutError:
+                self._must_compare = True
+            self._wake.clear()
+            try:
+                await self.catch_up()
+            except StoreError as error:
+                if not self._is_failing:
+                    _logger.warning("jobs wait for the store to return: %s", error)
+                self._is_failing = True
+                self._wake.set()
+                await asyncio.sleep(FAILED_SECONDS)
+            else:
+                self._is_failing = False
+
+    async def catch_up(self) -> None:
+        """Read what is to be read now.
+
+        Raises:
+            StoreError: what was not read is read the next time.
+        """
+        if self._must_compare:
+            await self._compare()
+            self._must_compare = False
+        while self._unread:
+            batch = list(islice(self._unread, READ_MAX_JOBS))
+            rows, excluded = await self._store.read(_read, batch)
+            for job_id in batch:
+                self._unread.pop(job_id, None)
+                self._book.remove(job_id)  # it is taken anew, if it still waits
+            self._take(rows, excluded)
+
+    def _take(self, rows: Iterable[WaitingRow], excluded: Iterable[ExcludedRow]) -> None:
+        owners: dict[str, set[str]] = {}
+        for job_id, user_id in excluded:
+            owners.setdefault(job_id, set()).add(user_id)
+        for row in rows:
+            if self._is_claimed(row.job_id) or len(self._book) >= JOBS_MAX:
+                continue
+            try:
+                job = self._job(row, frozenset(owners.get(row.job_id, ())))
+            except msgspec.DecodeError:  # no other job waits for it
+                _logger.exception("job %s cannot be read, and is given to no device", row.job_id)
+            else:
+                if job is not None:
+                    self._found(job)
+
+    def _job(self, row: WaitingRow, excluded: frozenset[str]) -> WaitingJob | None:
+        """Return a job; None for one whose secrets nobody can read any more."""
+        if row.secrets is not None and self._specs.payload_of(row.payload, row.secrets) is None:
+            return None
+        runs = _payload.decode(row.payload)
+        needs = Needs(
+            _resources.decode(row.resources),
+            row.job_type,
+            has_image=bool(runs.image),
+            has_network=runs.network != "none",
+        )
+        return WaitingJob(
+            row.job_id,
+            needs,
+            price=row.price_credit * self._credit // row.duration_hrs,
+            created_at=row.created_at,
+            attempts=row.attempts,
+            excluded=excluded,
+        )
+
+    async def _compare(self) -> None:
+        """Find what is not in the book and should be, and drop what is and should not."""
+        known = set(self._book)
+        after = ""
+        while len(self._book) + len(self._unread) < JOBS_MAX:
+            page = await self._store.read(queries.waiting_page, after=after, limit=PAGE_JOBS)
+            for job_id, attempts in page:
+                known.discard(job_id)
+                if self._book.attempts(job_id) != attempts and not self._is_claimed(job_id):
+                    self._unread[job_id] = None
+            if len(page) < PAGE_JOBS:
+                break
+            after = page[-1].job_id
+        else:
+            return  # what was not compared may still wait
+        for job_id in known:
+            self._unread[job_id] = None
+            self._book.remove(job_id)
+
+
+async def _read(
+    tx: Transaction, job_ids: Sequence[str]
+) -> tuple[list[WaitingRow], list[ExcludedRow]]:
+    rows = await queries.waiting(tx, job_ids)
+    tried = [row.job_id for row in rows if row.attempts]
+    return rows, await queries.excluded(tx, tried) if tried else []

@@ -1,0 +1,249 @@
+"""Queries on jobs that wait for devices by themselves, and on giving them to devices many at once.
+
+These are the jobs with a payload whose needs were understood; others wait to be accepted.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from storage.jobs import CHANCES
+from storage.store import Transaction
+
+
+class WaitingKeyRow(NamedTuple):
+    """A job that waits, and how many attempts it had until now."""
+
+    job_id: str
+    attempts: int
+
+
+class WaitingRow(NamedTuple):
+    """A job that waits: price in micro-credits, `created_at` in UTC seconds.
+
+    `payload` and `resources` are JSON, `secrets` are sealed.
+    """
+
+    job_id: str
+    job_type: str
+    price_credit: int
+    duration_hrs: int
+    created_at: int
+    attempts: int
+    payload: str
+    secrets: str | None
+    resources: str
+
+
+class ExcludedRow(NamedTuple):
+    """The owner of devices that have no chance left at a job."""
+
+    job_id: str
+    user_id: str
+
+
+class PairRow(NamedTuple):
+    """A job, the device that it is for, and how many attempts it had when that was decided."""
+
+    job_id: str
+    device_id: str
+    attempts: int
+
+
+class LoadRow(NamedTuple):
+    """How many jobs a device runs, and how many it has completed, counted up to a bound."""
+
+    device_id: str
+    running: int
+    completed: int
+
+
+class HeldRow(NamedTuple):
+    """A job with a payload that a device runs, and whether it ever said so."""
+
+    job_id: str
+    attempt: int
+    is_known: bool
+
+
+class GivenRow(NamedTuple):
+    """What a device is told of a job that was given to it; `secrets` are sealed."""
+
+    job_id: str
+    attempt: int
+    device_id: str
+    title: str
+    job_type: str
+    duration_hrs: int
+    price_credit: int
+    payload: str
+    secrets: str | None
+    resources: str
+    timeout_seconds: int
+
+
+class OfferedRow(NamedTuple):
+    """A waiting job as it is offered; price in micro-credits, `resources` in JSON."""
+
+    job_id: str
+    title: str
+    job_type: str
+    price_credit: int
+    duration_hrs: int
+    resources: str
+
+
+# Older ones first, which is how the index of open jobs can be read backwards on both engines.
+_WAITING = """
+    FROM jobs AS j JOIN job_specs AS s ON s.job_id = j.id
+    WHERE j.status = 'waiting' AND s.payload IS NOT NULL AND s.is_manual = 0
+"""
+
+
+async def waiting_page(tx: Transaction, *, after: str, limit: int) -> list[WaitingKeyRow]:
+    """Return jobs that wait for any device that suits, the oldest first."""
+    return await tx.all(
+        WaitingKeyRow,
+        f"""
+        SELECT j.id, j.attempts {_WAITING} AND j.status IN ('waiting', 'running') AND j.id > :after
+        ORDER BY j.id NULLS FIRST
+        LIMIT :limit
+        """,
+        after=after,
+        limit=limit,
+    )
+
+
+async def waiting(tx: Transaction, job_ids: Sequence[str]) -> list[WaitingRow]:
+    """Return those of these jobs that wait for any device that suits."""
+    return await tx.all(
+        WaitingRow,
+        f"""
+        SELECT j.id, j.job_type, j.price_credit, j.duration_hrs, j.created_at, j.attempts,
+            s.payload, s.secrets, s.resources
+        {_WAITING} AND j.id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
+        """,
+        asked=json.dumps([{"id": job_id} for job_id in job_ids]),
+    )
+
+
+async def excluded(tx: Transaction, job_ids: Sequence[str]) -> list[ExcludedRow]:
+    """Return the owners whose devices have no chance left at these jobs."""
+    return await tx.all(
+        ExcludedRow,
+        f"""
+        SELECT a.job_id, d.user_id
+        FROM job_attempts AS a JOIN devices AS d ON d.id = a.device_id
+        WHERE a.job_id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
+        GROUP BY a.job_id, d.user_id
+        HAVING SUM(CASE a.outcome WHEN 'failed' THEN 2 WHEN 'lost' THEN 1 ELSE 0 END) >= {CHANCES}
+        """,
+        asked=json.dumps([{"id": job_id} for job_id in job_ids]),
+    )
+
+
+async def loads(tx: Transaction, device_ids: Sequence[str], *, completed_max: int) -> list[LoadRow]:
+    """Count what devices run and have completed, up to a bound; revoked ones are left out."""
+    return await tx.all(
+        LoadRow,
+        f"""
+        SELECT d.id,
+            (SELECT COUNT(*) FROM jobs WHERE status = 'running' AND device_id = d.id),
+            (SELECT COUNT(*) FROM (
+                SELECT 1 FROM job_attempts
+                WHERE outcome = 'completed' AND device_id = d.id
+                LIMIT :completed_max
+            ) AS completed)
+        FROM {tx.table("asked", id="TEXT")} JOIN devices AS d ON d.id = asked.id
+        WHERE d.revoked_at IS NULL
+        """,
+        asked=json.dumps([{"id": device_id} for device_id in device_ids]),
+        completed_max=completed_max,
+    )
+
+
+async def start(tx: Transaction, pairs: Sequence[PairRow], *, now: int) -> list[str]:
+    """Start jobs on devices, those that still wait in the attempt that they were read in.
+
+    Return which were started. A device is not checked here; nor is whether its owner has a chance
+    left at a job, which nobody can lose while the job waits.
+    """
+    rows = json.dumps([pair._asdict() for pair in pairs])
+    columns = {"job_id": "TEXT", "device_id": "TEXT", "attempts": "BIGINT"}
+    started = await tx.all(
+        str,
+        f"""
+        UPDATE jobs
+        SET status = 'running', device_id = pairs.device_id, accepted_at = :now,
+            attempts = jobs.attempts + 1
+        FROM {tx.table("pairs", **columns)}
+        WHERE jobs.id = pairs.job_id AND jobs.status = 'waiting' AND jobs.attempts = pairs.attempts
+        RETURNING jobs.id
+        """,
+        pairs=rows,
+        now=now,
+    )
+    if started:
+        await tx.run(
+            f"""
+            INSERT INTO job_attempts (job_id, attempt, device_id, started_at)
+            SELECT id, attempts, device_id, CAST(:now AS BIGINT) FROM jobs
+            WHERE id IN (SELECT id FROM {tx.table("begun", id="TEXT")})
+            """,
+            begun=json.dumps([{"id": job_id} for job_id in started]),
+            now=now,
+        )
+    return started
+
+
+async def given(tx: Transaction, job_ids: Sequence[str]) -> list[GivenRow]:
+    """Return what devices are told of jobs that they run."""
+    return await tx.all(
+        GivenRow,
+        f"""
+        SELECT j.id, j.attempts, j.device_id, j.title, j.job_type, j.duration_hrs, j.price_credit,
+            s.payload, s.secrets, s.resources, s.timeout_seconds
+        FROM jobs AS j JOIN job_specs AS s ON s.job_id = j.id
+        WHERE j.status = 'running' AND j.id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
+        """,
+        asked=json.dumps([{"id": job_id} for job_id in job_ids]),
+    )
+
+
+async def offered(tx: Transaction, job_ids: Sequence[str]) -> list[OfferedRow]:
+    """Return those of these jobs that wait for any device that suits, in no order."""
+    return await tx.all(
+        OfferedRow,
+        f"""
+        SELECT j.id, j.title, j.job_type, j.price_credit, j.duration_hrs, s.resources
+        {_WAITING} AND j.id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
+        """,
+        asked=json.dumps([{"id": job_id} for job_id in job_ids]),
+    )
+
+
+async def held(tx: Transaction, device_id: str, *, limit: int) -> list[HeldRow]:
+    """Return the jobs with a payload that a device runs, in no order."""
+    return await tx.all(
+        HeldRow,
+        """
+        SELECT j.id, j.attempts,
+            a.named_at IS NOT NULL OR a.work_started_at IS NOT NULL
+        FROM jobs AS j
+        JOIN job_specs AS s ON s.job_id = j.id AND s.payload IS NOT NULL
+        JOIN job_attempts AS a ON a.job_id = j.id AND a.attempt = j.attempts
+        WHERE j.status = 'running' AND j.device_id = :device_id
+        LIMIT :limit
+        """,
+        device_id=device_id,
+        limit=limit,
+    )
+
+
+async def running(tx: Transaction, device_id: str) -> list[WaitingKeyRow]:
+    """STAND-IN."""
+    return await tx.all(
+        WaitingKeyRow,
+        "SELECT id, attempts FROM jobs WHERE status = 'running' AND device_id = :device_id",
+        device_id=device_id,
+    )

@@ -1,0 +1,46 @@
+"""Queries on what jobs are to run, and what they need."""
+
+from typing import NamedTuple
+
+from storage.store import Transaction
+
+
+class SpecRow(NamedTuple):
+    """What a job says of how it is run; `payload`, `resources` and `warnings` are JSON.
+
+    `secrets` is sealed. `payload`, `timeout_seconds` and `review_hours` are None where nothing is
+    said.
+    """
+
+    job_id: str
+    payload: str | None
+    secrets: str | None
+    resources: str
+    warnings: str
+    is_manual: int
+    timeout_seconds: int | None
+    review_hours: int | None
+
+
+_COLUMNS = ", ".join(SpecRow._fields)
+_VALUES = ", ".join(f":{name}" for name in SpecRow._fields)
+
+
+async def insert(tx: Transaction, spec: SpecRow) -> None:
+    """Add what a job says."""
+    await tx.run(f"INSERT INTO job_specs ({_COLUMNS}) VALUES ({_VALUES})", **spec._asdict())
+
+
+async def find(tx: Transaction, job_id: str) -> SpecRow | None:
+    """Return what a job says; None when it says nothing beyond the specification's own fields."""
+    return await tx.one(
+        SpecRow, f"SELECT {_COLUMNS} FROM job_specs WHERE job_id = :job_id", job_id=job_id
+    )
+
+
+async def forget_secrets(tx: Transaction, job_id: str) -> None:
+    """Forget the secrets of a job, which nobody needs any more."""
+    await tx.run(
+        "UPDATE job_specs SET secrets = NULL WHERE job_id = :job_id AND secrets IS NOT NULL",
+        job_id=job_id,
+    )

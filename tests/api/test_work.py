@@ -1,0 +1,167 @@
+"""One held request brings work; what it says, what it refuses, and what a daemon's end does."""
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import pytest
+from support.service import Answer, Person, Service
+from support.waiting import until
+
+CAPACITY = {"slots": 1, "cores": 4, "ram_gb": 8, "disk_gb": 50}
+CAPABILITIES = {"executors": ["bwrap"], "job_types": ["script", "docker"], "arch": "x86_64"}
+ASKED = {"capacity": CAPACITY, "capabilities": CAPABILITIES}
+JOB = {
+    "title": "hello",
+    "job_type": "script",
+    "price_credit": 10,
+    "duration_hrs": 2,
+    "payload": {"script": "print('hello')", "secrets": {"TOKEN": "secret"}, "timeout_s": 60},
+    "resources": {"cores": 2},
+}
+
+
+async def device_of(service: Service, **fields: Any) -> str:
+    """Register a device of somebody new; returns its token."""
+    owner = await service.person()
+    body = {"name": "rig", **fields}
+    made = await service.call("POST", "/api/worker/token/create", body, token=owner.token)
+    return str(made.body["token"])
+
+
+async def post(service: Service, buyer: Person, **changes: Any) -> str:
+    made = await service.call("POST", "/api/jobs", {**JOB, **changes}, token=buyer.token)
+    assert made.status == 200, made.body
+    return str(made.body["job_id"])
+
+
+async def next_of(service: Service, token: str, **changes: Any) -> Answer:
+    """Let a device ask."""
+    headers = {"X-Worker-Token": token}
+    return await service.call("POST", "/api/worker/next", {**ASKED, **changes}, headers=headers)
+
+
+def later(service: Service, token: str, **changes: Any) -> "asyncio.Task[Answer]":
+    return asyncio.create_task(next_of(service, token, wait_s=30, **changes))
+
+
+async def held(service: Service, count: int = 1) -> None:
+    dispatch = service.daemon.market.dispatch
+    await until(lambda: dispatch.waiting_devices == count, f"{count} requests are held")
+
+
+async def test_a_job_that_is_posted_reaches_a_device_that_waits_whole(service: Service) -> None:
+    token, buyer = await device_of(service), await service.person(credit="100")
+    asking = later(service, token)
+    await held(service)
+    job_id = await post(service, buyer)
+    answer = (await asking).body
+    assert answer.pop("seen") == 1
+    [work] = answer.pop("jobs")
+    assert answer == {"ok": True, "actions": [], "lease_s": 600}
+    assert work == {
+        "job_id": job_id,
+        "attempt": 1,
+        "title": "hello",
+        "job_type": "script",
+        "duration_hrs": 2,
+        "price_credit": 10.0,
+        "payload": JOB["payload"],
+        "resources": {"cores": 2.0},
+        "timeout_s": 60,
+        "lease_s": 600,
+    }
+    accepted = await service.call(
+        "GET", f"/api/worker/jobs/{job_id}", headers={"X-Worker-Token": token}
+    )
+    assert accepted.body["job"]["attempt"] == 1
+
+
+async def test_a_device_with_no_slot_hears_actions_only(service: Service) -> None:
+    token, buyer = await device_of(service), await service.person(credit="100")
+    job_id = await post(service, buyer)
+    answer = await next_of(service, token, capacity={**CAPACITY, "slots": 0})
+    assert (answer.body["jobs"], answer.body["actions"]) == ([], [])
+    taken = await next_of(service, token, wait_s=30)
+    assert [work["job_id"] for work in taken.body["jobs"]] == [job_id]
+    attempts = [{"job_id": job_id, "attempt": 1}]
+    asking = later(service, token, attempts=attempts, capacity={"slots": 0})
+    await held(service)
+    await service.call("POST", f"/api/jobs/{job_id}/cancel", token=buyer.token)
+    device = await service.daemon.market.devices.authenticate(token)
+    service.daemon.market.waking.device(device.id)
+    [action] = (await asking).body["actions"]
+    assert (action["job_id"], action["attempt"], action["action"]) == (job_id, 1, "stop")
+
+
+async def test_the_least_price_is_of_the_request_or_of_the_token(service: Service) -> None:
+    buyer = await service.person(credit="100")
+    dear = await device_of(service, min_price_usd=1.0)  # the job pays 0.05 USD an hour
+    job_id = await post(service, buyer)
+    offered = await service.call("GET", "/api/worker/offers", headers={"X-Worker-Token": dear})
+    assert offered.body["jobs"] == []
+    assert (await next_of(service, dear)).body["jobs"] == []
+    assert (await next_of(service, dear, min_price_usd=0.051)).body["jobs"] == []
+    [work] = (await next_of(service, dear, min_price_usd=0.05, wait_s=5)).body["jobs"]
+    assert work["job_id"] == job_id
+
+
+async def test_offers_are_what_would_fit_the_best_first(service: Service) -> None:
+    token, buyer = await device_of(service), await service.person(credit="100")
+    headers = {"X-Worker-Token": token}
+    cheap = await post(service, buyer, price_credit=1)
+    dear = await post(service, buyer, price_credit=2)
+    await post(service, buyer, resources={"cores": 5})
+    await until(lambda: len(service.daemon.market.dispatch.jobs) == 3)
+    assert (await next_of(service, token, capacity={**CAPACITY, "slots": 0})).status == 200
+    answer = await service.call("GET", "/api/worker/offers", headers=headers)
+    assert [job["id"] for job in answer.body["jobs"]] == [dear, cheap]
+    assert answer.body["jobs"][0] == {
+        "id": dear,
+        "title": "hello",
+        "job_type": "script",
+        "price_credit": 2.0,
+        "price_usd_per_hour": 0.01,
+        "duration_hrs": 2,
+        "resources": {"cores": 2.0},
+    }
+    one = await service.call("GET", "/api/worker/offers?limit=1", headers=headers)
+    assert [job["id"] for job in one.body["jobs"]] == [dear]
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"wait_s": 56}, "wait_s"),
+        ({"seen": -1}, "seen"),
+        ({"capacity": {"slots": -1}}, "capacity.slots"),
+        ({"capabilities": {"executors": []}}, "capabilities.job_types"),
+        ({"attempts": [{"job_id": "x" * 37, "attempt": 1}]}, "attempts.job_id"),
+        ({"attempts": [{"job_id": "x", "attempt": 0}]}, "attempts.attempt"),
+        ({"min_price_usd": -1}, "min_price_usd"),
+    ],
+)
+async def test_what_is_wrong_is_named(service: Service, changes: Any, field: str) -> None:
+    answer = await next_of(service, await device_of(service), **changes)
+    assert (answer.status, answer.code) == (400, "invalid_field"), answer.body
+    assert answer.field is not None
+    assert field.split(".", maxsplit=1)[0] in answer.field
+
+
+async def test_a_client_that_goes_away_leaves_nothing_waiting(service: Service) -> None:
+    token = await device_of(service)
+    url = f"{service.url}/api/worker/next"
+    async with aiohttp.ClientSession(headers={"X-Worker-Token": token}) as client:
+        asking = asyncio.create_task(client.post(url, json={**ASKED, "wait_s": 55}))
+        await held(service)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+    await held(service, 0)
+
+
+async def test_a_daemon_that_ends_answers_what_it_holds(service: Service) -> None:
+    asking = [later(service, await device_of(service)) for _ in range(3)]
+    await held(service, 3)
+    service.daemon.services.drain()
+    answers = await asyncio.gather(*asking)
+    assert [(each.status, each.body["jobs"]) for each in answers] == [(200, [])] * 3

@@ -1,0 +1,155 @@
+"""Devices that ask a daemon for work, all from one process, each on a connection of its own.
+
+`python -m bench.jobs_pollers ORDER` reads a line before it begins, so that the start of the program
+is not measured, and prints what it has seen as JSON.
+"""
+
+import asyncio
+import json
+import resource
+import sys
+import time
+from typing import Any
+
+import uvloop
+
+AT_ONCE = 250  # connections that are made together: more would wait in the daemon's queue
+
+
+class Device(asyncio.Protocol):
+    """A device that asks again whenever it is answered."""
+
+    def __init__(self, order: dict[str, Any], token: str, seen: "Seen") -> None:
+        self._head = (
+            f"POST /api/worker/next HTTP/1.1\r\nHost: {order['host']}\r\n"
+            f"X-Worker-Token: {token}\r\nContent-Type: application/json\r\nContent-Length: "
+        ).encode()
+        self._order = order
+        self._seen = seen
+        self._attempts: list[dict[str, Any]] = []
+        self._buffer = b""
+        self._asked_at = 0.0
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._seen.lost += 1
+
+    def ask(self) -> None:
+        """Ask for work, naming everything that it holds."""
+        body = json.dumps(
+            {
+                "capacity": self._order["capacity"],
+                "capabilities": {
+                    "executors": ["bwrap"],
+                    "job_types": ["script"],
+                    "arch": "x86_64",
+                },
+                "attempts": self._attempts,
+                "wait_s": self._order["wait"],
+            },
+            separators=(",", ":"),
+        ).encode()
+        assert self.transport is not None
+        self._asked_at = time.perf_counter()
+        self.transport.write(self._head + str(len(body)).encode() + b"\r\n\r\n" + body)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        head, found, body = self._buffer.partition(b"\r\n\r\n")
+        if not found:
+            return
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        if len(body) < length:
+            return
+        self._buffer = b""
+        if not head.startswith(b"HTTP/1.1 200"):
+            raise AssertionError(self._seen.refused(head, body))
+        answer = json.loads(body)
+        now = time.perf_counter()
+        self._seen.answers += 1
+        for job in answer["jobs"]:
+            self._attempts.append({"job_id": job["job_id"], "attempt": job["attempt"]})
+            self._seen.jobs.append(job["job_id"])
+        if answer["jobs"]:
+            self._seen.took.append(now - self._asked_at)
+            self._seen.last_at = now
+        self._seen.look()
+        if not self._seen.over.is_set():
+            self.ask()
+
+
+class Seen:
+    """What all devices have seen."""
+
+    def __init__(self, jobs_wanted: int) -> None:
+        self._jobs_wanted = jobs_wanted
+        self.jobs: list[str] = []
+        self.took: list[float] = []
+        self.answers = 0
+        self.last_at = 0.0
+        self.lost = 0
+        self.refusals: list[str] = []
+        self.over = asyncio.Event()
+
+    def refused(self, head: bytes, body: bytes) -> str:
+        self.refusals.append(f"{head[:40]!r} {body[:200]!r}")
+        self.over.set()
+        return self.refusals[-1]
+
+    def look(self) -> None:
+        """Have everything end once there are as many jobs as are wanted."""
+        if self._jobs_wanted and len(self.jobs) >= self._jobs_wanted:
+            self.over.set()
+
+
+async def main(order: dict[str, Any]) -> None:
+    loop, seen = asyncio.get_running_loop(), Seen(order["jobs"])
+    devices: list[Device] = []
+    tokens = order["tokens"]
+    for start in range(0, len(tokens), AT_ONCE):
+        made = await asyncio.gather(
+            *(
+                loop.create_connection(
+                    lambda token=token: Device(order, token, seen),
+                    order["address"],
+                    order["port"],
+                    local_addr=None,
+                )
+                for token in tokens[start : start + AT_ONCE]
+            )
+        )
+        devices += [protocol for _, protocol in made]
+    print("connected", flush=True)
+    await loop.run_in_executor(None, sys.stdin.readline)
+    began = time.perf_counter()
+    for device in devices:
+        device.ask()
+    print("asked", flush=True)
+    ended = loop.run_in_executor(None, sys.stdin.readline)  # whoever measures may end it
+    over = loop.create_task(seen.over.wait())
+    await asyncio.wait([over, ended], return_when=asyncio.FIRST_COMPLETED)
+    took = sorted(seen.took)
+    result = {
+        "seconds": seen.last_at - began,
+        "jobs": len(seen.jobs),
+        "different": len(set(seen.jobs)),
+        "answers": seen.answers,
+        "p50_ms": 1e3 * took[len(took) // 2] if took else 0.0,
+        "p99_ms": 1e3 * took[len(took) * 99 // 100] if took else 0.0,
+        "lost": seen.lost,
+        "refusals": seen.refusals,
+    }
+    print(json.dumps(result), flush=True)
+    sys.stdout.flush()
+    import os
+
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    uvloop.run(main(json.loads(sys.argv[1]) if len(sys.argv) > 1 else json.load(open("/dev/fd/3"))))

@@ -1,0 +1,148 @@
+"""Which job fits which device, and which comes first."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxyctl.protocol.jobspec.matching import GAIN_PER_HOUR, fits, left, rank, shape, version
+from proxyctl.protocol.jobspec.payload import Capacity, Resources
+
+RIG = Capacity(
+    slots=2,
+    cores=8.0,
+    ram_gb=32.0,
+    disk_gb=100.0,
+    gpus=2,
+    vram_gb=24.564,
+    gpu_names=("NVIDIA GeForce RTX 4090",) * 2,
+    arch="x86_64",
+    cuda="12.4",
+)
+WHOLE = Resources(2, "RTX 4090", 24.0, 8.0, 32.0, 100.0, "x86_64", "12.1")
+
+
+def test_what_a_device_has_fits() -> None:
+    assert fits(Resources(), RIG)
+    assert fits(WHOLE, RIG)
+    assert fits(WHOLE, replace(RIG, vram_gb=23.0))  # within what drivers keep for themselves
+
+
+@pytest.mark.parametrize(
+    "lacks",
+    [
+        {"slots": 0},
+        {"cores": 7.9},
+        {"ram_gb": 31.9},
+        {"disk_gb": 99.0},
+        {"gpus": 1},
+        {"vram_gb": 22.0},
+        {"gpu_names": ("NVIDIA GeForce RTX 4090 Laptop GPU",) * 2},
+        {"gpu_names": ("NVIDIA GeForce RTX 4090", "NVIDIA GeForce RTX 3090")},
+        {"gpu_names": ()},
+        {"arch": "aarch64"},
+        {"arch": ""},
+        {"cuda": "12.0"},
+        {"cuda": "9.2"},
+        {"cuda": ""},
+        {"cuda": "unknown"},
+    ],
+)
+def test_what_it_lacks_or_does_not_tell_does_not(lacks: dict[str, Any]) -> None:
+    assert not fits(WHOLE, replace(RIG, **lacks))
+
+
+def test_of_unlike_cards_those_that_fit_must_be_free_for_certain() -> None:
+    wanted = Resources(1, "RTX 4090")
+    names = ("NVIDIA GeForce RTX 4090", "NVIDIA GeForce RTX 3090")
+    assert fits(wanted, replace(RIG, gpu_names=names, gpus=2))
+    assert not fits(wanted, replace(RIG, gpu_names=names, gpus=1))
+
+
+def test_the_memory_in_a_name_counts() -> None:
+    cards = replace(RIG, gpu_names=("NVIDIA GeForce RTX 4060 Ti",) * 2, vram_gb=8.2)
+    assert fits(Resources(1, "RTX 4060 Ti"), cards)
+    assert not fits(Resources(1, "RTX 4060 Ti 16GB"), cards)
+
+
+def test_what_is_left_is_less_by_the_job() -> None:
+    rest = left(RIG, Resources(1, "", 24.0, 6.0, 16.0, 30.0))
+    assert (rest.slots, rest.cores, rest.ram_gb, rest.disk_gb, rest.gpus) == (1, 2.0, 16.0, 70.0, 1)
+    with pytest.raises(AssertionError):
+        left(rest, Resources(cores=4.0))
+
+
+_RESOURCES = st.builds(
+    Resources,
+    gpus=st.integers(0, 2),
+    gpu_model=st.sampled_from(["", "RTX 4090", "rtx4090", "4090 24GB", "A100", "NVIDIA"]),
+    vram_gb=st.sampled_from([0.0, 8.0, 24.0]),
+    cores=st.sampled_from([0.0, 4.0, 16.0]),
+    ram_gb=st.sampled_from([0.0, 8.0]),
+    arch=st.sampled_from(["", "x86_64"]),
+    cuda=st.sampled_from(["", "12.1"]),
+)
+_CAPACITIES = st.builds(
+    replace,
+    st.just(RIG),
+    slots=st.integers(0, 2),
+    cores=st.sampled_from([2.0, 8.0]),
+    gpus=st.integers(0, 2),
+    vram_gb=st.sampled_from([0.0, 10.0, 24.5]),
+    gpu_names=st.sampled_from([(), RIG.gpu_names, ("Tesla T4", "NVIDIA GeForce RTX 4090")]),
+    cuda=st.sampled_from(["", "12.1", "13"]),
+)
+
+
+@given(_RESOURCES, _RESOURCES, _CAPACITIES)
+def test_jobs_of_one_shape_fit_the_same_devices(
+    one: Resources, other: Resources, capacity: Capacity
+) -> None:
+    if shape(one) == shape(other):
+        assert fits(one, capacity) == fits(other, capacity)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"gpus": 1},
+        {"gpu_model": "RTX 3090"},
+        {"vram_gb": 10.0},
+        {"cores": 1.0},
+        {"ram_gb": 1.0},
+        {"disk_gb": 1.0},
+        {"arch": ""},
+        {"cuda": "12.0"},
+    ],
+)
+def test_jobs_that_need_other_things_have_other_shapes(changed: dict[str, Any]) -> None:
+    assert shape(replace(WHOLE, **changed)) != shape(WHOLE)
+    assert shape(replace(WHOLE, gpu_model="NVIDIA GeForce rtx4090")) == shape(WHOLE)
+
+
+@given(_RESOURCES, _CAPACITIES)
+def test_who_has_more_still_fits_and_nobody_lends_what_they_lack(
+    resources: Resources, capacity: Capacity
+) -> None:
+    if not fits(resources, capacity):
+        return
+    assert fits(resources, replace(capacity, cores=capacity.cores + 1, slots=capacity.slots + 1))
+    rest = left(capacity, resources)
+    assert min(rest.slots, rest.cores, rest.ram_gb, rest.disk_gb, rest.gpus) >= 0
+
+
+def test_the_dearer_comes_first_and_who_waits_gains() -> None:
+    day = 86_400
+    assert rank(2_000, day) > rank(1_000, day)
+    assert rank(1_000, day) > rank(1_000, day + 1)
+    later = day + 3_600
+    assert rank(1_000, day) > rank(int(1_000 * GAIN_PER_HOUR) - 5, later)
+    assert rank(1_000, day) < rank(int(1_000 * GAIN_PER_HOUR) + 5, later)
+    assert rank(0, 0) > rank(1_000_000_000, 30 * day)  # nothing starves
+
+
+def test_versions_are_numbers() -> None:
+    assert version("12.10") > version("12.9")
+    assert version("") == version("12.x") == ()

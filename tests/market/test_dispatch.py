@@ -1,0 +1,264 @@
+"""A device asks and is given what suits it, exactly once, at once or when there is some."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from support.jobs import code_of, device_of, history, wanted
+from support.market import Market
+from support.waiting import until
+from support.work import ask, attempts_of, given, offer, posted
+
+from market.bounds import Bounds
+from market.dispatch import DispatchTerms
+from market.errors import Code
+from market.money import MICRO
+from proxyctl.protocol.jobspec import Capacity
+from storage import devices as device_queries
+from storage.devices import DeviceRow
+from storage.store import Transaction
+
+LONG = 30.0
+
+
+@pytest.fixture(autouse=True)
+async def running(market: Market) -> AsyncIterator[None]:
+    async with dispatching(market):
+        yield
+
+
+@asynccontextmanager
+async def dispatching(market: Market) -> AsyncIterator[None]:
+    task = asyncio.create_task(market.dispatch.run())
+    try:
+        yield
+    finally:
+        await market.dispatch.claims.settle()
+        task.cancel()
+
+
+async def buyer_of(market: Market) -> str:
+    return await market.person(credit="100000")
+
+
+async def device_for(market: Market) -> DeviceRow:
+    return await device_of(market, await market.person())
+
+
+async def waiting_jobs(market: Market, count: int) -> None:
+    await until(lambda: len(market.dispatch.jobs) == count, f"{count} jobs wait in memory")
+
+
+async def held(market: Market, count: int = 1) -> None:
+    await until(lambda: market.dispatch.waiting_devices == count)
+
+
+def later(market: Market, device: DeviceRow, **changes: object) -> "asyncio.Task[Any]":
+    """Have a device ask and wait."""
+    asked = ask(wait_seconds=LONG, **changes)  # type: ignore[arg-type]
+    return asyncio.create_task(market.dispatch.next(device, asked))
+
+
+async def test_a_device_that_asks_gets_the_job_that_waits(market: Market) -> None:
+    device, job = await device_for(market), await posted(market, await buyer_of(market))
+    await waiting_jobs(market, 1)
+    told = await market.dispatch.next(device, ask())
+    assert attempts_of(told) == {(job, 1)}
+    assert told.jobs[0].payload == b'{"script":"print(\'hello\')"}'
+    assert told.jobs[0].row.timeout_seconds == 3_600
+    [attempt] = await history(market, job)
+    assert (attempt.device_id, attempt.ended_at) == (device.id, None)
+
+
+async def test_a_device_that_waits_gets_the_next_job_at_once(market: Market) -> None:
+    device, buyer = await device_for(market), await buyer_of(market)
+    asking = later(market, device)
+    await held(market)
+    job = await posted(market, buyer)
+    assert attempts_of(await asking) == {(job, 1)}
+    assert market.dispatch.waiting_devices == 0
+
+
+async def test_a_device_that_waits_for_nothing_is_told_nothing_in_time(market: Market) -> None:
+    device = await device_for(market)
+    told = await market.dispatch.next(device, ask(wait_seconds=0.05))
+    assert (list(told.jobs), list(told.actions)) == ([], [])
+
+
+async def test_jobs_without_payload_and_those_not_understood_are_given_to_nobody(
+    market: Market,
+) -> None:
+    device, buyer = await device_for(market), await buyer_of(market)
+    await market.jobs.create(buyer, wanted())
+    await posted(market, buyer, is_manual=True)
+    suitable = await posted(market, buyer)
+    await waiting_jobs(market, 1)
+    assert await given(market, device) == [suitable]
+    assert await given(market, device, ask(None, (suitable, 1))) == []
+
+
+async def test_what_a_device_cannot_do_or_does_not_want_is_not_given_to_it(market: Market) -> None:
+    device, buyer = await device_for(market), await buyer_of(market)
+    await posted(market, buyer, resources={"ram_gb": 9})
+    await posted(market, buyer, payload={"image": "debian"})
+    await posted(market, buyer, payload={"script": "x", "network": "egress"})
+    await posted(market, buyer, job_type="training")
+    await posted(market, buyer, price=MICRO - 1)  # a hundredth of a USD is 10,000 micro-USD
+    await waiting_jobs(market, 5)
+    modest = offer(least_usd=10_000, job_types=frozenset(("script", "docker")))
+    assert await given(market, device, ask(modest)) == []
+    assert len(market.dispatch.jobs) == 5
+    exact = await posted(market, buyer, price=MICRO)
+    await waiting_jobs(market, 6)
+    assert await given(market, device, ask(modest)) == [exact]
+
+
+async def test_the_best_paid_comes_first_and_slots_are_filled(market: Market) -> None:
+    device, buyer = await device_for(market), await buyer_of(market)
+    cheap = await posted(market, buyer, resources={"cores": 2})
+    dear = await posted(market, buyer, price=2 * MICRO, resources={"cores": 2})
+    await posted(market, buyer, resources={"cores": 2})
+    await waiting_jobs(market, 3)
+    four = offer(Capacity(slots=4, cores=4, ram_gb=8, disk_gb=50))
+    assert await given(market, device, ask(four)) == [dear, cheap]  # cores for two
+
+
+async def test_what_the_client_did_not_get_is_told_again(market: Market) -> None:
+    device, job = await device_for(market), await posted(market, await buyer_of(market))
+    await waiting_jobs(market, 1)
+    assert await given(market, device) == [job]
+    assert await given(market, device) == [job]  # it does not name it
+    assert await given(market, device, ask(None, (job, 1))) == []
+    assert len(await history(market, job)) == 1
+
+
+async def test_a_client_that_leaves_while_its_claim_is_under_way_loses_nothing(
+    market: Market,
+) -> None:
+    device, job = await device_for(market), await posted(market, await buyer_of(market))
+    await waiting_jobs(market, 1)
+    asking = asyncio.create_task(market.dispatch.next(device, ask()))
+    await until(lambda: len(market.dispatch.jobs) == 0)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    await market.dispatch.claims.settle()
+    # Whether it was given to the device by then or not, the device gets it.
+    assert await given(market, device, ask(wait_seconds=LONG)) == [job]
+    assert len(await history(market, job)) == 1
+
+
+async def test_a_second_request_takes_the_place_of_the_first(market: Market) -> None:
+    device, buyer = await device_for(market), await buyer_of(market)
+    first = later(market, device)
+    await held(market)
+    second = later(market, device)
+    assert attempts_of(await first) == set()
+    job = await posted(market, buyer)
+    assert attempts_of(await second) == {(job, 1)}
+
+
+async def test_who_failed_at_a_job_does_not_get_it_again_and_others_do(market: Market) -> None:
+    owner = await market.person()
+    first, own = await device_of(market, owner), await device_of(market, owner)
+    other = await device_for(market)
+    job = await posted(market, await buyer_of(market))
+    await waiting_jobs(market, 1)
+    assert await given(market, first) == [job]
+    await market.jobs.fail(first, job, "broken")
+    market.waking.job(job)
+    await waiting_jobs(market, 1)
+    assert await given(market, first) == []
+    assert await given(market, own) == []
+    told = await market.dispatch.next(other, ask())
+    assert attempts_of(told) == {(job, 2)}
+
+
+async def test_a_device_gets_no_more_than_its_slots(market: Market) -> None:
+    market.jobs.bounds = Bounds(device_slots=3, new_device_slots=2)
+    device, buyer = await device_for(market), await buyer_of(market)
+    for _ in range(4):
+        await posted(market, buyer)
+    await waiting_jobs(market, 4)
+    many = offer(Capacity(slots=4, cores=4))
+    told = await market.dispatch.next(device, ask(many))
+    assert len(told.jobs) == 2
+    assert await given(market, device, ask(many, *attempts_of(told))) == []
+    assert len(market.dispatch.jobs) == 2
+
+
+async def test_a_revoked_device_gets_nothing(market: Market) -> None:
+    owner = await market.person()
+    device = await device_of(market, owner)
+    asking = later(market, device)
+    await held(market)
+    await market.devices.revoke(owner, device.id)
+    await posted(market, await buyer_of(market))
+    outcome = await asyncio.gather(asking, return_exceptions=True)
+    assert code_of(outcome[0]) is Code.WORKER_UNAUTHORIZED
+    await waiting_jobs(market, 1)
+    market.waking.device(device.id)
+    outcome = await asyncio.gather(market.dispatch.next(device, ask()), return_exceptions=True)
+    assert code_of(outcome[0]) is Code.WORKER_UNAUTHORIZED
+
+
+async def test_an_attempt_that_is_over_is_to_be_stopped_and_told_until_it_was_heard(
+    market: Market,
+) -> None:
+    device, buyer = await device_for(market), await buyer_of(market)
+    job = await posted(market, buyer)
+    await waiting_jobs(market, 1)
+    told = await market.dispatch.next(device, ask())
+    asking = asyncio.create_task(
+        market.dispatch.next(device, ask(None, (job, 1), wait_seconds=LONG, seen=told.seen))
+    )
+    await held(market)
+    await market.jobs.cancel(buyer, job)
+    market.waking.device(device.id)
+    told = await asking
+    assert [(each.job_id, each.attempt, each.action) for each in told.actions] == [(job, 1, "stop")]
+    lost = await market.dispatch.next(device, ask(None, (job, 1), seen=told.seen - 1))
+    assert lost.actions == told.actions
+    heard = await market.dispatch.next(device, ask(None, (job, 1), seen=lost.seen))
+    assert list(heard.actions) == []
+    assert heard.seen > lost.seen > told.seen
+
+
+async def test_a_daemon_that_ends_answers_all_at_once(market: Market) -> None:
+    asking = [later(market, await device_for(market)) for _ in range(3)]
+    await held(market, 3)
+    market.dispatch.drain()
+    for told in await asyncio.gather(*asking):
+        assert list(told.jobs) == []
+    told = await market.dispatch.next(await device_for(market), ask(wait_seconds=LONG))
+    assert list(told.jobs) == []
+
+
+async def test_so_many_requests_wait_and_no_more(market: Market) -> None:
+    market.dispatch.terms = DispatchTerms(held_max=1)
+    first = later(market, await device_for(market))
+    await held(market)
+    device = await device_for(market)
+    outcome = await asyncio.gather(later(market, device), return_exceptions=True)
+    assert code_of(outcome[0]) is Code.TOO_BUSY
+    first.cancel()
+
+
+async def test_a_thousand_devices_ask_at_once_for_one_job(market: Market) -> None:
+    owner = await market.person()
+    device = await device_of(market, owner)
+    devices = [
+        await market.store.write(_another, device, number, market) for number in range(1_000)
+    ]
+    job = await posted(market, await buyer_of(market))
+    await waiting_jobs(market, 1)
+    told = await asyncio.gather(*(market.dispatch.next(each, ask()) for each in devices))
+    assert sum(len(each.jobs) for each in told) == 1
+    assert len(await history(market, job)) == 1
+
+
+async def _another(tx: Transaction, device: DeviceRow, number: int, market: Market) -> DeviceRow:
+    row = device._replace(id=market.identifiers.new(), token_hash=f"{number:064}")
+    await device_queries.insert(tx, row)
+    return row
