@@ -51,6 +51,7 @@ class Limits:
 
     Attributes:
         allowed: patterns of names.
+        registries: hosts, with ports, that are asked although they are not on the public internet.
         bytes_per_day: that are pulled, compressed.
         cache_bytes: that are kept, unpacked.
         image_bytes: of one image, unpacked.
@@ -58,6 +59,7 @@ class Limits:
     """
 
     allowed: tuple[str, ...] = ("*",)
+    registries: tuple[str, ...] = ()
     bytes_per_day: int = 50 * _GIGABYTE
     cache_bytes: int = 100 * _GIGABYTE
     image_bytes: int = 50 * _GIGABYTE
@@ -138,9 +140,10 @@ class Images:
         known = state["names"].get(str(reference)) if reference.digest else None
         if known and self._has(known):
             return self._used(state, reference, known)
+        is_owners = reference.host in self._limits.registries
         registry = Registry(
             reference,
-            permits=self._permits,
+            permits=(lambda _, __: True) if is_owners else self._permits,
             deadline=time.monotonic() + self._limits.seconds,
             is_stopped=is_stopped,
         )
