@@ -428,6 +428,7 @@ def _services(
         is_shared=is_shared,
     )
     metrics.count_emails(lambda: market.emails.waiting)
+    metrics.count_artifacts(market.artifacts.traffic)
     metrics.count_attempts(lambda: market.jobs.ends)
     model, photos = _model(settings), Photos(slices.photo_limits(settings))
     assistant = _assistant(settings, market, model, photos)
