@@ -19,5 +19,6 @@ BEGUN: Final = "begun.json"  # whoever makes this file has the attempt: its supe
 RUNNING: Final = "running.json"
 ENDED: Final = "ended.json"
 LOGS: Final = {"out": "out.log", "err": "err.log"}  # by the name of the stream
+BALLAST: Final = "ballast"  # room on the disk, for the end of an attempt that has filled it
 SUPERVISOR_LOG: Final = "supervisor.log"
 SCRIPT: Final = ".script"  # in the folder of inputs, where no buyer's file has such a name
