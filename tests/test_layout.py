@@ -77,6 +77,7 @@ TESTED_IN = {
     "client/proxyctl/worker/executors/trial.py": (
         "tests/client/proxyctl/worker/executors/test_containers.py"
     ),
+    "client/proxyctl/worker/registry.py": "tests/client/proxyctl/worker/test_images.py",
     "config/changes.py": "tests/proxyd/test_reload.py",
     "config/settings.py": "tests/config/test_load.py",
     "market/assistant/builtin.py": "tests/market/assistant/test_chat.py",
