@@ -16,6 +16,7 @@ BELL: Final = "bell"  # a socket; supervisors tell the agent there that somethin
 ENTRY: Final = "entry.json"  # the journal's
 LAUNCH: Final = "launch.json"  # what the supervisor is to start
 BEGUN: Final = "begun.json"  # whoever makes this file has the attempt: its supervisor, or nobody
+IMAGE: Final = "image.json"  # what it runs on, if that is an image
 RUNNING: Final = "running.json"
 ENDED: Final = "ended.json"
 LOGS: Final = {"out": "out.log", "err": "err.log"}  # by the name of the stream
