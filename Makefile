@@ -1,4 +1,4 @@
-# make setup | make install | make run | make exit | make test | make test-both | make lint | make coverage | make client | make clients |
+# make setup | make install | make run | make exit | make worker | make test | make test-both | make lint | make coverage | make client | make clients |
 # make fuzz-api | make fuzz-wire | make bench | make bench-api | make bench-growth | make bench-siege | make bench-scaling | make bench-start |
 # make crash | make soak | make systemd | make vm | make audit | make clean
 
@@ -10,7 +10,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
 
-.PHONY: setup install run exit test test-both lint coverage client clients fuzz-api fuzz-wire bench bench-api bench-growth bench-scaling bench-siege \
+.PHONY: setup install run exit worker test test-both lint coverage client clients fuzz-api fuzz-wire bench bench-api bench-growth bench-scaling bench-siege \
 	bench-start measured/bench measured/bench-api measured/bench-scaling measured/bench-start crash soak systemd vm audit clean
 
 # The data path is compiled where there is a C compiler; a line says so, or why it runs interpreted. Quick when
@@ -71,6 +71,12 @@ exit: $(STAMP)
 	@test -r var/$(DEMO)-exit.token || { echo "make exit: there is no demonstration here; start one with make run, in another terminal" >&2; exit 1; }
 	@$(PROXYCTL) exit consent --api $(API) --token-file var/$(DEMO)-exit.token --folder var/$(DEMO)-exit
 	@$(PROXYCTL) exit run --folder var/$(DEMO)-exit --allow 127.0.0.0/8 --allow ::1/128
+
+# A device that runs jobs of the demonstration, walled in; it asks for consent first, as any device does.
+worker: $(STAMP)
+	@test -r var/$(DEMO)-worker.token || { echo "make worker: there is no demonstration here; start one with make run, in another terminal" >&2; exit 1; }
+	@$(PROXYCTL) worker setup --api $(API) --token-file var/$(DEMO)-worker.token --folder var/$(DEMO)-worker
+	@$(PROXYCTL) worker run --folder var/$(DEMO)-worker
 
 # In two processes more than the machine has cores, up to PROCESSES: half of the time a test waits, for a timeout or
 # for another process. Each has a PostgreSQL of its own.

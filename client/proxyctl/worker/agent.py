@@ -65,6 +65,7 @@ class Device:
         capabilities: what the daemon is told of the device.
         readings: what it is told with every heartbeat.
         rules: of the owner.
+        close: lets go of what executors share, at the very end.
     """
 
     executors: Mapping[str, Executor]
@@ -75,6 +76,7 @@ class Device:
     capabilities: Mapping[str, Any]
     readings: Callable[[], dict[str, Any]]
     rules: Rules
+    close: Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,7 @@ class Agent:  # its parts, and what several threads have to know of one another
             self._say_offline()
             for executor in self._device.executors.values():
                 executor.close()
+            self._device.close()
             bell.close()
             self._tools.supervisors.close()
             self._link.close()

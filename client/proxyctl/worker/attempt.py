@@ -49,6 +49,13 @@ _JOURNAL_SECONDS: Final = 5.0  # until something is written again for which the 
 _MISTAKES_MAX: Final = 3  # of one step, before the attempt is given up
 
 
+class Closable(Protocol):
+    """Something that goes on until it is closed."""
+
+    def close(self) -> None:
+        """End it."""
+
+
 class Transfers(Protocol):
     """Brings the files of attempts from the marketplace, and back there.
 
@@ -61,6 +68,9 @@ class Transfers(Protocol):
 
     def upload(self, entry: Entry, folder: Path, is_stopped: Callable[[], bool]) -> None:
         """Bring the outputs back."""
+
+    def begin_checkpoints(self, entry: Entry, folder: Path) -> Closable | None:
+        """Begin to send checkpoints of a job that runs; None if it has none."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +120,7 @@ class Attempt:  # 12 fields, and the table of its steps
         self._is_leaving = False
         self._retries = Retries()
         self._pump: Pump | None = None
+        self._checkpoints: Closable | None = None
         self._thread = threading.Thread(target=self._run, name=entry.attempt_id, daemon=True)
 
     @property
@@ -180,7 +191,7 @@ class Attempt:  # 12 fields, and the table of its steps
             mistakes = 0
             if state is State.DONE:
                 break
-        self._end_pump()
+        self._end_sending()
 
     def _taken(self) -> None:
         if not self._is_over_early():
@@ -250,7 +261,7 @@ class Attempt:  # 12 fields, and the table of its steps
 
     def _look(self) -> None:
         """See to it while it runs."""
-        self._begin_pump()
+        self._begin_sending()
         if self._is_adopted:
             self._is_adopted = False
             running = self._read(names.RUNNING)
@@ -258,8 +269,8 @@ class Attempt:  # 12 fields, and the table of its steps
                 self._attach(Identity.of_fields(running))
                 _logger.info("job %s: runs on, and is adopted", self.attempt_id)
         self._tell_start()
-        if self._read(names.ENDED) is not None or not self._is_supervised():
-            self._move(State.ENDED, stop=None)
+        if not self._is_unended():
+            self._move(State.ENDED)
         elif self._stop is not None:
             self._move(State.STOPPING, stop=self._stop)
         else:
@@ -271,7 +282,7 @@ class Attempt:  # 12 fields, and the table of its steps
         self._executor().stop(self.attempt_id, 0 if stop is None else stop.grace_s)
         supervisor = self._supervisor()
         waited = 0.0
-        while supervisor is not None and self._is_supervised() and not self._is_leaving:
+        while supervisor is not None and self._is_unended() and not self._is_leaving:
             if waited >= _END_SECONDS:
                 supervisor.send(signal.SIGTERM)  # the second one has it kill all it knows of
             self._wait()
@@ -280,6 +291,7 @@ class Attempt:  # 12 fields, and the table of its steps
             self._move(State.ENDED)
 
     def _ended(self) -> None:
+        self._end_sending()
         executor = self._executor()
         ended = self._read(names.ENDED)
         executor.stop(self.attempt_id, 0)  # whatever becomes of its supervisor, nothing runs on
@@ -297,7 +309,6 @@ class Attempt:  # 12 fields, and the table of its steps
     def _upload(self) -> None:
         report = self.entry.report
         assert report is not None  # noqa: S101 - it is written with this state
-        self._end_pump()
         if self._is_wanted_no_more():
             self._move(State.DONE)
             return
@@ -425,12 +436,16 @@ class Attempt:  # 12 fields, and the table of its steps
         report = failed("host", "the agent of this device has failed")
         self.entry = self._tools.journal.note(self.entry, state=State.REPORTING, report=report)
 
-    def _begin_pump(self) -> None:
+    def _begin_sending(self) -> None:
         if self._pump is None:
             sender = self._tools.log_sender(self.entry, self._folder)
             self._pump = Pump(self.attempt_id, sender, lambda error: self._heed(error, "its log"))
+            self._checkpoints = self._tools.transfers.begin_checkpoints(self.entry, self._folder)
 
-    def _end_pump(self) -> None:
+    def _end_sending(self) -> None:
+        if self._checkpoints is not None:
+            self._checkpoints.close()
+            self._checkpoints = None
         if self._pump is not None:
             self._pump.close()
             self._pump = None
@@ -456,6 +471,9 @@ class Attempt:  # 12 fields, and the table of its steps
     def _is_supervised(self) -> bool:
         supervisor = self._supervisor()
         return supervisor is not None and supervisor.is_alive()
+
+    def _is_unended(self) -> bool:
+        return self._read(names.ENDED) is None and self._is_supervised()
 
     def _executor(self) -> Executor:
         return self._tools.executor_for(payload_of_work(self.entry.work))

@@ -9,7 +9,7 @@ from proxyctl.words import plain_text
 from proxyctl.worker import sandboxes
 from proxyctl.worker.executors.base import Finding, TaskError
 from proxyctl.worker.link import Link, LinkError, RefusedError
-from proxyctl.worker.record import AGREE, GIGABYTE, Sandbox
+from proxyctl.worker.record import AGREE, GIGABYTE, JOB_TYPES, Lend, Sandbox
 from proxyctl.worker.sensors import host, nvidia
 from proxyctl.worker.setup import not_there
 
@@ -27,8 +27,9 @@ _SENSORS: Final = "sensors"
 def everything(consent: Consent | None, folder: Path) -> list[tuple[str, Finding]]:
     """Return all findings, each with the part of the agent that it is about."""
     sandbox = Sandbox() if consent is None else consent.sandbox
+    lend = Lend(jobs=JOB_TYPES) if consent is None else consent.lend
     try:
-        _, findings = sandboxes.usable(sandbox)
+        _, findings = sandboxes.usable(sandbox, lend, folder.absolute())
     except TaskError as error:
         findings = {
             "sandbox": [Finding("limits", False, error.message, "limits", "jobs end", AGREE)]
@@ -46,7 +47,7 @@ def can_work(findings: Sequence[tuple[str, Finding]]) -> bool:
     parts: dict[str, bool] = {}
     for part, each in findings:
         parts[part] = parts.get(part, True) and each.is_met
-    executors = [parts[name] for name in ("bwrap", "podman", "docker", "gvisor") if name in parts]
+    executors = [parts[name] for name in sandboxes.ALL if name in parts]
     return any(executors) and parts.get("device", True) and parts.get("marketplace", True)
 
 

@@ -65,6 +65,7 @@ def _verdict(
         return stop.kind or "host", stop.reason
     number, status = ended["signal"], ended["status"]
     causes = (
+        (ending.lost, "host", ending.lost),
         (ended["timed_out"], "timeout", f"it ran for longer than {seconds} s"),
         (ending.is_out_of_memory, "oom", "it used up the memory that it may have"),
         (ending.is_out_of_disk, "job", "it wrote more to the disk than it may"),

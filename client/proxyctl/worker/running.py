@@ -7,22 +7,27 @@ import os
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
+from proxyctl.exit.lan import make_guard
 from proxyctl.power import read_power
 from proxyctl.words import OwnerError
 from proxyctl.worker import sandboxes
 from proxyctl.worker.agent import Agent, Device
 from proxyctl.worker.executors.base import TaskError
-from proxyctl.worker.files_of_jobs import NoTransfers, no_log_sender
+from proxyctl.worker.executors.egress import Egress
 from proxyctl.worker.link import Link
+from proxyctl.worker.logs import LogSender
 from proxyctl.worker.record import ALL_GPUS
 from proxyctl.worker.rules import Readings, Rules
 from proxyctl.worker.sensors import host, nvidia
+from proxyctl.worker.transfers import FileTransfers
+from proxyctl.worker.web import Web
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from proxyctl.worker.executors.base import Executor
+    from proxyctl.worker.journal import Entry
     from proxyctl.worker.record import Consent
     from proxyctl.worker.sensors.nvidia import Gpu
 
@@ -41,29 +46,47 @@ def agent_of(consent: Consent, folder: Path) -> Agent:
     Raises:
         CannotWorkError: there is no sandbox that could be used, or it cannot hold its limits.
     """
+    way_out = _WayOut() if consent.lend.network == "egress" else None
     try:
-        executors, findings = sandboxes.usable(consent.sandbox)
+        executors, findings = sandboxes.usable(
+            consent.sandbox, consent.lend, folder, None if way_out is None else way_out.egress
+        )
     except TaskError as error:
         raise CannotWorkError(error.message) from None
     if not executors:
         missing = [each for part in findings.values() for each in part if not each.is_met]
         words = "; ".join(f"{each.id}: {each.actual}" for each in missing)
         raise CannotWorkError(f"no job can be walled in here ({words}); run: proxyctl worker check")
-    gpus = lent_gpus(consent)
-    return agent_with(consent, folder, executors, gpus)
+    close = (lambda: None) if way_out is None else way_out.close
+    return agent_with(consent, folder, executors, close)
 
 
 def agent_with(
-    consent: Consent, folder: Path, executors: Mapping[str, Executor], gpus: tuple[Gpu, ...]
+    consent: Consent, folder: Path, executors: Mapping[str, Executor], close: Callable[[], None]
 ) -> Agent:
-    """Return an agent that uses these executors and GPUs."""
+    """Return an agent that uses these executors, and calls `close` at its end."""
+    gpus = lent_gpus(consent)
     link = Link(consent.api, consent.token)
+
+    def log_sender(entry: Entry, attempt_folder: Path) -> LogSender:
+        path = f"/api/worker/jobs/{entry.job_id}/log"
+
+        def post(stream: str, offset: int, data: bytes) -> dict[str, Any]:
+            query: dict[str, str | int] = {
+                "attempt": entry.attempt,
+                "offset": offset,
+                "stream": stream,
+            }
+            return link.post_raw(path, query, data)
+
+        return LogSender(attempt_folder, post)
+
     processor = host.Processor()
     device = Device(
         executors=executors,
         executor_for=lambda payload: sandboxes.executor_for(executors, payload),
-        log_sender=no_log_sender,
-        transfers=NoTransfers(),
+        log_sender=log_sender,
+        transfers=FileTransfers(link, Web(consent.api, consent.token)),
         gpus=gpus,
         capabilities=capabilities(consent, executors, gpus),
         readings=lambda: {**host.readings(processor), **_gpu_readings(gpus)},
@@ -72,6 +95,7 @@ def agent_with(
             lambda: datetime.now(timezone.utc).astimezone(),
             lambda: _readings(consent, gpus),
         ),
+        close=close,
     )
     return Agent(consent, folder, link, device)
 
@@ -100,6 +124,19 @@ def capabilities(
         "cuda": nvidia.cuda_version() if gpus else "",
         "network": consent.lend.network,
     }
+
+
+class _WayOut:
+    """The way out of jobs, judged as a stranger's connection through an exit is."""
+
+    def __init__(self) -> None:
+        guard, self._routes = make_guard()
+        self.egress = Egress(guard)
+
+    def close(self) -> None:
+        self.egress.stop()
+        if self._routes is not None:
+            self._routes.close()
 
 
 def _gpu_readings(gpus: tuple[Gpu, ...]) -> dict[str, Any]:

@@ -6,47 +6,76 @@ from typing import TYPE_CHECKING, Final
 
 from proxyctl.worker.executors.base import TaskError
 from proxyctl.worker.executors.bwrap import BwrapExecutor
+from proxyctl.worker.executors.containers import Containers
+from proxyctl.worker.executors.docker import Docker
+from proxyctl.worker.executors.gvisor import Gvisor
 from proxyctl.worker.executors.limits.choose import choose
+from proxyctl.worker.executors.podman import Podman
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from proxyctl.protocol.jobspec.payload import Payload
     from proxyctl.worker.executors.base import Executor, Finding
-    from proxyctl.worker.record import Sandbox
+    from proxyctl.worker.executors.bwrap import JobNetwork
+    from proxyctl.worker.executors.engine import Engine
+    from proxyctl.worker.record import Lend, Sandbox
 
-# Those that run the image that a job names; the others run it on what the device has itself.
-_OF_IMAGES: Final = ("podman", "docker", "gvisor")
+BWRAP: Final = "bwrap"
+_ENGINES: Final[dict[str, Callable[[Path], Engine]]] = {
+    "podman": lambda _: Podman(),
+    "docker": Docker,
+    "gvisor": lambda _: Gvisor(),
+}
+ALL: Final = (BWRAP, *_ENGINES)
+# Of the types of jobs the one that needs no image: whoever lends this alone needs no engine.
+_WITHOUT_IMAGES: Final = ("script",)
 
 
-def usable(sandbox: Sandbox) -> tuple[dict[str, Executor], dict[str, list[Finding]]]:
+def usable(
+    sandbox: Sandbox, lend: Lend, folder: Path, network: JobNetwork | None = None
+) -> tuple[dict[str, Executor], dict[str, list[Finding]]]:
     """Return the executors that can be used, and what every one of them needs.
+
+    Args:
+        sandbox: what the owner wants.
+        lend: the same.
+        folder: of the agent.
+        network: gives jobs a way out; None if the owner does not want that.
 
     Raises:
         TaskError: the owner wants something that may not be.
     """
-    limits, looked = choose(sandbox.limits)
-    findings: dict[str, list[Finding]] = {"limits": looked}
+    findings: dict[str, list[Finding]] = {}
     executors: dict[str, Executor] = {}
-    if limits is None:
-        return executors, findings
-    for executor in (BwrapExecutor(limits),):
-        if sandbox.executor not in ("auto", executor.name):
+    wants_engines = sandbox.executor != "auto" or lend.jobs != _WITHOUT_IMAGES
+    for name in ALL if wants_engines else (BWRAP,):
+        if sandbox.executor not in ("auto", name):
             continue
-        findings[executor.name] = executor.check()
-        if all(each.is_met for each in findings[executor.name]):
-            executors[executor.name] = executor
+        executor: Executor | None
+        if name == BWRAP:
+            limits, findings[name] = choose(sandbox.limits)
+            executor = None if limits is None else BwrapExecutor(limits, network)
+        else:
+            engine = _ENGINES[name](folder)
+            executor = Containers(engine, folder=folder, has_gpus=bool(lend.gpus))
+        if executor is None:
+            continue
+        findings[name] = executor.check()
+        if all(each.is_met for each in findings[name]):
+            executors[name] = executor
     return executors, findings
 
 
 def executor_for(executors: Mapping[str, Executor], payload: Payload) -> Executor:
-    """Return the executor for a payload.
+    """Return the executor for a payload: an engine for an image, bubblewrap for what has none.
 
     Raises:
         TaskError: there is none for it here.
     """
     for name, executor in executors.items():
-        if (name in _OF_IMAGES) == bool(payload.image):
+        if (name in _ENGINES) == bool(payload.image):
             return executor
     wanted = f"the image {payload.image}" if payload.image else "a job without an image"
     raise TaskError("refused", f"nothing on this device can run {wanted}")

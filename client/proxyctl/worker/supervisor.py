@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl.worker import names
 from proxyctl.worker.executors.base import GATE, Launch
+from proxyctl.worker.executors.family import ask
 from proxyctl.worker.processes import Identity
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Supervisor:
         self._pid = 0
         self._terms = 0  # how often the agent has asked for the end
         self._kill_at: float | None = None
+        self._is_asked_inside = False
         self._is_timed_out = False
         self._is_disk_full = False
 
@@ -77,6 +79,7 @@ class Supervisor:
         try:
             task = _read(self._path(names.LAUNCH))
             launch = Launch.of_fields(task["launch"])
+            self._is_asked_inside = launch.is_asked_inside
             self._start(launch, int(task["log_bytes"]))
         except (OSError, ValueError, KeyError) as error:
             self._end({"failed": f"the sandbox could not be started: {_words(error)}"})
@@ -146,7 +149,7 @@ class Supervisor:
                 self._terms = max(self._terms, 1)
             if self._terms and self._kill_at is None:
                 self._kill_at = now + grace
-                self._kill(signal.SIGTERM)
+                self._ask_to_end()
             if self._kill_at is not None and (now >= self._kill_at or self._terms > 1):
                 self._kill(signal.SIGKILL)
             until = now + _TURN_SECONDS
@@ -185,6 +188,12 @@ class Supervisor:
                 self._is_disk_full = True
                 self._terms = 2
             self._is_ring_due = True
+
+    def _ask_to_end(self) -> None:
+        if self._is_asked_inside:
+            ask(self._pid)
+        else:
+            self._kill(signal.SIGTERM)
 
     def _kill(self, number: int) -> None:
         with suppress(ProcessLookupError, PermissionError):
