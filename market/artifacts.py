@@ -289,13 +289,11 @@ class Artifacts:
             return artifact
         upload = _upload(artifact)
         try:
-            await self._blobs.finish(upload, list(etags))
+            is_checked = await self._blobs.finish(upload, list(etags))
         except BusyError as error:
             raise MarketError(Code.TOO_BUSY, "Another request sends the same artifact.") from error
         except MismatchError as error:
             raise self._mismatch(error) from error
-        # Where parts were put together elsewhere, nobody has hashed the whole but its sender.
-        is_checked = not upload.reference
         self.traffic.finished += 1
         device_id = None if device is None else device.id
         return await self._store.write(

@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import islice
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from market.bounds import Bounds
 from market.claims import Claims, Outcome, Pair, Refused
@@ -222,7 +222,7 @@ class Dispatch:
         """
         known = self._devices.get(row.id)
         offer = known.offer if known is not None and known.offer is not None else _reported(row)
-        offer = offer._replace(capacity=replace(offer.capacity, slots=1))
+        offer = structs.replace(offer, capacity=replace(offer.capacity, slots=1))
         best = list(islice(self.jobs.best(offer, row.user_id), limit))
         found = await self._store.read(queries.offered, [job.id for job in best])
         rows = {each.job_id: each for each in found}
@@ -369,7 +369,7 @@ class Dispatch:
             chosen.append(job)
             if len(chosen) == most:
                 break
-            offer = offer._replace(capacity=left(offer.capacity, job.needs.resources))
+            offer = structs.replace(offer, capacity=left(offer.capacity, job.needs.resources))
         for job in chosen:
             self.jobs.remove(job.id)
             self._claim(request, job)
@@ -411,7 +411,7 @@ class Dispatch:
             self.jobs.add(job.again())
         else:
             if outcome is Refused.FULL:
-                request.offer = request.offer._replace(capacity=NOTHING)
+                request.offer = structs.replace(request.offer, capacity=NOTHING)
             elif outcome is Refused.REVOKED:
                 request.error = MarketError(Code.WORKER_UNAUTHORIZED)
             self._add(job.again())

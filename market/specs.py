@@ -17,6 +17,7 @@ from proxyctl.protocol.jobspec import (
     Payload,
     Resources,
     SpecError,
+    architecture,
     as_fields,
     check,
     check_resources,
@@ -27,7 +28,8 @@ from storage import job_specs as queries
 from storage.job_specs import SpecRow
 from storage.store import Transaction
 
-REVIEW_MAX_HOURS = 720  # a month: nobody waits longer for the wage of a job
+# Buyers may take longer than the operator proposes, at the cost of whoever worked: a week.
+REVIEW_MAX_HOURS = 168
 HOUR_SECONDS = 3_600
 UNREADABLE = "The secrets of this job cannot be read any more; its buyer must put it up again."
 
@@ -55,6 +57,11 @@ class Spec(Struct, frozen=True):
     timeout_seconds: int | None = None
     review_hours: int | None = None
 
+    @property
+    def artifact_ids(self) -> list[str]:
+        """The artifacts that the job is given, in the order of its inputs; "" for another input."""
+        return [] if self.payload is None else [each.artifact_id for each in self.payload.inputs]
+
 
 def understand(new: NewSpec, *, job_type: str, duration_hrs: int, text: str) -> Spec:
     """Return what a buyer says of a job, as it is understood; with the values of secrets.
@@ -80,7 +87,8 @@ def understand(new: NewSpec, *, job_type: str, duration_hrs: int, text: str) -> 
         parsed = requirements.parse(text)
         resources, warnings, is_manual = parsed.resources, parsed.warnings, parsed.is_manual
     else:
-        resources, is_manual = new.resources, False
+        arch = architecture(new.resources.arch)
+        resources, is_manual = dataclasses.replace(new.resources, arch=arch), False
         warnings = _checked_resources(resources)
     return Spec(payload, resources, warnings, is_manual, timeout_seconds, new.review_hours)
 
