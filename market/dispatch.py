@@ -16,8 +16,7 @@ from dataclasses import replace
 from itertools import islice
 
 import msgspec
-from msgspec import Struct
-from msgspec.structs import replace as changed
+from msgspec import Struct, structs
 
 from market.artifacts import WorkFiles, files_of, wants_files
 from market.bounds import Bounds
@@ -225,7 +224,7 @@ class Dispatch:
         """
         known = self._devices.get(row.id)
         offer = known.offer if known is not None and known.offer is not None else _reported(row)
-        offer = offer._replace(capacity=replace(offer.capacity, slots=1))
+        offer = structs.replace(offer, capacity=replace(offer.capacity, slots=1))
         best = list(islice(self.jobs.best(offer, row.user_id), limit))
         found = await self._store.read(queries.offered, [job.id for job in best])
         rows = {each.job_id: each for each in found}
@@ -334,7 +333,7 @@ class Dispatch:
     async def _with_files(self, told: Told) -> Told:
         """Add what is to be fetched for its jobs; if that fails, the device hears of them again."""
         jobs = [
-            changed(
+            structs.replace(
                 job,
                 files=await self._store.read(files_of, job.row.job_id, job.row.payload.encode()),
             )
@@ -342,7 +341,7 @@ class Dispatch:
             else job
             for job in told.jobs
         ]
-        return changed(told, jobs=jobs)
+        return structs.replace(told, jobs=jobs)
 
     def _payload(self, row: GivenRow) -> bytes:
         """Return a payload with its secrets; nearly all have none, and are as they were stored."""
@@ -385,7 +384,7 @@ class Dispatch:
             chosen.append(job)
             if len(chosen) == most:
                 break
-            offer = offer._replace(capacity=left(offer.capacity, job.needs.resources))
+            offer = structs.replace(offer, capacity=left(offer.capacity, job.needs.resources))
         for job in chosen:
             self.jobs.remove(job.id)
             self._claim(request, job)
@@ -427,7 +426,7 @@ class Dispatch:
             self.jobs.add(job.again())
         else:
             if outcome is Refused.FULL:
-                request.offer = request.offer._replace(capacity=NOTHING)
+                request.offer = structs.replace(request.offer, capacity=NOTHING)
             elif outcome is Refused.REVOKED:
                 request.error = MarketError(Code.WORKER_UNAUTHORIZED)
             self._add(job.again())

@@ -16,6 +16,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from market.artifacts import Traffic
+from market.logs import Logs
 from market.money import MICRO
 from proxyd.counters import LATENCY_BOUNDS_SECONDS, Latency
 from proxyd.exits.listener import ExitListener
@@ -71,6 +72,7 @@ class Metrics(Collector):
         self._jobs: list[StateRow] = []
         self._attempts: Callable[[], Mapping[str, int]] | None = None
         self._files: Traffic | None = None
+        self._logs: Logs | None = None
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         self.process = ProcessMetrics()
@@ -84,6 +86,10 @@ class Metrics(Collector):
     def count_emails(self, waiting: Callable[[], int]) -> None:
         """Have the e-mails counted that wait, where this process sends them."""
         self._emails = waiting
+
+    def count_logs(self, logs: Logs) -> None:
+        """Have logs of jobs counted, where this process has the marketplace."""
+        self._logs = logs
 
     def count_attempts(self, ends: Callable[[], Mapping[str, int]]) -> None:
         """Have attempts counted by how they ended, where this process has the marketplace."""
@@ -230,6 +236,13 @@ class Metrics(Collector):
                 review.add_metric([state], row.earned / MICRO)
         yield jobs
         yield review
+        logs = self._logs
+        if logs is not None:
+            totals = logs.totals
+            yield _count("proxyd_log_bytes", "Bytes of logs stored", totals.stored_bytes)
+            refused = totals.refused_bytes
+            yield _count("proxyd_log_bytes_refused", "Bytes of logs without room", refused)
+            yield _gauge("proxyd_log_readers", "Buyers who follow a log", len(logs.readers))
 
 
 def _artifacts(traffic: Traffic) -> Iterator[Metric]:
