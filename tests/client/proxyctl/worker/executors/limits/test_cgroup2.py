@@ -1,7 +1,6 @@
 """proxyctl.worker.executors.limits.cgroup2: what it writes and reads, in a folder of plain files.
 
-That the kernel holds it can only be seen where the controllers are in the second version, which few
-machines of tests have.
+That the kernel holds it is shown by `make vm`, in a machine that has the controllers there.
 """
 
 from pathlib import Path
