@@ -175,6 +175,30 @@ def test_a_job_of_root_is_nobody_of_this_machine(executor: BwrapExecutor, folder
     assert owner >= bwrap.FIRST_UID
 
 
+def test_an_unpacked_image_is_the_jobs_root(
+    executor: BwrapExecutor, folder: Path, top: Path
+) -> None:
+    """Its programs to read, in the place of the host's, and the same walls."""
+    busybox = shutil.which("busybox")
+    if busybox is None:
+        pytest.skip("busybox is not installed")
+    root = top / "image"
+    for name in ("bin", "etc", "tmp", "proc", "work"):
+        (root / name).mkdir(parents=True)
+    shutil.copy(busybox, root / "bin" / "busybox")
+    (root / "etc" / "os-release").write_text("image\n")
+    (root / "sh").symlink_to("bin/busybox")
+    script = "cat /etc/os-release; id -u; ls /; echo x > /bin/x; echo y > /work/y; ls /usr"
+    command = ("/bin/busybox", "sh", "-c", script)
+    job = battery.task(folder, *command, image="an-image", root=root)
+    result = battery.run(executor, job)
+    shown = result.out.split()
+    assert shown[:3] == ["image", "65534", "bin"], result
+    assert {"bin", "etc", "inputs", "work", "tmp", "proc", "dev"} <= set(shown)
+    assert "Read-only" in result.err
+    assert (folder / WORK / "y").read_text() == "y\n"
+
+
 def test_two_jobs_do_not_see_each_other(executor: BwrapExecutor, top: Path) -> None:
     """Neither processes nor files nor sockets of another job are there."""
     other = battery.python_task(
