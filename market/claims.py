@@ -20,6 +20,9 @@ from storage.store import Store, Transaction
 
 # More would not make a pair cheaper, and the first of them waits for the last.
 BATCH_MAX_PAIRS = 100
+# Transactions under way at once: while one waits for the disk the other is worked on.
+WRITERS_MAX = 2
+GATHERED_PAIRS = 16  # that wait before another one is worth it
 
 
 class Refused(Enum):
@@ -70,32 +73,30 @@ class Claims:
         self._now = now
         self._bounds = bounds
         self._pairs: deque[Pair] = deque()
-        self._writing: asyncio.Task[None] | None = None
+        self._writing: set[asyncio.Task[None]] = set()
         self.claimed = 0  # in all
 
     def put(self, pair: Pair) -> None:
         """Have a pair written; its outcome is told later, and always."""
         self._pairs.append(pair)
-        if self._writing is None:
-            self._writing = asyncio.get_running_loop().create_task(self._write(), name="claims")
+        # Every writer but one takes what has gathered while the others wait for the disk.
+        if len(self._writing) < min(WRITERS_MAX, 1 + len(self._pairs) // GATHERED_PAIRS):
+            task = asyncio.get_running_loop().create_task(self._write(), name="claims")
+            self._writing.add(task)
+            task.add_done_callback(self._writing.discard)
 
     async def settle(self) -> None:
         """Wait until every pair has its outcome."""
-        while self._writing is not None:
-            await asyncio.shield(self._writing)
+        while self._writing:
+            await asyncio.wait(self._writing)
 
     async def _write(self) -> None:
-        try:
-            while self._pairs:
-                batch = [
-                    self._pairs.popleft() for _ in range(min(len(self._pairs), BATCH_MAX_PAIRS))
-                ]
-                wanted = [pair for pair in batch if pair.is_wanted()]
-                outcomes = await self._outcomes(wanted) if wanted else {}
-                for pair in batch:
-                    pair.on_outcome(pair.job, outcomes.get(pair.job.id, Refused.UNWANTED))
-        finally:
-            self._writing = None
+        while self._pairs:
+            batch = [self._pairs.popleft() for _ in range(min(len(self._pairs), BATCH_MAX_PAIRS))]
+            wanted = [pair for pair in batch if pair.is_wanted()]
+            outcomes = await self._outcomes(wanted) if wanted else {}
+            for pair in batch:
+                pair.on_outcome(pair.job, outcomes.get(pair.job.id, Refused.UNWANTED))
 
     async def _outcomes(self, pairs: Sequence[Pair]) -> dict[str, Outcome]:
         rows = [PairRow(pair.job.id, pair.device_id, pair.job.attempts) for pair in pairs]

@@ -16,8 +16,9 @@ from dataclasses import replace
 from itertools import islice
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from market.artifacts import WorkFiles, files_of, wants_files
 from market.bounds import Bounds
 from market.claims import Claims, Outcome, Pair, Refused
 from market.context import Context
@@ -91,10 +92,11 @@ class Ask(Struct, frozen=True):
 
 
 class GivenJob(Struct, frozen=True):
-    """A job that is a device's: `payload` is JSON with its secrets in it."""
+    """A job that is a device's: `payload` is JSON with its secrets in it, `files` to be fetched."""
 
     row: GivenRow
     payload: bytes
+    files: WorkFiles = WorkFiles()
 
 
 class OfferedJob(Struct, frozen=True):
@@ -222,7 +224,7 @@ class Dispatch:
         """
         known = self._devices.get(row.id)
         offer = known.offer if known is not None and known.offer is not None else _reported(row)
-        offer = offer._replace(capacity=replace(offer.capacity, slots=1))
+        offer = structs.replace(offer, capacity=replace(offer.capacity, slots=1))
         best = list(islice(self.jobs.best(offer, row.user_id), limit))
         found = await self._store.read(queries.offered, [job.id for job in best])
         rows = {each.job_id: each for each in found}
@@ -261,7 +263,7 @@ class Dispatch:
             raise MarketError(Code.TOO_BUSY)
         self._held += 1
         try:
-            return await self._answer(request, ask)
+            return await self._with_files(await self._answer(request, ask))
         finally:
             self._held -= 1
             if device.request is request:
@@ -328,6 +330,19 @@ class Dispatch:
         given = [GivenJob(row, self._payload(row)) for row in jobs]
         return Told(given, actions, number)
 
+    async def _with_files(self, told: Told) -> Told:
+        """Add what is to be fetched for its jobs; if that fails, the device hears of them again."""
+        jobs = [
+            structs.replace(
+                job,
+                files=await self._store.read(files_of, job.row.job_id, job.row.payload.encode()),
+            )
+            if wants_files(job.payload)
+            else job
+            for job in told.jobs
+        ]
+        return structs.replace(told, jobs=jobs)
+
     def _payload(self, row: GivenRow) -> bytes:
         """Return a payload with its secrets; nearly all have none, and are as they were stored."""
         if row.secrets is None:
@@ -369,7 +384,7 @@ class Dispatch:
             chosen.append(job)
             if len(chosen) == most:
                 break
-            offer = offer._replace(capacity=left(offer.capacity, job.needs.resources))
+            offer = structs.replace(offer, capacity=left(offer.capacity, job.needs.resources))
         for job in chosen:
             self.jobs.remove(job.id)
             self._claim(request, job)
@@ -411,7 +426,7 @@ class Dispatch:
             self.jobs.add(job.again())
         else:
             if outcome is Refused.FULL:
-                request.offer = request.offer._replace(capacity=NOTHING)
+                request.offer = structs.replace(request.offer, capacity=NOTHING)
             elif outcome is Refused.REVOKED:
                 request.error = MarketError(Code.WORKER_UNAUTHORIZED)
             self._add(job.again())

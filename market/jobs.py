@@ -14,6 +14,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from market import ledger, reviews
+from market.artifacts import require_inputs
 from market.attempts import (
     HOST_KINDS,
     WORK_KINDS,
@@ -199,6 +200,8 @@ class Jobs:
         self.bounds = bounds
         # Whoever keeps logs puts itself here.
         self.logs: AttemptLogs | None = None
+        # How many attempts ended here, by outcome.
+        self.ends = dict.fromkeys(("completed", "failed", "lost", "cancelled"), 0)
         self._specs = specs
         self._waking = waking
         self._terms = terms
@@ -228,10 +231,13 @@ class Jobs:
         row = None if new.spec is None else self._specs.row(job.id, new.spec)
         if row is not None:
             job = job._replace(text_bytes=job.text_bytes + size_of(row))
+        artifact_ids = [] if new.spec is None else new.spec.artifact_ids
         transfer_id = self._identifiers.new()
         try:
             with self.counting_refusals(user_id):
-                await self._store.write(_create, job, row, transfer_id, self.bounds, receipt)
+                await self._store.write(
+                    _create, job, row, artifact_ids, transfer_id, self.bounds, receipt
+                )
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
@@ -303,7 +309,7 @@ class Jobs:
             self._waking.gone([job_id])
             if job.device_id is not None:
                 self._waking.device(job.device_id)
-            self._changed(job_id)
+                self._ended(job_id, "cancelled")
 
     async def cancel_all(self, user_id: str, job_ids: Sequence[str]) -> None:
         """Cancel those of a buyer's jobs that are not over; raises as `cancel`."""
@@ -368,10 +374,11 @@ class Jobs:
                 when the job has a payload, and what it ran has failed.
         """
         is_logged = await self._has_log(job_id, attempt, ending.log_bytes)
-        await self._store.write(
+        is_new = await self._store.write(
             self._complete, self._moment(), device, job_id, attempt, result, ending, is_logged
         )
-        self._changed(job_id)
+        if is_new:
+            self._ended(job_id, "completed")
 
     async def _has_log(
         self, job_id: str, attempt: int | None, announced: Mapping[str, int] | None
@@ -407,7 +414,7 @@ class Jobs:
         )
         if is_waiting:
             self._waking.job(job_id)
-        self._changed(job_id)
+        self._ended(job_id, _outcome(ending))
 
     async def take_back(self) -> int:
         """Take jobs back from devices that say nothing, or take too long; return how many.
@@ -439,8 +446,12 @@ class Jobs:
             self._waking.device(job.device_id)
         # It may have failed for good instead: whoever looks finds that it does not wait.
         self._waking.job(job.id)
-        self._changed(job.id)
+        self._ended(job.id, "failed" if ended.is_timeout else "lost")
         return True
+
+    def _ended(self, job_id: str, outcome: str) -> None:
+        self.ends[outcome] += 1
+        self._changed(job_id)
 
     def _changed(self, job_id: str) -> None:
         """Tell who keeps logs that an attempt began or ended."""
@@ -538,12 +549,13 @@ class Jobs:
         result: str,
         ending: Ending,
         is_logged: bool,
-    ) -> None:
+    ) -> bool:
+        """Take a result; return whether it was not taken before."""
         await tx.lock("jobs", [job_id])
         job = await queries.find(tx, job_id)
         is_done = job is not None and job.status == JobStatus.COMPLETED
         if job is not None and is_done and job.device_id == device.id and is_of(job, attempt):
-            return
+            return False
         job = await require_current(tx, device.id, job_id, attempt)
         if not is_logged:
             raise MarketError(Code.LOG_INCOMPLETE, field="log_bytes")
@@ -560,6 +572,7 @@ class Jobs:
         await self._leave(
             tx, moment, job, outcome, device.user_id, review_seconds=review_hours * HOUR_SECONDS
         )
+        return True
 
     async def _fail(
         self,
@@ -607,7 +620,7 @@ class Jobs:
 
         It has when so many owners' devices did not do it, or its buyer wants it run once.
         """
-        attempt = "lost" if is_lost or ending.kind in HOST_KINDS else "failed"
+        attempt = "lost" if is_lost else _outcome(ending)
         over = await queries.count_unsuccessful(tx, job.id, job.attempts) >= OWNERS_MAX
         if ending.kind in WORK_KINDS:
             over = over or await _runs_once(tx, job.id)
@@ -672,6 +685,11 @@ def _share(job: JobRow, began: int | None, now: int) -> int:
         return 0
     ran = max(now - began, 0)
     return min(job.price_credit * ran // (job.duration_hrs * HOUR_SECONDS), job.price_credit)
+
+
+def _outcome(ending: Ending) -> str:
+    """Return how an attempt ended that its device could not complete."""
+    return "lost" if ending.kind in HOST_KINDS else "failed"
 
 
 async def _runs_once(tx: Transaction, job_id: str) -> bool:
@@ -762,6 +780,7 @@ async def _create(
     tx: Transaction,
     job: JobRow,
     spec: SpecRow | None,
+    artifact_ids: Sequence[str],
     transfer_id: str,
     bounds: Bounds,
     receipt: Receipt[str] | None,
@@ -771,6 +790,7 @@ async def _create(
     await put_up(tx, [(job, transfer_id)], bounds)
     if spec is not None:
         await spec_queries.insert(tx, spec)
+        await require_inputs(tx, job.user_id, job.id, artifact_ids)
 
 
 async def put_up(tx: Transaction, jobs: Sequence[tuple[JobRow, str]], bounds: Bounds) -> None:

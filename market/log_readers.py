@@ -123,8 +123,12 @@ class Readers:
 
     def changed(self, job_id: str) -> None:
         """Wake who reads a job's log, here and elsewhere: an attempt has begun or is over."""
-        self._wake(job_id, is_stale=True)
+        self.changed_here(job_id)
         self._tell(job_id)
+
+    def changed_here(self, job_id: str) -> None:
+        """Do the same where other daemons hear of it in another way."""
+        self._wake(job_id, is_stale=True)
 
     def end(self) -> None:
         """Let all of them end: the daemon stops, and they come again, to it or to another."""

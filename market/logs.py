@@ -291,19 +291,26 @@ class Logs:
 
     def changed(self, job_id: str) -> None:
         """Hear that an attempt at a job has begun or is over; to be called once it is committed."""
-        log = self._open.get(job_id)
-        if log is not None:
-            log.checked_at = -CHECK_SECONDS
+        self._ask_again(job_id)
         self.readers.changed(job_id)
 
     def job_waits(self, job_id: str) -> None:
         """See `market.waking.Listener`: an attempt was given up, if there was one."""
-        self.changed(job_id)
+        self.jobs_gone((job_id,))
 
     def jobs_gone(self, job_ids: Sequence[str]) -> None:
-        """See `market.waking.Listener`: jobs were claimed, or are over."""
+        """See `market.waking.Listener`: jobs were claimed, or are over.
+
+        Other daemons hear of that by themselves.
+        """
         for job_id in job_ids:
-            self.changed(job_id)
+            self._ask_again(job_id)
+            self.readers.changed_here(job_id)
+
+    def _ask_again(self, job_id: str) -> None:
+        log = self._open.get(job_id)
+        if log is not None:
+            log.checked_at = -CHECK_SECONDS
 
     def device_wakes(self, device_id: str) -> None:
         """See `market.waking.Listener`: which job it was is said elsewhere."""

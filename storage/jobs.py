@@ -76,6 +76,14 @@ class OwnJobRow(NamedTuple):  # as wide as the list that the API shows
     captured: int | None
 
 
+class StateRow(NamedTuple):
+    """How many jobs are in a state, and what of them waits for their workers, in micro-credits."""
+
+    state: str
+    jobs: int
+    earned: int
+
+
 class EarnedRow(NamedTuple):
     """What a device earned, in micro-credits."""
 
@@ -396,3 +404,17 @@ async def earned_since(tx: Transaction, *, user_id: str, since: int) -> list[Ear
 async def earn_nothing(tx: Transaction, job_id: str) -> None:
     """Record that what a completed job earned was given back to its buyer."""
     await tx.run("UPDATE jobs SET earned = 0 WHERE id = :id AND status = 'completed'", id=job_id)
+
+
+async def by_state(tx: Transaction) -> list[StateRow]:
+    """Count the open jobs by status, and the finished ones in review by its state."""
+    return await tx.all(
+        StateRow,
+        """
+        SELECT status, COUNT(*), CAST(0 AS BIGINT) FROM jobs
+        WHERE status IN ('waiting', 'running') GROUP BY status
+        UNION ALL
+        SELECT state, COUNT(*), CAST(SUM(earned) AS BIGINT) FROM job_reviews
+        WHERE state IN ('held', 'disputed') GROUP BY state
+        """,
+    )

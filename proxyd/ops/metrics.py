@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NoReturn
@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from market.logs import Logs
 from market.money import MICRO
 from proxyd.counters import LATENCY_BOUNDS_SECONDS, Latency
 from proxyd.exits.listener import ExitListener
@@ -26,12 +27,16 @@ from proxyd.ops.role import Role
 from proxyd.ops.shared_metrics import SharedMetrics
 from proxyd.ops.timed_store import TimedStore
 from storage.errors import StoreError
+from storage.jobs import StateRow, by_state
 from storage.ledger import TotalRow, totals
 
 # Twice a second shows a loop that stalls for long or often, and costs nothing.
 LAG_CHECK_SECONDS = 0.5
 # Summing the balances reads every account, so it is not done for each scrape.
 LEDGER_PAUSE_SECONDS = 60.0
+
+REVIEW_STATES = ("held", "disputed")
+JOB_STATES = ("waiting", "running", *REVIEW_STATES)
 
 _logger = logging.getLogger("metrics")
 
@@ -63,6 +68,9 @@ class Metrics(Collector):
         self._lag = Latency()
         self._highest_traffic = (0, 0)  # bytes up and down, as they were last rendered
         self._ledger: list[TotalRow] = []
+        self._jobs: list[StateRow] = []
+        self._attempts: Callable[[], Mapping[str, int]] | None = None
+        self._logs: Logs | None = None
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         self.process = ProcessMetrics()
@@ -76,6 +84,14 @@ class Metrics(Collector):
     def count_emails(self, waiting: Callable[[], int]) -> None:
         """Have the e-mails counted that wait, where this process sends them."""
         self._emails = waiting
+
+    def count_logs(self, logs: Logs) -> None:
+        """Have logs of jobs counted, where this process has the marketplace."""
+        self._logs = logs
+
+    def count_attempts(self, ends: Callable[[], Mapping[str, int]]) -> None:
+        """Have attempts counted by how they ended, where this process has the marketplace."""
+        self._attempts = ends
 
     def count_exits(self, listener: ExitListener) -> None:
         """Have exits counted, where they may attach."""
@@ -112,10 +128,11 @@ class Metrics(Collector):
             self._lag.observe(max(0.0, loop.time() - due))
 
     async def watch_ledger(self) -> NoReturn:
-        """Sum the ledger's balances once a minute, until cancelled."""
+        """Sum the ledger's balances, and count jobs, once a minute until cancelled."""
         while True:
             try:
                 self._ledger = await self._sources.store.read(totals)
+                self._jobs = await self._sources.store.read(by_state)
             except StoreError as error:
                 _logger.warning("ledger totals wait for the store to return: %s", error)
             await asyncio.sleep(LEDGER_PAUSE_SECONDS)
@@ -188,6 +205,36 @@ class Metrics(Collector):
         for row in self._ledger:
             money.add_metric([row.kind, row.currency], row.amount / MICRO)
         yield money
+        yield from self._work()
+
+    def _work(self) -> Iterator[Metric]:
+        if self._attempts is None:
+            return
+        ends = CounterMetricFamily(
+            "proxyd_attempts", "Attempts at jobs that ended", labels=["outcome"]
+        )
+        for outcome, number in self._attempts().items():
+            ends.add_metric([outcome], number)
+        yield ends
+        jobs = GaugeMetricFamily("proxyd_jobs", "Open jobs, and those in review", labels=["state"])
+        review = GaugeMetricFamily(
+            "proxyd_review_credits", "What workers wait for of jobs in review", labels=["state"]
+        )
+        rows = {row.state: row for row in self._jobs}
+        for state in JOB_STATES:
+            row = rows.get(state) or StateRow(state, 0, 0)
+            jobs.add_metric([state], row.jobs)
+            if state in REVIEW_STATES:
+                review.add_metric([state], row.earned / MICRO)
+        yield jobs
+        yield review
+        logs = self._logs
+        if logs is not None:
+            totals = logs.totals
+            yield _count("proxyd_log_bytes", "Bytes of logs stored", totals.stored_bytes)
+            refused = totals.refused_bytes
+            yield _count("proxyd_log_bytes_refused", "Bytes of logs without room", refused)
+            yield _gauge("proxyd_log_readers", "Buyers who follow a log", len(logs.readers))
 
 
 def _exits(listener: ExitListener) -> Iterator[Metric]:

@@ -57,6 +57,6 @@ CREATE TABLE job_reviews (
     )
 );
 CREATE INDEX job_reviews_due ON job_reviews (review_until) WHERE state = 'held';
-CREATE INDEX job_reviews_disputed ON job_reviews (disputed_at) WHERE state = 'disputed';
+CREATE INDEX job_reviews_disputed ON job_reviews (disputed_at, job_id) WHERE state = 'disputed';
 CREATE INDEX job_reviews_open ON job_reviews (user_id, earned)
     WHERE state IN ('held', 'disputed');

@@ -12,6 +12,7 @@ from support.statements import counted
 
 from market import bandwidth as bandwidth_module
 from market import jobs as jobs_module
+from market import overdue
 from market.bandwidth import Bandwidth, Purchase
 from market.bounds import Bounds
 from market.deploys import NewDeploy
@@ -305,8 +306,9 @@ async def test_a_users_many_jobs_do_not_keep_others_from_expiring(
 async def test_a_users_many_silent_jobs_do_not_keep_others_from_being_taken_back(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs_module, "TAKE_BACK_MAX_JOBS", 2)
+    monkeypatch.setattr(overdue, "END_MAX_ATTEMPTS", 2)
     flood, user = await market.person(), await market.person(credit="1")
+    market.change_bounds(replace(market.jobs.bounds, new_device_slots=5))
     silent = await make(market, flood)
     for _ in range(5):
         await market.jobs.accept(silent, await put_up(market, flood))

@@ -4,7 +4,7 @@ import asyncio
 import tempfile
 from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
 import uvloop
@@ -18,17 +18,23 @@ from hypothesis.stateful import (
     multiple,
     rule,
 )
+from msgspec.structs import replace
 from support import sqlite
 from support.clock import Clock
 from support.market import Market
 
-from market import ledger
+from market import ledger, reviews
+from market.attempt_reports import Named
+from market.attempts import Action, slots_left
 from market.audit import audit_ledger
 from market.bandwidth import Purchase
 from market.errors import Code, MarketError
 from market.jobs import NewJob
 from market.leases import Grant, Usage
 from market.money import GB, MICRO, Currency
+from market.specs import NewSpec, understand
+from market.states import ReviewStatus
+from proxyctl.protocol.jobspec import Payload
 from storage import bandwidth as bandwidth_queries
 from storage import jobs as job_queries
 from storage.jobs import JobRow
@@ -37,6 +43,8 @@ from storage.store import Store, Transaction
 
 PEOPLE = 3
 FEE_TENTHS = 1
+REVIEW_SECONDS = 24 * 3_600
+UNREVIEWED = (Code.JOB_NOT_FOUND, Code.NOT_REVIEWABLE)
 LATE = {Code.ATTEMPT_NOT_CURRENT, Code.JOB_NOT_FOUND}
 
 Result = TypeVar("Result")
@@ -45,6 +53,17 @@ person = st.integers(0, PEOPLE - 1)
 amount = st.integers(1, 5 * MICRO)
 jobs = Bundle("jobs")
 sessions = Bundle("sessions")
+
+
+class Review(NamedTuple):
+    """A finished job that is not paid for yet: who gets what of its price, and when."""
+
+    buyer: str
+    worker: str
+    price: int
+    earned: int
+    until: int
+    is_disputed: bool = False
 
 
 class Marketplace(RuleBasedStateMachine):
@@ -66,6 +85,10 @@ class Marketplace(RuleBasedStateMachine):
         self.grants: dict[str, Grant] = {}
         self.reported: dict[str, int] = {}
         self.active: dict[str, str] = {}
+        # When the work of an attempt began, by job and number; and what is in review.
+        self.began: dict[tuple[str, int], int] = {}
+        self.specified: set[str] = set()
+        self.reviews: dict[str, Review] = {}
         self.market = self.run(self.opened())
 
     def run(self, coroutine: Awaitable[Result]) -> Result:
@@ -211,25 +234,102 @@ class Marketplace(RuleBasedStateMachine):
         number=person,
         price=st.one_of(st.integers(0, 20), st.integers(0, 3 * MICRO)),
         hours=st.integers(1, 3),
+        has_payload=st.booleans(),
     )
-    def put_up(self, number: int, price: int, hours: int) -> Any:
+    def put_up(self, number: int, price: int, hours: int, has_payload: bool = False) -> Any:
         new = NewJob("a job", "script", price, hours, "", "")
+        if has_payload:
+            new_spec = NewSpec(payload=Payload(command=("true",)))
+            spec = understand(new_spec, job_type="script", duration_hrs=hours, text="")
+            new = replace(new, spec=spec)
         creating = self.market.jobs.create(self.people[number], new)
         made = self.attempt(creating, Code.INSUFFICIENT_FUNDS)
-        return made if isinstance(made, str) else multiple()
+        if not isinstance(made, str):
+            return multiple()
+        if has_payload:
+            self.specified.add(made)
+        return made
 
     @rule(job=jobs, number=person)
     def accept(self, job: str, number: int) -> None:
         before = self._job(job)
-        refusals = (Code.JOB_NOT_WAITING, Code.JOB_FAILED_HERE)
+        refusals = (Code.JOB_NOT_WAITING, Code.JOB_FAILED_HERE, Code.DEVICE_FULL)
         outcome = self.attempt(self._accept(job, number), *refusals)
         device_id, _ = self.tokens[number]
         is_mine = before.status == "running" and before.device_id == device_id
         has_no_chance = self.run(
             self.store.read(job_queries.has_no_chance, job_id=job, device_id=device_id)
         )
-        is_free = before.status == "waiting" and not has_no_chance
-        assert isinstance(outcome, JobRow) == (is_free or is_mine)
+        left = self.run(self.store.read(slots_left, device_id, self.market.jobs.bounds))
+        if isinstance(outcome, JobRow):
+            assert left is not None
+            assert left >= 0
+            return
+        assert not is_mine
+        is_free = before.status == "waiting" and not has_no_chance and left
+        assert not is_free
+
+    @rule(job=jobs, number=person)
+    def start(self, job: str, number: int) -> None:
+        before = self._job(job)
+        if self.attempt(self._start(job, number), *LATE) is None:
+            self.began.setdefault((job, before.attempts), self.clock.now)
+
+    @rule(number=person, share=st.sampled_from([0, 1, 3]))
+    def sync(self, number: int, share: int) -> None:
+        """Let a device name its jobs, or forget some of them."""
+        device_id, _ = self.tokens[number]
+        seen = {each: self._job(each) for each in self._known()}
+        held = [
+            row for row in seen.values() if (row.status, row.device_id) == ("running", device_id)
+        ]
+        named = [Named(row.id, row.attempts, "running") for row in held[:share]]
+        assert self.run(self._sync(number, named)) == []
+        for each, row in seen.items():
+            self._charge(row, self._job(each))
+
+    @rule(job=jobs, number=person)
+    def confirm(self, job: str, number: int) -> None:
+        user, review = self.people[number], self.reviews.get(job)
+        if self.attempt(self.market.reviews.confirm(user, job), *UNREVIEWED) is None and review:
+            assert review.buyer == user
+            self._pay(job)
+
+    @rule(job=jobs, number=person)
+    def dispute(self, job: str, number: int) -> None:
+        user, review = self.people[number], self.reviews.get(job)
+        disputing = self.market.reviews.dispute(user, job, "an empty file")
+        if self.attempt(disputing, *UNREVIEWED) is None:
+            assert review is not None
+            assert review.buyer == user
+            assert review.is_disputed or self.clock.now < review.until
+            self.reviews[job] = review._replace(is_disputed=True)
+
+    @rule(job=jobs, state=st.sampled_from([ReviewStatus.UPHELD, ReviewStatus.REVERSED]))
+    def decide(self, job: str, state: ReviewStatus) -> None:
+        review = self.reviews.get(job)
+        deciding = reviews.decide(self.market.context, job, state)
+        if isinstance(self.attempt(deciding, Code.NOT_REVIEWABLE), Code) or review is None:
+            return
+        assert review.is_disputed
+        if state == ReviewStatus.UPHELD:
+            self._pay(job)
+            return
+        del self.reviews[job]
+        self.wealth[review.buyer, Currency.CREDIT] += review.price
+        self.wealth[review.worker, Currency.CREDIT] -= review.earned
+
+    @rule()
+    def end_reviews(self) -> None:
+        self.run(self.market.reviews.expire())
+        for job, review in list(self.reviews.items()):
+            if not review.is_disputed and review.until <= self.clock.now:
+                self._pay(job)
+
+    def _pay(self, job: str) -> None:
+        """The worker has its part already, held: what is paid is the house's."""
+        review = self.reviews.pop(job)
+        self.revenue[Currency.CREDIT] += review.price - review.earned
 
     @rule(job=jobs, number=person)
     def complete(self, job: str, number: int) -> None:
@@ -264,14 +364,26 @@ class Marketplace(RuleBasedStateMachine):
         price=amount,
         seconds=st.sampled_from([0, 1_234, 3_599, 20_000]),
         ending=st.sampled_from(["complete", "fail", "cancel"]),
+        has_payload=st.booleans(),
     )
-    def live(self, buyer: int, number: int, price: int, seconds: int, ending: str) -> None:
+    def live(
+        self,
+        buyer: int,
+        number: int,
+        price: int,
+        seconds: int,
+        ending: str,
+        has_payload: bool,
+    ) -> None:
         """Take a job from its beginning to an end; one that fails does so until it is over."""
         self.deposit(buyer, Currency.CREDIT, price)
-        job = self.put_up(buyer, price, 1)
+        job = self.put_up(buyer, price, 1, has_payload)
         while (before := self._job(job)).status == "waiting":
             device = (number + before.attempts) % len(self.tokens)
             self.accept(job, device)
+            if self._job(job).status == "waiting":  # the device is full
+                return
+            self.start(job, device)
             self.clock.now += seconds
             self.accept(job, device)
             if ending == "cancel":
@@ -340,6 +452,14 @@ class Marketplace(RuleBasedStateMachine):
         device = await self.market.devices.authenticate(self.tokens[number][1])
         return await self.market.jobs.accept(device, job)
 
+    async def _start(self, job: str, number: int) -> None:
+        device = await self.market.devices.authenticate(self.tokens[number][1])
+        await self.market.attempt_reports.started(device, job, None)
+
+    async def _sync(self, number: int, named: list[Named]) -> list[Action]:
+        device = await self.market.devices.authenticate(self.tokens[number][1])
+        return await self.market.attempt_reports.sync(device, {}, named)
+
     async def _complete(self, job: str, number: int) -> None:
         device = await self.market.devices.authenticate(self.tokens[number][1])
         await self.market.jobs.complete(device, job, "done")
@@ -367,7 +487,8 @@ class Marketplace(RuleBasedStateMachine):
             return
         gross = after.price_credit
         if after.status == "cancelled":
-            ran = self.clock.now - (after.accepted_at or 0)
+            began = self.began.get((after.id, after.attempts), self.clock.now)
+            ran = self.clock.now - began
             gross = min(gross * ran // (after.duration_hrs * 3_600), gross)
             if after.device_id is None:
                 gross = 0
@@ -375,9 +496,16 @@ class Marketplace(RuleBasedStateMachine):
             assert may_start_now
         fee = gross * FEE_TENTHS // 10
         self.wealth[after.user_id, Currency.CREDIT] -= gross
-        self.revenue[Currency.CREDIT] += fee
+        worker = None
         if after.device_id is not None:
-            self.wealth[self.people[self._holder(after)], Currency.CREDIT] += gross - fee
+            worker = self.people[self._holder(after)]
+            self.wealth[worker, Currency.CREDIT] += gross - fee
+        if after.status == "completed" and after.id in self.specified:
+            assert worker is not None
+            until = self.clock.now + REVIEW_SECONDS
+            self.reviews[after.id] = Review(after.user_id, worker, gross, gross - fee, until)
+        else:
+            self.revenue[Currency.CREDIT] += fee
 
     # A crash, and what must hold after everything
 

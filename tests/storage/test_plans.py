@@ -17,6 +17,7 @@ from support.exits import SomeAttached, exit_device
 from support.market import Market
 from support.plans import watched
 
+from market.attempt_reports import Named
 from market.audit import audit_ledger
 from market.bounds import Bounds
 from market.exit_payouts import claw_back
@@ -24,9 +25,11 @@ from market.exit_wishes import ExitWishes
 from market.jobs import NewJob
 from market.leases import Usage
 from market.money import GB, MICRO
+from market.reviews import disputes
 from market.states import JobStatus, SessionStatus
 from storage import bandwidth, idempotency, ledger, nodes, users
 from storage import exits as exit_queries
+from storage import jobs as job_queries
 from storage.open import open_store
 from storage.store import Transaction
 
@@ -119,6 +122,8 @@ ABOUT_ALL: dict[str, Callable[[Market], Awaitable[Any]]] = {
     "abandoned jobs": lambda market: market.jobs.take_back(),
     "leases open when the daemon died": lambda market: market.store.read(nodes.leases, None),
     "sessions used up when the daemon died": lambda market: market.store.read(bandwidth.used_up),
+    "disputes": lambda market: disputes(market.context),
+    "open jobs by state": lambda market: market.store.read(job_queries.by_state),
     "totals of the ledger": lambda market: market.store.read(ledger.totals),
 }
 
@@ -256,6 +261,20 @@ async def logins(market: Market, buyer: str) -> None:
 
 
 # By what it is: what is asked, given the buyer.
+async def sync(market: Market, buyer: str) -> None:
+    """Let a device say what it holds, be told what it should not, and have its leases renewed."""
+    made = await market.devices.create(buyer, name="rig", device_type="server", min_price_usd=None)
+    device = await market.devices.authenticate(made.token)
+    job_id = await market.jobs.create(buyer, NewJob("x", "script", MICRO, 1, "", ""))
+    await market.jobs.accept(device, job_id)
+    named = [Named(job_id, 1, "running"), Named(grown.OLDEST, 1)]
+    assert len(await market.attempt_reports.sync(device, {}, named)) == 1
+    await market.renewals.flush()
+    await market.attempt_reports.started(device, job_id, 1)
+    assert len(await market.attempt_reports.of_job(buyer, job_id)) == 1
+    await market.jobs.complete(device, job_id, "")
+
+
 REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "my sessions": lambda market, buyer: sessions(market, buyer, SessionStatus.ACTIVE),
     "all my sessions": lambda market, buyer: sessions(market, buyer, None),
@@ -273,6 +292,8 @@ REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "leaving through an exit": leave,
     "my earnings": lambda market, buyer: market.jobs.earned_today(buyer),
     "my referrals": lambda market, buyer: market.referrals.standing(buyer),
+    "what workers wait for": lambda market, buyer: market.reviews.earned_in_review(buyer),
+    "what a device holds": sync,
     "open jobs": lambda market, _: marketplace(market, None, ""),
     "running jobs": lambda market, _: marketplace(market, JobStatus.RUNNING, ""),
     "open docker jobs": lambda market, _: marketplace(market, None, "docker"),
@@ -285,6 +306,7 @@ REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
 }
 SWEEPERS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "expired sessions": lambda market, _: market.bandwidth.expire(),
+    "reviews that are over": lambda market, _: market.reviews.expire(),
     "payouts of exits": lambda market, _: market.exit_payouts.pay_due(),
     "advances of exits": advances,
     "leases of a node": lambda market, _: market.store.read(nodes.leases, "node"),

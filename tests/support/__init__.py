@@ -42,6 +42,8 @@ Exits
 
 Workers
     engines: container engines with storage of their own, and images that are made here
+    registry: registries of images on loopback: a real one, and one that lies
+    around: what is around a sandbox while the battery runs in it
 
 Clients and targets
     socks: a SOCKS5 client over asyncio, step by step

@@ -105,6 +105,7 @@ def _work(grown: Grown) -> Iterator[str]:
         SELECT w.n, w.n % 2 AS is_session, w.n <= {grown.done} AS is_done,
             CASE WHEN w.n % 2 = 1 THEN 'usd' ELSE 'credit' END AS currency,
             CASE WHEN w.n % 2 = 1 THEN 'bandwidth:' ELSE 'job:' END || {_id(3, "w.n")} AS hold_id,
+            CASE WHEN w.n % 4 = 2 AND w.n <= {grown.done} THEN 1 ELSE 0 END AS is_reviewed,
             {_id(3, "w.n")} AS id, p.user_id, p.device_id, {NOW} - {_DAY} + w.n / 1000 AS began_at,
             o.user_id AS owner_id, o.device_id AS exit_id
         FROM numbers AS w JOIN people AS p ON p.n = CASE
@@ -170,6 +171,22 @@ def _work(grown: Grown) -> Iterator[str]:
             CASE WHEN status = 'completed' THEN 'completed' END
         FROM jobs WHERE attempts = 1
     """
+    yield """
+        INSERT INTO job_specs (job_id, payload, timeout_seconds)
+        SELECT id, '{}', 3600 FROM work WHERE n % 4 = 2
+    """
+    yield f"""
+        INSERT INTO job_reviews (job_id, attempt, user_id, buyer_id, earned, currency, price,
+            created_at, review_until, state, resolved_at)
+        SELECT id, 1, user_id, user_id, 450, 'credit', 500, began_at, {NOW} + n, 'confirmed',
+            began_at + 60
+        FROM work WHERE is_reviewed = 1
+    """
+    yield """
+        INSERT INTO holds (id, user_id, currency, amount, captured, created_at, resolved_at)
+        SELECT 'review:' || hold_id, user_id, 'credit', 450, 450, began_at, began_at + 60
+        FROM work WHERE is_reviewed = 1
+    """
 
 
 def _transfers() -> Iterator[str]:
@@ -184,13 +201,31 @@ def _transfers() -> Iterator[str]:
             SELECT {_id(number, "n")}, hold_id || ':{kind}', '{kind}', hold_id, began_at
             FROM work WHERE {only}
         """
+    for kind, number in (("hold", 20), ("capture", 21), ("fee", 22)):
+        yield f"""
+            INSERT INTO transfers (id, business_key, kind, reference, created_at)
+            SELECT {_id(number, "n")}, 'review:' || hold_id || ':{kind}', '{kind}',
+                'review:' || hold_id, began_at
+            FROM work WHERE is_reviewed = 1
+        """
     available, held = (
         f"'user:' || user_id || ':{kind}:' || currency" for kind in ("available", "held")
     )
     pending = "'user:' || owner_id || ':pending:usd'"
     for number, line, debit, credit, amount, only in (
         (6, 0, available, held, "1000", "n > 0"),
-        (7, 0, held, "'house:revenue:' || currency", "500 - 300 * is_session", "is_done"),
+        (
+            7,
+            0,
+            held,
+            "'house:revenue:' || currency",
+            "500 - 300 * is_session - 50 * is_reviewed",
+            "is_done",
+        ),
+        (7, 2, held, "'house:review:credit'", "50", "is_reviewed = 1"),
+        (20, 0, "'house:revenue:credit'", held, "450", "is_reviewed = 1"),
+        (21, 0, held, available, "450", "is_reviewed = 1"),
+        (22, 0, "'house:review:credit'", "'house:revenue:credit'", "50", "is_reviewed = 1"),
         (7, 1, held, pending, "300", "is_done AND is_session = 1"),
         (8, 0, held, available, "500", "is_done"),
     ):

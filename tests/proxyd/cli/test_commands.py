@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from support.clock import Clock
+from support.jobs import on, specified
+from support.market import Market
 from support.service import running_in
 
 from market import accounts
@@ -32,10 +35,11 @@ LEAVES = [
     ["serve"],
     ["user", "create"],
     ["wallet", "deposit"],
+    ["jobs", "disputes"],
     ["ledger", "audit"],
     ["config", "check"],
 ]
-GROUPS = [[], ["user"], ["wallet"], ["ledger"], ["config"]]
+GROUPS = [[], ["user"], ["wallet"], ["jobs"], ["ledger"], ["config"]]
 
 Argument = str | bytes
 Case = TypeVar("Case")
@@ -337,7 +341,7 @@ def test_an_audit_of_an_honest_ledger_passes(run: Run, ada: None) -> None:
     done = run(AUDIT)
     assert (done.returncode, done.stderr) == (0, "")
     first, *checks, last = done.stdout.splitlines()
-    assert first == "1 transfers over 11 accounts"
+    assert first == "1 transfers over 13 accounts"
     assert last == "the ledger agrees"
     assert checks
     assert all(line.startswith("ok ") for line in checks)
@@ -383,6 +387,41 @@ def test_an_exit_is_clawed_back_once(run: Run, ada: None, database: Path) -> Non
     shown = run(["exits", "show", "d"]).stdout
     assert "1970-01-01T00:00:01+00:00  found content: evil bytes" in shown
     refused(run(["exits", "show", "e"]), "There is no such exit.")
+
+
+async def test_a_dispute_is_decided_once(
+    run: Run, ada: None, environment: dict[str, str], database: Path
+) -> None:
+    assert run(["jobs", "disputes"]).stdout == "nobody disputes a result\n"
+    refused(run(["jobs", "uphold", "none"]), "There is no such job for the caller.")
+    run([*DEPOSIT, "--credits", "20"])
+    ((user,),) = rows(database, "SELECT id FROM users")
+    store = await open_store(environment["PROXYD_STORAGE__URL"])
+    market = Market(store, Clock())
+    try:
+        upheld, reversed_ = [await disputed(market, user) for _ in range(2)]
+    finally:
+        market.passwords.close()
+        await store.close()
+    first, *reason, _, _, _ = run(["jobs", "disputes"]).stdout.splitlines()
+    assert first == f"{upheld}  2027-01-15T08:00:00+00:00  10.00 credit, by {user} for {user}:"
+    assert reason == ["    an empty file,", "    and?[2J"]
+    for _ in range(2):
+        assert run(["jobs", "uphold", upheld]).stdout == f"{upheld}: the worker has 9.00 credit\n"
+        done = run(["jobs", "reverse", reversed_])
+        assert done.stdout == f"{reversed_}: the buyer has 10.00 credit back\n"
+    refused(run(["jobs", "reverse", upheld]), "Nobody disputes the payment of this job.")
+    assert run(["jobs", "disputes"]).stdout == "nobody disputes a result\n"
+    assert run(AUDIT).returncode == 0
+    misused(run(["jobs", "uphold"]), "JOB")
+
+
+async def disputed(market: Market, user: str) -> str:
+    job_id = await specified(market, user)
+    device = await on(market, job_id, user)
+    await market.jobs.complete(device, job_id, "")
+    await market.reviews.dispute(user, job_id, "an empty file,\nand\x1b[2J")
+    return job_id
 
 
 def test_an_audit_of_an_untouched_account_passes(run: Run, ada: None) -> None:

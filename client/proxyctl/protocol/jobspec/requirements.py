@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl.protocol.jobspec import gpus
-from proxyctl.protocol.jobspec.checks import MODEL_MAX, check_resources
+from proxyctl.protocol.jobspec.checks import MODEL_MAX, architecture, check_resources
 from proxyctl.protocol.jobspec.errors import SpecError
 from proxyctl.protocol.jobspec.payload import Resources
 
@@ -66,7 +66,6 @@ _COUNTED: Final = r"(?:(?P<count>[0-9]{1,2})(?:\s?[x×*]\s?|\s))?"
 _COUNTED_AFTER: Final = r"(?:\s?[x×*:]\s?(?P<after>[0-9]{1,2}))?"
 _OF_EACH: Final = r"(?: (?:each|per (?:gpu|card)))?"
 
-_ARCHITECTURES: Final = {"arm64": "aarch64", "aarch64": "aarch64"}
 _GIGABYTES: Final = {"t": 1_000.0, "g": 1.0, "m": 0.001}
 _BINARY: Final = {"t": 1.024**4 * 1_000, "g": 1.024**3, "m": 1.024**2 / 1_000}
 
@@ -387,7 +386,7 @@ def _cuda(reading: _Reading, match: re.Match[str], _is_beside_gpu: bool) -> bool
 
 
 def _arch(reading: _Reading, match: re.Match[str], _is_beside_gpu: bool) -> bool:
-    reading.take("arch", _ARCHITECTURES.get(match["arch"].lower(), "x86_64"))
+    reading.take("arch", architecture(match["arch"]))
     return False
 
 

@@ -43,6 +43,8 @@ from proxyctl.worker.executors.engine import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from proxyctl.worker.images import Images
+
 ATTEMPT_LABEL: Final = "proxyd.attempt"
 AGENT_LABEL: Final = "proxyd.agent"
 
@@ -66,6 +68,7 @@ class Containers:
         engine: which.
         folder: the agent's; it tells its containers from those of another agent.
         has_gpus: whether this device lends GPUs, which an engine then has to know.
+        images: fetches the images of jobs; None where nobody runs any.
     """
 
     def __init__(
@@ -74,9 +77,11 @@ class Containers:
         *,
         folder: Path,
         has_gpus: bool = False,
+        images: Images | None = None,
     ) -> None:
         self.name = engine.name
         self.engine = engine
+        self.images = images
         self._folder = folder
         self._has_gpus = has_gpus
         self._agent = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]

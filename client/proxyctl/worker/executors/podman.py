@@ -22,7 +22,7 @@ class Podman:
     """podman, of the user that the agent runs as.
 
     Args:
-        runtime: what it starts containers with; None for its own choice.
+        runtime: what it starts containers with; None for what works here.
         name: of the sandbox.
         flags: for that runtime.
         spare_processes: that the runtime itself needs in the job's group.
@@ -37,7 +37,7 @@ class Podman:
         spare_processes: int = 0,
     ) -> None:
         self.name = name
-        self._runtime = runtime
+        self._runtime = choose_runtime() if runtime is None else runtime
         self._flags = flags
         self._spare_processes = spare_processes
 
