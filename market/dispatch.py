@@ -18,6 +18,8 @@ from itertools import islice
 import msgspec
 from msgspec import Struct, structs
 
+from market.artifacts import WorkFiles, files_of, wants_files
+from market.attempts import Action, actions_for
 from market.bounds import Bounds
 from market.claims import Claims, Outcome, Pair, Refused
 from market.context import Context
@@ -69,15 +71,6 @@ class DispatchTerms(Struct, frozen=True):
     held_max: int = 10_000
 
 
-class Action(Struct, frozen=True):
-    """What a device is to do with an attempt."""
-
-    job_id: str
-    attempt: int
-    action: str
-    reason: str
-
-
 class Ask(Struct, frozen=True):
     """What a device asks with: what it offers, what it holds, and for how long it waits.
 
@@ -91,10 +84,11 @@ class Ask(Struct, frozen=True):
 
 
 class GivenJob(Struct, frozen=True):
-    """A job that is a device's: `payload` is JSON with its secrets in it."""
+    """A job that is a device's: `payload` is JSON with its secrets in it, `files` to be fetched."""
 
     row: GivenRow
     payload: bytes
+    files: WorkFiles = WorkFiles()
 
 
 class OfferedJob(Struct, frozen=True):
@@ -261,7 +255,7 @@ class Dispatch:
             raise MarketError(Code.TOO_BUSY)
         self._held += 1
         try:
-            return await self._answer(request, ask)
+            return await self._with_files(await self._answer(request, ask))
         finally:
             self._held -= 1
             if device.request is request:
@@ -327,6 +321,19 @@ class Dispatch:
             device.told, device.told_at = frozenset(actions), number
         given = [GivenJob(row, self._payload(row)) for row in jobs]
         return Told(given, actions, number)
+
+    async def _with_files(self, told: Told) -> Told:
+        """Add what is to be fetched for its jobs; if that fails, the device hears of them again."""
+        jobs = [
+            structs.replace(
+                job,
+                files=await self._store.read(files_of, job.row.job_id, job.row.payload.encode()),
+            )
+            if wants_files(job.payload)
+            else job
+            for job in told.jobs
+        ]
+        return structs.replace(told, jobs=jobs)
 
     def _payload(self, row: GivenRow) -> bytes:
         """Return a payload with its secrets; nearly all have none, and are as they were stored."""
@@ -486,11 +493,4 @@ async def _look(tx: Transaction, device_id: str, named: frozenset[tuple[str, int
         row.job_id for row in held if not row.is_known and (row.job_id, row.attempt) not in named
     ]
     given = await queries.given(tx, unknown[:JOBS_PER_ANSWER]) if unknown else []
-    return _Found(held, given, await _actions(tx, device_id, named))
-
-
-async def _actions(
-    tx: Transaction, device_id: str, named: frozenset[tuple[str, int]]
-) -> list[Action]:
-    running = {(row.job_id, row.attempts) for row in await queries.running(tx, device_id)}
-    return [Action(job_id, attempt, "stop", "") for job_id, attempt in sorted(named - running)]
+    return _Found(held, given, await actions_for(tx, device_id, sorted(named)))

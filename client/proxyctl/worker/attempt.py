@@ -362,7 +362,12 @@ class Attempt:  # 12 fields, and the table of its steps
         self._move(State.DONE)
 
     def _done(self) -> None:
-        self._executor().clean(self.attempt_id)
+        try:
+            executor = self._executor()
+        except TaskError:  # there is none for it here, so nothing was made ready
+            pass
+        else:
+            executor.clean(self.attempt_id)
         self._tools.journal.forget(self.entry)
         self._tools.ended(self.attempt_id)
 

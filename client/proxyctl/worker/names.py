@@ -20,5 +20,6 @@ IMAGE: Final = "image.json"  # what it runs on, if that is an image
 RUNNING: Final = "running.json"
 ENDED: Final = "ended.json"
 LOGS: Final = {"out": "out.log", "err": "err.log"}  # by the name of the stream
+BALLAST: Final = "ballast"  # room on the disk, for the end of an attempt that has filled it
 SUPERVISOR_LOG: Final = "supervisor.log"
 SCRIPT: Final = ".script"  # in the folder of inputs, where no buyer's file has such a name
