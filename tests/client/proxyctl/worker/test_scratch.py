@@ -11,7 +11,7 @@ def test_a_tree_that_is_deeper_than_any_path_is_removed(tmp_path: Path) -> None:
     try:
         os.chdir(top)
         for _ in range(3_000):
-            os.mkdir("a" * 20)
+            Path("a" * 20).mkdir()
             os.chdir("a" * 20)
     finally:
         os.fchdir(here)
