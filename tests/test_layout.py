@@ -186,6 +186,7 @@ ABOUT_SEVERAL = {
     "tests/api/test_job_specs.py": "market/specs.py by the routes of api/jobs.py",
     "tests/api/test_recovery.py": "market/recovery.py by the routes of api/accounts.py",
     "tests/client/proxyctl/worker/executors/test_engine_battery.py": "each kind of container",
+    "tests/client/proxyctl/worker/test_walls.py": "the walls around a job, by the whole agent",
     "tests/client/test_autostart.py": "client/autostart/",
     "tests/config/test_example.py": "config/proxyd.example.toml",
     "tests/market/test_exit_invariants.py": "the money of exits, by any sequence of operations",

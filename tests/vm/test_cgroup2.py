@@ -53,7 +53,7 @@ tell("plain", start("plain", "print('hello')"))
 tell("memory", start("memory", BOMBS["memory"]))
 started = start("fork", BOMBS["fork"])
 until_true(lambda: b"forks" in started.out)
-group = Path("/sys/fs/cgroup/proxyctl-jobs/fork")
+group = Path("/sys/fs/cgroup/proxyctl-jobs/agent.fork")
 names = ("cpu.max", "pids.max", "memory.max")
 values = {name: (group / name).read_text().strip() for name in names}
 executor.stop("fork", 0)

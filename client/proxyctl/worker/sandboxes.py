@@ -9,6 +9,7 @@ from proxyctl.worker.executors.bwrap import BwrapExecutor
 from proxyctl.worker.executors.containers import Containers
 from proxyctl.worker.executors.docker import Docker
 from proxyctl.worker.executors.gvisor import Gvisor
+from proxyctl.worker.executors.limits.base import scope_of
 from proxyctl.worker.executors.limits.choose import choose
 from proxyctl.worker.executors.podman import Podman
 from proxyctl.worker.images import Images, Limits
@@ -56,6 +57,7 @@ def usable(
     Raises:
         TaskError: the owner wants something that may not be.
     """
+    scope = scope_of(folder)
     findings: dict[str, list[Finding]] = {}
     executors: dict[str, Executor] = {}
     wants_engines = sandbox.executor != "auto" or lend.jobs != _WITHOUT_IMAGES
@@ -64,8 +66,8 @@ def usable(
             continue
         executor: Executor | None
         if name == BWRAP:
-            limits, findings[name] = choose(sandbox.limits)
-            executor = None if limits is None else BwrapExecutor(limits, network)
+            limits, findings[name] = choose(sandbox.limits, scope=scope)
+            executor = None if limits is None else BwrapExecutor(limits, network, scope=scope)
         else:
             engine = _ENGINES[name](folder)
             images = None

@@ -39,7 +39,7 @@ def top(tmp_path: Path) -> Path:
 
 def test_the_bounds_are_written_as_the_kernel_reads_them(top: Path) -> None:
     """The agent makes room for groups of jobs, and each bound is in its file."""
-    group = top / GROUP / "job-1"
+    group = top / GROUP / "agent.job-1"
     group.mkdir()
     for name in FILES:
         (group / name).touch()
