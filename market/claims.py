@@ -83,7 +83,6 @@ class Claims:
         if len(self._writing) < min(WRITERS_MAX, 1 + len(self._pairs) // GATHERED_PAIRS):
             task = asyncio.get_running_loop().create_task(self._write(), name="claims")
             self._writing.add(task)
-            task.add_done_callback(self._writing.discard)
 
     async def settle(self) -> None:
         """Wait until every pair has its outcome."""
@@ -91,12 +90,18 @@ class Claims:
             await asyncio.wait(self._writing)
 
     async def _write(self) -> None:
-        while self._pairs:
-            batch = [self._pairs.popleft() for _ in range(min(len(self._pairs), BATCH_MAX_PAIRS))]
-            wanted = [pair for pair in batch if pair.is_wanted()]
-            outcomes = await self._outcomes(wanted) if wanted else {}
-            for pair in batch:
-                pair.on_outcome(pair.job, outcomes.get(pair.job.id, Refused.UNWANTED))
+        try:
+            while self._pairs:
+                most = min(len(self._pairs), BATCH_MAX_PAIRS)
+                batch = [self._pairs.popleft() for _ in range(most)]
+                wanted = [pair for pair in batch if pair.is_wanted()]
+                outcomes = await self._outcomes(wanted) if wanted else {}
+                for pair in batch:
+                    pair.on_outcome(pair.job, outcomes.get(pair.job.id, Refused.UNWANTED))
+        finally:  # here, and not once the task is over: a pair that comes in between has a writer
+            task = asyncio.current_task()
+            assert task is not None  # noqa: S101 - this is one
+            self._writing.discard(task)
 
     async def _outcomes(self, pairs: Sequence[Pair]) -> dict[str, Outcome]:
         rows = [PairRow(pair.job.id, pair.device_id, pair.job.attempts) for pair in pairs]

@@ -75,7 +75,13 @@ def usable(
                 # gVisor runs what podman has.
                 store = Podman() if name == "gvisor" else engine
                 images = Images(store, folder, _image_limits(sandbox), permits)
-            executor = Containers(engine, folder=folder, has_gpus=bool(lend.gpus), images=images)
+            executor = Containers(
+                engine,
+                folder=folder,
+                has_gpus=bool(lend.gpus),
+                images=images,
+                network=network,
+            )
         if executor is None:
             continue
         findings[name] = executor.check()
