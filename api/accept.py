@@ -2,6 +2,12 @@
 
 TEXT = "text/plain"
 JSON = "application/json"
+EVENTS = "text/event-stream"
+
+
+def prefers_events(accept: str) -> bool:
+    """Say whether events are wanted rather than JSON, which is sent where both are as good."""
+    return _quality(accept, EVENTS) > _quality(accept, JSON)
 
 
 def prefers_text(accept: str) -> bool:

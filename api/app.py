@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from api.accounts import AccountRoutes
+from api.artifacts import ArtifactRoutes
 from api.assistant import AssistantRoutes
 from api.attempts import AttemptRoutes
 from api.bandwidth import BandwidthRoutes
@@ -11,6 +12,7 @@ from api.exits import ExitRoutes
 from api.health import HealthRoutes
 from api.ip import IpRoutes
 from api.jobs import JobRoutes
+from api.logs import LogRoutes
 from api.referrals import ReferralRoutes
 from api.response_cache import Answers
 from api.reviews import ReviewRoutes
@@ -48,6 +50,8 @@ def routes(
         *JobRoutes(market.jobs, responses).table(),
         *AttemptRoutes(market.attempt_reports, market.jobs.lease_seconds).table(),
         *ReviewRoutes(market.reviews).table(),
+        *LogRoutes(market.logs).table(),
+        *ArtifactRoutes(market.artifacts).table(),
         *ReferralRoutes(market.referrals, app_url).table(),
         *DeployRoutes(market.deploys).table(),
         *assistant.table(),

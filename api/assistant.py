@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from api.codec import File
 from api.forms import Form
-from api.routes import Auth, Call, Reply, Route, Streamed
+from api.routes import Auth, Call, Event, Reply, Route, Streamed
 from market.assistant.chat import Chat, Message
 from market.assistant.goodness import Goodness, Submission
 from market.assistant.languages import Language, language_of
@@ -202,14 +202,14 @@ class AssistantRoutes:
 
     async def _events(
         self, message: Message, call: Call[ChatRequest, Any]
-    ) -> AsyncGenerator[tuple[str, Struct], None]:
+    ) -> AsyncGenerator[Event, None]:
         reply, model = "", ""
         async with aclosing(self._chat.stream(message, call.login)) as pieces:
             async for piece in pieces:
                 reply += piece.text
                 model = piece.model
-                yield "delta", ChatDelta(text=piece.text)
-        yield "done", ChatReply(reply=reply, model=model, credit_reward=0)
+                yield Event("delta", ChatDelta(text=piece.text))
+        yield Event("done", ChatReply(reply=reply, model=model, credit_reward=0))
 
     def _counted(self, call: Call[Any, Any]) -> str:
         """Count a call; return what it is counted by: the user, or the network without a login."""

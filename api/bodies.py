@@ -1,10 +1,10 @@
 """Request bodies: read piece by piece, within bounds of size, memory and time."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from api.connections import connection_of
 from api.errors import Transport, TransportError
@@ -16,6 +16,7 @@ BODY_TIMEOUT_SECONDS = 30.0
 GRACE_SECONDS = 5.0  # before the rate below counts: a slow start is no attack
 BYTES_PER_SECOND_MIN = 16 * 1024  # 131 kbit/s: less than any mobile network of today
 
+IDENTITY = "identity"
 UNREADABLE = "The body is not what Content-Encoding or Transfer-Encoding says, or has no end."
 
 
@@ -75,6 +76,80 @@ async def whole(request: web.BaseRequest, most: int, client: str) -> bytes:
     return b"".join(pieces)
 
 
+class RawBody:
+    """A body of bytes that its handler reads piece by piece, so that memory holds only one of them.
+
+    Only the time in which the sender is waited for counts: a handler may take as long as it needs
+    for a piece, and the sender is not read from meanwhile.
+
+    Args:
+        request: the request that it is the body of.
+        max_bytes: the largest body, in bytes; of a compressed one, once it is unpacked.
+        encodings: the values of Content-Encoding that are unpacked.
+
+    Attributes:
+        max_bytes: as above.
+        declared_bytes: its size by Content-Length; None where the sender does not say it, or sends
+            it compressed.
+
+    Raises:
+        TransportError: it says that it is too large, or is encoded in another way.
+    """
+
+    def __init__(
+        self, request: web.BaseRequest, max_bytes: int, encodings: tuple[str, ...] = ()
+    ) -> None:
+        encoding = request.headers.get(hdrs.CONTENT_ENCODING, IDENTITY).strip().lower()
+        if encoding not in (IDENTITY, *encodings):
+            raise _wrong_encoding(encodings)
+        if (request.content_length or 0) > max_bytes:
+            raise too_large(max_bytes)
+        self.max_bytes = max_bytes
+        self.declared_bytes = request.content_length if encoding == IDENTITY else None
+        self._request = request
+        self._size = 0
+        self._waited_seconds = 0.0
+        self._has_begun = False
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield the body, a piece of at most some 100 KB at a time; none of them is empty.
+
+        Raises:
+            TransportError: it is too large, too slow, broken, or was cut off.
+        """
+        while piece := await self.read():
+            yield piece
+
+    async def read(self) -> bytes:
+        """Return the next piece, b"" at the end; raises as `pieces`."""
+        content = self._request.content
+        try:
+            piece = await content.readany() if content.is_eof() else await self._wait()
+        except TimeoutError as error:
+            raise TransportError(Transport.REQUEST_TIMEOUT) from error
+        except (web.RequestPayloadError, ConnectionError) as error:
+            raise TransportError(Transport.BAD_REQUEST, message=UNREADABLE) from error
+        self._size += len(piece)
+        if self._size > self.max_bytes:
+            raise too_large(self.max_bytes)
+        return piece
+
+    async def _wait(self) -> bytes:
+        """Wait for the next piece, for as long as a sender of the least rate may take."""
+        request = self._request
+        if not self._has_begun:
+            self._has_begun = True
+            await _continue(request)
+        now = asyncio.get_running_loop().time
+        began = now()
+        patience = GRACE_SECONDS + self._size / BYTES_PER_SECOND_MIN - self._waited_seconds
+        with connection_of(request).receiving():
+            async with asyncio.timeout(max(patience, 0)):
+                piece = await request.content.readany()
+        self._waited_seconds += now() - began
+        return piece
+
+
 def _take_rest(content: "StreamReader", most: int, take: Callable[[bytes], None]) -> None:
     """Hand over what has come of a body that has ended; raises as `receive`."""
     rest = content.read_nowait()
@@ -93,6 +168,13 @@ def too_large(most: int) -> TransportError:
 def unsupported_media_type(expected: str) -> TransportError:
     """Return the refusal of a body of another media type than the path takes."""
     message = f"This path takes a body of Content-Type: {expected}."
+    return TransportError(Transport.UNSUPPORTED_MEDIA_TYPE, message=message)
+
+
+def _wrong_encoding(encodings: tuple[str, ...]) -> TransportError:
+    message = "This path takes a body without Content-Encoding."
+    if encodings:
+        message = f"This path takes a body of Content-Encoding: {' or '.join(encodings)}, or none."
     return TransportError(Transport.UNSUPPORTED_MEDIA_TYPE, message=message)
 
 

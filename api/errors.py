@@ -22,8 +22,9 @@ class Transport(Enum):
     UNSUPPORTED_MEDIA_TYPE = (
         "unsupported_media_type",
         415,
-        "The body must have the Content-Type that this path takes: JSON, or a form with a file.",
+        "The body must have the Content-Type and Content-Encoding that this path takes.",
     )
+    RANGE_NOT_SATISFIABLE = "range_not_satisfiable", 416, "The file ends before this range begins."
     TOO_MANY_REQUESTS = "too_many_requests", 429, "Too many requests; slow down."
     INTERNAL_ERROR = "internal_error", 500, "The server failed; nothing of the request was done."
     STORE_UNAVAILABLE = (
@@ -35,6 +36,8 @@ class Transport(Enum):
         ),
     )
     NOT_READY = "not_ready", 503, "Something that customers need does not work right now."
+    FILES_FULL = "files_full", 503, "There is no room for files right now; nothing was kept."
+    FILES_UNAVAILABLE = "files_unavailable", 503, "What keeps the files does not answer; try again."
     DRAINING = "draining", 503, "The server is about to restart; try again in a moment."
 
     def __init__(self, word: str, status: int, meaning: str) -> None:

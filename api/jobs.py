@@ -101,7 +101,8 @@ class MarketplaceReply(Reply, kw_only=True):
 class OpenJob(JobItem, kw_only=True):
     """An open job; its texts are for its buyer, and for worker devices, who may want to do it.
 
-    So is what it needs, as that was understood.
+    So is what it needs, as that was understood, and for how many hours the buyer may look at the
+    result before it is paid, where that is not as usual.
     """
 
     description: str | UnsetType = UNSET
@@ -109,6 +110,7 @@ class OpenJob(JobItem, kw_only=True):
     resources: Resources | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET
     is_manual: bool | UnsetType = UNSET
+    review_hours: int | UnsetType = UNSET
 
 
 class OpenJobReply(Reply, kw_only=True):
@@ -447,6 +449,7 @@ class JobRoutes:
             if spec is not None:
                 open_job.resources, open_job.is_manual = spec.resources, spec.is_manual
                 open_job.warnings = list(spec.warnings)
+                open_job.review_hours = UNSET if spec.review_hours is None else spec.review_hours
         return OpenJobReply(job=open_job)
 
     async def create(self, call: Call[CreateRequest, Any]) -> CreateReply:

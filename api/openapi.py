@@ -21,6 +21,7 @@ REQUEST_ID_NAME = "RequestId"
 PREFER_NAME = "Prefer"
 APPLIED_NAME = "PreferenceApplied"
 JSON = "application/json"
+BYTES = "application/octet-stream"
 
 SECURITY_SCHEMES = {
     "session": {
@@ -168,6 +169,8 @@ def _operation(
             "required": not route.body_optional,
             "content": {MULTIPART if route.form_max_bytes else JSON: content},
         }
+    if route.raw_max_bytes:
+        operation["requestBody"] = {"required": True, "content": {BYTES: {}}}
     return operation
 
 
@@ -241,14 +244,7 @@ def _idempotency_key() -> dict[str, Any]:
 
 
 def _responses(route: Route, refs: dict[type[Struct], dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    done: dict[str, Any] = {JSON: {"schema": refs[route.response]}}
-    if route.has_text:
-        done["text/plain"] = {"schema": {"type": "string"}}
-    if route.events:
-        done[EVENTS] = _events(route, refs)
-    responses: dict[str, dict[str, Any]] = {"200": {"description": "Done.", "content": done}}
-    if route.idempotent:
-        responses["200"]["headers"] = {"Idempotency-Replayed": REPLAYED}
+    responses = _successes(route, refs)
     refusals: dict[int, list[tuple[str, str]]] = {}
     for code in _market_refusals(route):
         status = STATUS_OF_KIND[code.kind]
@@ -269,6 +265,29 @@ def _responses(route: Route, refs: dict[type[Struct], dict[str, Any]]) -> dict[s
         headers = response.setdefault("headers", {})
         for header, name in names.items():
             headers[header] = {"$ref": f"#/components/headers/{name}"}
+    return responses
+
+
+def _successes(route: Route, refs: dict[type[Struct], dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    done: dict[str, Any] = {JSON: {"schema": refs[route.response]}}
+    if route.has_file:
+        elsewhere = {
+            "description": "The file is elsewhere, at an address that works for a while.",
+            "content": done,
+            "headers": {"Location": {"schema": {"type": "string", "format": "uri"}}},
+        }
+        return {
+            "200": {"description": "The file.", "content": {BYTES: {}}},
+            "206": {"description": "One range of the file.", "content": {BYTES: {}}},
+            "302": elsewhere,
+        }
+    if route.has_text:
+        done["text/plain"] = {"schema": {"type": "string"}}
+    if route.events:
+        done[EVENTS] = _events(route, refs)
+    responses: dict[str, dict[str, Any]] = {"200": {"description": "Done.", "content": done}}
+    if route.idempotent:
+        responses["200"]["headers"] = {"Idempotency-Replayed": REPLAYED}
     return responses
 
 
@@ -309,12 +328,14 @@ def _market_refusals(route: Route) -> list[Code]:
 
 def _transport_refusals(route: Route) -> list[Transport]:
     reasons = [Transport.BAD_REQUEST, Transport.INTERNAL_ERROR, Transport.STORE_UNAVAILABLE]
-    if route.body is not Nothing:
+    if route.body is not Nothing or route.raw_max_bytes:
         reasons += [
             Transport.REQUEST_TIMEOUT,
             Transport.BODY_TOO_LARGE,
             Transport.UNSUPPORTED_MEDIA_TYPE,
         ]
+    if route.has_file:
+        reasons += [Transport.RANGE_NOT_SATISFIABLE, Transport.FILES_UNAVAILABLE]
     reasons.append(Transport.TOO_MANY_REQUESTS)
     if not route.while_draining:
         reasons.append(Transport.DRAINING)

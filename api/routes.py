@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from enum import Enum, auto
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct, field
@@ -11,6 +11,7 @@ from api.errors import Transport
 from market.accounts import Caller
 from market.errors import Code
 from market.idempotency import KeyedRequest, Receipt
+from storage.blobs.base import Content
 from storage.devices import DeviceRow
 
 
@@ -45,10 +46,39 @@ class Text(Reply):
     line: str = ""
 
 
-class Streamed(Reply):
-    """A successful response that is sent as events: the name and the data of each."""
+class Event(NamedTuple):
+    """An event of a response: its name and its data.
 
-    events: AsyncGenerator[tuple[str, Struct], None]
+    Without data it is nothing, which keeps the connection in use. A client that comes again says
+    the `id` that it got last, in the header Last-Event-ID; "" for none.
+    """
+
+    name: str
+    data: Struct | None
+    id: str = ""
+
+
+class Streamed(Reply):
+    """A successful response that is sent as events."""
+
+    events: AsyncGenerator[Event, None]
+
+
+class Download(Reply):
+    """A successful response that is a file, which is closed once it was sent.
+
+    `name` is what it is saved as, without its folders; `etag` changes whenever its bytes do.
+    """
+
+    name: str
+    etag: str
+    content: Content
+
+
+class Redirect(Reply, kw_only=True):
+    """What was asked for is elsewhere: at `url`, for a while."""
+
+    url: str
 
 
 class Nothing(Struct):
@@ -72,8 +102,8 @@ class Call(Struct, Generic[Body, Query], frozen=True):
     """A request that was read and checked.
 
     `client` is the network that it is counted by, `address` the exact address; `login` is the
-    caller where the route authenticates; `accept_language` and `accept` are the headers of these
-    names.
+    caller where the route authenticates; `accept_language`, `accept` and `last_event_id` are the
+    headers of these names.
     """
 
     body: Body
@@ -86,6 +116,7 @@ class Call(Struct, Generic[Body, Query], frozen=True):
     accept_language: str = ""
     address: str = ""
     accept: str = ""
+    last_event_id: str = ""
 
     @property
     def device(self) -> DeviceRow:
@@ -125,10 +156,14 @@ class Route(Struct, frozen=True):
     transport that this one has beside those of all. One with `is_health` has a rate of its own.
 
     With `form_max_bytes`, the body is multipart/form-data of at most so many bytes, and is handed
-    over unread, as a `Form`. With `events`, the response may also be a stream of server-sent
-    events; they are declared by name. With `has_text`, it may also be a line of text, and is about
-    the client: nobody keeps it for another one. With `ends_with_client`, a request is cancelled
-    when its client closes the connection.
+    over unread, as a `Form`. With `raw_max_bytes`, the body is bytes of any type, at most so many,
+    and is handed over unread, as a `RawBody` (`api.bodies`); it may be compressed by one of
+    `raw_encodings`, and no Idempotency-Key covers it.
+
+    With `events`, the response may also be a stream of server-sent events; they are declared by
+    name. With `has_text`, it may also be a line of text, and is about the client: nobody keeps it
+    for another one. With `ends_with_client`, a request is cancelled when its client closes the
+    connection. With `has_file`, the response is a file, or a redirection to where it is.
     """
 
     # One field for each thing that a route can declare: the router, the document of the API and the
@@ -149,6 +184,9 @@ class Route(Struct, frozen=True):
     example: dict[str, Any] | None = None
     unavailable: tuple[Transport, ...] = ()
     form_max_bytes: int = 0
+    raw_max_bytes: int = 0
+    raw_encodings: tuple[Literal["gzip"], ...] = ()
     events: dict[str, type[Struct]] = field(default_factory=dict)
     ends_with_client: bool = False
     has_text: bool = False
+    has_file: bool = False

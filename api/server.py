@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import hdrs, web
 
-from api import errors, openapi, prefer, request_id, sse
+from api import downloads, errors, openapi, prefer, request_id, sse
 from api import metrics as exposed
-from api.bodies import unsupported_media_type, whole
+from api.bodies import RawBody, unsupported_media_type, whole
 from api.callers import Authenticate, AuthenticateWorker, Callers
 from api.codec import Decoder, convert_query
 from api.connections import (
@@ -31,11 +31,12 @@ from api.prefer import Handling
 from api.rate import Rates
 from api.responses import JSON, PLAIN, SERVER, SLICE_BYTES, Response, refusal
 from api.router import Router, routed, wrong_method
-from api.routes import Call, Encoded, Nothing, Route, Streamed, Text, encode
+from api.routes import Call, Download, Encoded, Nothing, Redirect, Route, Streamed, Text, encode
 from api.sizes import largest
 from market.errors import MarketError
 from market.idempotency import KeyedRequest, Replayed, Seal
 from market.networks import counted_network
+from storage.blobs.base import BlobError, FullError
 from storage.errors import StoreError
 
 if TYPE_CHECKING:
@@ -200,9 +201,8 @@ class HttpServer:
         connection = request.connection
         connection.ends_request = route.ends_with_client
         reply = await route.handler(await self._call(request, route, names, client, address))
-        if isinstance(reply, Streamed):
-            common = {"Server": SERVER, request_id.HEADER: request_id.current.get()}
-            return await sse.send(request, reply.events, common | _applied(request))
+        if isinstance(reply, Streamed | Download | Redirect):
+            return await _sent(request, reply, client)
         headers = dict(OF_CLIENT) if route.has_text else {}
         if isinstance(reply, Text):
             headers["Content-Type"] = PLAIN
@@ -257,6 +257,8 @@ class HttpServer:
                 user_id=login.profile.user_id if login is not None else "",
                 is_strict=is_strict,
             )
+        elif route.raw_max_bytes:
+            body = RawBody(request, route.raw_max_bytes, route.raw_encodings)
         elif route.body is not Nothing:
             absent = route.body_optional and not request.body_exists
             sent = b"" if absent else await self._body(request, route, client)
@@ -274,13 +276,29 @@ class HttpServer:
             keyed = KeyedRequest(user_id, key, request_hash, self._seal, self._wall_clock())
         accepted = request.headers.get(hdrs.ACCEPT_LANGUAGE, "")
         accept = request.headers.get(hdrs.ACCEPT, "")
-        return Call(body, query, names, client, login, keyed, worker, accepted, address, accept)
+        last_id = request.headers.get(hdrs.LAST_EVENT_ID, "")
+        return Call(
+            body, query, names, client, login, keyed, worker, accepted, address, accept, last_id
+        )
 
     async def _body(self, request: Request, route: Route, client: str) -> bytes:
         declared = request.headers.get("Content-Type")
         if declared is not None and declared.partition(";")[0].strip().lower() != JSON:
             raise unsupported_media_type(JSON)
         return await whole(request, self._body_max_bytes[route.body], client)
+
+
+async def _sent(
+    request: Request, reply: Streamed | Download | Redirect, client: str
+) -> web.StreamResponse:
+    """Answer with what is no object in memory: events, a file, or where a file is."""
+    if isinstance(reply, Redirect):
+        headers: dict[str, str] = {hdrs.LOCATION: reply.url, hdrs.CACHE_CONTROL: "no-store"}
+        return Response(302, encode(reply), headers)
+    common = {"Server": SERVER, request_id.HEADER: request_id.current.get(), **_applied(request)}
+    if isinstance(reply, Download):
+        return await downloads.send(request, reply, client, common)
+    return await sse.send(request, reply.events, common)
 
 
 def _answer_of(error: Exception, request: Request) -> Response:
@@ -291,6 +309,11 @@ def _answer_of(error: Exception, request: Request) -> Response:
         return refusal(errors.of_market(error))
     if isinstance(error, TransportError):
         return refusal(errors.of_transport(error.reason, error.headers, error.message))
+    if isinstance(error, BlobError):
+        _logger.error("%s %s: files cannot be kept: %s", request.method, request.path, error)
+        is_full = isinstance(error, FullError)
+        reason = Transport.FILES_FULL if is_full else Transport.FILES_UNAVAILABLE
+        return refusal(errors.of_transport(reason))
     if isinstance(error, StoreError):
         _logger.error("%s %s: the store failed: %s", request.method, request.path, error)
         return refusal(errors.of_transport(Transport.STORE_UNAVAILABLE))

@@ -7,7 +7,8 @@ from contextlib import aclosing
 
 import msgspec
 from aiohttp import web
-from msgspec import Struct
+
+from api.routes import Event
 
 CONTENT_TYPE = "text/event-stream"
 WRITE_SECONDS = 30.0  # for one event; a client that has not read it by then is gone
@@ -18,7 +19,7 @@ _encoder = msgspec.json.Encoder()
 
 async def send(
     request: web.BaseRequest,
-    events: AsyncGenerator[tuple[str, Struct], None],
+    events: AsyncGenerator[Event, None],
     headers: dict[str, str],
 ) -> web.StreamResponse:
     """Send events until there are no more, or the client leaves or stops reading.
@@ -38,9 +39,9 @@ async def send(
         first = await anext(events)
         await response.prepare(request)
         try:
-            await _write(response, encoded(*first))
-            async for name, data in events:
-                await _write(response, encoded(name, data))
+            await _write(response, encoded(first))
+            async for event in events:
+                await _write(response, encoded(event))
             await response.write_eof()
         except ConnectionError:
             _logger.debug("the client left in the middle of an event stream")
@@ -51,9 +52,14 @@ async def send(
     return response
 
 
-def encoded(name: str, data: Struct) -> bytes:
+def encoded(event: Event) -> bytes:
     """Return an event as it is sent; JSON has no line breaks of its own."""
-    return b"event: " + name.encode() + b"\ndata: " + _encoder.encode(data) + b"\n\n"
+    if event.data is None:
+        return b":\n\n"
+    name = b"event: " + event.name.encode() + b"\n"
+    if event.id:
+        name += b"id: " + event.id.encode() + b"\n"
+    return name + b"data: " + _encoder.encode(event.data) + b"\n\n"
 
 
 async def _write(response: web.StreamResponse, data: bytes) -> None:

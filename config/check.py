@@ -14,6 +14,7 @@ PERCENT_DIGITS = 2  # fees are kept in ten-thousandths
 PORT_MAX = 65_535
 HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 CATEGORY = re.compile("[a-z]+(_[a-z]+)*")
+BUCKET = re.compile("[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 COUNTRY = re.compile("[a-z]{2}")  # ISO 3166-1, alpha-2
 ANY_COUNTRY = "any"
 RESERVED_CATEGORIES = frozenset(("none", "unverified"))
@@ -35,6 +36,7 @@ def contradictions(settings: Settings) -> Iterator[str]:
     yield from _prices(settings)
     yield from _referrals(settings)
     yield from _assistant(settings)
+    yield from _s3(settings)
 
 
 def _networks(name: str, values: tuple[str, ...]) -> Iterator[str]:
@@ -302,6 +304,24 @@ def _assistant(settings: Settings) -> Iterator[str]:
                 f"assistant.{name}: is below {highest}, the highest of assistant.rewards, which "
                 "could never be paid"
             )
+
+
+def _s3(settings: Settings) -> Iterator[str]:
+    work = settings.work
+    if not work.s3_url:
+        return
+    parts = urlsplit(work.s3_url) if _is_http(work.s3_url) else None
+    if parts is None or parts.path.strip("/") or parts.query or "@" in parts.netloc:
+        yield (
+            "work.s3_url: expected the address of an S3 service without a path, as in "
+            f"https://s3.example.com, got {work.s3_url!r}"
+        )
+    if not BUCKET.fullmatch(work.s3_bucket):
+        yield f"work.s3_bucket: expected the name of a bucket, got {work.s3_bucket!r}"
+    for name in ("s3_region", "s3_access_key", "s3_secret_key"):
+        value = str(getattr(work, name))
+        if not value or not all("!" <= character <= "~" for character in value):
+            yield f"work.{name}: must be set, without spaces, because work.s3_url is"
 
 
 def _port_of(url: str) -> int:

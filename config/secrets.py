@@ -3,7 +3,15 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-SECRETS = frozenset({"auth.signing_key", "storage.url", "mail.password", "assistant.api_key"})
+SECRETS = frozenset(
+    {
+        "auth.signing_key",
+        "storage.url",
+        "mail.password",
+        "assistant.api_key",
+        "work.s3_secret_key",
+    }
+)
 MARK = "@"
 MAX_BYTES = 64 * 1024  # any key fits; a device or a database named by mistake does not
 

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, TypeVar, get_args
 from msgspec import Meta, Struct, field, structs
 
 _Kind = TypeVar("_Kind")
+MIB = 1024 * 1024
 _RELOADABLE = "changes at SIGHUP"
 Reloadable = Annotated[_Kind, _RELOADABLE]
 
@@ -141,6 +142,28 @@ class MarketSettings(Struct, frozen=True):  # as wide as its section: settings a
 Slots = Annotated[int, Meta(ge=1, le=256)]  # a device names all that it holds in one request
 
 
+class WorkSettings(Struct, frozen=True):  # as wide as its section
+    """Where files of jobs are kept, how many, and for how long."""
+
+    folder: str = ""
+    artifact_max_bytes: NonNegativeInt = 5 * 1024**3
+    attempt_artifacts_max_bytes: NonNegativeInt = 20 * 1024**3
+    attempt_artifacts_max: NonNegativeInt = 1_000
+    user_artifacts_max_bytes: NonNegativeInt = 50 * 1024**3
+    user_artifacts_max: NonNegativeInt = 10_000
+    artifact_days: Annotated[int, Meta(ge=1, le=3650)] = 30
+    log_keep_bytes: Annotated[int, Meta(ge=MIB, le=1024 * MIB)] = 8 * MIB
+    log_bytes_per_second: NonNegativeInt = MIB
+    log_days: Annotated[int, Meta(ge=1, le=3650)] = 30
+    user_logs_max_bytes: NonNegativeInt = 1024**3
+    disk_reserve_bytes: NonNegativeInt = 256 * MIB
+    s3_url: str = ""
+    s3_bucket: str = ""
+    s3_region: str = "us-east-1"
+    s3_access_key: str = ""
+    s3_secret_key: str = ""
+
+
 class JobSettings(Struct, frozen=True):
     """What devices may hold, how long they wait for work, and what becomes of work."""
 
@@ -253,6 +276,7 @@ class Settings(Struct, frozen=True):
     geo: GeoSettings = GeoSettings()
     auth: AuthSettings = AuthSettings()
     market: MarketSettings = MarketSettings()
+    work: WorkSettings = WorkSettings()
     jobs: JobSettings = JobSettings()
     assistant: AssistantSettings = AssistantSettings()
     mail: MailSettings = MailSettings()

@@ -155,6 +155,31 @@ class Code(Enum):
         Kind.INVALID,
         "The payment of this job is not, or not any more, the caller's to decide.",
     )
+    ARTIFACT_NOT_FOUND = (
+        "artifact_not_found",
+        Kind.NOT_FOUND,
+        "There is no such artifact for the caller.",
+    )
+    ARTIFACT_TOO_LARGE = (
+        "artifact_too_large",
+        Kind.INVALID,
+        "The file has more bytes than one may have.",
+    )
+    ARTIFACT_MISMATCH = (
+        "artifact_mismatch",
+        Kind.INVALID,
+        "What was sent is not what was announced.",
+    )
+    ARTIFACT_NEEDED = (
+        "artifact_needed",
+        Kind.INVALID,
+        "An open job is given this artifact; it can be deleted when the job is over.",
+    )
+    ARTIFACT_QUOTA_EXCEEDED = (
+        "artifact_quota_exceeded",
+        Kind.INVALID,
+        "There is no room for this artifact.",
+    )
     REFERRAL_CODE_NOT_FOUND = (
         "referral_code_not_found",
         Kind.NOT_FOUND,

@@ -14,6 +14,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from market import ledger, reviews
+from market.artifacts import require_inputs
 from market.attempts import (
     HOST_KINDS,
     WORK_KINDS,
@@ -230,10 +231,13 @@ class Jobs:
         row = None if new.spec is None else self._specs.row(job.id, new.spec)
         if row is not None:
             job = job._replace(text_bytes=job.text_bytes + size_of(row))
+        artifact_ids = [] if new.spec is None else new.spec.artifact_ids
         transfer_id = self._identifiers.new()
         try:
             with self.counting_refusals(user_id):
-                await self._store.write(_create, job, row, transfer_id, self.bounds, receipt)
+                await self._store.write(
+                    _create, job, row, artifact_ids, transfer_id, self.bounds, receipt
+                )
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
@@ -776,6 +780,7 @@ async def _create(
     tx: Transaction,
     job: JobRow,
     spec: SpecRow | None,
+    artifact_ids: Sequence[str],
     transfer_id: str,
     bounds: Bounds,
     receipt: Receipt[str] | None,
@@ -785,6 +790,7 @@ async def _create(
     await put_up(tx, [(job, transfer_id)], bounds)
     if spec is not None:
         await spec_queries.insert(tx, spec)
+        await require_inputs(tx, job.user_id, job.id, artifact_ids)
 
 
 async def put_up(tx: Transaction, jobs: Sequence[tuple[JobRow, str]], bounds: Bounds) -> None:

@@ -4,10 +4,12 @@ A new service is a line here, and a line of `api.app.routes` for its endpoints.
 """
 
 from collections.abc import Callable
+from time import monotonic
 
 from msgspec import Struct
 
 from market.accounts import Accounts, LoginLimits
+from market.artifacts import Artifacts, ArtifactTerms
 from market.attempt_reports import AttemptReports
 from market.bandwidth import Bandwidth, Terms, Traffic
 from market.bounds import Bounds
@@ -21,6 +23,7 @@ from market.exit_payouts import ExitPayouts
 from market.exits import NO_EXITS, Exits, ExitTerms
 from market.jobs import Jobs, JobTerms
 from market.leases import Leases
+from market.logs import Logs, LogTerms
 from market.outbox import Outbox
 from market.overdue import Overdue
 from market.passwords import Passwords
@@ -34,6 +37,7 @@ from market.specs import Specs
 from market.tokens import Tokens
 from market.waking import Waking
 from market.wallet import Wallet
+from storage.blobs.base import Blobs
 
 
 class Rules(Struct, frozen=True):
@@ -51,6 +55,8 @@ class Rules(Struct, frozen=True):
     app_url: str
     exits: ExitTerms = NO_EXITS
     dispatch: DispatchTerms = DispatchTerms()
+    artifacts: ArtifactTerms = ArtifactTerms()
+    logs: LogTerms = LogTerms()
 
 
 class Keys(Struct, frozen=True):
@@ -75,6 +81,7 @@ class Market:
         leases: grant the bytes of sessions.
         traffic: the live counters.
         observed_seconds: for how many seconds this daemon has been there to hear devices.
+        blobs: keeps the bytes of artifacts.
         is_shared: whether other daemons work on the same store.
     """
 
@@ -87,6 +94,7 @@ class Market:
         leases: Leases,
         traffic: Traffic,
         observed_seconds: Callable[[], float],
+        blobs: Blobs,
         is_shared: bool = False,
     ) -> None:
         passwords, limits, bounds = keys.passwords, rules.login_limits, rules.bounds
@@ -110,6 +118,8 @@ class Market:
         self.exit_canaries = ExitCanaries(context, self.exits)
         self.exit_payouts = ExitPayouts(context, rules.exits.hold_seconds)
         self.waking = Waking(context.store, is_shared=is_shared)
+        self.logs = Logs(context, rules.logs, monotonic, is_shared=is_shared)
+        self.waking.listen(self.logs)
         self.specs = Specs(keys.job_secrets)
         self.dispatch = Dispatch(
             context,
@@ -121,10 +131,13 @@ class Market:
         self.renewals = Renewals(context)
         overdue = Overdue(context, self.devices, self.renewals, rules.jobs.leases, observed_seconds)
         self.jobs = Jobs(context, overdue, rules.jobs, bounds, self.specs, self.waking)
+        self.jobs.logs = self.logs
+        self.logs.renewed = self.renewals.renew
         self.attempt_reports = AttemptReports(
             context, self.devices, self.jobs, self.renewals, observed_seconds
         )
         self.reviews = Reviews(context)
+        self.artifacts = Artifacts(context, blobs, rules.artifacts)
         self.deploys = Deploys(context, self.jobs, rules.rates)
 
     def change_bounds(self, bounds: Bounds) -> None:

@@ -17,17 +17,21 @@ from proxyctl.protocol.jobspec import (
     Payload,
     Resources,
     SpecError,
+    architecture,
     as_fields,
     check,
     check_resources,
     gpus,
+    payload_of,
     requirements,
+    resources_of,
 )
 from storage import job_specs as queries
 from storage.job_specs import SpecRow
 from storage.store import Transaction
 
-REVIEW_MAX_HOURS = 720  # a month: nobody waits longer for the wage of a job
+# Buyers may take longer than the operator proposes, at the cost of whoever worked: a week.
+REVIEW_MAX_HOURS = 168
 HOUR_SECONDS = 3_600
 UNREADABLE = "The secrets of this job cannot be read any more; its buyer must put it up again."
 
@@ -55,6 +59,11 @@ class Spec(Struct, frozen=True):
     timeout_seconds: int | None = None
     review_hours: int | None = None
 
+    @property
+    def artifact_ids(self) -> list[str]:
+        """The artifacts that the job is given, in the order of its inputs; "" for another input."""
+        return [] if self.payload is None else [each.artifact_id for each in self.payload.inputs]
+
 
 def understand(new: NewSpec, *, job_type: str, duration_hrs: int, text: str) -> Spec:
     """Return what a buyer says of a job, as it is understood; with the values of secrets.
@@ -80,7 +89,8 @@ def understand(new: NewSpec, *, job_type: str, duration_hrs: int, text: str) -> 
         parsed = requirements.parse(text)
         resources, warnings, is_manual = parsed.resources, parsed.warnings, parsed.is_manual
     else:
-        resources, is_manual = new.resources, False
+        arch = architecture(new.resources.arch)
+        resources, is_manual = dataclasses.replace(new.resources, arch=arch), False
         warnings = _checked_resources(resources)
     return Spec(payload, resources, warnings, is_manual, timeout_seconds, new.review_hours)
 
@@ -142,7 +152,7 @@ class Specs:
         None when the secrets cannot be read: the key of the service is another one now. Such a job
         is to be given to nobody, because nobody could tell what it does without them.
         """
-        read = msgspec.json.decode(payload, type=Payload)
+        read = payload_of(msgspec.json.decode(payload))
         if not read.secrets:
             return read
         opened = None if secrets is None else self._sealing.open(secrets)
@@ -150,11 +160,6 @@ class Specs:
             return None
         values = msgspec.json.decode(opened, type=dict[str, str])
         return dataclasses.replace(read, secrets=values)
-
-    def opened(self, payload: str, secrets: str | None) -> bytes | None:
-        """Return the JSON of a payload with its secrets; None as `payload_of`."""
-        read = self.payload_of(payload, secrets)
-        return None if read is None else msgspec.json.encode(as_fields(read))
 
 
 def size_of(row: SpecRow) -> int:
@@ -191,8 +196,9 @@ def _refuse(field: str, message: str) -> NoReturn:
 
 def _spec(row: SpecRow) -> Spec:
     return Spec(
-        payload=None if row.payload is None else msgspec.json.decode(row.payload, type=Payload),
-        resources=msgspec.json.decode(row.resources, type=Resources),
+        # Not by their types: of what msgspec decodes, a reply would leave the defaults out.
+        payload=None if row.payload is None else payload_of(msgspec.json.decode(row.payload)),
+        resources=resources_of(msgspec.json.decode(row.resources)),
         warnings=msgspec.json.decode(row.warnings, type=tuple[str, ...]),
         is_manual=bool(row.is_manual),
         timeout_seconds=row.timeout_seconds,

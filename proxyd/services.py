@@ -18,6 +18,7 @@ from proxyd.acceptor import Acceptor
 from proxyd.loop import cancellation, clock
 from proxyd.outbound.mailer import Mailer
 from proxyd.tasks import Tasks
+from storage.blobs.base import Blobs
 
 if TYPE_CHECKING:
     from proxyd.outbound.chat_model import OpenAiModel
@@ -31,6 +32,8 @@ REFERRAL_CHECK_SECONDS = 10.0  # how long a bonus takes once an address is confi
 EXIT_LOOK_SECONDS = 5.0
 EXIT_PAYOUT_CHECK_SECONDS = 60.0  # owners have waited for days, and an hour's owners fit in one
 EXIT_ADVANCE_CHECK_SECONDS = 60.0  # each hour's advance begins within a minute of the hour
+ARTIFACT_CHECK_SECONDS = 15.0  # 200 files at most each time; their times are days
+LOG_CHECK_SECONDS = 15.0  # a user has no more logs than they may for longer than this
 CLOSE_SECONDS = 8.0  # the API's requests in progress have 5 s of them (`api.server`)
 # 1.3 MB/s at a round trip of 100 ms, since Linux doubles it. More would stand in the kernel for so
 # long that an honest client that reads slowly would look like one that does not read.
@@ -49,6 +52,7 @@ class Services:
         mailer: sends its e-mails.
         model: answers for its assistant; None where none is configured.
         photos: decodes photos of good deeds.
+        blobs: keeps files of jobs.
         observed_time: for how long this daemon has been there to hear devices.
     """
 
@@ -60,6 +64,7 @@ class Services:
         mailer: Mailer,
         model: "OpenAiModel | None",
         photos: Photos,
+        blobs: Blobs,
         observed_time: clock.ObservedTime,
     ) -> None:
         self.market = market
@@ -67,6 +72,7 @@ class Services:
         self._mailer = mailer
         self._model = model
         self._photos = photos
+        self._blobs = blobs
         self._observed_time = observed_time
         self._acceptor: Acceptor[socket.socket] | None = None
 
@@ -100,7 +106,12 @@ class Services:
         )
         tasks.every(EXIT_LOOK_SECONDS, "exits", market.exits.look, "exits that were ended")
         tasks.spawn("dispatch", market.dispatch.run())
+        tasks.every(
+            ARTIFACT_CHECK_SECONDS, "artifacts", self.tidy_artifacts, "files that nobody needs"
+        )
+        tasks.every(LOG_CHECK_SECONDS, "old logs", market.logs.sweep, "logs that are too old")
         tasks.spawn("waking", market.waking.run())
+        tasks.spawn("log notices", market.logs.readers.run())
         tasks.spawn("recovery", market.recovery.run())
         tasks.spawn("mail", self._mailer.run())
 
@@ -133,6 +144,7 @@ class Services:
     async def stop_serving(self) -> None:
         """End every request, within a bound."""
         self.leave_socket()
+        self.market.logs.readers.end()
         await cancellation.within(CLOSE_SECONDS, self.http.stop(), "closing the API")
 
     async def flush(self) -> None:
@@ -147,11 +159,24 @@ class Services:
     async def close(self) -> None:
         """Close what works for the marketplace, each within a bound."""
         self.market.passwords.close()
+        await cancellation.within(
+            CLOSE_SECONDS, asyncio.to_thread(self.market.logs.close), "writing the last logs"
+        )
         self._photos.close()
+        await cancellation.within(CLOSE_SECONDS, self._blobs.close(), "closing what keeps files")
         if self._model is not None:
             await cancellation.within(
                 CLOSE_SECONDS, self._model.close(), "closing the model's client"
             )
+
+    async def tidy_artifacts(self) -> None:
+        """Delete files whose time is over.
+
+        Raises:
+            StoreError: they are deleted another time.
+        """
+        await self.market.artifacts.settle()
+        await self.market.artifacts.expire()
 
     async def take_back(self) -> None:
         """Take jobs back from devices that have vanished.

@@ -6,10 +6,12 @@ its own units (money in millionths, times in seconds).
 
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address
+from pathlib import Path
 
 from api.limits import Limits as ApiLimits
-from config.settings import Settings
+from config.settings import Settings, StorageSettings
 from market.accounts import LoginLimits
+from market.artifacts import ArtifactTerms
 from market.assistant.goodness import RewardTerms
 from market.bandwidth import Terms
 from market.bounds import Bounds
@@ -18,6 +20,7 @@ from market.dispatch import DispatchTerms
 from market.exits import ExitTerms
 from market.exits import Limits as ExitDeviceLimits
 from market.jobs import JobTerms
+from market.logs import LogTerms
 from market.market import Rules
 from market.money import micro
 from market.overdue import Leases
@@ -40,6 +43,8 @@ from proxyd.limits import (
 )
 from proxyd.ops.listening import format_address
 from proxyd.wire.events import Address
+from storage.blobs.s3 import Bucket
+from storage.place import SQLITE, is_sqlite
 
 DAY_SECONDS = 86_400
 
@@ -63,6 +68,8 @@ def rules(settings: Settings, session_terms: Terms, app_url: str, *, descriptors
         app_url=app_url,
         exits=exit_terms(settings),
         dispatch=dispatch_terms(settings, descriptors),
+        artifacts=artifact_terms(settings),
+        logs=log_terms(settings),
     )
 
 
@@ -114,6 +121,50 @@ def dispatch_terms(settings: Settings, descriptors: int) -> DispatchTerms:
         wait_seconds=jobs.wait_seconds,
         held_max=min(jobs.waiting_devices or connections, connections * 4 // 5),
     )
+
+
+def artifact_terms(settings: Settings) -> ArtifactTerms:
+    """Return how much of jobs' files is kept, and for how long."""
+    work = settings.work
+    return ArtifactTerms(
+        file_bytes=work.artifact_max_bytes,
+        job_bytes=work.attempt_artifacts_max_bytes,
+        job_files=work.attempt_artifacts_max,
+        user_bytes=work.user_artifacts_max_bytes,
+        user_files=work.user_artifacts_max,
+        keep_seconds=work.artifact_days * DAY_SECONDS,
+    )
+
+
+def bucket(settings: Settings) -> Bucket | None:
+    """Return where in an S3 store files of jobs are kept; None where there is no such store."""
+    work = settings.work
+    if not work.s3_url:
+        return None
+    return Bucket(
+        work.s3_url, work.s3_bucket, work.s3_region, work.s3_access_key, work.s3_secret_key
+    )
+
+
+def log_terms(settings: Settings) -> LogTerms:
+    """Return what is kept of logs, and how fast they may come."""
+    work = settings.work
+    return LogTerms(
+        folder=work_folder(settings) / "logs",
+        keep_bytes=work.log_keep_bytes,
+        bytes_per_second=work.log_bytes_per_second,
+        keep_seconds=work.log_days * DAY_SECONDS,
+        bytes_per_user=work.user_logs_max_bytes,
+        reserve_bytes=work.disk_reserve_bytes,
+    )
+
+
+def work_folder(settings: Settings) -> Path:
+    """Return where files of jobs are kept: beside the database, unless it is said."""
+    if settings.work.folder:
+        return Path(settings.work.folder)
+    url = settings.storage.url if is_sqlite(settings.storage.url) else StorageSettings().url
+    return Path(url.removeprefix(SQLITE)).parent / "work"
 
 
 def bounds(settings: Settings) -> Bounds:

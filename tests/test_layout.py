@@ -12,18 +12,20 @@ ROOMS = ("proxyd", "api", "market", "storage", "config", "client")
 # Modules without `tests/<folders>/test_<module>.py`, and the file to open for each: where most of
 # what the module promises is held. One line a module.
 TESTED_IN = {
-    "api/bodies.py": "tests/api/test_server.py",
     "api/callers.py": "tests/api/test_server.py",
+    "api/downloads.py": "tests/api/test_artifacts.py",
     "api/limits.py": "tests/api/test_connections.py",
     "api/responses.py": "tests/api/test_server.py",
     "api/routes.py": "tests/api/test_router.py",
     "api/sse.py": "tests/api/test_assistant.py",
     "client/proxyctl/__main__.py": "tests/client/proxyctl/exit/test_commands.py",
+    "client/proxyctl/api.py": "tests/client/proxyctl/exit/test_consent.py",
     "client/proxyctl/exit/api.py": "tests/client/proxyctl/exit/test_consent.py",
     "client/proxyctl/exit/carrier.py": "tests/client/proxyctl/exit/test_agent.py",
     "client/proxyctl/exit/closing.py": "tests/client/proxyctl/exit/test_relay_linux.py",
     "client/proxyctl/exit/control.py": "tests/client/proxyctl/exit/test_agent.py",
     "client/proxyctl/exit/halfpipe.py": "tests/client/proxyctl/exit/test_relay_linux.py",
+    "client/proxyctl/exit/names.py": "tests/client/proxyctl/exit/test_commands.py",
     "client/proxyctl/exit/netlink.py": "tests/client/proxyctl/exit/test_lan.py",
     "client/proxyctl/exit/path.py": "tests/client/proxyctl/exit/test_relay_linux.py",
     "client/proxyctl/exit/pipes.py": "tests/client/proxyctl/exit/test_relay_linux.py",
@@ -34,11 +36,50 @@ TESTED_IN = {
     "client/proxyctl/exit/relays.py": "tests/client/proxyctl/exit/test_relay_linux.py",
     "client/proxyctl/exit/restraints.py": "tests/client/proxyctl/exit/test_agent.py",
     "client/proxyctl/exit/watcher.py": "tests/client/proxyctl/exit/test_agent.py",
-    "client/proxyctl/exit/words.py": "tests/client/proxyctl/exit/test_consent.py",
     "client/proxyctl/protocol/addresses.py": "tests/client/proxyctl/protocol/test_policy.py",
     "client/proxyctl/protocol/jobspec/errors.py": (
         "tests/client/proxyctl/protocol/jobspec/test_checks.py"
     ),
+    "client/proxyctl/words.py": "tests/client/proxyctl/exit/test_consent.py",
+    "client/proxyctl/worker/executors/base.py": (
+        "tests/client/proxyctl/worker/executors/test_bwrap.py"
+    ),
+    "client/proxyctl/worker/executors/container_watch.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/docker.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/engine.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/family.py": (
+        "tests/client/proxyctl/worker/executors/test_bwrap.py"
+    ),
+    "client/proxyctl/worker/executors/guarded.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/gvisor.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/limits/base.py": (
+        "tests/client/proxyctl/worker/executors/test_bwrap.py"
+    ),
+    "client/proxyctl/worker/executors/limits/unbounded.py": (
+        "tests/client/proxyctl/worker/executors/test_bwrap.py"
+    ),
+    "client/proxyctl/worker/executors/signals.py": (
+        "tests/client/proxyctl/worker/executors/test_bwrap.py"
+    ),
+    "client/proxyctl/worker/executors/syscalls.py": (
+        "tests/client/proxyctl/worker/executors/test_seccomp.py"
+    ),
+    "client/proxyctl/worker/executors/trial.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
+    ),
+    "client/proxyctl/worker/inputs.py": "tests/client/proxyctl/worker/test_transfers.py",
+    "client/proxyctl/worker/uploads.py": "tests/client/proxyctl/worker/test_transfers.py",
+    "client/proxyctl/worker/web.py": "tests/client/proxyctl/worker/test_transfers.py",
     "config/changes.py": "tests/proxyd/test_reload.py",
     "config/settings.py": "tests/config/test_load.py",
     "market/assistant/builtin.py": "tests/market/assistant/test_chat.py",
@@ -97,9 +138,11 @@ TESTED_IN = {
     "proxyd/wire/http_refusals.py": "tests/proxyd/wire/test_http.py",
     "proxyd/wire/http_request.py": "tests/proxyd/wire/test_http.py",
     "storage/allowlist.py": "tests/market/test_allowlist.py",
+    "storage/artifacts.py": "tests/market/test_artifacts.py",
     "storage/assistant.py": "tests/market/assistant/test_goodness.py",
     "storage/attempts.py": "tests/market/test_attempts.py",
     "storage/bandwidth.py": "tests/market/test_bandwidth.py",
+    "storage/blobs/base.py": "tests/storage/blobs/test_local.py",
     "storage/claims.py": "tests/market/test_claims.py",
     "storage/deploys.py": "tests/market/test_deploys.py",
     "storage/devices.py": "tests/market/test_devices.py",
@@ -108,6 +151,7 @@ TESTED_IN = {
     "storage/job_specs.py": "tests/market/test_specs.py",
     "storage/jobs.py": "tests/market/test_jobs.py",
     "storage/ledger.py": "tests/market/test_ledger.py",
+    "storage/logs.py": "tests/market/test_logs.py",
     "storage/mesh.py": "tests/proxyd/exits/test_link.py",
     "storage/nodes.py": "tests/market/test_leases_among_nodes.py",
     "storage/open.py": "tests/storage/test_store.py",
@@ -124,7 +168,9 @@ ABOUT_SEVERAL = {
     "tests/api/test_bounds.py": "market/bounds.py as the operator sets it and a caller is refused",
     "tests/api/test_fuzz.py": "every route, with requests made up from the API's own document",
     "tests/api/test_idempotency.py": "market/idempotency.py, for every route that takes a key",
+    "tests/api/test_job_specs.py": "market/specs.py by the routes of api/jobs.py",
     "tests/api/test_recovery.py": "market/recovery.py by the routes of api/accounts.py",
+    "tests/client/proxyctl/worker/executors/test_engine_battery.py": "each kind of container",
     "tests/client/test_autostart.py": "client/autostart/",
     "tests/config/test_example.py": "config/proxyd.example.toml",
     "tests/market/test_exit_invariants.py": "the money of exits, by any sequence of operations",

@@ -6,7 +6,6 @@ import argparse
 import sys
 
 from proxyctl import __version__
-from proxyctl.exit import commands
 
 
 def main() -> None:
@@ -16,7 +15,17 @@ def main() -> None:
         description="The program for the people and the devices of a proxyd marketplace.",
     )
     parser.add_argument("--version", action="version", version=f"proxyctl {__version__}")
-    commands.add_commands(parser.add_subparsers(dest="topic", required=True, metavar="TOPIC"))
+    topics = parser.add_subparsers(dest="topic", required=True, metavar="TOPIC")
+    # A device that is an exit is spared the memory of what it would take to be a worker.
+    if sys.argv[1:2] == ["worker"]:
+        from proxyctl.worker import commands as worker  # noqa: PLC0415 - see above
+
+        worker.add_commands(topics)
+        sys.exit(worker.call(parser.parse_args()))
+    from proxyctl.exit import commands  # noqa: PLC0415 - see above
+
+    commands.add_commands(topics)
+    topics.add_parser("worker", help="run strangers' jobs on this device, walled in")
     sys.exit(commands.call(parser.parse_args()))
 
 

@@ -30,8 +30,9 @@ PAGE_MAX_SESSIONS = 1000
 # Whose device carries connections: nobody leaves through one of their own.
 OWNER_EMAIL = "exit@example.com"
 OWNER_USERNAME = "exit-owner"
-# Behind the name of the database, beside it: `make exit` reads it.
-TOKEN_SUFFIX = "-exit.token"  # noqa: S105 - of a file that holds one
+# Behind the name of the database, beside it: `make exit` and `make worker` read them.
+EXIT_SUFFIX = "-exit.token"
+WORKER_SUFFIX = "-worker.token"
 USUAL_NAME = Path(StorageSettings().url).stem
 # What no country has (ISO 3166 leaves it to its users).
 NOWHERE = "xx"
@@ -56,8 +57,8 @@ See the bytes that they cost:
 
   curl -H 'Authorization: Bearer {token}' {api}/api/bandwidth/sessions
 
-{exits}Each start fills the account up to 100 USD and 100 credits, and ends the sessions of earlier
-demonstrations.
+{exits}{worker}Each start fills the account up to 100 USD and 100 credits, and ends the sessions of
+earlier demonstrations.
 """
 
 
@@ -73,6 +74,24 @@ The device belongs to {owner}, whose password is the same as yours: /api/exits/m
 to that login what the device has carried and earned.
 
 """
+
+
+WORKER = """Have work done by a device of somebody else, walled in: run
+
+  {make_worker}
+
+in another terminal, post a script, and follow what it prints:
+
+  job=$(curl -s --json '{job}' -H 'Authorization: Bearer {token}' {api}/api/jobs | \\
+    grep -o '"job_id":"[^"]*' | cut -d'"' -f4) && curl -sN -H 'Authorization: Bearer {token}' \\
+    -H 'Accept: text/event-stream' "{api}/api/jobs/$job/log"
+
+"""
+# What is paid is more than what the device asks for, and lasts for an hour at most.
+JOB = (
+    '{"title":"count","job_type":"script","price_credit":1,"duration_hrs":1,"payload":{"script":'
+    '"import time\\nfor n in range(5):\\n    print(n, flush=True)\\n    time.sleep(1)"}}'
+)
 
 
 def settings_for(settings: Settings) -> Settings:
@@ -132,6 +151,9 @@ async def prepare(daemon: Daemon) -> str:
     )
     if daemon.exit_port is not None:
         await _offer_exit(daemon)
+    if is_sqlite(daemon.settings.storage.url):
+        _, owner = await _account(daemon, OWNER_EMAIL, OWNER_USERNAME)
+        await _device(daemon, owner, WORKER_SUFFIX)
     return _text(daemon, token, bought)
 
 
@@ -139,21 +161,27 @@ async def _offer_exit(daemon: Daemon) -> None:
     """Agree that a device of somebody else is an exit, and write its token down for `make exit`."""
     market = daemon.market
     _, owner = await _account(daemon, OWNER_EMAIL, OWNER_USERNAME)
-    database = _database(daemon.settings)
-    path = database.with_name(database.stem + TOKEN_SUFFIX)
-    try:
-        device_id = (await market.devices.authenticate(path.read_text("ascii").strip())).id
-    except (OSError, ValueError, MarketError):  # the first time, or another database
-        made = await market.devices.create(
-            owner, name="demonstration", device_type="mini_pc", min_price_usd=None
-        )
-        device_id = made.device_id
-        path.unlink(missing_ok=True)
-        file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        with os.fdopen(file, "w", encoding="ascii") as opened:
-            opened.write(made.token + "\n")
+    device_id = await _device(daemon, owner, EXIT_SUFFIX)
     # With the limits of this start, of which the API's port is one.
     await market.exits.consent(owner, device_id, market.exits.terms_hash, market.exits.terms.limits)
+
+
+async def _device(daemon: Daemon, owner: str, suffix: str) -> str:
+    """Return a device of a user; where it is new, its token is written beside the database."""
+    devices = daemon.market.devices
+    database = _database(daemon.settings)
+    path = database.with_name(database.stem + suffix)
+    try:
+        return (await devices.authenticate(path.read_text("ascii").strip())).id
+    except (OSError, ValueError, MarketError):  # the first time, or another database
+        made = await devices.create(
+            owner, name="demonstration", device_type="mini_pc", min_price_usd=None
+        )
+    path.unlink(missing_ok=True)
+    file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    with os.fdopen(file, "w", encoding="ascii") as opened:
+        opened.write(made.token + "\n")
+    return made.device_id
 
 
 def _database(settings: Settings) -> Path:
@@ -209,16 +237,21 @@ def _text(daemon: Daemon, token: str, bought: Purchase) -> str:
         "username": bought.username,
         "secret": bought.password,
     }
-    exits = ""
+    exits = worker = ""
     if daemon.exit_port is not None:
-        make_exit = _make_exit(daemon.settings, url)
+        make_exit = _make("exit", daemon.settings, url)
         exits = EXITS.format(make_exit=make_exit, owner=OWNER_EMAIL, **used)
-    return TEXT.format(email=EMAIL, password=PASSWORD, token=token, exits=exits, **used)
+    if is_sqlite(daemon.settings.storage.url):
+        make_worker = _make("worker", daemon.settings, url)
+        worker = WORKER.format(make_worker=make_worker, job=JOB, token=token, api=url)
+    return TEXT.format(
+        email=EMAIL, password=PASSWORD, token=token, exits=exits, worker=worker, **used
+    )
 
 
-def _make_exit(settings: Settings, url: str) -> str:
+def _make(target: str, settings: Settings, url: str) -> str:
     """Return the command that runs a device for this demonstration."""
-    words = ["make exit"]
+    words = [f"make {target}"]
     if settings.api.port != ApiSettings().port:
         words.append(f"API={url}")
     name = _database(settings).stem

@@ -15,7 +15,7 @@ from support.exit_process import LISTENS, ExitAgent
 from support.process import Process
 from support.waiting import until_true
 
-from proxyctl.exit.files import NODES
+from proxyctl.exit.names import NODES
 from proxyd.exits.certificate import own_certificate
 
 MB = 1_000_000

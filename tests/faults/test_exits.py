@@ -19,7 +19,7 @@ from support.socks import Client, request
 from support.story import buy, reached
 from support.waiting import until
 
-from proxyctl.exit import files, record
+from proxyctl.exit import names, record
 from proxyctl.exit.limits import DeviceLimits
 from proxyctl.exit.record import Consent
 from proxyd.ops.listening import bound_port
@@ -57,7 +57,7 @@ async def agent_of(
         limits=DeviceLimits(bytes_per_day=0, connections=1000),
     )
     folder.mkdir()
-    record.save(folder / files.CONSENT, agreement)
+    record.save(folder / names.CONSENT, agreement)
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

@@ -18,6 +18,7 @@ from support.waiting import until
 PASSWORDS = ("a first password", "a second password")
 MAIL_PASSWORD = "a password for mail"
 MODEL_KEY = "a-key-for-the-model"
+JOB_SECRET = "a-secret-of-a-job"
 EMAIL = "ada@example.com"
 
 
@@ -68,9 +69,26 @@ class Conversation:
         worker = await self.call("/api/worker/token/create", {"name": "rig"}, token, **key)
         keep["worker token"] = worker["token"]
         await self.call("/api/worker/heartbeat", {}, **{"X-Worker-Token": worker["token"]})
+        await self.run(token, worker["token"])
         await self.call("/api/assistant/chat", {"message": "How much have I left?"}, token)
         keep |= {f"password {number}": each for number, each in enumerate(PASSWORDS)}
         keep |= {"mail password": MAIL_PASSWORD, "model key": MODEL_KEY}
+
+    async def run(self, token: str, worker: str) -> None:
+        """Put up a job with a secret, rightly and wrongly, and take it."""
+        self.secrets["job's secret"] = JOB_SECRET
+        payload = {"script": "true", "interpreter": "bash", "secrets": {"KEY": JOB_SECRET}}
+        job = {"title": "t", "job_type": "script", "price_credit": 0, "duration_hrs": 1}
+        answer = await self.call("/api/jobs", {**job, "payload": payload}, token)
+        for wrong in ({"script": "", "secrets": {JOB_SECRET: "name"}}, {"secrets": [JOB_SECRET]}):
+            body = {**job, "payload": {**payload, **wrong}}
+            status, _ = await asyncio.to_thread(self.daemon.call, "POST", "/api/jobs", body, token)
+            assert status == 400
+        device = {"X-Worker-Token": worker}
+        await self.call(f"/api/jobs/{answer['job_id']}/accept", **device)
+        path = f"/api/worker/jobs/{answer['job_id']}"
+        told = await asyncio.to_thread(self.daemon.call, "GET", path, None, "", device)
+        assert told[1]["job"]["payload"]["secrets"] == {"KEY": JOB_SECRET}
 
     async def buy(self, token: str, port: int) -> None:
         """Buy a session twice by one key, so that the answer is kept, and use it in both ways."""

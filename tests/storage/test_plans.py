@@ -263,13 +263,16 @@ async def logins(market: Market, buyer: str) -> None:
 # By what it is: what is asked, given the buyer.
 async def sync(market: Market, buyer: str) -> None:
     """Let a device say what it holds, be told what it should not, and have its leases renewed."""
-    [device] = await market.devices.page(buyer, before="", limit=1)
-    [job] = await market.jobs.page_of_device(device, before="", limit=1)
-    named = [Named(job.id, 1, "running"), Named(grown.OLDEST, 1)]
+    made = await market.devices.create(buyer, name="rig", device_type="server", min_price_usd=None)
+    device = await market.devices.authenticate(made.token)
+    job_id = await market.jobs.create(buyer, NewJob("x", "script", MICRO, 1, "", ""))
+    await market.jobs.accept(device, job_id)
+    named = [Named(job_id, 1, "running"), Named(grown.OLDEST, 1)]
     assert len(await market.attempt_reports.sync(device, {}, named)) == 1
     await market.renewals.flush()
-    await market.attempt_reports.started(device, job.id, 1)
-    assert len(await market.attempt_reports.of_job(job.user_id, job.id)) == 1
+    await market.attempt_reports.started(device, job_id, 1)
+    assert len(await market.attempt_reports.of_job(buyer, job_id)) == 1
+    await market.jobs.complete(device, job_id, "")
 
 
 REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {

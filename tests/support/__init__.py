@@ -40,6 +40,11 @@ Exits
     home: a home in network namespaces, with a sniffer on the device
     pythons: the Pythons that the program for devices is run on
 
+Workers
+    engines: container engines with storage of their own, and images that are made here
+    registry: registries of images on loopback: a real one, and one that lies
+    around: what is around a sandbox while the battery runs in it
+
 Clients and targets
     socks: a SOCKS5 client over asyncio, step by step
     datagrams: UDP sockets, and a client of UDP ASSOCIATE
@@ -52,6 +57,13 @@ Clients and targets
     browser: a Chromium, driven by its DevTools protocol
     proxied_browser: a Chromium that fetches through a proxy with credentials
     siege: what one address can do to the API
+
+Jobs
+    battery: what a job must not be able to do, for every kind of sandbox
+    probe: the program that tries it from within
+    bombs: programs that misbehave for as long as they may
+    guest: a machine in QEMU with control groups of the second version
+    launching: starts what an executor has made ready, in the place of the supervisor
 
 What the daemon talks to
     postgres: a PostgreSQL server, one database a test

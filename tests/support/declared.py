@@ -39,9 +39,9 @@ class Declared:
             errors = list(self._validator(schema["$ref"]).iter_errors(body))
             assert not errors, (method, path, status, errors[0].message)
 
-    def check_event(self, path: str, name: str, data: Any) -> None:
+    def check_event(self, path: str, name: str, data: Any, method: str = "POST") -> None:
         """Check one event of a stream against its declaration."""
-        operation = self._operation("POST", path)
+        operation = self._operation(method, path)
         assert operation is not None, path
         declared = operation["responses"]["200"]["content"]["text/event-stream"]["schema"]
         schema = {

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from ipaddress import ip_network
 from pathlib import Path
 
-from proxyctl.exit import files, netlink, record
+from proxyctl.exit import names, netlink, record
 from proxyctl.exit.agent import Agent
 from proxyctl.exit.lan import NEVER_PORTS, Guard
 from proxyctl.exit.surroundings import Surroundings, read_networks
@@ -39,7 +39,7 @@ def guard_without(judge: str) -> Guard:
 
 async def work(folder: Path, judge: str) -> None:
     agent = Agent(
-        record.load(folder / files.CONSENT),
+        record.load(folder / names.CONSENT),
         folder,
         guard=guard_without(judge),
         now=lambda: datetime.now(UTC),

@@ -1,8 +1,10 @@
 """A marketplace without a network: the rules over a store, with a clock that tests set."""
 
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from decimal import Decimal
+from pathlib import Path
 
 from market import accounts, market
 from market.accounts import LoginLimits
@@ -21,6 +23,8 @@ from market.referrals import Rewards
 from market.sealing import Sealing
 from market.states import SessionStatus
 from market.tokens import Tokens
+from storage.blobs.base import Blobs
+from storage.blobs.local import LocalBlobs
 from storage.ledger import find_hold, insert_hold
 from storage.store import Store, Transaction
 from support.clock import Clock
@@ -84,7 +88,7 @@ class NoTraffic:
 class Market(market.Market):
     """The marketplace as the daemon builds it, over one store and a clock that tests set."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, blobs: Blobs | None = None) -> None:
         self.store = store
         self.clock = clock
         self.identifiers = Identifiers(clock.milliseconds)
@@ -98,6 +102,7 @@ class Market(market.Market):
             leases=Leases(context),
             traffic=self.traffic,
             observed_seconds=clock.steady,
+            blobs=blobs or LocalBlobs(Path(os.devnull)),  # a folder that nothing can be in
         )
         self._people = 0
 

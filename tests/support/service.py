@@ -101,14 +101,14 @@ class Service:
         body: Any = None,
         *,
         token: str | None = None,
-        raw: bytes | None = None,
+        raw: bytes | io.BytesIO | None = None,
         headers: dict[str, str] | None = None,
     ) -> Answer:
         """Ask the API; `raw` is sent as it is, `body` as JSON."""
         sent = dict(headers or {})
         if token is not None:
             sent["Authorization"] = f"Bearer {token}"
-        data = raw
+        data: bytes | io.BytesIO | None = raw
         if body is not None:
             data = msgspec.json.encode(body)
         if data is not None:

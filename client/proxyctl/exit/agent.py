@@ -23,8 +23,8 @@ from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from proxyctl import __version__
-from proxyctl.exit import files
+from proxyctl import __version__, files
+from proxyctl.exit import names
 from proxyctl.exit.borrower import Borrower
 from proxyctl.exit.carrier import Carrier
 from proxyctl.exit.control import (
@@ -41,7 +41,6 @@ from proxyctl.exit.relays import make_relays
 from proxyctl.exit.restraints import Rest, Restraints
 from proxyctl.exit.retries import Retries, short_delay
 from proxyctl.exit.watcher import Watcher
-from proxyctl.exit.words import plain_line
 from proxyctl.protocol.frames import (
     PING_BYTES,
     SECURE,
@@ -57,6 +56,7 @@ from proxyctl.protocol.frames import (
     State,
     Welcome,
 )
+from proxyctl.words import plain_line
 
 if TYPE_CHECKING:
     import socket
@@ -122,7 +122,7 @@ class Agent:
         self._consent = consent
         self._guard = guard
         self._folder = folder
-        self._journal = Journal(folder / files.JOURNAL, now)
+        self._journal = Journal(folder / names.JOURNAL, now)
         self._relays = relays(self._loop)
         self._carrier = Carrier(
             guard=guard,
@@ -148,7 +148,7 @@ class Agent:
         self._sorry: Sorry | None = None
         self._words = "starting"
         home = Node(consent.host, consent.port, consent.pin)
-        self._doors = Doors(home, folder / files.NODES)
+        self._doors = Doors(home, folder / names.NODES)
         self._retries = Retries(self._loop.time)
         self._home_address: Address | None = None  # where that was reached
         self._leaving: asyncio.TimerHandle | None = None  # a daemon that stops
@@ -180,7 +180,7 @@ class Agent:
             self._carrier.cut()
             await self._carrier.closed()
             self._relays.close()
-            files.remove(self._folder / files.STATE)
+            files.remove(self._folder / names.STATE)
             self._journal.save()
 
     def stop(self, words: str, *, in_vain: bool = False) -> None:

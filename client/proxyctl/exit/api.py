@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from ipaddress import ip_address
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, OpenerDirector, Request, build_opener
 
-from proxyctl.exit.words import OwnerError, plain_line
+from proxyctl.api import ApiError, object_of, refusal_of
+from proxyctl.words import plain_line
 
 _SECONDS: Final = 20.0
 _REPLY_MAX_BYTES: Final = 1 << 20
-
-
-class ApiError(OwnerError):
-    """The API did not do what it was asked; the message is for the owner of the device.
-
-    `code` is the API's own word for it; empty where it said none.
-    """
-
-    def __init__(self, message: str, code: str = "") -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -32,20 +19,6 @@ class _NoRedirects(HTTPRedirectHandler):
     def redirect_request(self, *_: object) -> None:
         """Follow none."""
         return
-
-
-def api_address(text: str) -> str:
-    """Return the address of an API in one spelling.
-
-    Raises:
-        ApiError: a token would cross the network in clear, or it is no address.
-    """
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ApiError(f"{text!r} is no address of an API; it is like https://market.example")
-    if parts.scheme == "http" and not _is_loopback(parts.hostname):
-        raise ApiError(f"{text!r} would carry your token in clear; it has to begin with https://")
-    return text.rstrip("/")
 
 
 def get_terms(api: str) -> dict[str, Any]:
@@ -81,36 +54,11 @@ def _ask(request: Request) -> dict[str, Any]:
             data = reply.read(_REPLY_MAX_BYTES)
     except HTTPError as error:
         with error:
-            raise _refusal(error.code, error.read(_REPLY_MAX_BYTES)) from None
+            raise refusal_of(error.code, error.read(_REPLY_MAX_BYTES)) from None
     except (URLError, OSError) as error:
         reason = getattr(error, "reason", error)
         raise ApiError(f"{request.host} cannot be reached: {plain_line(str(reason))}") from None
-    fields = _object(data)
+    fields = object_of(data)
     if fields is None:
         raise ApiError(f"{request.host} did not answer as the API of a marketplace does")
     return fields
-
-
-def _refusal(status: int, data: bytes) -> ApiError:
-    fields = _object(data) or {}
-    error = fields.get("error")
-    if not isinstance(error, dict) or not isinstance(error.get("message"), str):
-        return ApiError(f"the API answered {status}")
-    return ApiError(plain_line(error["message"]), str(error.get("code", "")))
-
-
-def _object(data: bytes) -> dict[str, Any] | None:
-    try:
-        fields = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    return fields if isinstance(fields, dict) else None
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

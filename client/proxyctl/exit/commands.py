@@ -17,13 +17,16 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from proxyctl.exit import files, journal, record
+from proxyctl import files
+from proxyctl.exit import journal, names, record
 from proxyctl.exit.agent import Agent, Stop
 from proxyctl.exit.lan import make_guard
 from proxyctl.exit.limits import DeviceLimits, LimitError, limits_from, size_from
-from proxyctl.exit.power import read_power, reason_to_rest
+from proxyctl.exit.restraints import reason_to_rest
 from proxyctl.exit.watcher import STATE_STALE_SECONDS
-from proxyctl.exit.words import OwnerError
+from proxyctl.power import read_power
+from proxyctl.tokens import read_token
+from proxyctl.words import OwnerError
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Network, IPv6Network
@@ -112,13 +115,13 @@ def _consent(arguments: argparse.Namespace) -> int:
     # Here, and below: what asks over HTTP takes 4 MB of memory, which `run` is spared.
     from proxyctl.exit import consent  # noqa: PLC0415 - see above
 
-    path = arguments.folder / files.CONSENT
+    path = arguments.folder / names.CONSENT
     limits = _limits(arguments, path)
     consent.agree(
         path,
         arguments.api,
         limits,
-        token=lambda: consent.read_token(arguments.token_file, getpass.getpass),
+        token=lambda: read_token(arguments.token_file, getpass.getpass),
         show=_show,
         ask=input,
     )
@@ -142,7 +145,7 @@ def _limits(arguments: argparse.Namespace, path: Path) -> DeviceLimits:
 
 def _run(arguments: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    agreement = record.load(arguments.folder / files.CONSENT)
+    agreement = record.load(arguments.folder / names.CONSENT)
     if not agreement.terms:
         raise record.ConsentError(f"the consent of this device was withdrawn; {record.AGREE}")
     if arguments.pin is not None:
@@ -193,13 +196,13 @@ def _resume(arguments: argparse.Namespace) -> int:
 
 
 def _ask(folder: Path, *, paused: bool) -> int:
-    files.write(folder / files.CONTROL, {"paused": paused})
+    files.write(folder / names.CONTROL, {"paused": paused})
     if _running(folder) is None:
         _show(f"No exit runs here; the next one begins {'paused' if paused else 'working'}.")
         return DONE
     deadline = time.monotonic() + _ACKNOWLEDGED_SECONDS
     while time.monotonic() < deadline:
-        state = files.read(folder / files.STATE) or {}
+        state = files.read(folder / names.STATE) or {}
         by_owner = "by the owner" in str(state.get("paused", ""))
         if by_owner == paused:
             _show("Paused." if paused else "Resumed.")
@@ -216,12 +219,12 @@ def _status(arguments: argparse.Namespace) -> int:
     if pid is None:
         _show("not running")
     else:
-        state = files.read(folder / files.STATE) or {}
+        state = files.read(folder / names.STATE) or {}
         _show(f"running as process {pid}: {state.get('words')}")
         if state.get("paused"):
             _show(f"resting: {state['paused']}")
         _show(f"connections: {state.get('connections')}, waiting: {state.get('parked')}")
-    _show("\n".join(journal.describe(folder / files.JOURNAL)))
+    _show("\n".join(journal.describe(folder / names.JOURNAL)))
     _show("earned: the account that this device belongs to shows it")
     return DONE if pid is not None else FAILED
 
@@ -235,7 +238,7 @@ def _revoke(arguments: argparse.Namespace) -> int:
 
 def _running(folder: Path) -> int | None:
     """Return the process that runs here, as far as its state file tells."""
-    path = folder / files.STATE
+    path = folder / names.STATE
     state = files.read(path)
     if state is None or not isinstance(state.get("pid"), int):
         return None

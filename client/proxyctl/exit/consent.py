@@ -7,48 +7,26 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from proxyctl.exit import api, files, record
-from proxyctl.exit.words import OwnerError, plain_text
+from proxyctl import files
+from proxyctl.api import ApiError, api_address
+from proxyctl.exit import api, names, record
+from proxyctl.words import OwnerError, plain_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from proxyctl.exit.limits import DeviceLimits
 
-TOKEN_VARIABLE: Final = "PROXYCTL_TOKEN"  # noqa: S105 - the name of a variable
 _YES: Final = "yes"
 _UNKNOWN_TOKEN: Final = "worker_unauthorized"  # noqa: S105 - a code of the API
-_TOKEN_MAX_CHARACTERS: Final = 500  # what a Hello can carry
 
 
 class NoConsentError(OwnerError):
     """It was not given; the message says why."""
-
-
-def read_token(token_file: str | None, ask: Callable[[str], str]) -> str:
-    """Return the worker token of this device: from a file, the environment, or a prompt.
-
-    Never from the command line, where everybody on the machine could read it.
-
-    Raises:
-        NoConsentError: there is none.
-    """
-    if token_file is not None:
-        try:
-            text = Path(token_file).read_text("utf-8")
-        except (OSError, UnicodeDecodeError):
-            raise NoConsentError(f"{token_file} cannot be read") from None
-    else:
-        text = os.environ.get(TOKEN_VARIABLE) or ask("Worker token of this device: ")
-    token = text.strip()
-    if not token or len(token) > _TOKEN_MAX_CHARACTERS or not token.isprintable():
-        raise NoConsentError("that is no worker token; make one in your account, under devices")
-    return token
 
 
 def agree(
@@ -75,7 +53,7 @@ def agree(
         NoConsentError: anything but `yes` was typed, or the terms are not what they should be.
         FileError: it cannot be written down.
     """
-    address = api.api_address(api_url)
+    address = api_address(api_url)
     reply = api.get_terms(address)
     text, digest, host, port, pin = _understood(reply)
     show(plain_text(text))
@@ -96,9 +74,9 @@ def agree(
         limits=limits,
     )
     # Where else to attach was told by the service of before, and so were its next certificates.
-    files.remove(path.with_name(files.NODES))
+    files.remove(path.with_name(names.NODES))
     record.save(path, consent)
-    files.remove(path.with_name(files.CONTROL))  # a pause or an end of before
+    files.remove(path.with_name(names.CONTROL))  # a pause or an end of before
 
 
 def withdraw(folder: Path) -> str:
@@ -111,20 +89,20 @@ def withdraw(folder: Path) -> str:
         ApiError: it ended here, and the marketplace does not know yet; asking again is right.
         FileError: a file cannot be used.
     """
-    path = folder / files.CONSENT
+    path = folder / names.CONSENT
     stored = files.read(path)
     if stored is None:
         return "there is no consent to withdraw on this device"
-    files.write(folder / files.CONTROL, {"paused": True, "revoked": True})
+    files.write(folder / names.CONTROL, {"paused": True, "revoked": True})
     files.write(path, {**stored, "terms": ""}, durable=True)
     address, token = stored.get("api"), stored.get("token")
     if isinstance(address, str) and isinstance(token, str):
         try:
-            api.revoke(api.api_address(address), token)
-        except api.ApiError as error:
+            api.revoke(api_address(address), token)
+        except ApiError as error:
             # A token that the service does not know, or that was revoked, makes no exit there.
             if error.code != _UNKNOWN_TOKEN:
-                raise api.ApiError(
+                raise ApiError(
                     "this device carries nothing any more, but its account does not know: "
                     f"{str(error).rstrip('.')}; "
                     "run the command again, or withdraw the consent in your account"

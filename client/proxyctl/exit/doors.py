@@ -16,7 +16,7 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from proxyctl.exit import files
+from proxyctl import files
 from proxyctl.protocol.frames import NODES_MAX, PORT_MAX, Node
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from proxyctl.exit import files
+from proxyctl import files
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ import re
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from proxyctl.exit.words import OwnerError
+from proxyctl.words import OwnerError
 
 if TYPE_CHECKING:
     from datetime import datetime

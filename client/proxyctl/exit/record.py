@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from proxyctl.exit import files
+from proxyctl import files
 from proxyctl.exit.limits import DeviceLimits, LimitError, limits_from
-from proxyctl.exit.words import OwnerError
+from proxyctl.words import OwnerError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from proxyctl.exit.limits import DeviceLimits
+    from proxyctl.power import Power
 
 
 class Rest(NamedTuple):
@@ -56,3 +57,23 @@ class Restraints:
         if not self._limits.is_hour(self._now()):
             return Rest(f"outside the hours {self._limits.hours}", at_once=False)
         return Rest(self.power, at_once=False)
+
+
+def reason_to_rest(power: Power, limits: DeviceLimits) -> str:
+    """Return why the exit should rest, in words for its owner; empty if it need not.
+
+    What cannot be found out counts as fine on computers, which are mostly plugged in, and as a
+    reason to rest on phones, which mostly are not. A phone works on Wi-Fi while it charges.
+    """
+    is_low = power.percent is None or power.percent < limits.battery_percent
+    reasons = (
+        (power.is_phone and power.on_battery is None, "this phone does not say if it is charging"),
+        (power.is_phone and power.on_battery, "the phone is not charging"),
+        (power.on_battery and is_low, f"on battery below {limits.battery_percent} %"),
+        (power.metered and not limits.on_metered, "the network is metered"),
+        (
+            power.is_phone and power.metered is None and not limits.on_metered,
+            "this phone does not say which network it is on",
+        ),
+    )
+    return next((words for applies, words in reasons if applies), "")

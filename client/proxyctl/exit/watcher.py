@@ -6,7 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from proxyctl.exit import files
+from proxyctl import files
+from proxyctl.exit import names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,8 +56,8 @@ class Watcher:
         revoked: Callable[[], None],
         describe: Callable[[], dict[str, Any]],
     ) -> None:
-        self._control = folder / files.CONTROL
-        self._state = folder / files.STATE
+        self._control = folder / names.CONTROL
+        self._state = folder / names.STATE
         self._journal = journal
         self._restraints = restraints
         self._surroundings = surroundings

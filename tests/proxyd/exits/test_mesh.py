@@ -15,7 +15,8 @@ from support.mesh import active, all_know, linked, mesh_of, node_settings, nodes
 from support.service import Service, running
 from support.waiting import until
 
-from proxyctl.exit import files
+from proxyctl import files
+from proxyctl.exit import names
 from proxyctl.exit.agent import Agent
 from proxyctl.exit.lan import make_guard
 from proxyctl.exit.limits import DeviceLimits
@@ -266,7 +267,7 @@ async def agents(services: list[Service], folder: Path, count: int) -> AsyncIter
 async def told(folder: Path, count: int, nodes: int) -> None:
     """Wait until each agent has written down so many other nodes."""
     for number in range(count):
-        path = folder / f"agent-{number}" / files.NODES
+        path = folder / f"agent-{number}" / names.NODES
         await until(lambda path=path: len((files.read(path) or {}).get("nodes", ())) == nodes)
 
 

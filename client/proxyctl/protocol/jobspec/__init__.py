@@ -1,6 +1,12 @@
 """Job specifications, as buyers write them, the market reads them and devices carry them out."""
 
-from proxyctl.protocol.jobspec.checks import check, check_name, check_path, check_resources
+from proxyctl.protocol.jobspec.checks import (
+    architecture,
+    check,
+    check_name,
+    check_path,
+    check_resources,
+)
 from proxyctl.protocol.jobspec.errors import SpecError
 from proxyctl.protocol.jobspec.payload import (
     Capacity,
@@ -26,6 +32,7 @@ __all__ = [
     "Ready",
     "Resources",
     "SpecError",
+    "architecture",
     "as_fields",
     "check",
     "check_name",

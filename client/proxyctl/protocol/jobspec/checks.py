@@ -47,6 +47,13 @@ GIGABYTES_MAX: Final = 1_000_000.0
 # What the program says to a job by itself begins like this.
 OWN_VARIABLES: Final = "PROXYD_"
 ARCHITECTURES: Final = ("x86_64", "aarch64")
+# What others call them: Windows and Debian, container images, macOS.
+ALSO_CALLED: Final = {
+    "amd64": "x86_64",
+    "x64": "x86_64",
+    "x86-64": "x86_64",
+    "arm64": "aarch64",
+}
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
@@ -94,6 +101,11 @@ def check_resources(resources: Resources) -> None:
         raise SpecError("arch", f"It must be one of: {', '.join(ARCHITECTURES)}.")
     if resources.cuda and not _CUDA.fullmatch(resources.cuda):
         raise SpecError("cuda", "It must be a version such as 12.1.")
+
+
+def architecture(name: str) -> str:
+    """Return how Linux calls an architecture, whatever it is called elsewhere."""
+    return ALSO_CALLED.get(name.lower(), name.lower())
 
 
 def _check_process(payload: Payload, job_type: str) -> None:

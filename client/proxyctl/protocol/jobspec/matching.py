@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from proxyctl.protocol.jobspec import gpus
+from proxyctl.protocol.jobspec.checks import architecture
 
 if TYPE_CHECKING:
     from proxyctl.protocol.jobspec.payload import Capacity, Resources
@@ -31,7 +32,7 @@ def fits(resources: Resources, capacity: Capacity) -> bool:
         return False
     if resources.disk_gb > capacity.disk_gb + _NEAR:
         return False
-    if resources.arch not in ("", capacity.arch):
+    if resources.arch and resources.arch != architecture(capacity.arch):
         return False
     return not resources.needed_gpus or _fits_gpus(resources, capacity)
 

@@ -93,7 +93,7 @@ class Payload:
     script: str = ""
     interpreter: Literal["python3", "bash"] = "python3"
     env: dict[str, str] = field(default_factory=dict)
-    secrets: dict[str, str] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)  # for the sake of logs
     inputs: tuple[Input, ...] = ()
     outputs: tuple[Output, ...] = ()
     checkpoint: Checkpoint | None = None

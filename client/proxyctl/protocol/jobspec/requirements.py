@@ -14,15 +14,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl.protocol.jobspec import gpus
-from proxyctl.protocol.jobspec.checks import MODEL_MAX, check_resources
+from proxyctl.protocol.jobspec.checks import MODEL_MAX, architecture, check_resources
 from proxyctl.protocol.jobspec.errors import SpecError
 from proxyctl.protocol.jobspec.payload import Resources
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# More is not a list of needs, and takes milliseconds to read.
+# More is not a list of needs, and would take the daemon more than a few milliseconds to read.
 PARTS_MAX: Final = 50
+ITEMS_MAX: Final = 100
 PART_MAX_CHARACTERS: Final = 120
 WARNINGS_MAX: Final = 20
 QUOTED_MAX_CHARACTERS: Final = 60
@@ -65,7 +66,6 @@ _COUNTED: Final = r"(?:(?P<count>[0-9]{1,2})(?:\s?[x×*]\s?|\s))?"
 _COUNTED_AFTER: Final = r"(?:\s?[x×*:]\s?(?P<after>[0-9]{1,2}))?"
 _OF_EACH: Final = r"(?: (?:each|per (?:gpu|card)))?"
 
-_ARCHITECTURES: Final = {"arm64": "aarch64", "aarch64": "aarch64"}
 _GIGABYTES: Final = {"t": 1_000.0, "g": 1.0, "m": 0.001}
 _BINARY: Final = {"t": 1.024**4 * 1_000, "g": 1.024**3, "m": 1.024**2 / 1_000}
 
@@ -147,6 +147,7 @@ class _Reading:
     warnings: list[str] = field(default_factory=list)
     is_manual: bool = False
     left_out: int = 0
+    items: int = 0
     wants_none: bool = False
 
     def parsed(self) -> Parsed:
@@ -217,6 +218,9 @@ class _Reading:
                 if filler is not None:
                     rest = rest[filler.end() :].lstrip(_AROUND + ":")
                     continue
+                self.items += 1
+                if self.items > ITEMS_MAX:
+                    raise SpecError("", "comes after too many others")
                 form, match = _longest(rest)
                 is_beside_gpu = form.read(self, match, is_beside_gpu)
                 rest = rest[match.end() :].lstrip(_AROUND)
@@ -382,7 +386,7 @@ def _cuda(reading: _Reading, match: re.Match[str], _is_beside_gpu: bool) -> bool
 
 
 def _arch(reading: _Reading, match: re.Match[str], _is_beside_gpu: bool) -> bool:
-    reading.take("arch", _ARCHITECTURES.get(match["arch"].lower(), "x86_64"))
+    reading.take("arch", architecture(match["arch"]))
     return False
 
 

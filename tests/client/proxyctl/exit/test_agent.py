@@ -15,9 +15,10 @@ from support.exit_daemon import NO_LIMITS, ExitDaemon
 from support.ports import silent_port
 from support.waiting import until
 
+from proxyctl import files
 from proxyctl.exit import agent as agent_module
 from proxyctl.exit import carrier as carrier_module
-from proxyctl.exit import files, retries
+from proxyctl.exit import names, retries
 from proxyctl.exit import pool as pool_module
 from proxyctl.exit import relays as relays_module
 from proxyctl.exit import watcher as watcher_module
@@ -111,8 +112,8 @@ async def test_an_exit_says_who_it_is_and_is_let_in(daemon: ExitDaemon, folder: 
         (hello,) = daemon.hellos
         assert (hello.token, hello.terms, hello.paused) == ("a worker token", "ab" * 32, "")
         assert hello.protocol == 1
-        await until(lambda: (files.read(folder / files.STATE) or {}).get("attached"), "it is told")
-    assert not (folder / files.STATE).exists()
+        await until(lambda: (files.read(folder / names.STATE) or {}).get("attached"), "it is told")
+    assert not (folder / names.STATE).exists()
 
 
 async def test_bytes_pass_both_ways_and_are_counted(daemon: ExitDaemon, folder: Path) -> None:
@@ -128,7 +129,7 @@ async def test_bytes_pass_both_ways_and_are_counted(daemon: ExitDaemon, folder: 
         assert await reader.read(-1) == data
         writer.close()
         assert (target.received, target.sent, target.ended) == (len(data), len(data), 1)
-    journal = files.read(folder / files.JOURNAL)
+    journal = files.read(folder / names.JOURNAL)
     assert journal is not None
     assert journal["bytes_today"] == journal["bytes_this_month"] == 2 * len(data)
     assert journal["ports"] == {str(target.port): 1}
@@ -146,7 +147,7 @@ async def test_the_journal_has_the_name_that_a_client_says(
         writer.write_eof()
         await reader.read(-1)
         writer.close()
-    journal = files.read(folder / files.JOURNAL) or {}
+    journal = files.read(folder / names.JOURNAL) or {}
     assert journal["targets"][0][1:] == ["example.org", target.port]
 
 
@@ -422,7 +423,7 @@ async def test_who_withdraws_here_is_told_so_although_the_daemon_is_first_to_end
 ) -> None:
     async with running(daemon, folder) as (_, task):
         await daemon.attached()
-        files.write(folder / files.CONTROL, {"revoked": True})
+        files.write(folder / names.CONTROL, {"revoked": True})
         daemon.control.send(Sorry("consent_needed", "Your consent was withdrawn.", 0))
         assert await task == Stop("the consent of this device was withdrawn", in_vain=False)
 
@@ -547,12 +548,12 @@ async def test_the_owner_pauses_and_resumes(daemon: ExitDaemon, folder: Path) ->
         await daemon.attached()
         await daemon.park(2)
         _, (reader, _) = await daemon.dial(LOOPBACK, target.port)
-        files.write(folder / files.CONTROL, {"paused": True})
+        files.write(folder / names.CONTROL, {"paused": True})
         with pytest.raises(ConnectionResetError):
             await reader.read(1)
         await until(lambda: daemon.states[-1] == "paused by the owner of this device")
         daemon.parked.clear()  # the agent has reset them
-        files.write(folder / files.CONTROL, {"paused": False})
+        files.write(folder / names.CONTROL, {"paused": False})
         await until(lambda: daemon.states[-1] == "")
         assert (await daemon.dial(LOOPBACK, target.port))[0].outcome is Outcome.CONNECTED
 
@@ -560,14 +561,14 @@ async def test_the_owner_pauses_and_resumes(daemon: ExitDaemon, folder: Path) ->
 async def test_a_withdrawn_consent_ends_it(daemon: ExitDaemon, folder: Path) -> None:
     async with running(daemon, folder) as (_, task):
         await daemon.attached()
-        files.write(folder / files.CONTROL, {"revoked": True})
+        files.write(folder / names.CONTROL, {"revoked": True})
         stop = await task
     assert stop == Stop("the consent of this device was withdrawn", in_vain=False)
     await until(lambda: daemon.control.is_lost)
 
 
 async def test_a_pause_outlives_a_restart(daemon: ExitDaemon, folder: Path) -> None:
-    files.write(folder / files.CONTROL, {"paused": True})
+    files.write(folder / names.CONTROL, {"paused": True})
     async with running(daemon, folder):
         await daemon.attached()
         assert daemon.hellos[0].paused == "paused by the owner of this device"
@@ -587,7 +588,7 @@ async def test_the_limit_of_a_day_cuts_at_once(daemon: ExitDaemon, folder: Path)
         with pytest.raises(ConnectionResetError):
             await reader.read(-1)
         await until(lambda: daemon.states[-1] == "the limit of bytes for today is reached")
-    journal = files.read(folder / files.JOURNAL) or {}
+    journal = files.read(folder / names.JOURNAL) or {}
     assert 1_000_000 <= journal["bytes_today"] < 1_300_000
 
 
@@ -665,7 +666,7 @@ async def test_an_exit_goes_on_where_nothing_can_be_written(
             assert await reader.readexactly(5) == b"hello"
             writer.close()
     assert caplog.text.count("goes on without it") <= 2
-    assert (files.read(folder / files.JOURNAL) or {})["bytes_today"] == 10
+    assert (files.read(folder / names.JOURNAL) or {})["bytes_today"] == 10
 
 
 async def test_a_rate_is_kept(daemon: ExitDaemon, folder: Path) -> None:

@@ -17,7 +17,8 @@ from support.process import ROOT
 from support.pythons import NEWEST, OLDEST, pythons
 from support.waiting import until
 
-from proxyctl.exit import files
+from proxyctl import files
+from proxyctl.exit import names
 from proxyctl.protocol.frames import Limits, Outcome, Sorry
 
 LOOPBACK = (ip_address("127.0.0.1"),)
@@ -108,7 +109,7 @@ async def test_the_life_of_an_exit(device: Device, daemon: ExitDaemon) -> None:
         assert await device.say("resume") == (0, "Resumed.\n")
 
     def paused() -> object:
-        return (files.read(device.folder / files.STATE) or {}).get("paused")
+        return (files.read(device.folder / names.STATE) or {}).get("paused")
 
     await until(lambda: paused() == "")
     assert daemon.control is not None
@@ -121,8 +122,8 @@ async def test_the_life_of_an_exit(device: Device, daemon: ExitDaemon) -> None:
     assert status == 0
     assert f"running as process {process.pid}: attached to 127.0.0.1" in printed
     with exit_api() as api:
-        stored = files.read(device.folder / files.CONSENT) or {}
-        files.write(device.folder / files.CONSENT, {**stored, "api": api.url})
+        stored = files.read(device.folder / names.CONSENT) or {}
+        files.write(device.folder / names.CONSENT, {**stored, "api": api.url})
         status, printed = await device.say("revoke")
         assert (status, api.revoked) == (0, ["a worker token"]), printed
     _, errors = await process.communicate()
@@ -248,7 +249,7 @@ async def test_a_signal_ends_it_in_order(
     _, errors = await process.communicate()
     assert process.returncode == 0
     assert errors.rstrip().endswith(b"ended: stopped")
-    assert not (device.folder / files.STATE).exists()
+    assert not (device.folder / names.STATE).exists()
 
 
 async def test_a_pin_on_the_command_line_counts(device: Device, daemon: ExitDaemon) -> None:
@@ -274,7 +275,7 @@ async def test_a_pause_without_an_agent_waits_for_one(device: Device, daemon: Ex
 async def test_limits_are_kept_unless_they_are_named(device: Device, daemon: ExitDaemon) -> None:
     await device.agree(daemon, "--bytes-per-day", "1.5GB", "--port", "443", "--on-metered")
     await device.agree(daemon, "--connections", "4")
-    limits = (files.read(device.folder / files.CONSENT) or {})["limits"]
+    limits = (files.read(device.folder / names.CONSENT) or {})["limits"]
     assert limits["bytes_per_day"] == 1_500_000_000
     assert (limits["ports"], limits["on_metered"], limits["connections"]) == ([443], True, 4)
     status, printed = await device.say("consent", "--api", "http://127.0.0.1:1", "--hours", "9-17")

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from support.exit_api import TERMS, ExitApi, exit_api
 
-from proxyctl.exit import consent, files, record
-from proxyctl.exit.api import ApiError, api_address
+from proxyctl import files
+from proxyctl.api import ApiError, api_address
+from proxyctl.exit import consent, names, record
 from proxyctl.exit.consent import NoConsentError
 from proxyctl.exit.limits import DeviceLimits
 from proxyctl.exit.record import Consent, ConsentError
@@ -39,7 +40,7 @@ def agree(
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "proxyctl" / files.CONSENT
+    return tmp_path / "proxyctl" / names.CONSENT
 
 
 def test_what_was_agreed_to_is_shown_and_written_down(path: Path) -> None:
@@ -56,7 +57,7 @@ def test_what_was_agreed_to_is_shown_and_written_down(path: Path) -> None:
     assert kept.agreed_at.endswith("+00:00")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert [each.name for each in path.parent.iterdir()] == [files.CONSENT]
+    assert [each.name for each in path.parent.iterdir()] == [names.CONSENT]
     assert "a token" not in repr(kept)
 
 
@@ -109,31 +110,13 @@ def test_an_api_that_is_not_there_is_named(path: Path) -> None:
         agree(api, path, url=url)
 
 
-def test_a_token_comes_from_a_file_or_the_environment_or_a_prompt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def prompt(_: str) -> str:
-        return "typed"
-
-    monkeypatch.delenv(consent.TOKEN_VARIABLE, raising=False)
-    assert consent.read_token(None, prompt) == "typed"
-    monkeypatch.setenv(consent.TOKEN_VARIABLE, "exported")
-    assert consent.read_token(None, prompt) == "exported"
-    (tmp_path / "token").write_text("stored\n")
-    assert consent.read_token(str(tmp_path / "token"), prompt) == "stored"
-    (tmp_path / "token").write_text("\n")
-    for name in ("token", "missing"):
-        with pytest.raises(NoConsentError):
-            consent.read_token(str(tmp_path / name), prompt)
-
-
 def test_a_withdrawal_is_told_and_leaves_no_token(path: Path) -> None:
     with exit_api() as api:
         agree(api, path)
         assert consent.withdraw(path.parent).startswith("withdrawn")
         assert api.revoked == ["a token"]
     assert not path.exists()
-    assert files.read(path.parent / files.CONTROL) == {"paused": True, "revoked": True}
+    assert files.read(path.parent / names.CONTROL) == {"paused": True, "revoked": True}
     assert "no consent" in consent.withdraw(path.parent)
 
 
@@ -144,7 +127,7 @@ def test_a_withdrawal_holds_here_although_nobody_hears_of_it(path: Path) -> None
         with pytest.raises(ApiError, match=r"Not \[1mnow"):
             consent.withdraw(path.parent)
         assert record.load(path).terms == ""
-        assert (files.read(path.parent / files.CONTROL) or {})["revoked"] is True
+        assert (files.read(path.parent / names.CONTROL) or {})["revoked"] is True
         api.refusal = None
         assert consent.withdraw(path.parent).startswith("withdrawn")
     assert not path.exists()
@@ -169,7 +152,7 @@ def test_a_token_is_not_sent_to_where_a_redirect_leads(path: Path) -> None:
 
 
 def test_a_new_consent_ends_what_was_told_to_an_old_one(path: Path) -> None:
-    left = [path.with_name(name) for name in (files.CONTROL, files.NODES)]
+    left = [path.with_name(name) for name in (names.CONTROL, names.NODES)]
     for each in left:
         files.write(each, {"revoked": True})
     with exit_api() as api:

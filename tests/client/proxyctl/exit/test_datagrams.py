@@ -15,8 +15,9 @@ from support.datagrams import Peer, peer
 from support.exit_daemon import ExitDaemon, Streams
 from support.waiting import until
 
+from proxyctl import files
 from proxyctl.exit import carrier as carrier_module
-from proxyctl.exit import datagrams, files
+from proxyctl.exit import datagrams, names
 from proxyctl.exit import relays as relays_module
 from proxyctl.exit.agent import Agent
 from proxyctl.exit.datagrams import DatagramError, DatagramRelay, unwrapped, wrapped
@@ -110,7 +111,7 @@ async def test_datagrams_pass_both_ways_and_are_counted(tmp_path: Path) -> None:
             await exchange(streams, target, b"u" * 1_200, b"d" * 1_400)
             await exchange(streams, target, b"", b"")
         streams[1].close()
-    journal = files.read(tmp_path / "exit" / files.JOURNAL)
+    journal = files.read(tmp_path / "exit" / names.JOURNAL)
     assert journal is not None
     assert journal["bytes_today"] == 2_600
     assert journal["targets"][-1][1:] == list(target_address(journal))

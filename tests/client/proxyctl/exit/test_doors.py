@@ -14,7 +14,8 @@ from support import targets
 from support.exit_daemon import ExitDaemon
 from support.waiting import until
 
-from proxyctl.exit import files, retries
+from proxyctl import files
+from proxyctl.exit import names, retries
 from proxyctl.exit.agent import Agent
 from proxyctl.exit.doors import Doors
 from proxyctl.exit.lan import NEVER_PORTS, Guard
@@ -83,7 +84,7 @@ def node(made: ExitDaemon) -> Node:
 async def kept(folder: Path, *nodes: Node) -> None:
     """Wait until the agent has written down where else it may attach."""
     told = {"nodes": [list(each) for each in nodes]}
-    await until(lambda: files.read(folder / files.NODES) == told, "they are kept")
+    await until(lambda: files.read(folder / names.NODES) == told, "they are kept")
 
 
 async def test_when_its_daemon_is_gone_it_attaches_to_another_one(tmp_path: Path) -> None:
@@ -93,7 +94,7 @@ async def test_when_its_daemon_is_gone_it_attaches_to_another_one(tmp_path: Path
             await first.attached()
             first.control.send(Nodes((node(second),)))
             await kept(folder, node(second))
-            assert files.is_private(folder / files.NODES)
+            assert files.is_private(folder / names.NODES)
         assert not second.hellos
         async with running(first, folder):  # started anew, and its first daemon is still gone
             await second.attached()
@@ -176,7 +177,7 @@ async def test_daemons_that_let_it_in_and_cut_it_off_are_not_tried_at_once_for_e
     monkeypatch.setattr(Retries, "delay", delay)
     folder = tmp_path / "exit"
     async with daemon(tmp_path, "first") as first, daemon(tmp_path, "second") as second:
-        files.write(folder / files.NODES, {"nodes": [list(node(second))]})
+        files.write(folder / names.NODES, {"nodes": [list(node(second))]})
         async with running(first, folder):
             for number in range(retries.LOSSES_MAX + 1):
                 here = (first, second)[number % 2]
@@ -212,7 +213,7 @@ async def test_a_daemon_that_lets_nobody_in_is_left_for_another_one(tmp_path: Pa
         daemon(tmp_path, "first") as first,
         daemon(tmp_path, "second") as second,
     ):
-        files.write(folder / files.NODES, {"nodes": [list(node(second))]})
+        files.write(folder / names.NODES, {"nodes": [list(node(second))]})
         first.reply = Sorry("stopping", "The service stops here; come again.", 600)
         async with running(first, folder):
             await second.attached()
@@ -225,7 +226,7 @@ async def test_a_node_with_another_certificate_than_was_told_hears_nothing(
     async with daemon(tmp_path, "second") as second:
         async with daemon(tmp_path, "first") as first:
             wrong = node(second)._replace(certificate=first.pin)
-            files.write(folder / files.NODES, {"nodes": [list(wrong)]})
+            files.write(folder / names.NODES, {"nodes": [list(wrong)]})
         async with running(first, folder) as agent:
             await until(lambda: "another certificate" in agent.describe()["words"])
             assert not second.hellos
@@ -268,7 +269,7 @@ async def test_a_daemon_that_has_told_its_next_certificate_is_known_by_it(tmp_pa
     async with renewed.serving(), running(before, folder):  # tries the one before first, in vain
         await renewed.attached()
         told = {"nodes": [list(own)], "certificate": renewed.pin}
-        await until(lambda: files.read(folder / files.NODES) == told, "it is kept")
+        await until(lambda: files.read(folder / names.NODES) == told, "it is kept")
     async with before.serving(), running(before, folder) as agent:
         await until(lambda: "another certificate" in agent.describe()["words"])
     assert (len(before.hellos), len(renewed.hellos)) == (1, 1)

@@ -33,7 +33,7 @@ from support.process import ROOT
 from support.pythons import pythons
 from support.waiting import until
 
-from proxyctl.exit import files, netlink, record
+from proxyctl.exit import names, netlink, record
 from proxyctl.exit.lan import NEVER_PORTS, Guard, make_guard, public_name
 from proxyctl.exit.limits import DeviceLimits
 from proxyctl.exit.record import Consent
@@ -133,7 +133,7 @@ async def agent(around: Home, folder: Path, *command: str) -> AsyncIterator[Exit
             agreed_at="",
             limits=DeviceLimits(udp=True),
         )
-        record.save(folder / files.CONSENT, consent)
+        record.save(folder / names.CONSENT, consent)
         process = await asyncio.create_subprocess_exec(
             *around.command(*command),
             cwd=ROOT / "client",

@@ -27,6 +27,7 @@ WHOLE = Resources(2, "RTX 4090", 24.0, 8.0, 32.0, 100.0, "x86_64", "12.1")
 def test_what_a_device_has_fits() -> None:
     assert fits(Resources(), RIG)
     assert fits(WHOLE, RIG)
+    assert fits(WHOLE, replace(RIG, arch="AMD64"))
     assert fits(WHOLE, replace(RIG, vram_gb=23.0))  # within what drivers keep for themselves
 
 

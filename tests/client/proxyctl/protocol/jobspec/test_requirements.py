@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from proxyctl.protocol.jobspec.checks import check_resources
 from proxyctl.protocol.jobspec.payload import Resources
 from proxyctl.protocol.jobspec.requirements import (
+    ITEMS_MAX,
     PARTS_MAX,
     QUOTED_MAX_CHARACTERS,
     WARNINGS_MAX,
@@ -126,6 +127,7 @@ def test_what_is_taken_with_a_warning(text: str, resources: Resources, words: st
         "half a GPU",
         "x" * 121 + " 8 cores",
         "8 cores," * (PARTS_MAX + 1),
+        ("8 cores " * 10 + ",") * (ITEMS_MAX // 10 + 1),
     ],
 )
 def test_what_counts_and_is_not_understood_is_offered_to_nobody(text: str) -> None:

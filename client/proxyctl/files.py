@@ -1,4 +1,4 @@
-"""The agent's folder: what its owner agreed to, what it does now, and what is asked of it.
+"""The files of an agent: what its owner agreed to, what it does now, and what is asked of it.
 
 Every file is JSON, belongs to its owner alone, and is replaced whole, so that no reader meets half
 of one. Commands and the running agent talk through them and through nothing else: that works
@@ -14,13 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from proxyctl.exit.words import OwnerError
-
-CONSENT: Final = "exit.json"
-CONTROL: Final = "exit-control.json"
-STATE: Final = "exit-state.json"
-JOURNAL: Final = "exit-journal.json"
-NODES: Final = "exit-nodes.json"
+from proxyctl.words import OwnerError
 
 _FILE_MAX_BYTES: Final = 1 << 20
 _REPLACE_TRIES: Final = 5  # on Windows a file that somebody reads just now cannot be replaced

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from proxyctl.exit import files
-from proxyctl.exit.files import FileError
+from proxyctl import files
+from proxyctl.files import FileError
 
 
 def test_a_file_is_replaced_whole_and_is_its_owners_alone(tmp_path: Path) -> None:

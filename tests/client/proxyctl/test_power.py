@@ -4,12 +4,12 @@ from pathlib import Path
 import pytest
 
 from proxyctl.exit.limits import DeviceLimits
-from proxyctl.exit.power import (
+from proxyctl.exit.restraints import reason_to_rest
+from proxyctl.power import (
     Power,
     linux_power,
     macos_power,
     read_power,
-    reason_to_rest,
     termux_power,
     windows_power,
 )

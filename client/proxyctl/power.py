@@ -1,8 +1,7 @@
-"""Whether a device should rest: its battery, and networks that are paid for by the byte.
+"""The power and the network of a device: its battery, and networks that are paid for by the byte.
 
-What cannot be found out counts as fine on computers, which are mostly plugged in, and as a reason
-to rest on phones, which mostly are not. A phone works on Wi-Fi while it charges. Every function
-here may block; none takes longer than `_COMMAND_SECONDS` for each program that it runs.
+Every function here may block; none takes longer than `_COMMAND_SECONDS` for each program that it
+runs.
 """
 
 from __future__ import annotations
@@ -14,10 +13,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from proxyctl.exit.limits import DeviceLimits
+from typing import Any, Final
 
 _COMMAND_SECONDS: Final = 5.0
 _SUPPLIES: Final = Path("/sys/class/power_supply")
@@ -41,22 +37,6 @@ class Power:
     percent: int | None = None
     metered: bool | None = None
     is_phone: bool = False
-
-
-def reason_to_rest(power: Power, limits: DeviceLimits) -> str:
-    """Return why the exit should rest, in words for its owner; empty if it need not."""
-    is_low = power.percent is None or power.percent < limits.battery_percent
-    reasons = (
-        (power.is_phone and power.on_battery is None, "this phone does not say if it is charging"),
-        (power.is_phone and power.on_battery, "the phone is not charging"),
-        (power.on_battery and is_low, f"on battery below {limits.battery_percent} %"),
-        (power.metered and not limits.on_metered, "the network is metered"),
-        (
-            power.is_phone and power.metered is None and not limits.on_metered,
-            "this phone does not say which network it is on",
-        ),
-    )
-    return next((words for applies, words in reasons if applies), "")
 
 
 def read_power() -> Power:

@@ -1,0 +1,479 @@
+"""The agent: asks for work, says what becomes of it, and keeps the owner's rules.
+
+One thread asks for work and is told what is to be stopped. One tells, every few seconds, that the
+device and its attempts are alive, over a connection of its own: a device that is busy is not lost.
+Each attempt has a thread, and the main thread looks at everything once a second.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from proxyctl import files
+from proxyctl.words import plain_line
+from proxyctl.worker import names
+from proxyctl.worker.attempt import Attempt, Tools
+from proxyctl.worker.bell import Bell
+from proxyctl.worker.journal import Journal, Stop
+from proxyctl.worker.link import LinkError, RefusedError
+from proxyctl.worker.orders import NotUnderstoodError, Order, orders_of, work_of
+from proxyctl.worker.retries import Retries
+from proxyctl.worker.shares import Shares, capacity_fields
+from proxyctl.worker.supervisors import Supervisors
+from proxyctl.worker.tasks import resources_wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from proxyctl.protocol.jobspec.payload import Payload
+    from proxyctl.worker.attempt import Transfers
+    from proxyctl.worker.executors.base import Executor
+    from proxyctl.worker.journal import Entry
+    from proxyctl.worker.link import Link
+    from proxyctl.worker.pump import LogSender
+    from proxyctl.worker.record import Consent
+    from proxyctl.worker.rules import Rules
+    from proxyctl.worker.sensors.nvidia import Gpu
+
+_logger = logging.getLogger("worker")
+
+_WAIT_SECONDS: Final = 25.0  # that the daemon may hold a question for work
+_SYNC_SECONDS: Final = 20.0  # a device counts as away after 90
+_LOOK_SECONDS: Final = 1.0
+_RULES_SECONDS: Final = 5.0  # between two looks at what the owner's rules are about
+# Somebody who only looks something up on their device does not end a job of hours.
+PATIENCE_SECONDS: Final = 60.0
+_GRACE_SECONDS: Final = 10.0
+_FAREWELL_SECONDS: Final = 30.0  # for the last reports, once everything was stopped
+
+
+@dataclass(frozen=True)
+class Device:
+    """What the agent works with.
+
+    Attributes:
+        executors: those that can be used, by name, in the order in which they are preferred.
+        executor_for: returns the one for a payload; raises TaskError where there is none.
+        log_sender: makes the one of an attempt.
+        transfers: of files.
+        gpus: that are lent, and there.
+        capabilities: what the daemon is told of the device.
+        readings: what it is told with every heartbeat.
+        rules: of the owner.
+        close: lets go of what executors share, at the very end.
+    """
+
+    executors: Mapping[str, Executor]
+    executor_for: Callable[[Payload], Executor]
+    log_sender: Callable[[Entry, Path], LogSender]
+    transfers: Transfers
+    gpus: tuple[Gpu, ...]
+    capabilities: Mapping[str, Any]
+    readings: Callable[[], dict[str, Any]]
+    rules: Rules
+    close: Callable[[], None]
+
+
+@dataclass(frozen=True)
+class End:
+    """Why the agent ended: in words, and whether to start it again is in vain."""
+
+    words: str
+    in_vain: bool = False
+
+
+class Agent:  # its parts, and what several threads have to know of one another
+    """One agent, in a folder that is its own.
+
+    Args:
+        consent: of the owner.
+        folder: which the caller has locked.
+        link: with the marketplace.
+        device: that it works on.
+        patience_s: how long the owner's rules may be broken before what runs is stopped.
+    """
+
+    def __init__(
+        self,
+        consent: Consent,
+        folder: Path,
+        link: Link,
+        device: Device,
+        *,
+        patience_s: float = PATIENCE_SECONDS,
+    ) -> None:
+        self._consent = consent
+        self._folder = folder
+        self._link = link
+        self._device = device
+        self._patience_s = patience_s
+        self._journal = Journal(folder)
+        self._shares = Shares(consent.lend, device.gpus)
+        self._attempts: dict[str, Attempt] = {}
+        self._lock = threading.Lock()
+        self._orders = _Orders()
+        self._says = "starting"
+
+    def drain(self) -> None:
+        """Take no more work, and end when nothing is left; the second time, stop what runs.
+
+        For signal handlers, as is `leave`: no lock is taken, and it is noticed within a second.
+        """
+        self._orders.drains += 1
+
+    def leave(self) -> None:
+        """End now, and let jobs run on: the next agent in this folder adopts them."""
+        self._orders.is_leaving = True
+
+    def run(self) -> End:
+        """Work until it is told to end.
+
+        Raises:
+            FileError: the journal cannot be used.
+            OSError: the folder cannot be used.
+        """
+        entries = self._journal.load()
+        self._tools = Tools(
+            consent=self._consent,
+            link=self._link,
+            journal=self._journal,
+            supervisors=Supervisors(self._folder),
+            executor_for=self._device.executor_for,
+            log_sender=self._device.log_sender,
+            transfers=self._device.transfers,
+            ended=self._ended,
+            revoked=self._revoked,
+        )
+        self._kill_strangers({each.attempt_id for each in entries})
+        for entry in entries:
+            self._add(entry, is_adopted=True)
+        bell = Bell(self._folder, self._ring)
+        threads = [
+            threading.Thread(target=target, name=name, daemon=True)
+            for name, target in (("next", self._ask), ("sync", self._sync))
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            end = self._watch()
+        finally:
+            self._orders.is_ending = True
+            self._orders.changed.set()
+            self._ask_anew()
+            for attempt in self._all():
+                attempt.leave()
+            for attempt in self._all():
+                attempt.join(_GRACE_SECONDS)
+            self._say_offline()
+            for executor in self._device.executors.values():
+                executor.close()
+            self._device.close()
+            bell.close()
+            self._tools.supervisors.close()
+            self._link.close()
+            files.remove(self._folder / names.STATE)
+        return end
+
+    # The main thread.
+
+    def _watch(self) -> End:
+        orders = self._orders
+        rested_since: float | None = None
+        rules_at = 0.0
+        stopped_at: float | None = None
+        while True:
+            now = time.monotonic()
+            self._read_control()
+            if now >= rules_at:
+                rules_at = now + _RULES_SECONDS
+                rested_since = self._rest(rested_since, now)
+            if orders.drains and not orders.is_drain_known:
+                orders.is_drain_known = True
+                self._ask_anew()
+            if orders.is_leaving:
+                return End("jobs run on; start it again to go on with them")
+            if orders.drains > 1 and stopped_at is None:
+                stopped_at = now
+                self._stop_all(Stop("the owner has stopped the device", "host", _GRACE_SECONDS))
+            if not self._all() and (orders.drains or orders.is_revoked):
+                return self._end()
+            if stopped_at is not None and now > stopped_at + _FAREWELL_SECONDS + _GRACE_SECONDS:
+                return End("what could not be reported is reported when it is started again")
+            self._tools.supervisors.reap()
+            self._write_state()
+            orders.changed.wait(_LOOK_SECONDS)
+            orders.changed.clear()
+
+    def _end(self) -> End:
+        if self._orders.is_revoked:
+            return End("the token of this device was revoked, or was never one", in_vain=True)
+        return End("drained")
+
+    def _rest(self, since: float | None, now: float) -> float | None:
+        """Keep the owner's rules; return since when the device rests."""
+        reason = self._device.rules.reason_to_rest()
+        if reason != self._orders.rest:
+            _logger.info("%s", f"takes no work: {reason}" if reason else "takes work again")
+            self._orders.rest = reason
+            self._ask_anew()
+        if not reason:
+            return None
+        if since is not None and now - since >= self._patience_s:
+            self._stop_all(Stop(reason, "host", _GRACE_SECONDS))
+        return now if since is None else since
+
+    def _stop_all(self, stop: Stop) -> None:
+        for attempt in self._all():
+            attempt.stop(stop)
+
+    def _read_control(self) -> None:
+        try:
+            asked = files.read(self._folder / names.CONTROL) or {}
+        except files.FileError as error:
+            self._say(str(error))
+            return
+        drains = asked.get("drains", 0)
+        if isinstance(drains, int) and drains > self._orders.drains:
+            self._orders.drains = drains
+
+    def _write_state(self) -> None:
+        attempts = [
+            {
+                "attempt_id": each.attempt_id,
+                "title": plain_line(str(each.entry.work.get("title", ""))),
+                "state": each.entry.state.value,
+            }
+            for each in self._all()
+        ]
+        orders = self._orders
+        fields = {
+            "words": "draining" if orders.drains else self._says,
+            "resting": orders.rest,
+            "attempts": attempts,
+        }
+        if fields == orders.written:
+            return
+        try:
+            files.write(self._folder / names.STATE, fields)
+        except files.FileError as error:
+            self._say(str(error))
+        else:
+            orders.written = fields
+
+    def _say_offline(self) -> None:
+        if self._all() or self._orders.is_revoked:
+            return
+        try:
+            self._link.post("/api/worker/offline", {})
+        except (LinkError, RefusedError):
+            return  # it is found out after a while
+
+    # Attempts.
+
+    def _all(self) -> list[Attempt]:
+        with self._lock:
+            return list(self._attempts.values())
+
+    def _add(self, entry: Entry, *, is_adopted: bool) -> Attempt:
+        attempt = Attempt(entry, self._tools, is_adopted=is_adopted)
+        with self._lock:
+            self._attempts[entry.attempt_id] = attempt
+            if is_adopted:
+                wanted = resources_wanted(entry.work)
+                self._shares.adopt(entry.attempt_id, wanted, entry.gpus)
+        attempt.start()
+        return attempt
+
+    def _ring(self, attempt_id: str) -> None:
+        attempt = self._attempts.get(attempt_id)
+        if attempt is not None:
+            attempt.ring()
+
+    def _ended(self, attempt_id: str) -> None:
+        with self._lock:
+            del self._attempts[attempt_id]
+            self._shares.give_back(attempt_id)
+        self._orders.changed.set()
+        if self._orders.asks_for_nothing:
+            self._ask_anew()
+
+    def _revoked(self) -> None:
+        if not self._orders.is_revoked:
+            self._orders.is_revoked = True
+            _logger.warning("the marketplace does not know this device: its token was revoked")
+        self._stop_all(Stop("the token of this device was revoked"))
+        self._orders.changed.set()
+
+    def _kill_strangers(self, known: set[str]) -> None:
+        """End what runs here and is in no journal: nobody will ever pay for it."""
+        for name, executor in self._device.executors.items():
+            for attempt_id in executor.running() - known:
+                _logger.warning("%s ran under %s, and nobody knows why: ended", attempt_id, name)
+                executor.stop(attempt_id, 0)
+                executor.clean(attempt_id)
+
+    # The thread that asks for work.
+
+    def _ask(self) -> None:
+        retries = Retries()
+        orders = self._orders
+        while not orders.is_ending and not orders.is_revoked:
+            orders.is_stale = False
+            fields = self._question()
+            orders.asks_for_nothing = not fields["capacity"]["slots"]
+            try:
+                reply = self._link.poll(
+                    "/api/worker/next", fields, _WAIT_SECONDS, lambda: orders.is_stale
+                )
+                order = orders_of(reply)
+            except LinkError as error:
+                if not orders.is_stale:
+                    self._wait(retries, error)
+                continue
+            except RefusedError as error:
+                if error.is_revoked:
+                    self._revoked()
+                    return
+                self._say(f"the marketplace gives no work: {error}")
+                orders.pause(retries.failed())
+                continue
+            retries.succeeded()
+            self._say("takes work")
+            orders.seen = order.seen
+            self._carry_out(order)
+
+    def _ask_anew(self) -> None:
+        """End the question that is under way, which was asked while things were otherwise."""
+        self._orders.is_stale = True
+        self._link.interrupt()
+
+    def _question(self) -> dict[str, Any]:
+        orders = self._orders
+        with self._lock:
+            free = capacity_fields(self._shares.free())
+            attempts = [
+                {"job_id": each.entry.job_id, "attempt": each.entry.attempt}
+                for each in self._attempts.values()
+                if each.said() is not None
+            ]
+        if orders.drains or orders.rest:
+            free = {**free, "slots": 0}
+        return {
+            "capacity": free,
+            "capabilities": self._device.capabilities,
+            "min_price_usd": self._consent.lend.min_price_usd,
+            "attempts": attempts,
+            "wait_s": _WAIT_SECONDS,
+            "seen": orders.seen,
+        }
+
+    def _carry_out(self, order: Order) -> None:
+        for stop in order.stops:
+            attempt = self._attempts.get(stop.attempt_id)
+            if attempt is not None:
+                attempt.stop(Stop(stop.reason))
+        for work in order.jobs:
+            self._take(work)
+
+    def _take(self, given: object) -> None:
+        """Take a job on; what is not, is named by nobody, and given to another device soon."""
+        try:
+            work = work_of(given)
+        except NotUnderstoodError as error:
+            _logger.warning("a job is not taken: %s", error)
+            return
+        attempt_id = f"{work['job_id']}-{work['attempt']}"
+        if attempt_id in self._attempts:
+            return
+        with self._lock:
+            gpus = self._shares.take(attempt_id, resources_wanted(work))
+        try:
+            entry = self._journal.add(work, gpus or ())
+        except files.FileError as error:
+            self._shares.give_back(attempt_id)
+            _logger.warning("job %s: not taken: %s", attempt_id, error)
+            return
+        _logger.info("job %s: taken: %s", attempt_id, plain_line(str(work.get("title", ""))))
+        attempt = self._add(entry, is_adopted=False)
+        reason = self._orders.rest or ("" if gpus is not None else "as much is not free here")
+        if reason:
+            attempt.stop(Stop(reason, "host"))
+
+    # The thread that says that all is well.
+
+    def _sync(self) -> None:
+        retries = Retries()
+        orders = self._orders
+        while not orders.is_ending and not orders.is_revoked:
+            said = [each.said() for each in self._all()]
+            fields = {**self._device.readings(), "attempts": [each for each in said if each]}
+            try:
+                reply = self._link.post("/api/worker/sync", fields)
+                order = orders_of(reply)
+            except LinkError as error:
+                self._wait(retries, error)
+                continue
+            except RefusedError as error:
+                if error.is_revoked:
+                    self._revoked()
+                    return
+                self._say(f"the marketplace does not take what the device says: {error}")
+                orders.pause(retries.failed())
+                continue
+            retries.succeeded()
+            self._carry_out(order)
+            orders.pause(min(_SYNC_SECONDS, order.lease_s / 4))
+
+    def _wait(self, retries: Retries, error: LinkError) -> None:
+        self._say(str(error))
+        self._orders.pause(retries.failed(error.after))
+
+    def _say(self, words: str) -> None:
+        if words != self._says:
+            _logger.info("%s", words)
+        self._says = words
+
+
+class _Orders:
+    """What the threads of an agent have to know of one another.
+
+    Attributes:
+        drains: how often somebody has asked it to end.
+        rest: why it takes no work just now, in words.
+        seen: the number of the last answer of the daemon.
+        asks_for_nothing: the question that is under way was asked while nothing was free.
+        is_drain_known: the daemon is asked for nothing since it was asked to end.
+        is_stale: nobody waits for an answer to it any more.
+    """
+
+    def __init__(self) -> None:
+        self.changed = threading.Event()
+        self._ending = threading.Event()
+        self.drains = 0
+        self.is_leaving = False
+        self.is_drain_known = False
+        self.is_revoked = False
+        self.rest = ""
+        self.seen = 0
+        self.asks_for_nothing = False
+        self.is_stale = False
+        self.written: dict[str, Any] = {}
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether all threads are to end."""
+        return self._ending.is_set()
+
+    @is_ending.setter
+    def is_ending(self, value: bool) -> None:
+        assert value  # noqa: S101 - it never takes that back
+        self._ending.set()
+
+    def pause(self, seconds: float) -> None:
+        """Wait, but not beyond the end of the agent."""
+        self._ending.wait(seconds)

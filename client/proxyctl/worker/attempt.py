@@ -1,0 +1,510 @@
+"""One attempt on this device, from the moment when it was given to the end of its report.
+
+A thread goes from state to state, and another one sends the logs. Every step can be done again,
+after the agent was killed in the middle of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+
+from proxyctl import files
+from proxyctl.worker import names
+from proxyctl.worker.endings import failed, report_of
+from proxyctl.worker.executors.base import INPUTS, WORK, TaskError
+from proxyctl.worker.journal import Stop
+from proxyctl.worker.link import LinkError, RefusedError
+from proxyctl.worker.processes import Identity, boot_id
+from proxyctl.worker.pump import Pump
+from proxyctl.worker.retries import Retries
+from proxyctl.worker.sandboxes import fetch_image
+from proxyctl.worker.states import TOLD, State
+from proxyctl.worker.supervisor import claim
+from proxyctl.worker.tasks import payload_of_work, task_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from proxyctl.protocol.jobspec.payload import Payload
+    from proxyctl.worker.executors.base import Executor, Task
+    from proxyctl.worker.journal import Entry, Journal, Report
+    from proxyctl.worker.link import Link
+    from proxyctl.worker.pump import LogSender
+    from proxyctl.worker.record import Consent
+    from proxyctl.worker.supervisors import Supervisors
+
+_logger = logging.getLogger("worker")
+
+# Of one stream, on disk: four times what the daemon keeps of its beginning and its end together.
+LOG_MAX_BYTES: Final = 64 << 20
+_LOOK_SECONDS: Final = 1.0  # between two looks at what the bell may not have told
+_START_SECONDS: Final = 30.0  # for a supervisor to say that it has begun
+_END_SECONDS: Final = 10.0  # for a supervisor to say that its job has ended, once that was killed
+_JOURNAL_SECONDS: Final = 5.0  # until something is written again for which the disk had no room
+_MISTAKES_MAX: Final = 3  # of one step, before the attempt is given up
+
+
+class Closable(Protocol):
+    """Something that goes on until it is closed."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+class Transfers(Protocol):
+    """Brings the files of attempts from the marketplace, and back there.
+
+    All of it raises `TaskError` where the job or its files are to blame, `LinkError` where it may
+    be tried again, and `RefusedError` where that is in vain.
+    """
+
+    def fetch(self, entry: Entry, folder: Path, is_stopped: Callable[[], bool]) -> None:
+        """Bring the inputs, and the checkpoint of an attempt before."""
+
+    def upload(self, entry: Entry, folder: Path, is_stopped: Callable[[], bool]) -> None:
+        """Bring the outputs back."""
+
+    def begin_checkpoints(self, entry: Entry, folder: Path) -> Closable | None:
+        """Begin to send checkpoints of a job that runs; None if it has none."""
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What attempts share.
+
+    Attributes:
+        consent: of the owner.
+        link: with the marketplace.
+        journal: of all attempts.
+        supervisors: that wait.
+        executor_for: returns the one for a payload; raises TaskError where there is none.
+        log_sender: makes the one of an attempt, which has this folder.
+        transfers: of files.
+        ended: is called at the very end of an attempt, with its identifier.
+        revoked: is called when the daemon does not know this device any more.
+    """
+
+    consent: Consent
+    link: Link
+    journal: Journal
+    supervisors: Supervisors
+    executor_for: Callable[[Payload], Executor]
+    log_sender: Callable[[Entry, Path], LogSender]
+    transfers: Transfers
+    ended: Callable[[str], None]
+    revoked: Callable[[], None]
+
+
+class Attempt:  # 12 fields, and the table of its steps
+    """One attempt.
+
+    Args:
+        entry: of the journal.
+        tools: that all attempts share.
+        is_adopted: an agent before this one has taken it.
+    """
+
+    def __init__(self, entry: Entry, tools: Tools, *, is_adopted: bool = False) -> None:
+        self.entry = entry
+        self._tools = tools
+        self._folder = tools.journal.folder_of(entry)
+        self._is_adopted = is_adopted
+        self._rung = threading.Event()
+        self._lock = threading.Lock()
+        self._stop = entry.stop
+        self._is_leaving = False
+        self._retries = Retries()
+        self._pump: Pump | None = None
+        self._checkpoints: Closable | None = None
+        self._thread = threading.Thread(target=self._run, name=entry.attempt_id, daemon=True)
+
+    @property
+    def attempt_id(self) -> str:
+        """Its name on this device."""
+        return self.entry.attempt_id
+
+    def start(self) -> None:
+        """Go on from where it is."""
+        self._thread.start()
+
+    def ring(self) -> None:
+        """Look at what the supervisor has to say."""
+        self._rung.set()
+        if self._pump is not None:
+            self._pump.ring()
+
+    def stop(self, stop: Stop) -> None:
+        """End it before its own end. That nobody wants its result any more is never overruled."""
+        with self._lock:
+            before = self._stop
+            is_late = self.entry.state is State.DONE
+            if is_late or (before is not None and (not before.kind or stop.kind)):
+                return
+            self._stop = stop
+        _logger.info("job %s: to be stopped: %s", self.attempt_id, stop.reason)
+        self._rung.set()
+
+    def leave(self) -> None:
+        """Let it be: the threads end, the job goes on, and the next agent adopts it."""
+        self._is_leaving = True
+        self.ring()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for its threads; say whether they have ended."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def said(self) -> dict[str, Any] | None:
+        """Return what the daemon is told of it with every `sync`; None once it has the report."""
+        entry = self.entry
+        if entry.state is State.DONE:
+            return None
+        return {"job_id": entry.job_id, "attempt": entry.attempt, "state": TOLD[entry.state]}
+
+    # What follows runs in the thread of the attempt.
+
+    def _run(self) -> None:
+        mistakes = 0
+        while not self._is_leaving:
+            state = self.entry.state
+            try:
+                self._STEPS[state](self)
+            except (files.FileError, TaskError) as error:
+                # A full disk, or an engine that does not answer: nobody knows what runs there.
+                _logger.warning("job %s: %s; tried again", self.attempt_id, error)
+                self._rest(_JOURNAL_SECONDS)
+                continue
+            except Exception:
+                # Whatever it was, no job may run on unseen, and its buyer must hear of its end.
+                _logger.exception("job %s: %s did not succeed", self.attempt_id, state.value)
+                mistakes += 1
+                self._rest(mistakes * _LOOK_SECONDS)
+                if mistakes >= _MISTAKES_MAX:
+                    mistakes = 0
+                    self._give_up()
+                continue
+            mistakes = 0
+            if state is State.DONE:
+                break
+        self._end_sending()
+
+    def _taken(self) -> None:
+        if not self._is_over_early():
+            self._move(State.PREPARING)
+
+    def _prepare(self) -> None:
+        if self._is_over_early():
+            return
+        folder = self._folder
+        try:
+            payload = payload_of_work(self.entry.work)
+            task = task_of(self.entry, payload, folder, self._tools.consent)
+            executor = self._tools.executor_for(payload)
+            if self._is_adopted:
+                executor.stop(self.attempt_id, 0)
+                executor.clean(self.attempt_id)
+            for name in (WORK, INPUTS):
+                (folder / name).mkdir(mode=0o700, exist_ok=True)
+            if payload.script:
+                _write_script(folder / INPUTS / names.SCRIPT, payload.script)
+            self._tools.transfers.fetch(self.entry, folder, self._is_wanted_no_more)
+            launch = executor.prepare(self._with_image(executor, task))
+        except TaskError as error:
+            if self._stop is None:
+                self._move(State.REPORTING, report=failed(error.kind, error.message))
+            return
+        except LinkError as error:
+            self._wait_for_link(error)
+            return
+        except RefusedError as error:
+            self._heed(error, "its inputs cannot be had")
+            return
+        except OSError as error:
+            raise files.FileError(f"{folder} cannot be used: {error.strerror}") from None
+        files.write(
+            folder / names.LAUNCH,
+            {
+                "launch": launch.as_fields(),
+                "seconds": task.bounds.seconds,
+                "grace_s": payload.grace_s,
+                "log_bytes": LOG_MAX_BYTES,
+            },
+        )
+        self._move(State.STARTING)
+        self._is_adopted = False
+        self._tools.supervisors.give(folder)
+
+    def _with_image(self, executor: Executor, task: Task) -> Task:
+        """Return a task that names the image that is here, by the digest that was resolved."""
+        image = fetch_image(executor, task.image, self._is_wanted_no_more)
+        if image is None:
+            return task
+        files.write(self._folder / names.IMAGE, {"digest": image.digest})
+        return replace(task, image=image.name)
+
+    def _start(self) -> None:
+        """Wait until the supervisor has begun; after a crash, find out whether one will."""
+        if (self._is_adopted or self._stop is not None) and claim(str(self._folder), None):
+            # No supervisor has it, and none will.
+            self._move(State.STOPPING, stop=self._stop or Stop("the agent was killed", "host"))
+            return
+        for _ in range(int(_START_SECONDS / _LOOK_SECONDS)):
+            running, ended = self._read(names.RUNNING), self._read(names.ENDED)
+            if running is not None and ended is None:
+                self._attach(Identity.of_fields(running))
+                self._move(State.RUNNING)
+                return
+            if ended is not None or (self._supervisor() is not None and not self._is_supervised()):
+                self._move(State.ENDED)
+                return
+            self._wait()
+            if self._is_leaving:
+                return
+        self.stop(Stop("no supervisor has begun with it", "host"))
+
+    def _look(self) -> None:
+        """See to it while it runs."""
+        self._begin_sending()
+        if self._is_adopted:
+            self._is_adopted = False
+            running = self._read(names.RUNNING)
+            if running is not None and self._is_supervised():
+                self._attach(Identity.of_fields(running))
+                _logger.info("job %s: runs on, and is adopted", self.attempt_id)
+        self._tell_start()
+        if not self._is_unended():
+            self._move(State.ENDED)
+        elif self._stop is not None:
+            self._move(State.STOPPING, stop=self._stop)
+        else:
+            self._wait()
+
+    def _end(self) -> None:
+        """End what runs, by the executor first, and by the kernel if that is not enough."""
+        stop = self.entry.stop
+        self._executor().stop(self.attempt_id, 0 if stop is None else stop.grace_s)
+        supervisor = self._supervisor()
+        waited = 0.0
+        while supervisor is not None and self._is_unended() and not self._is_leaving:
+            if waited >= _END_SECONDS:
+                supervisor.send(signal.SIGTERM)  # the second one has it kill all it knows of
+            self._wait()
+            waited += _LOOK_SECONDS
+        if not self._is_leaving:
+            self._move(State.ENDED)
+
+    def _ended(self) -> None:
+        self._end_sending()
+        executor = self._executor()
+        ended = self._read(names.ENDED)
+        executor.stop(self.attempt_id, 0)  # whatever becomes of its supervisor, nothing runs on
+        stop = self._stop
+        if stop is not None and not stop.kind:
+            self._move(State.DONE)
+            return
+        if ended is None and self.entry.boot != boot_id():
+            stop = Stop("the device was restarted", "host")
+        seconds = int(self.entry.work["timeout_s"])
+        ending = executor.ended(self.attempt_id)
+        report = report_of(ended, ending, stop, self._folder, seconds)
+        self._move(State.UPLOADING, report=report)
+
+    def _upload(self) -> None:
+        report = self.entry.report
+        assert report is not None  # noqa: S101 - it is written with this state
+        if self._is_wanted_no_more():
+            self._move(State.DONE)
+            return
+        try:
+            sender = self._tools.log_sender(self.entry, self._folder)
+            while sender.send() and not self._is_leaving:
+                pass
+            if report.verb == "complete":
+                self._tools.transfers.upload(self.entry, self._folder, self._is_wanted_no_more)
+        except TaskError as error:
+            report = failed(error.kind, error.message)
+        except LinkError as error:
+            self._wait_for_link(error)
+            return
+        except RefusedError as error:
+            if self._heed(error, "its results are not taken"):
+                return
+            report = failed("host", f"its results are not taken: {error}")
+        if not self._is_leaving:
+            self._move(State.REPORTING, report=report)
+
+    def _report(self) -> None:
+        """Tell the daemon, without end: what a job was paid for is not thrown away."""
+        report = self.entry.report
+        assert report is not None  # noqa: S101 - it is written with this state
+        if self._is_wanted_no_more():
+            self._move(State.DONE)
+            return
+        try:
+            self._post(report.verb, report.fields)
+        except LinkError as error:
+            self._wait_for_link(error)
+            return
+        except RefusedError as error:
+            if error.code == "log_incomplete" and self.entry.state is State.REPORTING:
+                self._move_back(report)
+                return
+            if not self._heed(error, "the report is not taken"):
+                self._move(State.DONE)
+            return
+        _logger.info("job %s: %s", self.attempt_id, _words_of(report))
+        self._move(State.DONE)
+
+    def _done(self) -> None:
+        try:
+            executor = self._executor()
+        except TaskError:  # there is none for it here, so nothing was made ready
+            pass
+        else:
+            executor.clean(self.attempt_id)
+        self._tools.journal.forget(self.entry)
+        self._tools.ended(self.attempt_id)
+
+    _STEPS: ClassVar[dict[State, Callable[[Attempt], None]]] = {
+        State.TAKEN: _taken,
+        State.PREPARING: _prepare,
+        State.STARTING: _start,
+        State.RUNNING: _look,
+        State.STOPPING: _end,
+        State.ENDED: _ended,
+        State.UPLOADING: _upload,
+        State.REPORTING: _report,
+        State.DONE: _done,
+    }
+
+    # Smaller steps of those above.
+
+    def _is_over_early(self) -> bool:
+        """Report an end before the beginning, if there is one."""
+        stop = self._stop
+        if stop is None:
+            return False
+        if stop.kind:
+            self._move(State.REPORTING, report=failed(stop.kind, stop.reason))
+        else:
+            self._move(State.DONE)
+        return True
+
+    def _attach(self, program: Identity) -> None:
+        try:
+            self._executor().attach(self._task(), program.pid)
+        except TaskError as error:
+            if program.is_alive():  # else it has just ended, which is no fault of anybody's
+                self.stop(Stop(error.message, error.kind))
+
+    def _tell_start(self) -> None:
+        if self.entry.is_start_known:
+            return
+        try:
+            image = self._read(names.IMAGE)
+            self._post("started", {} if image is None else {"image_digest": image["digest"]})
+        except LinkError:
+            return  # it is told again after the next look
+        except RefusedError as error:
+            self._heed(error, "its start is not taken")
+        self.entry = self._tools.journal.note(self.entry, is_start_known=True)
+
+    def _post(self, verb: str, fields: dict[str, Any]) -> None:
+        entry = self.entry
+        path = f"/api/worker/jobs/{entry.job_id}/{verb}"
+        self._tools.link.post(path, {"attempt": entry.attempt, **fields})
+        self._retries.succeeded()
+
+    def _heed(self, error: RefusedError, words: str) -> bool:
+        """Act on a refusal; say whether that decides what becomes of the attempt."""
+        if error.is_revoked:
+            self._tools.revoked()
+            return True
+        if error.is_gone:
+            self.stop(Stop("the marketplace has given it to somebody else, or ended it"))
+            return True
+        _logger.warning("job %s: %s: %s", self.attempt_id, words, error)
+        return False
+
+    def _wait_for_link(self, error: LinkError) -> None:
+        seconds = self._retries.failed(error.after)
+        _logger.info("job %s: %s; tried again in %.0f s", self.attempt_id, error, seconds)
+        self._rest(seconds)
+
+    def _move(self, state: State, **changes: object) -> None:
+        self.entry = self._tools.journal.move(self.entry, state, **changes)
+
+    def _move_back(self, report: Report) -> None:
+        """Send what the daemon misses of the logs, and report again."""
+        self.entry = replace(self.entry, state=State.UPLOADING, report=report)
+        self._rest(_LOOK_SECONDS)
+
+    def _give_up(self) -> None:
+        with suppress(Exception):
+            self._executor().stop(self.attempt_id, 0)
+        report = failed("host", "the agent of this device has failed")
+        self.entry = self._tools.journal.note(self.entry, state=State.REPORTING, report=report)
+
+    def _begin_sending(self) -> None:
+        if self._pump is None:
+            sender = self._tools.log_sender(self.entry, self._folder)
+            self._pump = Pump(self.attempt_id, sender, lambda error: self._heed(error, "its log"))
+            self._checkpoints = self._tools.transfers.begin_checkpoints(self.entry, self._folder)
+
+    def _end_sending(self) -> None:
+        if self._checkpoints is not None:
+            self._checkpoints.close()
+            self._checkpoints = None
+        if self._pump is not None:
+            self._pump.close()
+            self._pump = None
+
+    def _wait(self) -> None:
+        self._rest(_LOOK_SECONDS)
+
+    def _rest(self, seconds: float) -> None:
+        if self._rung.wait(seconds):
+            self._rung.clear()
+
+    def _is_wanted_no_more(self) -> bool:
+        stop = self._stop
+        return self._is_leaving or (stop is not None and not stop.kind)
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        return files.read(self._folder / name)
+
+    def _supervisor(self) -> Identity | None:
+        begun = self._read(names.BEGUN)
+        return Identity.of_fields(begun) if begun else None
+
+    def _is_supervised(self) -> bool:
+        supervisor = self._supervisor()
+        return supervisor is not None and supervisor.is_alive()
+
+    def _is_unended(self) -> bool:
+        return self._read(names.ENDED) is None and self._is_supervised()
+
+    def _executor(self) -> Executor:
+        return self._tools.executor_for(payload_of_work(self.entry.work))
+
+    def _task(self) -> Task:
+        payload = payload_of_work(self.entry.work)
+        return task_of(self.entry, payload, self._folder, self._tools.consent)
+
+
+def _write_script(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    path.write_text(text, "utf-8")
+    path.chmod(0o444)  # whoever the job is within its sandbox can read it
+
+
+def _words_of(report: Report) -> str:
+    if report.verb == "complete":
+        return "completed"
+    return f"failed ({report.fields.get('kind')}): {report.fields.get('reason')}"

@@ -1,0 +1,164 @@
+"""The commands of `proxyctl worker`."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from proxyctl import files
+from proxyctl.tokens import read_token
+from proxyctl.words import OwnerError
+from proxyctl.worker import lock, names, record, setup
+
+if TYPE_CHECKING:
+    import argparse
+
+    from proxyctl.worker.agent import End
+
+DONE: Final = 0
+FAILED: Final = 1
+IN_VAIN: Final = 2  # the units in client/autostart do not start it again after this one
+
+
+def default_folder() -> Path:
+    """Return where the agent keeps everything, unless the command line names another place."""
+    data = os.environ.get("XDG_DATA_HOME")
+    return (Path(data) if data else Path.home() / ".local" / "share") / "proxyctl-worker"
+
+
+def add_commands(topics: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `worker` and its commands to a command line."""
+    parser = topics.add_parser("worker", help="run strangers' jobs on this device, walled in")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    agreeing = commands.add_parser("setup", help="say what is lent, and agree to it")
+    setup.add_options(agreeing)
+    agreeing.add_argument("--token-file", metavar="FILE", help="has this device's worker token")
+    agreeing.set_defaults(call=_setup)
+    draining = commands.add_parser("drain", help="take no more work, and end when nothing is left")
+    draining.add_argument("--now", action="store_true", help="stop what runs")
+    draining.set_defaults(call=_drain)
+    for name, call, words in (
+        ("check", _check, "what this device has of what jobs need, and what to do about the rest"),
+        ("run", _run, "take jobs until it is stopped"),
+        ("status", _status, "what this device does"),
+        ("jobs", _jobs, "the jobs that are on this device"),
+    ):
+        commands.add_parser(name, help=words).set_defaults(call=call)
+    for command in commands.choices.values():
+        command.add_argument(
+            "--folder",
+            type=Path,
+            default=default_folder(),
+            help="where the files of this agent are (%(default)s)",
+        )
+
+
+def call(arguments: argparse.Namespace) -> int:
+    """Run a command; return its exit status."""
+    try:
+        return int(arguments.call(arguments))
+    except OwnerError as error:
+        sys.stderr.write(f"proxyctl: {error}\n")
+        return IN_VAIN if isinstance(error, record.ConsentError) else FAILED
+    except BrokenPipeError:  # whoever reads what is printed has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except EOFError:
+        sys.stderr.write("\nproxyctl: there was no answer; nothing was agreed to\n")
+        return FAILED
+    except KeyboardInterrupt:
+        sys.stderr.write("\n")
+        return FAILED
+
+
+def _setup(arguments: argparse.Namespace) -> int:
+    path = arguments.folder / names.CONSENT
+    setup.agree(
+        path,
+        arguments,
+        token=lambda: read_token(arguments.token_file, getpass.getpass),
+        show=_show,
+        ask=input,
+    )
+    run = "proxyctl worker run"
+    if arguments.folder != default_folder():
+        run += f" --folder {arguments.folder}"
+    _show(f"Agreed, and written to {path}. It takes jobs while this runs: {run}")
+    return DONE
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from proxyctl.worker import checks  # noqa: PLC0415 - it imports all executors
+
+    path = arguments.folder / names.CONSENT
+    consent = record.load(path) if files.read(path) is not None else None
+    if consent is None:
+        _show(f"nobody at this device has agreed to lend anything yet; {record.AGREE}\n")
+    findings = checks.everything(consent, arguments.folder)
+    for part, each in findings:
+        _show(checks.line_of(part, each))
+    return DONE if checks.can_work(findings) else FAILED
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from proxyctl.worker import running  # noqa: PLC0415 - it imports all executors
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    folder = arguments.folder.expanduser().absolute()
+    consent = record.load(folder / names.CONSENT)
+    held = lock.Lock(folder)
+    try:
+        files.remove(folder / names.CONTROL)  # a drain of before
+        agent = running.agent_of(consent, folder)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: agent.drain())
+        signal.signal(signal.SIGHUP, lambda *_: agent.leave())
+        end: End = agent.run()
+    finally:
+        held.close()
+    logging.getLogger("worker").info("ended: %s", end.words)
+    return IN_VAIN if end.in_vain else DONE
+
+
+def _drain(arguments: argparse.Namespace) -> int:
+    if lock.holder(arguments.folder) is None:
+        _show("no agent runs here")
+        return DONE
+    files.write(arguments.folder / names.CONTROL, {"drains": 2 if arguments.now else 1})
+    words = "stops what runs" if arguments.now else "ends when what runs has ended"
+    _show(f"the agent takes no more work, and {words}")
+    return DONE
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    folder = arguments.folder
+    pid = lock.holder(folder)
+    if pid is None:
+        _show("not running")
+        return FAILED
+    state = files.read(folder / names.STATE) or {}
+    _show(f"running as process {pid}: {state.get('words', 'starting')}")
+    if state.get("resting"):
+        _show(f"resting: {state['resting']}")
+    _show(f"jobs: {len(state.get('attempts', []))}")
+    return DONE
+
+
+def _jobs(arguments: argparse.Namespace) -> int:
+    state = files.read(arguments.folder / names.STATE) or {}
+    if lock.holder(arguments.folder) is None:
+        _show("not running")
+        return FAILED
+    for each in state.get("attempts", []):
+        _show(f"{each['attempt_id']}  {each['state']:10}  {each['title']}")
+    return DONE
+
+
+def _show(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()

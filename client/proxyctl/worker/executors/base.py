@@ -1,0 +1,238 @@
+"""What the agent asks of a sandbox, and what the two tell each other.
+
+An executor makes ready and cleans up; it starts nothing. What it has made ready is a `Launch`,
+which the supervisor of the attempt starts: so a job outlives the agent, and its executor, too.
+
+Every method blocks, and is called from a thread. All of them may be called again after the agent
+was killed at any point: what an attempt has left behind is found by its identifier alone.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+# The folder of an attempt holds these, and the supervisor's own files, which no job ever sees.
+WORK = "work"  # the job's /work, the only place it can write to that is kept
+INPUTS = "inputs"  # the job's /inputs, which it can only read
+GATE = "gate"  # a named pipe, where a launch waits until `attach` has been called
+
+# How a job learns which attempt it is, and how an executor finds again what it has started.
+LABEL = "PROXYD_ATTEMPT"
+
+
+class TaskError(Exception):
+    """An attempt cannot be run here.
+
+    Args:
+        kind: what the daemon is told: "host", "image", "input", "refused" or "job".
+        message: for the person who reads it.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What one attempt may use.
+
+    Attributes:
+        cores: of processor time, in parts of a core.
+        memory_bytes: of all its processes together, swap and temporary files among them.
+        disk_bytes: of all it writes into its folder.
+        processes: and threads, at once.
+        seconds: from its start to its end.
+    """
+
+    cores: float
+    memory_bytes: int
+    disk_bytes: int
+    processes: int
+    seconds: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """An attempt, as an executor has to know it.
+
+    Attributes:
+        attempt_id: "<job_id>-<attempt>", of letters, digits, "-" and "_".
+        folder: the attempt's own; `WORK` and `INPUTS` are below it.
+        job_type: "script", "docker", "training" or "inference".
+        image: its reference, by digest if the agent has resolved one; empty for the host's own
+            programs.
+        command: the program and its arguments, as seen from within.
+        env: of the job alone, with its secrets.
+        network: "none" or "egress".
+        gpus: identifiers (UUIDs) of those granted, to this attempt alone.
+        bounds: what it may use.
+        ports: that it says it listens on.
+        root: an unpacked image to run on instead of the host's programs, if there is one.
+    """
+
+    attempt_id: str
+    folder: Path
+    job_type: str
+    command: tuple[str, ...]
+    bounds: Bounds
+    image: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    network: str = "none"
+    gpus: tuple[str, ...] = ()
+    ports: tuple[int, ...] = ()
+    root: Path | None = None
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What the supervisor starts, in this order: files, gate, control groups, limits, program.
+
+    The program gets descriptors 0 (/dev/null), 1 and 2 (pipes), those of `files` and that of
+    `gate`, and no others: what else is open would be the job's.
+
+    Attributes:
+        argv: the program and its arguments.
+        env: all of its environment; nothing of the agent's is added to it.
+        cwd: where it starts.
+        files: descriptors by number, each to be opened on a memory file (`memfd_create`) with these
+            bytes, read from the start.
+        gate: a descriptor by number, to be opened for reading and writing on the named pipe
+            `GATE` in the attempt's folder; the program waits there until `Executor.attach`. None
+            for no gate.
+        cgroups: files into which the process writes "0" before it becomes the program; if one of
+            them cannot be written the attempt must not start.
+        rlimits: (resource, soft, hard), set before it becomes the program.
+        is_asked_inside: the program would end with the job at a SIGTERM of its own, so that whoever
+            asks the job to end calls `family.ask` instead.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str = "/"
+    files: Mapping[int, bytes] = field(default_factory=dict)
+    gate: int | None = None
+    cgroups: tuple[str, ...] = ()
+    rlimits: tuple[tuple[int, int, int], ...] = ()
+    is_asked_inside: bool = False
+
+    def as_fields(self) -> dict[str, Any]:
+        """Return it as JSON can hold it; there may be secrets in it."""
+        fields = asdict(self)
+        fields["files"] = {
+            str(number): base64.b64encode(content).decode()
+            for number, content in self.files.items()
+        }
+        return fields
+
+    @classmethod
+    def of_fields(cls, fields: Mapping[str, Any]) -> Launch:
+        """Return what `as_fields` had been made of."""
+        return cls(
+            argv=tuple(fields["argv"]),
+            env=dict(fields["env"]),
+            cwd=fields["cwd"],
+            files={
+                int(number): base64.b64decode(content)
+                for number, content in fields["files"].items()
+            },
+            gate=fields["gate"],
+            cgroups=tuple(fields["cgroups"]),
+            rlimits=tuple((each[0], each[1], each[2]) for each in fields["rlimits"]),
+            is_asked_inside=fields["is_asked_inside"],
+        )
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the check list: something that an executor needs, and whether it is there.
+
+    Attributes:
+        id: a short name that does not change, such as "user-namespaces".
+        is_met: whether it is there.
+        actual: what is there.
+        needed: what must be there.
+        why: what it is needed for.
+        remedy: what the owner can do, as a command where there is one; empty when it is met.
+    """
+
+    id: str
+    is_met: bool
+    actual: str
+    needed: str
+    why: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What is known of an attempt's end or use beside its exit status; None for what is not known.
+
+    Attributes:
+        is_out_of_memory: a process of it was killed because it had used up its memory.
+        is_out_of_disk: it was ended because it had written more than it may.
+        cpu_seconds: of processor time that it has used.
+        max_memory_bytes: the most that it has used at once.
+        message: for the person who reads it, if there is something to say.
+        lost: what ran it went away (the engine, or the client that was attached to it), in words:
+            its exit status says nothing then, and the device is to blame, not the job. Empty if
+            that did not happen.
+    """
+
+    is_out_of_memory: bool = False
+    is_out_of_disk: bool = False
+    cpu_seconds: float | None = None
+    max_memory_bytes: int | None = None
+    message: str = ""
+    lost: str = ""
+
+
+class Executor(Protocol):
+    """One kind of sandbox."""
+
+    name: str
+
+    def check(self) -> list[Finding]:
+        """Say what it needs, and whether that is there; it can be used when all of it is."""
+
+    def prepare(self, task: Task) -> Launch:
+        """Make everything ready, and return what is to be started.
+
+        Raises:
+            TaskError: it cannot be run here; nothing is left behind.
+        """
+
+    def attach(self, task: Task, pid: int) -> None:
+        """Take up an attempt whose program has just been started, or runs since before this agent.
+
+        What must be watched or served beside the job starts here, and the gate is opened.
+
+        Args:
+            task: the one that was prepared.
+            pid: of the program (`Launch.argv`), which the supervisor has started.
+
+        Raises:
+            TaskError: it cannot go on; whoever called ends it by `stop`.
+        """
+
+    def stop(self, attempt_id: str, grace_s: float) -> None:
+        """Ask the job to end, and end all of it after so many seconds; return when nothing runs."""
+
+    def running(self) -> set[str]:
+        """Return the attempts of which anything runs, whoever has started them."""
+
+    def ended(self, attempt_id: str) -> Ending:
+        """Say what is known of an attempt, while it runs or after it, until it is cleaned."""
+
+    def clean(self, attempt_id: str) -> None:
+        """Remove all that `prepare` and the job have left outside the attempt's folder."""
+
+    def close(self) -> None:
+        """Let go of all that this agent holds of attempts, which run on; the agent ends."""

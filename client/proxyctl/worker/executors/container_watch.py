@@ -1,0 +1,117 @@
+"""What is watched of a container from outside while it runs: its disk, and what it uses."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from proxyctl.worker.executors.base import WORK
+from proxyctl.worker.executors.engine import PROBE_SECONDS, EngineError, call
+from proxyctl.worker.executors.limits.disk import DiskWatch
+from proxyctl.worker.executors.trial import group_text
+
+if TYPE_CHECKING:
+    from proxyctl.worker.executors.base import Task
+    from proxyctl.worker.executors.engine import Engine
+
+OVER: Final = "over-disk"  # in the attempt's folder: why it was ended, for an agent that restarts
+_NANOSECONDS: Final = 10**9
+_MICROSECONDS: Final = 10**6
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a container had used when it was looked at last; None for what cannot be read."""
+
+    cpu_seconds: float | None = None
+    max_memory_bytes: int | None = None
+
+
+class ContainerWatch:
+    """A thread that looks at one container every second.
+
+    Args:
+        engine: whose container it is.
+        name: of it.
+        task: what it runs.
+        client: process of the client that is attached to it.
+    """
+
+    def __init__(self, engine: Engine, name: str, task: Task, client: int) -> None:
+        self.usage = Usage()
+        self._engine = engine
+        self._name = name
+        self._task = task
+        self._client = client
+        self._over = task.folder / OVER
+        self._ended = threading.Event()
+        # An agent that ends at once waits for no disk.
+        self._thread = threading.Thread(target=self._run, name=f"watch-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End, and wait for that."""
+        self._ended.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    @property
+    def over(self) -> str:
+        """Why the job had to be ended: it has written too much. Empty if it has not."""
+        with suppress(OSError):
+            return self._over.read_text("utf-8")
+        return ""
+
+    def has_client(self) -> bool:
+        """Say whether the client that is attached still runs."""
+        with suppress(OSError):
+            return self._name.encode() in Path(f"/proc/{self._client}/cmdline").read_bytes()
+        return False
+
+    def _run(self) -> None:
+        disk = DiskWatch(self._task.folder / WORK, self._task.bounds.disk_bytes)
+        pid = 0
+        while not self._ended.wait(disk.pause_seconds):
+            pid = pid or self._pid()
+            if pid:
+                self.usage = usage_of(pid, self.usage)
+            reason = disk.look()
+            if reason:
+                with suppress(OSError):  # a full disk; then it ends without a word
+                    self._over.write_text(reason, "utf-8")
+                with suppress(EngineError):
+                    call(self._engine, "kill", self._name)
+                return
+
+    def _pid(self) -> int:
+        try:
+            text = call(
+                *(self._engine, "inspect", "--format", "{{.State.Pid}}", self._name),
+                seconds=PROBE_SECONDS,
+            )
+        except EngineError:
+            return 0
+        return int(text) if text.strip().isdigit() else 0
+
+
+def usage_of(pid: int, before: Usage) -> Usage:
+    """Return what the control group of a process has used; what was known, if it is gone."""
+    nanoseconds = group_text(pid, "cpuacct", "cpuacct.usage", "-")
+    lines = dict(
+        line.split() for line in group_text(pid, "cpu", "-", "cpu.stat").splitlines() if " " in line
+    )
+    microseconds = lines.get("usage_usec", "")
+    memory = group_text(pid, "memory", "memory.max_usage_in_bytes", "memory.peak")
+    cpu_seconds = before.cpu_seconds
+    if nanoseconds.isdigit():
+        cpu_seconds = int(nanoseconds) / _NANOSECONDS
+    elif microseconds.isdigit():
+        cpu_seconds = int(microseconds) / _MICROSECONDS
+    max_memory_bytes = int(memory) if memory.isdigit() else before.max_memory_bytes
+    return Usage(cpu_seconds, max_memory_bytes)

@@ -1,0 +1,531 @@
+"""The executor for container engines: an attempt is a container with its identifier as its name.
+
+`prepare` makes the container and starts nothing. The supervisor starts it, by the engine's own
+client, which stays attached and so hands the job's output to the supervisor's pipes; `guarded.py`
+ends the container when that client has ended. What an attempt has left behind is found by name and
+label alone, and another agent on the machine, with another folder, is left alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import proxyctl
+from proxyctl.worker.executors import trial
+from proxyctl.worker.executors.base import (
+    GATE,
+    INPUTS,
+    WORK,
+    Bounds,
+    Ending,
+    Finding,
+    Launch,
+    Task,
+    TaskError,
+)
+from proxyctl.worker.executors.container_watch import ContainerWatch, Usage
+from proxyctl.worker.executors.engine import (
+    PROBE_SECONDS,
+    Engine,
+    EngineError,
+    call,
+    call_for_json,
+    remove,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from proxyctl.worker.executors.bwrap import JobNetwork
+    from proxyctl.worker.images import Images
+
+ATTEMPT_LABEL: Final = "proxyd.attempt"
+AGENT_LABEL: Final = "proxyd.agent"
+
+_PREFIX: Final = "proxyd-"  # of a container's name, before the attempt's identifier
+_ATTEMPT: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VOLUME: Final = re.compile(r"(/[A-Za-z0-9._-]{1,255}){1,32}")
+_VOLUMES_MAX: Final = 16  # of an image; each becomes a file system in memory
+_OPEN_FILES: Final = 4096  # at once by one process; servers and data loaders take hundreds
+_USER_PROCESSES: Final = 32768  # what podman has left itself on a machine that gives root no more
+_GUARD_SECONDS: Final = 60  # after the supervisor would have ended it
+_SHARES: Final = 64  # of 1,024: the owner's own programs go first
+_TMP: Final = "/tmp"  # noqa: S108 - the container's
+_GATE: Final = 12  # a descriptor of the launch
+_KILLED: Final = 128 + 9  # the status of what SIGKILL has ended
+
+
+class Containers:
+    """Runs attempts as containers of one engine.
+
+    Args:
+        engine: which.
+        folder: the agent's; it tells its containers from those of another agent.
+        has_gpus: whether this device lends GPUs, which an engine then has to know.
+        images: fetches the images of jobs; None where nobody runs any.
+        network: gives jobs a way out; None if the owner does not want that.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        folder: Path,
+        has_gpus: bool = False,
+        images: Images | None = None,
+        network: JobNetwork | None = None,
+    ) -> None:
+        self.name = engine.name
+        self.engine = engine
+        self.images = images
+        self._network = network
+        self._folder = folder
+        self._has_gpus = has_gpus
+        self._agent = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+        self._findings: list[Finding] | None = None
+        self._checking = threading.Lock()
+        self._stopped: set[str] = set()  # by this agent, until they are cleaned
+        self._watches: dict[str, ContainerWatch] = {}  # until they are cleaned
+        self._lock = threading.Lock()
+
+    def check(self) -> list[Finding]:
+        """Say what it needs; a container is started and looked at from outside to be sure."""
+        with self._checking:
+            findings = self.engine.needs()
+            if all(each.is_met for each in findings):
+                if self._has_gpus:
+                    findings.append(_gpu_finding(self.name))
+                findings.append(self._try_one())
+            self._findings = findings
+        return findings
+
+    def prepare(self, task: Task) -> Launch:
+        """Make the container of an attempt, and return how it is started.
+
+        Raises:
+            TaskError: it cannot be run here; nothing is left behind.
+        """
+        name = _name(task.attempt_id)
+        if task.network != "none" and (
+            self._network is None or not self.engine.can_share_network()
+        ):
+            raise TaskError("refused", f"this device gives jobs in {self.name} no network")
+        self._refuse_if_useless()
+        self.clean(task.attempt_id)
+        try:
+            if task.network != "none":
+                self._create_network(task)
+            self._create(task, name)
+        except TaskError:
+            self.clean(task.attempt_id)
+            raise
+        gate = _GATE if task.network != "none" else None
+        plan = {
+            "seconds": task.bounds.seconds + _GUARD_SECONDS,
+            "name": name,
+            "engine": list(self.engine.command()),
+            "mark": str(self._mark(task.attempt_id)),
+            "gate": gate,
+        }
+        client = (*self.engine.command(), "start", "--attach", name)
+        module = "proxyctl.worker.executors.guarded"
+        return Launch(
+            argv=(sys.executable, "-s", "-S", "-m", module, json.dumps(plan), *client),
+            env={**self.engine.environment(), "PYTHONPATH": _import_path()},
+            gate=gate,
+        )
+
+    def attach(self, task: Task, pid: int) -> None:
+        """Take up an attempt that runs: watch what it writes and uses, and serve its network."""
+        with self._lock:
+            if task.attempt_id not in self._watches:
+                watch = ContainerWatch(self.engine, _name(task.attempt_id), task, pid)
+                self._watches[task.attempt_id] = watch
+                watch.start()
+        if task.network != "none":
+            self._open_network(task)
+
+    def stop(self, attempt_id: str, grace_s: float) -> None:
+        """Ask the job to end, and end all of it after so many seconds.
+
+        Raises:
+            TaskError: the engine does not answer, so nobody knows.
+        """
+        name = _name(attempt_id)
+        self._stopped.add(attempt_id)
+        try:
+            if self._state(name).get("Status") is None:
+                return
+            seconds = max(0, round(grace_s))
+            call(self.engine, "stop", "-t", str(seconds), name, seconds=seconds + PROBE_SECONDS)
+        except EngineError as error:
+            with suppress(EngineError):
+                if not self._state(name).get("Running"):
+                    return
+            raise TaskError("host", str(error)) from None
+
+    def running(self) -> set[str]:
+        """Return the attempts of this agent of which a container runs.
+
+        Raises:
+            TaskError: the engine does not answer, so nobody knows.
+        """
+        try:
+            text = call(
+                self.engine,
+                *("ps", "--filter", f"label={AGENT_LABEL}={self._agent}", "--format", "{{.Names}}"),
+                seconds=PROBE_SECONDS,
+            )
+        except EngineError as error:
+            raise TaskError("host", str(error)) from None
+        return {each[len(_PREFIX) :] for each in text.split() if each.startswith(_PREFIX)}
+
+    def ended(self, attempt_id: str) -> Ending:
+        """Say what the engine knows of an attempt's end."""
+        name = _name(attempt_id)
+        try:
+            state = self._state(name)
+        except EngineError as error:
+            return Ending(lost=str(error))
+        if state.get("Status") is None:
+            return Ending(lost=f"{self.name} knows nothing of its container any more")
+        watch = self._watches.get(attempt_id)
+        usage = watch.usage if watch else Usage()
+        over = watch.over if watch else ""
+        has_client = watch is not None and watch.has_client()
+        is_lost = self._mark(attempt_id).exists() or (state.get("Running") and not has_client)
+        lost = f"the client of {self.name} that was attached to it went away" if is_lost else ""
+        # podman often misses it: the control group is gone with the process. But nothing within
+        # can kill the first process of a container, so if nobody here did, the kernel did.
+        was_killed = state.get("ExitCode") == _KILLED and attempt_id not in self._stopped
+        return Ending(
+            is_out_of_memory=not lost and not over and (bool(state.get("OOMKilled")) or was_killed),
+            is_out_of_disk=bool(over),
+            cpu_seconds=usage.cpu_seconds,
+            max_memory_bytes=usage.max_memory_bytes,
+            message=over,
+            lost="" if over else lost,
+        )
+
+    def clean(self, attempt_id: str) -> None:
+        """Remove the container with all that it has written outside the attempt's folder.
+
+        Raises:
+            TaskError: the engine does not answer, or does not remove it.
+        """
+        name = _name(attempt_id)
+        try:
+            remove(self.engine, name)
+        except EngineError as error:
+            with suppress(EngineError):
+                if self._state(name).get("Status") is None:
+                    return
+            raise TaskError("host", str(error)) from None
+        finally:
+            self._stopped.discard(attempt_id)
+            self._let_go(attempt_id)
+            self._close_network(attempt_id)
+            self._mark(attempt_id).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """End the watchers; the containers run on."""
+        for attempt_id in list(self._watches):
+            self._let_go(attempt_id)
+
+    def _state(self, name: str) -> Mapping[str, Any]:
+        """Return what the engine knows of a container, nothing if there is none.
+
+        Raises:
+            EngineError: it does not answer.
+        """
+        said = call(
+            self.engine,
+            *("ps", "--all", "--filter", f"name=^{name}$", "--format", "{{.Names}}"),
+            seconds=PROBE_SECONDS,
+        )
+        if name not in said.split():
+            return {}
+        state = call_for_json(self.engine, "inspect", "--format", "{{json .State}}", name)
+        return state if isinstance(state, dict) else {}
+
+    def _mark(self, attempt_id: str) -> Path:
+        """Return the file that a guard makes when it had to end a container."""
+        return self._folder / f"lost-{attempt_id}"
+
+    def _create_network(self, task: Task) -> None:
+        """Start a container that does nothing but have a network, which the job then shares.
+
+        So the network is there before the job is, and its way out is served when that starts.
+        """
+        name = _network_name(task.attempt_id)
+        options = [
+            *_walls(trial.BOUNDS, self.engine.spare_processes(), "none"),
+            *self.engine.owner().options,
+            *self.engine.options(shows_devices=False),
+        ]
+        try:
+            trial.add_image(self.engine)
+            call(self.engine, "create", "--name", name, *options, trial.IMAGE, "/pause")
+            call(self.engine, "start", name)
+        except EngineError as error:
+            raise TaskError("host", str(error)) from None
+        with suppress(FileExistsError):
+            os.mkfifo(task.folder / GATE, 0o600)
+
+    def _open_network(self, task: Task) -> None:
+        if self._network is None:
+            raise TaskError("refused", f"this device gives jobs in {self.name} no network")
+        name = _network_name(task.attempt_id)
+        try:
+            text = call(self.engine, "inspect", "--format", "{{.State.Pid}}", name)
+        except EngineError as error:
+            raise TaskError("host", str(error)) from None
+        self._network.open(task.attempt_id, int(text))
+        # Nobody waits there any more if it was opened before, by an agent that has ended.
+        with suppress(OSError):
+            gate = os.open(task.folder / GATE, os.O_WRONLY | os.O_NONBLOCK)
+            try:
+                os.write(gate, b"\n")
+            finally:
+                os.close(gate)
+
+    def _close_network(self, attempt_id: str) -> None:
+        if self._network is None:
+            return
+        self._network.close(attempt_id)
+        with suppress(EngineError):  # most have none; one that is left has no process of a job
+            remove(self.engine, _network_name(attempt_id))
+
+    def _let_go(self, attempt_id: str) -> None:
+        with self._lock:
+            watch = self._watches.pop(attempt_id, None)
+        if watch is not None:
+            watch.close()
+
+    def _refuse_if_useless(self) -> None:
+        findings = self._findings if self._findings is not None else self.check()
+        unmet = [each for each in findings if not each.is_met]
+        if unmet:
+            first = unmet[0]
+            raise TaskError(
+                "refused", f"{self.name} cannot wall a job in here: {first.actual}. {first.remedy}"
+            )
+
+    def _create(self, task: Task, name: str) -> None:
+        if task.gpus and not self._has_gpus:
+            raise TaskError("refused", "this device lends no GPUs")
+        volumes, has_entrypoint = self._image(task.image)
+        network, env = "none", task.env
+        if task.network != "none" and self._network is not None:
+            network = f"container:{_network_name(task.attempt_id)}"
+            env = {**self._network.env(), **env}
+        owner = self.engine.owner()
+        if owner.changes_owner:
+            for each in (WORK, INPUTS):
+                _give_away(task.folder / each, owner.uid, owner.gid)
+        secrets = task.folder / "engine.env"
+        profile = task.folder / "seccomp.json"
+        try:
+            _write(secrets, _environment_file(env))
+            _write(profile, json.dumps(self.engine.profile()).encode())
+            options = [
+                *_walls(task.bounds, self.engine.spare_processes(), network),
+                *("--security-opt", f"seccomp={profile}"),
+                *owner.options,
+                *self.engine.options(
+                    shows_devices=bool(task.gpus), has_network=task.network != "none"
+                ),
+                *_mounts(task, volumes),
+                *("--label", f"{ATTEMPT_LABEL}={task.attempt_id}"),
+                *("--label", f"{AGENT_LABEL}={self._agent}"),
+                *("--env-file", str(secrets)),
+                *(word for gpu in task.gpus for word in ("--device", f"nvidia.com/gpu={gpu}")),
+            ]
+            command = list(task.command)
+            if command and has_entrypoint and task.job_type != "docker":
+                options += ["--entrypoint", command.pop(0)]
+            call(self.engine, "create", "--name", name, *options, task.image, *command)
+        except EngineError as error:
+            raise TaskError("host" if error.is_gone else "image", str(error)) from None
+        except OSError as error:
+            raise TaskError("host", f"{task.folder}: {error.strerror}") from None
+        finally:
+            for path in (secrets, profile):
+                with suppress(OSError):
+                    path.unlink()
+
+    def _image(self, image: str) -> tuple[list[str], bool]:
+        """Return the volumes that an image declares, and whether it has a program of its own."""
+        if not image:
+            message = f"{self.name} runs images, and this job has none"
+            raise TaskError("refused", message)
+        try:
+            config = call_for_json(
+                self.engine, "image", "inspect", "--format", "{{json .Config}}", image
+            )
+        except EngineError as error:
+            raise TaskError("host" if error.is_gone else "image", str(error)) from None
+        config = config if isinstance(config, dict) else {}
+        volumes = [str(each).rstrip("/") for each in config.get("Volumes") or {}]
+        if len(volumes) > _VOLUMES_MAX or not all(_is_volume(each) for each in volumes):
+            raise TaskError("image", "it declares volumes at places where none can be made")
+        ours = (_TMP, "/" + WORK, "/" + INPUTS)
+        return [each for each in volumes if each not in ours], bool(config.get("Entrypoint"))
+
+    def _try_one(self) -> Finding:
+        """Start a container with small limits, and see from outside whether they hold."""
+        return trial.run(self.engine, self._folder, self._create_trial)
+
+    def _create_trial(self, name: str, bounds: Bounds) -> None:
+        options = [
+            *_walls(bounds, self.engine.spare_processes(), "none"),
+            *self.engine.owner().options,
+            *self.engine.options(shows_devices=False),
+            *("--label", f"{AGENT_LABEL}={self._agent}"),
+        ]
+        call(self.engine, "create", "--name", name, *options, trial.IMAGE, "/pause")
+
+
+def _walls(bounds: Bounds, spare_processes: int, network: str) -> list[str]:
+    """Return the options that wall a container in; without any of them it is not started."""
+    processes = str(bounds.processes + spare_processes)
+    memory = str(bounds.memory_bytes)
+    return [
+        *("--pull", "never"),
+        *("--network", network),
+        *("--ipc", "private"),
+        *("--cgroupns", "private"),
+        *(("--hostname", "job") if network == "none" else ()),  # the other container's
+        "--read-only",
+        *("--cap-drop", "ALL"),
+        *("--security-opt", "no-new-privileges"),
+        *("--pids-limit", processes),
+        *("--memory", memory),
+        *("--memory-swap", memory),  # both together: no swap
+        *("--cpus", f"{bounds.cores:.2f}"),
+        *("--cpu-shares", str(_SHARES)),
+        *("--oom-score-adj", "500"),
+        *("--ulimit", f"nofile={_most_files()}:{_most_files()}"),
+        *("--ulimit", f"nproc={_most_processes()}:{_most_processes()}"),
+        *("--ulimit", "core=0:0"),
+        *("--ulimit", f"fsize={bounds.disk_bytes}:{bounds.disk_bytes}"),
+        *("--shm-size", str(bounds.memory_bytes // 2)),
+        *("--tmpfs", f"{_TMP}:rw,nosuid,nodev,mode=1777,size={bounds.memory_bytes // 2}"),
+        *("--workdir", "/" + WORK),
+        *("--stop-signal", "SIGTERM"),
+        *("--log-driver", "none"),
+        "--no-healthcheck",
+    ]
+
+
+def _mounts(task: Task, volumes: list[str]) -> list[str]:
+    options = []
+    for name, mode in ((WORK, ""), (INPUTS, ",readonly")):
+        folder = task.folder / name
+        if folder.is_dir():
+            mount = f"type=bind,source={folder},destination=/{name}{mode}"
+            options += ["--mount", mount]
+    for each in volumes:
+        # An engine would make a folder on the disk for it, which nothing bounds.
+        options += ["--tmpfs", f"{each}:rw,nosuid,nodev,size={task.bounds.memory_bytes // 2}"]
+    return options
+
+
+def _environment_file(env: Mapping[str, str]) -> bytes:
+    """Return variables as an engine reads them from a file: on a command line others see them."""
+    lines = []
+    for name, value in env.items():
+        if not _VARIABLE.fullmatch(name):
+            raise TaskError("refused", f"{name!r} cannot be the name of a variable")
+        if any(each in value for each in "\n\r\0"):
+            raise TaskError(
+                "refused",
+                f"the variable {name} has more than one line, which a container cannot be given "
+                "without showing it to others; put it into a file that is an input",
+            )
+        lines.append(f"{name}={value}\n")
+    return "".join(lines).encode()
+
+
+def _most_files() -> int:
+    return _at_most("RLIMIT_NOFILE", _OPEN_FILES)
+
+
+def _most_processes() -> int:
+    # Counted over all of a user's processes on the machine, so it bounds no single job: that is
+    # the control group's part. It is named only because podman would ask for more than it may.
+    return _at_most("RLIMIT_NPROC", _USER_PROCESSES)
+
+
+def _at_most(name: str, most: int) -> int:
+    import resource  # noqa: PLC0415 - Windows has none, and no engine that this speaks to
+
+    hard = resource.getrlimit(getattr(resource, name))[1]
+    return most if hard == resource.RLIM_INFINITY else min(most, hard)
+
+
+def _give_away(folder: Path, uid: int, gid: int) -> None:
+    """Give a folder and all that is in it to the job's user; links are not followed."""
+    if not folder.is_dir():
+        return
+    try:
+        os.chown(folder, uid, gid, follow_symlinks=False)
+        for _, folders, names, descriptor in os.fwalk(folder, follow_symlinks=False):
+            for each in (*folders, *names):
+                os.chown(each, uid, gid, dir_fd=descriptor, follow_symlinks=False)
+    except OSError as error:
+        raise TaskError("host", f"{folder} cannot be given to the job: {error.strerror}") from None
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+
+
+def _is_volume(path: str) -> bool:
+    return bool(_VOLUME.fullmatch(path)) and not {".", ".."} & set(path.split("/"))
+
+
+def _name(attempt_id: str) -> str:
+    """Return the name of an attempt's container.
+
+    Raises:
+        TaskError: the identifier is none.
+    """
+    if not _ATTEMPT.fullmatch(attempt_id):
+        raise TaskError("refused", f"{attempt_id!r} is no identifier of an attempt")
+    return _PREFIX + attempt_id
+
+
+def _network_name(attempt_id: str) -> str:
+    """Return the name of the container that has an attempt's network."""
+    return f"proxyd-net-{attempt_id}"
+
+
+def _import_path() -> str:
+    """Return the folder or archive that `proxyctl` is imported from."""
+    return str(Path(proxyctl.__file__).parent.parent)
+
+
+def _gpu_finding(name: str) -> Finding:
+    folders = [Path("/etc/cdi"), Path("/var/run/cdi")]
+    is_met = any(list(each.glob("*.[jy]*")) for each in folders if each.is_dir())
+    return Finding(
+        id=f"{name}-gpus",
+        is_met=is_met,
+        actual="GPUs are described" if is_met else "no GPU is described in /etc/cdi",
+        needed="a description of the GPUs (CDI)",
+        why="an engine gives a container one GPU, and no other, by its name in there",
+        remedy="" if is_met else "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+    )

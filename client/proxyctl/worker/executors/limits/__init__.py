@@ -1,0 +1,1 @@
+"""What one attempt may use, held by the kernel: one module for each way to have it held."""

@@ -1,0 +1,197 @@
+"""What executors ask of whatever bounds a job, and what it is given."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import resource
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from proxyctl.worker.executors.base import TaskError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from proxyctl.worker.executors.base import Bounds, Ending, Finding
+
+GROUP: Final = "proxyctl-jobs"  # the folder of all jobs, in each hierarchy of control groups
+MEMORY_MIN_BYTES: Final = 16 << 20  # an interpreter and the sandbox itself need as much
+PROCESSES_MIN: Final = 8  # the sandbox's own two, and some for the job
+# Beside a job at 10 whatever its owner runs has 100: the agent, too, which must stay able to speak.
+WEIGHT: Final = 10
+PERIOD_MICROSECONDS: Final = 100_000  # the kernel's own
+FILES_MAX: Final = 4096  # descriptors of one process; what servers and notebooks need at most
+# Whose attempts they are; agents with other folders on one machine leave one another's alone.
+NO_SCOPE: Final = "agent"
+_ATTEMPT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+
+
+@dataclass(frozen=True)
+class Admission:
+    """How a program gets under its limits.
+
+    Attributes:
+        prefix: put before the program and its arguments.
+        cgroups: files that its process writes "0" into before it becomes the program.
+        env: what the prefix needs; it starts the program with an empty environment.
+    """
+
+    prefix: tuple[str, ...] = ()
+    cgroups: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+
+
+class Limits(Protocol):
+    """One way to have the kernel hold a job's bounds."""
+
+    name: str
+
+    def check(self) -> list[Finding]:
+        """Say what it needs, and whether that is there."""
+
+    def admit(self, attempt_id: str, bounds: Bounds) -> Admission:
+        """Make the limits of an attempt, and return how its program gets under them.
+
+        Raises:
+            TaskError: they cannot be held; nothing is left behind.
+        """
+
+    def processes(self, attempt_id: str) -> list[int]:
+        """Return what runs under the limits of an attempt."""
+
+    def kill(self, attempt_id: str) -> None:
+        """End all that runs under them, at once."""
+
+    def attempts(self) -> set[str]:
+        """Return the attempts that have limits here, whoever has made them."""
+
+    def ended(self, attempt_id: str) -> Ending:
+        """Say what an attempt has used, and whether its memory ran out."""
+
+    def clean(self, attempt_id: str) -> None:
+        """Remove the limits of an attempt under which nothing runs any more."""
+
+
+def name_of(attempt_id: str) -> str:
+    """Return the identifier, which may now stand in a path.
+
+    Raises:
+        TaskError: it is none.
+    """
+    if not _ATTEMPT.fullmatch(attempt_id):
+        raise TaskError("refused", f"no identifier of an attempt: {attempt_id!r}")
+    return attempt_id
+
+
+def scope_of(folder: Path) -> str:
+    """Return a short name of an agent, by its folder; another agent has another one."""
+    return hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:12]
+
+
+def group_of(scope: str, attempt_id: str) -> str:
+    """Return how an attempt of an agent is called where attempts of others may be, too.
+
+    Raises:
+        TaskError: the attempt has no identifier that could stand in a path.
+    """
+    return f"{scope}.{name_of(attempt_id)}"
+
+
+def attempts_of(scope: str, groups: Iterable[str]) -> set[str]:
+    """Return the attempts of one agent among the names of groups."""
+    start = f"{scope}."
+    return {each[len(start) :] for each in groups if each.startswith(start)}
+
+
+def require_sane(bounds: Bounds) -> None:
+    """Refuse bounds under which nothing could run.
+
+    Raises:
+        TaskError: which one.
+    """
+    for name, value, least in (
+        ("cores", bounds.cores, 0.01),
+        ("bytes of memory", bounds.memory_bytes, MEMORY_MIN_BYTES),
+        ("bytes of disk", bounds.disk_bytes, 1),
+        ("processes", bounds.processes, PROCESSES_MIN),
+    ):
+        if value < least:
+            raise TaskError("refused", f"a job needs at least {least} {name}, and has {value}")
+
+
+def rlimits_of(bounds: Bounds) -> tuple[tuple[int, int, int], ...]:
+    """Return the limits of each process alone: a belt beside the group's.
+
+    They bound what no control group does: the size of a file (a sparse one costs nothing until it
+    is read back), descriptors, and dumps of memory, which would hold secrets.
+    """
+    hard_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    files = FILES_MAX if hard_files == resource.RLIM_INFINITY else min(FILES_MAX, hard_files)
+    size = bounds.disk_bytes
+    return (
+        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_FSIZE, size, size),
+        (resource.RLIMIT_NOFILE, files, files),
+    )
+
+
+def make_group(folder: Path) -> None:
+    """Make a control group; it may be there.
+
+    Raises:
+        TaskError: it cannot be made.
+    """
+    try:
+        folder.mkdir(mode=0o755, exist_ok=True)
+    except OSError as error:
+        raise TaskError("host", f"limits: {folder} could not be made: {error}") from None
+
+
+def write(path: Path, value: object) -> None:
+    """Write one value into a file of a control group.
+
+    Raises:
+        TaskError: the kernel did not take it, so this limit cannot be held.
+    """
+    try:
+        # One write, unbuffered: the kernel answers each of them.
+        descriptor = os.open(path, os.O_WRONLY)
+        try:
+            os.write(descriptor, str(value).encode())
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise TaskError("host", f"limits: {path}: {value} was not taken: {error}") from None
+
+
+def read_numbers(path: Path) -> list[int]:
+    """Return the numbers of a file, one a line; none when it is gone."""
+    try:
+        return [int(line) for line in path.read_text().split()]
+    except (OSError, ValueError):
+        return []
+
+
+def read_fields(path: Path) -> dict[str, int]:
+    """Return the "name number" lines of a file; none when it is gone."""
+    fields = {}
+    with suppress(OSError, ValueError):
+        for line in path.read_text().splitlines():
+            name, _, value = line.partition(" ")
+            fields[name] = int(value)
+    return fields
+
+
+def mounts(kind: str) -> list[tuple[Path, str, frozenset[str]]]:
+    """Return where file systems of a kind are mounted: (folder, root within it, options)."""
+    rows = []
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        left, _, right = line.partition(" - ")
+        fields, what = left.split(), right.split()
+        if what[0] == kind:
+            rows.append((Path(fields[4]), fields[3], frozenset(what[2].split(","))))
+    return rows

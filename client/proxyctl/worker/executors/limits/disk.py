@@ -1,0 +1,136 @@
+"""How much a job has written: looked at from outside, since no kernel bounds a plain folder.
+
+A file system of fixed size would be the better wall; but one in memory takes away from the job's
+memory, and one in an image file needs root, and its files are gone from the agent's sight at the
+end. So the folder is added up every second, and a job that has written too much is ended. In that
+second it can write as fast as the disk takes it, so that the disk's last bytes are watched, too.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EVERY_SECONDS: Final = 1.0
+# Adding up takes a tenth of the time at most, however many files there are.
+SHARE: Final = 0.1
+# What a job cannot have on a disk that is nearly full, so that the machine goes on working.
+RESERVE_BYTES: Final = 512 << 20
+ENTRIES_MAX: Final = 200_000  # files and folders; each takes an inode, and time to add up
+DEPTH_MAX: Final = 100  # folders within folders; each open while those below it are added up
+_BLOCK_BYTES: Final = 512  # st_blocks, whatever the file system has
+
+
+class TooMuchError(Exception):
+    """A job has written more than it may; the message says what."""
+
+
+class DiskWatch:
+    """Adds up what one job has written.
+
+    Args:
+        folder: that the job writes to.
+        max_bytes: it may hold.
+        reserve_bytes: that must stay free where the folder is.
+    """
+
+    def __init__(self, folder: Path, max_bytes: int, *, reserve_bytes: int = RESERVE_BYTES) -> None:
+        self._folder = folder
+        self._max_bytes = max_bytes
+        self._reserve_bytes = reserve_bytes
+        self.pause_seconds = EVERY_SECONDS
+
+    def look(self) -> str:
+        """Return why the job must end, or nothing; then pause for `pause_seconds`."""
+        started_at = time.monotonic()
+        try:
+            self._require_reserve()
+            _Sum(self._max_bytes).add(self._folder)
+        except TooMuchError as error:
+            return str(error)
+        except FileNotFoundError:
+            return ""  # cleaned meanwhile
+        took = time.monotonic() - started_at
+        self.pause_seconds = max(EVERY_SECONDS, took / SHARE)
+        return ""
+
+    def _require_reserve(self) -> None:
+        free = os.statvfs(self._folder)
+        if free.f_bavail * free.f_frsize < self._reserve_bytes:
+            megabytes = self._reserve_bytes >> 20
+            raise TooMuchError(f"less than {megabytes} MiB are free on the disk of this machine")
+
+
+class _Sum:
+    """The sum of one look; ends at the first bound that is passed."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._entries = 0
+
+    def add(self, folder: Path) -> None:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            self._add_below(descriptor, 1)
+        finally:
+            os.close(descriptor)
+
+    def _add_below(self, folder: int, depth: int) -> None:
+        if depth > DEPTH_MAX:
+            raise TooMuchError(f"folders within folders, more than {DEPTH_MAX} deep")
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                self._count(entry, folder, depth)
+
+    def _count(self, entry: os.DirEntry[str], folder: int, depth: int) -> None:
+        self._entries += 1
+        if self._entries > ENTRIES_MAX:
+            raise TooMuchError(f"more than {ENTRIES_MAX} files and folders")
+        try:
+            status = os.stat(entry.name, dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:  # the job has removed it meanwhile
+            return
+        self._bytes += status.st_blocks * _BLOCK_BYTES
+        if self._bytes > self._max_bytes:
+            raise TooMuchError(f"more than the {self._max_bytes} bytes that the job may write")
+        if stat.S_ISDIR(status.st_mode):
+            below = _open_folder(entry.name, folder)
+            if below is not None:
+                try:
+                    self._add_below(below, depth + 1)
+                finally:
+                    os.close(below)
+
+
+def _open_folder(name: str, parent: int) -> int | None:
+    """Open a folder that the job may have closed to hide what is in it; None when it is gone."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        try:
+            return os.open(name, flags, dir_fd=parent)
+        except PermissionError:
+            _make_readable(name, parent)
+            return os.open(name, flags, dir_fd=parent)
+    except PermissionError:
+        raise TooMuchError("a folder that cannot be looked into") from None
+    except OSError:  # gone, or something else by now, which the next look finds
+        return None
+
+
+def _make_readable(name: str, parent: int) -> None:
+    # By a descriptor: the job may put a link in the place of the folder at any time.
+    with suppress(OSError):
+        handle = os.open(
+            name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent
+        )
+        try:
+            os.chmod(f"/proc/self/fd/{handle}", 0o700)  # noqa: PTH101 - no path, a descriptor
+        finally:
+            os.close(handle)

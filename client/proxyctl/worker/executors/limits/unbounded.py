@@ -1,0 +1,39 @@
+"""No limits but those of each process: for the owner's own jobs, and never for a stranger's."""
+
+from __future__ import annotations
+
+from proxyctl.worker.executors.base import Bounds, Ending, Finding
+from proxyctl.worker.executors.limits.base import Admission, name_of
+
+
+class Unbounded:
+    """Where the owner has chosen to run jobs of their own without control groups."""
+
+    name = "none"
+
+    def check(self) -> list[Finding]:
+        """Need nothing."""
+        return []
+
+    def admit(self, attempt_id: str, bounds: Bounds) -> Admission:  # noqa: ARG002 - holds none
+        """Let it in as it is."""
+        name_of(attempt_id)
+        return Admission()
+
+    def processes(self, attempt_id: str) -> list[int]:  # noqa: ARG002 - knows none
+        """Know of nothing: the executor looks for itself."""
+        return []
+
+    def kill(self, attempt_id: str) -> None:
+        """Leave it to the executor."""
+
+    def attempts(self) -> set[str]:
+        """Know of none."""
+        return set()
+
+    def ended(self, attempt_id: str) -> Ending:  # noqa: ARG002 - counts nothing
+        """Know nothing."""
+        return Ending()
+
+    def clean(self, attempt_id: str) -> None:
+        """Have made nothing."""

@@ -1,0 +1,202 @@
+"""What this device has taken on, and how far it is with each: on disk before it is done.
+
+Each attempt has a folder, and its entry is a file there that is replaced whole. A folder without
+an entry was made by an agent that was killed at once, before it had told anybody: it is removed.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from proxyctl import files
+from proxyctl.worker import names
+from proxyctl.worker.processes import boot_id
+from proxyctl.worker.scratch import remove_tree
+from proxyctl.worker.states import State, may_follow
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_logger = logging.getLogger("worker")
+
+_VERSION: Final = 1
+_FOLDER: Final = re.compile(r"[0-9a-f-]{36}-\d{1,6}")
+_GONE: Final = ".gone-"
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why an attempt is to end before it has come to its own end.
+
+    Attributes:
+        reason: in words.
+        kind: the daemon is told that it failed, of this kind; empty if the daemon does not want to
+            hear of it any more.
+        grace_s: how long the job may take to end by itself.
+    """
+
+    reason: str
+    kind: str = ""
+    grace_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the daemon is told at last, until it has it.
+
+    Attributes:
+        verb: "complete" or "fail".
+        fields: of the request, without the attempt's number.
+    """
+
+    verb: str
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One attempt.
+
+    Attributes:
+        work: what the daemon has given, as it gave it.
+        state: how far it is.
+        boot: `boot_id` of when it was taken.
+        gpus: identifiers of those that are granted to it.
+        is_start_known: the daemon knows that it has started.
+        stop: why it is to end, if it is.
+        report: what came of it, once that is known.
+    """
+
+    work: dict[str, Any] = field(repr=False)
+    state: State
+    boot: str
+    gpus: tuple[str, ...] = ()
+    is_start_known: bool = False
+    stop: Stop | None = None
+    report: Report | None = field(default=None, repr=False)
+
+    @property
+    def job_id(self) -> str:
+        """The job."""
+        return str(self.work["job_id"])
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt at it this is, from 1."""
+        return int(self.work["attempt"])
+
+    @property
+    def attempt_id(self) -> str:
+        """Its name on this device, also of its folder."""
+        return _attempt_id(self.work)
+
+
+class Journal:
+    """The attempts of this device.
+
+    Args:
+        folder: of the agent.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / names.ATTEMPTS
+
+    def folder_of(self, entry: Entry) -> Path:
+        """Return the folder of an attempt."""
+        return self._folder / entry.attempt_id
+
+    def load(self) -> list[Entry]:
+        """Return all entries, and remove what belongs to none.
+
+        Raises:
+            FileError: an entry cannot be read. It is not passed over: a job may run there.
+        """
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        entries = []
+        for folder in sorted(self._folder.iterdir()):
+            fields = files.read(folder / names.ENTRY) if _FOLDER.fullmatch(folder.name) else None
+            if fields is None:
+                remove_tree(folder)
+                continue
+            entry = _entry_of(fields)
+            if entry is None or _attempt_id(entry.work) != folder.name:
+                raise files.FileError(
+                    f"{folder / names.ENTRY} is of another version of this program, or broken; "
+                    f"if nothing of that job runs any more, remove {folder}"
+                )
+            entries.append(entry)
+        return entries
+
+    def add(self, work: dict[str, Any], gpus: tuple[str, ...]) -> Entry:
+        """Take an attempt on.
+
+        Raises:
+            FileError: it cannot be written down.
+        """
+        entry = Entry(work=work, state=State.TAKEN, boot=boot_id(), gpus=gpus)
+        self._save(entry)
+        return entry
+
+    def move(self, entry: Entry, state: State, **changes: object) -> Entry:
+        """Return the entry of the next state, once it is on disk.
+
+        Raises:
+            FileError: it cannot be written down.
+        """
+        assert may_follow(entry.state, state), (entry.state, state)  # noqa: S101 - the one table
+        changed = replace(entry, state=state, **changes)  # type: ignore[arg-type]
+        self._save(changed)
+        return changed
+
+    def note(self, entry: Entry, **changes: object) -> Entry:
+        """Return the entry with something that is known now; raises as `move` does."""
+        changed = replace(entry, **changes)  # type: ignore[arg-type]
+        self._save(changed)
+        return changed
+
+    def forget(self, entry: Entry) -> None:
+        """Remove all that is left of an attempt; what was killed in between is finished by `load`.
+
+        Raises:
+            FileError: it cannot be removed.
+        """
+        folder = self.folder_of(entry)
+        gone = self._folder / f"{_GONE}{entry.attempt_id}"
+        try:
+            folder.rename(gone)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise files.FileError(f"{folder} cannot be removed: {error.strerror}") from None
+        remove_tree(gone)
+
+    def _save(self, entry: Entry) -> None:
+        fields = {"version": _VERSION, **asdict(entry)}
+        files.write(self.folder_of(entry) / names.ENTRY, fields, durable=True)
+
+
+def _entry_of(fields: dict[str, Any]) -> Entry | None:
+    """Return the entry that a file holds, or None if it was not written by this version."""
+    try:
+        if fields["version"] != _VERSION:
+            return None
+        stop, report = fields["stop"], fields["report"]
+        entry = Entry(
+            work=dict(fields["work"]),
+            state=State(fields["state"]),
+            boot=str(fields["boot"]),
+            gpus=tuple(map(str, fields["gpus"])),
+            is_start_known=bool(fields["is_start_known"]),
+            stop=None if stop is None else Stop(**stop),
+            report=None if report is None else Report(**report),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+    return entry
+
+
+def _attempt_id(work: dict[str, Any]) -> str:
+    return f"{work.get('job_id')}-{work.get('attempt')}"

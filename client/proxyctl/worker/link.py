@@ -1,0 +1,287 @@
+"""The agent's requests to the marketplace's API, over connections that are kept open.
+
+Each thread that asks has a connection for itself, taken from a small pool. A request that could
+not be sent over a connection that had been idle is sent once more over a new one: the daemon, or
+a proxy before it, may have closed the idle one.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode, urlsplit
+
+from proxyctl import __version__
+from proxyctl.api import ApiError, api_address, object_of, refusal_of
+from proxyctl.words import OwnerError, plain_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+REPLY_MAX_BYTES: Final = 16 << 20  # jobs with their payloads, a few at once
+_SECONDS: Final = 20.0
+_IDLE_MAX: Final = 4  # connections kept; more are closed after their request
+_RETRY_AFTER_MAX_SECONDS: Final = 300.0
+
+
+class LinkError(OwnerError):
+    """The daemon cannot be reached, or it answered nothing that could be understood: try again.
+
+    Attributes:
+        after: seconds that the daemon asks to wait for; 0 if it did not.
+    """
+
+    def __init__(self, message: str, after: float = 0.0) -> None:
+        super().__init__(message)
+        self.after = after
+
+
+class RefusedError(ApiError):
+    """The daemon refused a request, and would refuse it again.
+
+    Attributes:
+        status: of HTTP.
+    """
+
+    def __init__(self, message: str, code: str, status: int) -> None:
+        super().__init__(message, code)
+        self.status = status
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the attempt that it was about is this device's no more."""
+        return self.code in ("job_not_found", "attempt_not_current")
+
+    @property
+    def is_revoked(self) -> bool:
+        """Whether the token was revoked, or was never one."""
+        return self.status == http.client.UNAUTHORIZED
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the API is."""
+
+    is_tls: bool
+    host: str
+    port: int
+    prefix: str
+
+
+class Link:
+    """Asks the API of one marketplace as one device.
+
+    Args:
+        api: its address, as `api_address` returns it.
+        token: the worker token of this device.
+    """
+
+    def __init__(self, api: str, token: str) -> None:
+        self.api = api_address(api)
+        self._address = _address_of(self.api)
+        self._headers = {
+            "Accept": "application/json",
+            "Prefer": "handling=strict",
+            "User-Agent": f"proxyctl/{__version__}",
+            "X-Worker-Token": token,
+        }
+        self._tls = ssl.create_default_context() if self._address.is_tls else None
+        self._lock = threading.Lock()
+        self._idle: list[http.client.HTTPConnection] = []
+        self._polling: http.client.HTTPConnection | None = None
+        self._is_closed = False
+
+    def get(self, path: str) -> dict[str, Any]:
+        """Return what the API says; raises as `post` does."""
+        return self._ask("GET", path, None, {}, _SECONDS)
+
+    def post(
+        self, path: str, fields: Mapping[str, Any], *, seconds: float = _SECONDS
+    ) -> dict[str, Any]:
+        """Send a request with a JSON body, and return the reply's.
+
+        Args:
+            path: of the resource, like `/api/worker/sync`.
+            fields: of the body.
+            seconds: to wait for each part of the reply.
+
+        Raises:
+            LinkError: it may be tried again.
+            RefusedError: it is in vain.
+        """
+        data = json.dumps(fields).encode()
+        return self._ask("POST", path, data, {"Content-Type": "application/json"}, seconds)
+
+    def post_raw(
+        self, path: str, query: Mapping[str, str | int], data: bytes | memoryview
+    ) -> dict[str, Any]:
+        """Send bytes as they are, and return the reply; raises as `post` does."""
+        target = f"{path}?{urlencode(query)}"
+        headers = {"Content-Type": "application/octet-stream"}
+        return self._ask("POST", target, data, headers, _SECONDS)
+
+    def poll(
+        self, path: str, fields: Mapping[str, Any], wait_s: float, is_stale: Callable[[], bool]
+    ) -> dict[str, Any]:
+        """Send a request that the daemon may hold for `wait_s`; `interrupt` ends it early.
+
+        Args:
+            path: of the resource.
+            fields: of the body.
+            wait_s: that the daemon may take, in seconds.
+            is_stale: says whether nobody waits for the answer any more; what it says must change
+                before `interrupt` is called.
+
+        Raises:
+            LinkError: it may be tried again; also when it was interrupted.
+            RefusedError: it is in vain.
+        """
+        headers = {"Content-Type": "application/json"}
+        data = json.dumps(fields).encode()
+        return self._ask("POST", path, data, headers, _SECONDS + wait_s, is_stale)
+
+    def interrupt(self) -> None:
+        """End the request of `poll` that is under way, in another thread."""
+        with self._lock:
+            connection = self._polling
+            if connection is not None and connection.sock is not None:
+                with suppress(OSError):
+                    connection.sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the connections that nobody uses now, and keep none from here on."""
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _ask(
+        self,
+        method: str,
+        target: str,
+        data: bytes | memoryview | None,
+        headers: Mapping[str, str],
+        seconds: float,
+        is_stale: Callable[[], bool] | None = None,
+    ) -> dict[str, Any]:
+        status, reply, after = self._exchange(method, target, data, headers, seconds, is_stale)
+        if status == http.client.OK:
+            fields = object_of(reply)
+            if fields is None:
+                raise LinkError(f"{self._address.host} did not answer as a marketplace does")
+            return fields
+        error = refusal_of(status, reply)
+        # Nothing in between is in vain: a proxy that has lost its daemon answers 502 or 504.
+        if status in (http.client.REQUEST_TIMEOUT, http.client.TOO_MANY_REQUESTS) or status >= 500:
+            raise LinkError(str(error), after)
+        if not error.code:
+            raise LinkError(
+                f"{self._address.host} answered {status}, and not as a marketplace does"
+            )
+        raise RefusedError(str(error), error.code, status)
+
+    def _exchange(
+        self,
+        method: str,
+        target: str,
+        data: bytes | memoryview | None,
+        headers: Mapping[str, str],
+        seconds: float,
+        is_stale: Callable[[], bool] | None,
+    ) -> tuple[int, bytes, float]:
+        connection, is_fresh = self._take(seconds)
+        while True:
+            try:
+                if is_stale is not None:
+                    self._begin_poll(connection, is_stale)
+                connection.request(
+                    method, self._address.prefix + target, data, {**self._headers, **headers}
+                )
+                response = connection.getresponse()
+                reply = response.read(REPLY_MAX_BYTES + 1)
+            except (OSError, http.client.HTTPException) as error:
+                connection.close()
+                # Whatever was sent over it before is answered: only an idle end can be the cause.
+                is_idle_end = isinstance(
+                    error, (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError)
+                )
+                if is_fresh or not is_idle_end or (is_stale is not None and is_stale()):
+                    raise LinkError(
+                        f"{self._address.host} cannot be reached: {_reason(error)}"
+                    ) from None
+                connection, is_fresh = self._connection(seconds), True
+                continue
+            finally:
+                if is_stale is not None:
+                    self._end_poll()
+            break
+        if len(reply) > REPLY_MAX_BYTES:
+            connection.close()
+            raise LinkError(f"{self._address.host} answered with more than can be taken")
+        after = _seconds_of(response.getheader("Retry-After"))
+        self._give_back(connection, will_close=response.will_close)
+        return response.status, reply, after
+
+    def _take(self, seconds: float) -> tuple[http.client.HTTPConnection, bool]:
+        with self._lock:
+            connection = self._idle.pop() if self._idle else None
+        if connection is None:
+            return self._connection(seconds), True
+        if connection.sock is not None:
+            connection.sock.settimeout(seconds)
+        return connection, False
+
+    def _connection(self, seconds: float) -> http.client.HTTPConnection:
+        address = self._address
+        if self._tls is not None:
+            return http.client.HTTPSConnection(
+                address.host, address.port, timeout=seconds, context=self._tls
+            )
+        return http.client.HTTPConnection(address.host, address.port, timeout=seconds)
+
+    def _give_back(self, connection: http.client.HTTPConnection, *, will_close: bool) -> None:
+        with self._lock:
+            keep = not will_close and not self._is_closed and len(self._idle) < _IDLE_MAX
+            if keep:
+                self._idle.append(connection)
+        if not keep:
+            connection.close()
+
+    def _begin_poll(
+        self, connection: http.client.HTTPConnection, is_stale: Callable[[], bool]
+    ) -> None:
+        if connection.sock is None:
+            connection.connect()
+        with self._lock:
+            self._polling = connection
+            if is_stale():  # before there was anything that could be interrupted
+                raise ConnectionAbortedError("it was interrupted")
+
+    def _end_poll(self) -> None:
+        with self._lock:
+            self._polling = None
+
+
+def _address_of(api: str) -> Address:
+    parts = urlsplit(api)
+    is_tls = parts.scheme == "https"
+    assert parts.hostname is not None  # noqa: S101 - `api_address` has seen to it
+    return Address(is_tls, parts.hostname, parts.port or (443 if is_tls else 80), parts.path)
+
+
+def _reason(error: Exception) -> str:
+    return plain_line(str(error)) or type(error).__name__
+
+
+def _seconds_of(text: str | None) -> float:
+    """Return what `Retry-After` says, where it says seconds (RFC 9110, section 10.2.3)."""
+    if text is None or not text.isdigit():
+        return 0.0
+    return min(float(text), _RETRY_AFTER_MAX_SECONDS)

@@ -1,0 +1,390 @@
+"""What a job has left in its folder, read as hostile: it made every name and every file there.
+
+Nothing outside of the folder is ever opened: each name is opened in the folder before it, and no
+link is followed. Nothing that could wait is opened: regular files alone. What is not taken is said
+in words, for the buyer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+from contextlib import suppress
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final
+
+from proxyctl.protocol.jobspec import SpecError, check_path
+from proxyctl.words import plain_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from proxyctl.protocol.jobspec import Output
+
+# What is looked at for one job. A folder of more names is better packed into one file by the job.
+NAMES_MAX: Final = 10_000
+DEPTH_MAX: Final = 64
+LEFT_OUT_MAX: Final = 200  # of these it is said one by one; of the rest how many
+SHOWN_MAX: Final = 200  # characters of a name in a sentence
+
+_SYS_OPENAT2: Final = 437  # on every architecture that has it (Linux 5.6)
+_RESOLVE: Final = 0x01 | 0x02 | 0x04 | 0x08  # no other mount, no magic links, no links, beneath
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
+_KINDS: Final = (
+    (stat.S_ISLNK, "it is a link"),
+    (stat.S_ISFIFO, "it is a named pipe"),
+    (stat.S_ISSOCK, "it is a socket"),
+    (stat.S_ISCHR, "it is a device"),
+    (stat.S_ISBLK, "it is a device"),
+)
+
+
+class NotTakenError(Exception):
+    """A file is not taken; the message says why, as the end of a sentence that begins with it."""
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """A file that is taken.
+
+    Attributes:
+        name: its path in the folder of the job.
+        size_bytes: how large it was when it was found.
+        identity: by which it is known again: device, number, time of its last change.
+    """
+
+    name: str
+    size_bytes: int
+    identity: tuple[int, int, int]
+
+
+@dataclass
+class Collection:
+    """What was found: files that are taken, and sentences about what is not."""
+
+    files: list[Leaving] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    more_left_out: int = 0
+
+    def leave_out(self, name: str, reason: str) -> None:
+        """Note that something is not taken."""
+        if len(self.left_out) < LEFT_OUT_MAX:
+            self.left_out.append(f"{shown(name)}: {reason}")
+        else:
+            self.more_left_out += 1
+
+    def sentences(self) -> list[str]:
+        """Return what is not taken, a line each."""
+        if not self.more_left_out:
+            return self.left_out
+        return [*self.left_out, f"and {self.more_left_out} more"]
+
+
+class JobFolder:
+    """A folder in which a job could do what it wanted.
+
+    Args:
+        path: of the folder, which is this program's own.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._root = os.open(path, _FOLDER)
+        self._device = os.fstat(self._root).st_dev
+
+    def close(self) -> None:
+        """Close it."""
+        os.close(self._root)
+
+    def open_folder(self, parts: Sequence[str]) -> int:
+        """Return a descriptor of a folder below; raises as `open_file`."""
+        return self._open(parts, _FOLDER) if parts else os.dup(self._root)
+
+    def open_file(self, leaving: Leaving | str) -> int:
+        """Return a descriptor of a regular file; it must still be the one that was found.
+
+        Raises:
+            NotTakenError: it is not, or cannot be opened.
+        """
+        name = leaving if isinstance(leaving, str) else leaving.name
+        descriptor = self._open(name.split("/"), _FILE)
+        try:
+            status = os.fstat(descriptor)
+            require_plain(status, self._device)
+            if isinstance(leaving, Leaving) and _leaving(name, status) != leaving:
+                raise NotTakenError("it changed while it was read")
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def collect(self, outputs: Sequence[Output]) -> Collection:
+        """Find what a job has left of its outputs; raises nothing for what the job did."""
+        collection = Collection()
+        budget = _Names(NAMES_MAX)
+        taken: dict[str, Leaving] = {}
+        for output in outputs:
+            before = len(collection.left_out) + collection.more_left_out
+            size, found = 0, []
+            for name, status in self._matching(output.path, budget, collection):
+                try:
+                    require_plain(status, self._device)
+                    require_name(name)
+                except NotTakenError as error:
+                    collection.leave_out(name, str(error))
+                    continue
+                size += status.st_size
+                found.append(_leaving(name, status))
+            if size > output.max_bytes:
+                reason = f"it has {size} bytes, more than its {output.max_bytes}: nothing is kept"
+                collection.leave_out(output.name, reason)
+                continue
+            if not found and before == len(collection.left_out) + collection.more_left_out:
+                collection.leave_out(output.name, f"nothing in the folder is {output.path}")
+            taken.update((each.name, each) for each in found)
+        if budget.is_spent:
+            collection.leave_out("*", f"only the first {NAMES_MAX} names were looked at")
+        collection.files = [taken[name] for name in sorted(taken)]
+        return collection
+
+    def _matching(
+        self, pattern: str, budget: _Names, collection: Collection
+    ) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield what a pattern finds, and all that is in a folder that it finds; no folders."""
+        wanted = pattern.split("/")
+        start = list(_plain_parts(wanted))
+        if len(start) < len(wanted):
+            yield from self._below(start, wanted, budget, collection)
+            return
+        try:
+            status = self._status(start)
+        except NotTakenError:
+            return
+        if stat.S_ISDIR(status.st_mode):
+            yield from self._below(start, wanted, budget, collection)
+        else:
+            yield pattern, status
+
+    def _below(
+        self,
+        start: Sequence[str],
+        wanted: Sequence[str],
+        budget: _Names,
+        collection: Collection,
+    ) -> Iterator[tuple[str, os.stat_result]]:
+        pending = [start]
+        while pending:
+            folder = pending.pop()
+            try:
+                names = self._names(folder, budget)
+            except NotTakenError as error:
+                if folder != start:
+                    collection.leave_out("/".join(folder), str(error))
+                continue
+            for name, status in names:
+                parts = [*folder, name]
+                if not stat.S_ISDIR(status.st_mode):
+                    if matches(parts, wanted):
+                        yield "/".join(parts), status
+                elif len(parts) > DEPTH_MAX:
+                    reason = f"folders in it are more than {DEPTH_MAX} deep"
+                    collection.leave_out("/".join(parts), reason)
+                elif any(_reach(parts, wanted)):
+                    pending.append(parts)
+
+    def _status(self, parts: Sequence[str]) -> os.stat_result:
+        """Return what a name is, without following it."""
+        descriptor = self.open_folder(parts[:-1])
+        try:
+            return os.stat(parts[-1], dir_fd=descriptor, follow_symlinks=False)
+        except OSError as error:
+            raise NotTakenError(_reason(error)) from error
+        finally:
+            os.close(descriptor)
+
+    def _names(self, folder: Sequence[str], budget: _Names) -> list[tuple[str, os.stat_result]]:
+        """Return the names in a folder, sorted, and what each is; never more than there is left."""
+        descriptor = self.open_folder(folder)
+        found = []
+        try:
+            with os.scandir(descriptor) as entries:
+                for entry in entries:
+                    if not budget.take():
+                        break
+                    with suppress(FileNotFoundError):
+                        status = os.stat(entry.name, dir_fd=descriptor, follow_symlinks=False)
+                        found.append((entry.name, status))
+        except OSError as error:
+            raise NotTakenError(_reason(error)) from error
+        finally:
+            os.close(descriptor)
+        return sorted(found, key=lambda each: each[0])
+
+    def _open(self, parts: Sequence[str], flags: int) -> int:
+        if any(part in ("", ".", "..") for part in parts):
+            raise NotTakenError("its name is not normal")
+        try:
+            descriptor = _openat2("/".join(parts), flags, self._root)
+            if descriptor < 0:
+                descriptor = _step_by_step(parts, flags, self._root)
+        except OSError as error:
+            raise NotTakenError(_reason(error)) from error
+        return descriptor
+
+
+@dataclass
+class _Names:
+    """How many names may still be looked at."""
+
+    left: int
+    is_spent: bool = False
+
+    def take(self) -> bool:
+        """Take one, if there is one left."""
+        if self.left <= 0:
+            self.is_spent = True
+            return False
+        self.left -= 1
+        return True
+
+
+def require_plain(status: os.stat_result, device: int) -> None:
+    """See that something is a regular file of the job's folder alone.
+
+    Raises:
+        NotTakenError: it is not.
+    """
+    for is_kind, reason in _KINDS:
+        if is_kind(status.st_mode):
+            raise NotTakenError(reason)
+    if not stat.S_ISREG(status.st_mode):
+        raise NotTakenError("it is no file")
+    if status.st_dev != device:
+        raise NotTakenError("it is on another file system")
+    if status.st_nlink > 1:
+        # Its other name may be outside of the folder, and what is there nobody meant to give away.
+        raise NotTakenError("it has a second name, a hard link")
+
+
+def require_name(name: str) -> None:
+    """See that a file can be called so elsewhere.
+
+    Raises:
+        NotTakenError: it cannot.
+    """
+    try:
+        check_path("name", name)
+    except (SpecError, UnicodeError):
+        raise NotTakenError("its name is not one that every system could take") from None
+
+
+def matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Say whether a path, or a folder that it is in, is one that a pattern means.
+
+    `**` is any number of folders, and `*`, `?` and `[…]` are as in a shell.
+    """
+    return any(_reach(parts, pattern)[len(pattern) :])
+
+
+def _reach(parts: Sequence[str], pattern: Sequence[str]) -> list[bool]:
+    """Return which beginnings of a pattern a path matches; once it matches all, what follows does.
+
+    One step for each pair of parts: no pattern makes this slow.
+    """
+    reach = _skipping([True] + [False] * len(pattern), pattern)
+    for part in parts:
+        following = [False] * len(reach)
+        following[-1] = reach[-1]
+        for at, wanted in enumerate(pattern):
+            if reach[at] and wanted == "**":
+                following[at] = True
+                following[at + 1] |= at + 1 == len(pattern)
+            elif reach[at] and fnmatchcase(part, wanted):
+                following[at + 1] = True
+        reach = _skipping(following, pattern)
+    return reach
+
+
+def _skipping(reach: list[bool], pattern: Sequence[str]) -> list[bool]:
+    """Let `**` stand for no folder at all; only a last one stands for something."""
+    for at, wanted in enumerate(pattern[:-1]):
+        if reach[at] and wanted == "**":
+            reach[at + 1] = True
+    return reach
+
+
+def shown(name: str) -> str:
+    """Return a name as it can stand in a sentence: one line, bounded, without commands."""
+    text = plain_line(name.encode("utf-8", "replace").decode())
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
+
+
+def _plain_parts(pattern: Sequence[str]) -> Iterator[str]:
+    """Yield the parts that a pattern begins with, as long as they stand for themselves."""
+    for part in pattern:
+        if any(each in part for each in "*?["):
+            return
+        yield part
+
+
+def _leaving(name: str, status: os.stat_result) -> Leaving:
+    return Leaving(name, status.st_size, (status.st_dev, status.st_ino, status.st_mtime_ns))
+
+
+def _reason(error: OSError) -> str:
+    if error.errno in (errno.ELOOP, errno.EXDEV):
+        return "it is behind a link"
+    if error.errno == errno.ENOENT:
+        return "it is not there any more"
+    return f"it cannot be read: {os.strerror(error.errno or errno.EIO).lower()}"
+
+
+def _step_by_step(parts: Sequence[str], flags: int, root: int) -> int:
+    """Open a path one name after the other, each in the folder before it, following no link."""
+    folder = os.dup(root)
+    try:
+        for part in parts[:-1]:
+            following = os.open(part, _FOLDER, dir_fd=folder)
+            os.close(folder)
+            folder = following
+        return os.open(parts[-1], flags, dir_fd=folder)
+    except NotADirectoryError as error:
+        raise OSError(errno.ELOOP, "not a folder") from error
+    finally:
+        os.close(folder)
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = (
+        ("flags", ctypes.c_uint64),
+        ("mode", ctypes.c_uint64),
+        ("resolve", ctypes.c_uint64),
+    )
+
+
+def _openat2(path: str, flags: int, root: int) -> int:
+    """Open a path beneath a folder by one call of the kernel; -1 where it has none such.
+
+    Raises:
+        OSError: it is not there, leads out of the folder, or is behind a link.
+    """
+    how = _OpenHow(flags, 0, _RESOLVE)
+    library = ctypes.CDLL(None, use_errno=True)
+    descriptor = library.syscall(
+        ctypes.c_long(_SYS_OPENAT2),
+        ctypes.c_int(root),
+        os.fsencode(path),
+        ctypes.byref(how),
+        ctypes.c_size_t(ctypes.sizeof(how)),
+    )
+    if descriptor >= 0:
+        return int(descriptor)
+    number = ctypes.get_errno()
+    # Before Linux 5.6, in some sandboxes, and after a rename elsewhere in the middle of it.
+    if number in (errno.ENOSYS, errno.EPERM, errno.EAGAIN, errno.EINVAL):
+        return -1
+    raise OSError(number, os.strerror(number), path)

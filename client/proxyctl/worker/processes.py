@@ -1,0 +1,86 @@
+"""Processes by more than their number, which the kernel gives to others after them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+# proc_pid_stat(5), counted from behind the name of the program, which may have anything in it.
+_STATE: Final = 0
+_START_TIME: Final = 19
+_GONE: Final = (b"Z", b"X", b"x")
+
+
+def boot_id() -> str:
+    """Return what is another after each start of the machine."""
+    with open(_BOOT_ID, encoding="ascii") as file:  # noqa: PTH123 - the supervisor is spared pathlib
+        return file.read().strip()
+
+
+def start_time(pid: int) -> int | None:
+    """Return when a process has started, in ticks since the machine did; None if it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - as above
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[_STATE] in _GONE else int(fields[_START_TIME])
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A process, in this start of the machine and no other.
+
+    Attributes:
+        pid: its number.
+        started: in ticks since the machine was started.
+        boot: `boot_id` of then.
+    """
+
+    pid: int
+    started: int
+    boot: str
+
+    @classmethod
+    def of(cls, pid: int) -> Identity | None:
+        """Return the identity of a process that runs now."""
+        started = start_time(pid)
+        return None if started is None else cls(pid, started, boot_id())
+
+    @classmethod
+    def of_fields(cls, fields: Mapping[str, Any]) -> Identity:
+        """Return what `as_fields` had been made of."""
+        return cls(int(fields["pid"]), int(fields["started"]), str(fields["boot"]))
+
+    def as_fields(self) -> dict[str, Any]:
+        """Return it as JSON can hold it."""
+        return asdict(self)
+
+    def is_alive(self) -> bool:
+        """Say whether it still runs."""
+        return self.boot == boot_id() and start_time(self.pid) == self.started
+
+    def send(self, number: int) -> None:
+        """Send it a signal, and nothing to whoever has its number now."""
+        if not hasattr(os, "pidfd_open"):  # Linux before 5.3, or a libc that is older
+            if self.is_alive():
+                with suppress(ProcessLookupError):
+                    os.kill(self.pid, number)
+            return
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return
+        try:
+            if self.is_alive():
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(descriptor, number)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,264 @@
+"""What the owner of a device lends, when, and in what sandbox: the record that `run` needs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Final
+
+from proxyctl import files
+from proxyctl.words import OwnerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+    from pathlib import Path
+
+    Check = Callable[[object], Any]
+
+AGREE: Final = "run: proxyctl worker setup"
+JOB_TYPES: Final = ("script", "docker", "training", "inference")
+EXECUTORS: Final = ("auto", "bwrap", "podman", "docker", "gvisor")
+LIMITS: Final = ("auto", "systemd", "cgroup2", "cgroup1")
+ALL_GPUS: Final = "all"
+GIGABYTE: Final = 1_000_000_000
+_HOURS: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
+_JOBS_MAX: Final = 64  # at once: each has a process that watches it, and two threads
+_TEXTS_MAX: Final = 64
+
+
+class ConsentError(OwnerError):
+    """There is no valid consent; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Lend:
+    """What is lent: of all jobs together, except where it says otherwise.
+
+    Attributes:
+        jobs: which types of jobs are taken.
+        cores: of processor time.
+        ram_gb: of memory, in GB of 10^9 bytes.
+        disk_gb: of disk, for what jobs are given and what they write.
+        gpus: `all`, or the identifiers of those that are lent; none of them is shared by two jobs.
+        max_jobs: at once.
+        network: `none`, or `egress`: jobs that want it may reach public addresses.
+        min_price_usd: per hour; jobs that pay less are not taken.
+    """
+
+    jobs: tuple[str, ...] = ("script",)
+    cores: float = 1.0
+    ram_gb: float = 1.0
+    disk_gb: float = 10.0
+    gpus: tuple[str, ...] = ()
+    max_jobs: int = 1
+    network: str = "none"
+    min_price_usd: float = 0.0
+
+
+@dataclass(frozen=True)
+class When:
+    """When the device works; outside of that it takes nothing, and stops what runs.
+
+    Attributes:
+        hours: in the device's own time, like `22:00-07:00`; none are all hours.
+        idle_minutes: for so long nobody has touched keyboard or mouse; 0 works beside its owner.
+        on_battery: also while nothing charges the device.
+        cpu_temp_max: in degrees Celsius; 0 is no bound.
+        gpu_temp_max: the same, of the hottest GPU that is lent.
+    """
+
+    hours: tuple[str, ...] = ()
+    idle_minutes: int = 0
+    on_battery: bool = False
+    cpu_temp_max: int = 90
+    gpu_temp_max: int = 87
+
+    def is_hour(self, now: datetime) -> bool:
+        """Say whether the device works at this time of the day."""
+        return not self.hours or any(_is_within(each, now) for each in self.hours)
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """In what jobs run.
+
+    Attributes:
+        executor: `auto` takes what is there, in the order of `EXECUTORS`.
+        limits: who holds a job to its share of the machine; `auto` takes what is there.
+        images: patterns of the images that may be run, like `docker.io/library/*`.
+        registries: hosts with their ports, like `192.168.1.5:5000`, that images are fetched from
+            although they are not on the public internet.
+        pull_gb_per_day: of images, as they are sent.
+        cache_gb: of images that are kept, unpacked; no single one may have more.
+    """
+
+    executor: str = "auto"
+    limits: str = "auto"
+    images: tuple[str, ...] = ("*",)
+    registries: tuple[str, ...] = ()
+    pull_gb_per_day: float = 50.0
+    cache_gb: float = 100.0
+
+
+@dataclass(frozen=True)
+class Consent:
+    """An agreement.
+
+    Attributes:
+        api: the address of the marketplace's API.
+        token: the worker token of this device.
+        agreed_at: when, RFC 3339.
+    """
+
+    api: str
+    token: str = field(repr=False)
+    agreed_at: str
+    lend: Lend = field(default_factory=Lend)
+    when: When = field(default_factory=When)
+    sandbox: Sandbox = field(default_factory=Sandbox)
+
+
+def load(path: Path) -> Consent:
+    """Return the agreement in a file.
+
+    Raises:
+        ConsentError: there is none, it is not the owner's alone, or it says something that cannot
+            be; all that is wrong is named.
+        FileError: the file cannot be used.
+    """
+    stored = files.read(path)
+    if stored is None:
+        raise ConsentError(f"nobody at this device has agreed to lend anything yet; {AGREE}")
+    if not files.is_private(path):
+        raise ConsentError(
+            f"others on this machine can read {path}, which holds a token; run: chmod 600 {path}"
+        )
+    texts = {name: stored.get(name) for name in ("api", "token", "agreed_at")}
+    if not all(isinstance(text, str) and text for text in texts.values()):
+        raise ConsentError(f"{path} is not complete; {AGREE}")
+    try:
+        parts = parts_of(stored)
+    except ConsentError as error:
+        raise ConsentError(f"{path}: {error}") from None
+    return Consent(**texts, **parts)  # type: ignore[arg-type]
+
+
+def save(path: Path, consent: Consent) -> None:
+    """Write an agreement down, for its owner alone.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    files.write(path, asdict(consent), durable=True)
+
+
+def parts_of(stored: dict[str, Any]) -> dict[str, Any]:
+    """Return `lend`, `when` and `sandbox` of a file; what it does not name has its default.
+
+    Raises:
+        ConsentError: something is not known, or cannot be. It is not ignored: an owner who
+            mistypes the name of a limit would go without it.
+    """
+    problems: list[str] = []
+    parts = {
+        name: _part(kind, name, stored.get(name, {}), problems) for name, kind in _PARTS.items()
+    }
+    known = {*_PARTS, "api", "token", "agreed_at"}
+    problems += [f"{name}: is not known" for name in stored if name not in known]
+    if problems:
+        raise ConsentError("; ".join(problems))
+    return parts
+
+
+def _part(kind: type, name: str, stored: object, problems: list[str]) -> object:
+    if not isinstance(stored, dict):
+        problems.append(f"{name}: must be an object")
+        return kind()
+    known = {each.name for each in fields(kind)}
+    values = {}
+    for key, value in stored.items():
+        if key not in known:
+            problems.append(f"{name}.{key}: is not known; known are {', '.join(sorted(known))}")
+            continue
+        try:
+            values[key] = _CHECKS[f"{name}.{key}"](value)
+        except ValueError as error:
+            problems.append(f"{name}.{key}: {error}")
+    return kind(**values)
+
+
+def _number(least: float, most: float) -> Check:
+    def check(value: object) -> float:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not least <= value <= most:  # type: ignore[operator]
+            raise ValueError(f"must be a number from {least:g} to {most:g}")
+        return float(value)  # type: ignore[arg-type]
+
+    return check
+
+
+def _whole(least: int, most: int) -> Check:
+    def check(value: object) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise ValueError(f"must be a whole number from {least} to {most}")
+        return value
+
+    return check
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")  # noqa: TRY004 - collected with the others
+    return value
+
+
+def _one_of(*words: str) -> Check:
+    def check(value: object) -> str:
+        if value not in words:
+            raise ValueError(f"must be one of {', '.join(words)}")
+        return str(value)
+
+    return check
+
+
+def _texts(is_valid: Callable[[str], object], words: str) -> Check:
+    def check(value: object) -> tuple[str, ...]:
+        is_list = isinstance(value, (list, tuple)) and len(value) <= _TEXTS_MAX
+        if not is_list or not all(isinstance(each, str) and is_valid(each) for each in value):  # type: ignore[attr-defined]
+            raise ValueError(words)
+        return tuple(value)  # type: ignore[arg-type]
+
+    return check
+
+
+def _is_within(hours: str, now: datetime) -> bool:
+    match = _HOURS.fullmatch(hours)
+    assert match is not None  # noqa: S101 - checked when it was read
+    begin, end = (int(match[at]) * 60 + int(match[at + 1]) for at in (1, 3))
+    minute = now.hour * 60 + now.minute
+    return begin <= minute < end if begin <= end else minute >= begin or minute < end
+
+
+_PARTS: Final[dict[str, type]] = {"lend": Lend, "when": When, "sandbox": Sandbox}
+_CHECKS: Final[dict[str, Check]] = {
+    "lend.jobs": _texts(JOB_TYPES.__contains__, f"must be a list of {', '.join(JOB_TYPES)}"),
+    "lend.cores": _number(0.1, 10_000),
+    "lend.ram_gb": _number(0.1, 1_000_000),
+    "lend.disk_gb": _number(0.1, 1_000_000),
+    "lend.gpus": _texts(len, "must be a list of identifiers, or of `all`"),
+    "lend.max_jobs": _whole(1, _JOBS_MAX),
+    "lend.network": _one_of("none", "egress"),
+    "lend.min_price_usd": _number(0, 1_000_000),
+    "when.hours": _texts(_HOURS.fullmatch, "must be a list of spans like 22:00-07:00"),
+    "when.idle_minutes": _whole(0, 24 * 60),
+    "when.on_battery": _flag,
+    "when.cpu_temp_max": _whole(0, 150),
+    "when.gpu_temp_max": _whole(0, 150),
+    "sandbox.executor": _one_of(*EXECUTORS),
+    "sandbox.limits": _one_of(*LIMITS),
+    "sandbox.images": _texts(len, "must be a list of patterns like docker.io/library/*"),
+    "sandbox.registries": _texts(len, "must be a list of hosts like 192.168.1.5:5000"),
+    "sandbox.pull_gb_per_day": _number(0, 1_000_000),
+    "sandbox.cache_gb": _number(0, 1_000_000),
+}

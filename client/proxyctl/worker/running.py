@@ -1,0 +1,169 @@
+"""From an owner's consent to the agent that keeps to it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Final
+
+from proxyctl.exit.lan import make_guard
+from proxyctl.power import read_power
+from proxyctl.words import OwnerError
+from proxyctl.worker import sandboxes
+from proxyctl.worker.agent import Agent, Device
+from proxyctl.worker.executors.base import TaskError
+from proxyctl.worker.executors.egress import Egress
+from proxyctl.worker.link import Link
+from proxyctl.worker.logs import LogSender
+from proxyctl.worker.record import ALL_GPUS
+from proxyctl.worker.rules import Readings, Rules
+from proxyctl.worker.sensors import host, nvidia
+from proxyctl.worker.transfers import FileTransfers
+from proxyctl.worker.web import Web
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from proxyctl.worker.executors.base import Executor
+    from proxyctl.worker.journal import Entry
+    from proxyctl.worker.record import Consent
+    from proxyctl.worker.sensors.nvidia import Gpu
+
+_logger = logging.getLogger("worker")
+
+_NAME_MAX_CHARACTERS: Final = 200  # of a GPU, as the daemon takes it
+
+
+class CannotWorkError(OwnerError):
+    """This device cannot run anything; the message says what is missing."""
+
+
+def agent_of(consent: Consent, folder: Path) -> Agent:
+    """Return the agent of a device.
+
+    Raises:
+        CannotWorkError: there is no sandbox that could be used, or it cannot hold its limits.
+    """
+    way_out = _WayOut()
+    try:
+        executors, findings = sandboxes.usable(
+            consent.sandbox,
+            consent.lend,
+            folder,
+            way_out.egress if consent.lend.network == "egress" else None,
+            way_out.guard.permits,
+        )
+    except TaskError as error:
+        raise CannotWorkError(error.message) from None
+    if not executors:
+        missing = [each for part in findings.values() for each in part if not each.is_met]
+        words = "; ".join(f"{each.id}: {each.actual}" for each in missing)
+        raise CannotWorkError(f"no job can be walled in here ({words}); run: proxyctl worker check")
+    return agent_with(consent, folder, executors, way_out.close)
+
+
+def agent_with(
+    consent: Consent, folder: Path, executors: Mapping[str, Executor], close: Callable[[], None]
+) -> Agent:
+    """Return an agent that uses these executors, and calls `close` at its end."""
+    gpus = lent_gpus(consent)
+    link = Link(consent.api, consent.token)
+
+    def log_sender(entry: Entry, attempt_folder: Path) -> LogSender:
+        path = f"/api/worker/jobs/{entry.job_id}/log"
+
+        def post(stream: str, offset: int, data: bytes) -> dict[str, Any]:
+            query: dict[str, str | int] = {
+                "attempt": entry.attempt,
+                "offset": offset,
+                "stream": stream,
+            }
+            return link.post_raw(path, query, data)
+
+        return LogSender(attempt_folder, post)
+
+    processor = host.Processor()
+    device = Device(
+        executors=executors,
+        executor_for=lambda payload: sandboxes.executor_for(executors, payload),
+        log_sender=log_sender,
+        transfers=FileTransfers(link, Web(consent.api, consent.token)),
+        gpus=gpus,
+        capabilities=capabilities(consent, executors, gpus),
+        readings=lambda: {**host.readings(processor), **_gpu_readings(gpus)},
+        rules=Rules(
+            consent.when,
+            lambda: datetime.now(timezone.utc).astimezone(),
+            lambda: _readings(consent, gpus),
+        ),
+        close=close,
+    )
+    return Agent(consent, folder, link, device)
+
+
+def lent_gpus(consent: Consent) -> tuple[Gpu, ...]:
+    """Return the GPUs that the owner lends, and that are there."""
+    wanted = consent.lend.gpus
+    if not wanted:
+        return ()
+    gpus = tuple(each for each in nvidia.read_gpus() if ALL_GPUS in wanted or each.uuid in wanted)
+    missing = set(wanted) - {ALL_GPUS} - {each.uuid for each in gpus}
+    if missing or not gpus:
+        _logger.warning("GPUs that are lent and not there: %s", ", ".join(missing) or "all")
+    return gpus
+
+
+def capabilities(
+    consent: Consent, executors: Mapping[str, Executor], gpus: tuple[Gpu, ...]
+) -> dict[str, Any]:
+    """Return what the daemon is told of a device."""
+    return {
+        "executors": list(executors),
+        "job_types": list(consent.lend.jobs),
+        "arch": os.uname().machine,
+        "gpus": [each.as_fields() for each in gpus],
+        "cuda": nvidia.cuda_version() if gpus else "",
+        "network": consent.lend.network,
+    }
+
+
+class _WayOut:
+    """The way out of jobs and to images, judged as a stranger's connection through an exit is."""
+
+    def __init__(self) -> None:
+        self.guard, self._routes = make_guard()
+        self.egress = Egress(self.guard)
+
+    def close(self) -> None:
+        self.egress.stop()
+        if self._routes is not None:
+            self._routes.close()
+
+
+def _gpu_readings(gpus: tuple[Gpu, ...]) -> dict[str, Any]:
+    if not gpus:
+        return {}
+    kinds = {each.name for each in gpus}
+    largest = max(gpus, key=lambda each: each.vram_mb)
+    count = f"{len(gpus)} x " if len(gpus) > 1 and len(kinds) == 1 else ""
+    values: dict[str, Any] = {"gpu_name": f"{count}{largest.name}"[:_NAME_MAX_CHARACTERS]}
+    hottest = _hottest(gpus)
+    return values if hottest is None else {**values, "gpu_temp": hottest}
+
+
+def _hottest(gpus: tuple[Gpu, ...]) -> float | None:
+    lent = {each.uuid for each in gpus}
+    degrees = [each.temperature for each in nvidia.read_gpus() if each.uuid in lent]
+    return max((each for each in degrees if each is not None), default=None)
+
+
+def _readings(consent: Consent, gpus: tuple[Gpu, ...]) -> Readings:
+    when = consent.when
+    return Readings(
+        idle_seconds=host.idle_seconds() if when.idle_minutes else None,
+        on_battery=None if when.on_battery else read_power().on_battery,
+        cpu_temp=host.cpu_temperature() if when.cpu_temp_max else None,
+        gpu_temp=_hottest(gpus) if gpus and when.gpu_temp_max else None,
+    )

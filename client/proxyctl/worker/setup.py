@@ -1,0 +1,197 @@
+"""The second key: somebody at the device reads what is lent, and types `yes`."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Final
+
+from proxyctl import files
+from proxyctl.api import api_address
+from proxyctl.words import OwnerError
+from proxyctl.worker import names, record
+from proxyctl.worker.record import ALL_GPUS, GIGABYTE, Consent, Lend, Sandbox, When
+from proxyctl.worker.sensors import host, nvidia
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+    from pathlib import Path
+
+_YES: Final = "yes"
+_DISK_PART: Final = 0.25  # of what is free, unless the owner says otherwise
+_DISK_MOST_GB: Final = 100
+_RESERVE_GB: Final = 1  # of disk, that stays the owner's whatever is lent
+
+_TEXT: Final = """\
+Jobs of strangers will run on this device, walled in:
+  a job sees: the programs in /usr (read-only), or the image that it names; its own folder; of your
+    files, your other programs and your network nothing
+  a job has: {lend}
+  it works: {when}
+  it runs in: {sandbox}
+  it earns: what its buyer pays, at least {price} USD an hour, less the fee of the marketplace
+
+What runs here can be seen by you as well, and by everybody who can become root on this device.
+Nothing is taken without this agreement; `proxyctl worker drain --now` ends everything at once.
+The marketplace is {api}.
+"""
+
+
+class NoConsentError(OwnerError):
+    """It was not given; the message says why."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add what may be agreed to; what is not given stays as it was agreed before."""
+    parser.add_argument("--api", required=True, metavar="URL", help="of the marketplace")
+    for part, name, kind, words in _OPTIONS:
+        option = f"--{name.replace('_', '-')}"
+        if kind is bool:
+            parser.add_argument(option, dest=f"{part}.{name}", choices=("yes", "no"), help=words)
+        elif kind is list:
+            parser.add_argument(
+                option, dest=f"{part}.{name}", action="append", metavar="WORD", help=words
+            )
+        else:
+            parser.add_argument(
+                option, dest=f"{part}.{name}", type=kind, metavar=name.upper(), help=words
+            )
+
+
+def agree(
+    path: Path,
+    arguments: argparse.Namespace,
+    *,
+    token: Callable[[], str],
+    show: Callable[[str], None],
+    ask: Callable[[str], str],
+) -> None:
+    """Show what is lent, and write down that it was agreed to.
+
+    Args:
+        path: of the record.
+        arguments: of the command line.
+        token: returns the worker token; called after the `yes`.
+        show: shows lines to whoever sits at the device.
+        ask: shows a question and returns what was typed.
+
+    Raises:
+        ApiError: the address is none.
+        ConsentError: something cannot be lent.
+        NoConsentError: anything but `yes` was typed.
+        FileError: it cannot be written down.
+    """
+    address = api_address(arguments.api)
+    lend, when, sandbox = _wanted(path, arguments)
+    problems = not_there(lend, path.parent)
+    if problems:
+        raise NoConsentError("; ".join(problems))
+    show(
+        _TEXT.format(
+            lend=_lend_in_words(lend),
+            when=_when_in_words(when),
+            sandbox=f"{sandbox.executor}, with limits by {sandbox.limits}",
+            price=f"{lend.min_price_usd:g}",
+            api=address,
+        )
+    )
+    if ask(f"Type {_YES} if you agree to all of this: ").strip() != _YES:
+        raise NoConsentError("nothing was agreed to, and nothing was changed")
+    agreed_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    record.save(path, Consent(address, token(), agreed_at, lend, when, sandbox))
+    files.remove(path.with_name(names.CONTROL))
+
+
+def not_there(lend: Lend, folder: Path) -> list[str]:
+    """Return what is lent and not there, in words."""
+    problems = []
+    if lend.cores > host.cores():
+        problems.append(f"{lend.cores:g} cores are lent, and {host.cores()} are there")
+    memory_gb = host.memory_bytes() / GIGABYTE
+    if lend.ram_gb > memory_gb:
+        problems.append(f"{lend.ram_gb:g} GB of memory are lent, and {memory_gb:.1f} are there")
+    disk_gb = _free_gb(folder)
+    if lend.disk_gb > disk_gb:
+        problems.append(f"{lend.disk_gb:g} GB of disk are lent, and {disk_gb:.1f} are free")
+    if lend.gpus:
+        known = {each.uuid for each in nvidia.read_gpus()}
+        missing = set(lend.gpus) - {ALL_GPUS} - known
+        if missing or not known:
+            names_of = ", ".join(sorted(missing)) or "any"
+            problems.append(f"GPUs are lent that are not there: {names_of}")
+    return problems
+
+
+def _wanted(path: Path, arguments: argparse.Namespace) -> tuple[Lend, When, Sandbox]:
+    """Return what was agreed to before, with what the command line changes."""
+    stored = files.read(path)
+    parts = {name: dict((stored or {}).get(name) or {}) for name in ("lend", "when", "sandbox")}
+    if stored is None:
+        parts["lend"] = _suggested(path.parent)
+    for part, name, kind, _ in _OPTIONS:
+        value = getattr(arguments, f"{part}.{name}", None)
+        if value is not None:
+            parts[part][name] = value == _YES if kind is bool else value
+    checked = record.parts_of(parts)
+    return checked["lend"], checked["when"], checked["sandbox"]
+
+
+def _suggested(folder: Path) -> dict[str, Any]:
+    """Return half of the processor and of the memory, and no GPU."""
+    cores = max(1, host.cores() // 2)
+    return {
+        "cores": cores,
+        "ram_gb": max(0.1, int(host.memory_bytes() / GIGABYTE / 2 * 10) / 10),
+        "disk_gb": max(0.1, min(_DISK_MOST_GB, int(_free_gb(folder) * _DISK_PART * 10) / 10)),
+        "max_jobs": min(2, cores),
+    }
+
+
+def _free_gb(folder: Path) -> float:
+    while not folder.exists():
+        folder = folder.parent
+    return max(0.0, host.free_disk_bytes(folder) / GIGABYTE - _RESERVE_GB)
+
+
+def _lend_in_words(lend: Lend) -> str:
+    gpus = ", ".join(lend.gpus) or "no GPU"
+    network = "no network" if lend.network == "none" else "public addresses, if it wants them"
+    return (
+        f"at most {lend.cores:g} cores, {lend.ram_gb:g} GB of memory and {lend.disk_gb:g} GB of"
+        f" disk, shared by {lend.max_jobs} at once; {gpus}; {network};"
+        f" types: {', '.join(lend.jobs)}"
+    )
+
+
+def _when_in_words(when: When) -> str:
+    words = [", ".join(when.hours) or "at all hours"]
+    if when.idle_minutes:
+        words.append(f"when nobody has touched the device for {when.idle_minutes} minutes")
+    words.append("on battery, too" if when.on_battery else "not on battery")
+    for name, degrees in (("processor", when.cpu_temp_max), ("GPU", when.gpu_temp_max)):
+        if degrees:
+            words.append(f"with its {name} below {degrees} degrees Celsius")
+    return "; ".join(words)
+
+
+_OPTIONS: Final[tuple[tuple[str, str, type, str], ...]] = (
+    ("lend", "jobs", list, "a type of jobs that are taken, like script; may be repeated"),
+    ("lend", "cores", float, "of processor time, for all jobs together"),
+    ("lend", "ram_gb", float, "of memory, for all jobs together"),
+    ("lend", "disk_gb", float, "of disk, for all jobs together"),
+    ("lend", "gpus", list, "identifier of a GPU that is lent, or all; may be repeated"),
+    ("lend", "max_jobs", int, "at once"),
+    ("lend", "network", str, "none, or egress: jobs may reach public addresses"),
+    ("lend", "min_price_usd", float, "per hour"),
+    ("when", "hours", list, "like 22:00-07:00; may be repeated"),
+    ("when", "idle_minutes", int, "for so long nobody has touched the device"),
+    ("when", "on_battery", bool, "work while nothing charges the device; no"),
+    ("when", "cpu_temp_max", int, "in degrees Celsius; 90"),
+    ("when", "gpu_temp_max", int, "in degrees Celsius; 87"),
+    ("sandbox", "executor", str, "auto, bwrap, podman, docker or gvisor"),
+    ("sandbox", "limits", str, "auto, systemd, cgroup2 or cgroup1"),
+    ("sandbox", "images", list, "pattern of the images that may be run; may be repeated"),
+    ("sandbox", "registries", list, "host of a registry that is not public; may be repeated"),
+    ("sandbox", "pull_gb_per_day", float, "of images, as they are sent; 50"),
+    ("sandbox", "cache_gb", float, "of images that are kept, unpacked; 100"),
+)

@@ -1,0 +1,57 @@
+"""The life of an attempt on this device, in one table.
+
+A state is in the journal before anything is done in it. So after a crash the journal may be one
+step ahead of what has been done, and never behind; every step can be done again.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+
+class State(str, Enum):
+    """Where an attempt is."""
+
+    TAKEN = "taken"  # the daemon has given it to this device
+    PREPARING = "preparing"  # image and inputs are fetched, the sandbox is made ready
+    STARTING = "starting"  # a supervisor is told to start it
+    RUNNING = "running"
+    STOPPING = "stopping"  # somebody wants its end: the daemon, or the owner of the device
+    ENDED = "ended"  # nothing of it runs
+    UPLOADING = "uploading"  # logs and outputs
+    REPORTING = "reporting"  # the daemon is told the result, until it has it
+    DONE = "done"  # nothing is left to do but to remove it
+
+
+# A job may be over before it was begun: cancelled, or refused by the sandbox. Whatever is the
+# daemon's no more goes to DONE from anywhere: nobody waits for its result.
+NEXT: Final[dict[State, frozenset[State]]] = {
+    State.TAKEN: frozenset({State.PREPARING, State.REPORTING, State.DONE}),
+    State.PREPARING: frozenset({State.STARTING, State.REPORTING, State.DONE}),
+    # It may have ended by itself before anybody saw it run.
+    State.STARTING: frozenset({State.RUNNING, State.STOPPING, State.ENDED, State.REPORTING}),
+    State.RUNNING: frozenset({State.STOPPING, State.ENDED}),
+    State.STOPPING: frozenset({State.ENDED}),
+    State.ENDED: frozenset({State.UPLOADING, State.DONE}),
+    State.UPLOADING: frozenset({State.REPORTING, State.DONE}),
+    State.REPORTING: frozenset({State.DONE}),
+    State.DONE: frozenset(),
+}
+
+# What the daemon is told of each; it has no word for the steps between two of its own.
+TOLD: Final[dict[State, str]] = {
+    State.TAKEN: "taken",
+    State.PREPARING: "preparing",
+    State.STARTING: "preparing",
+    State.RUNNING: "running",
+    State.STOPPING: "running",
+    State.ENDED: "ended",
+    State.UPLOADING: "uploading",
+    State.REPORTING: "reporting",
+}
+
+
+def may_follow(before: State, after: State) -> bool:
+    """Say whether one state may come right after another."""
+    return after in NEXT[before]

@@ -1,0 +1,439 @@
+"""Starts the program of one attempt, and sees it to its end, whatever becomes of the agent.
+
+A process of its own. One waits in advance, with everything imported; the agent names it the folder
+of an attempt on its standard input. The program gets pipes, never a file: what it is given as a
+file it could open anew and rewrite. What it prints is appended to the attempt's logs here, and how
+it ended is written to `ended.json`, whole or not at all.
+
+A program whose supervisor is killed is killed by the kernel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from proxyctl.worker import names
+from proxyctl.worker.executors.base import GATE, Launch
+from proxyctl.worker.executors.family import ask
+from proxyctl.worker.processes import Identity
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_READ_BYTES: Final = 1 << 18  # four times what a pipe holds unless it was made larger
+_READS_A_TURN: Final = 8  # of one stream, before the other has its turn
+_PIPE_BYTES: Final = 1 << 20  # what an ordinary user may ask for
+_RING_SECONDS: Final = 0.005  # a job that prints byte by byte rings 200 times a second at most
+# Timers stand still while the machine sleeps, and the time limit does not: so it is looked at.
+_TURN_SECONDS: Final = 5.0
+_SWEEP_SECONDS: Final = 5.0  # for processes beside the program that end when it does
+_DRAIN_SECONDS: Final = 2.0  # for what a pipe still holds when everything was killed
+_AGAIN_SECONDS: Final = 0.1  # between two tries to kill what does not end at once
+_HIGH: Final = 100  # descriptors from here on are our own between fork and exec
+_BALLAST_BYTES: Final = 256 << 10  # how it ended, and what the agent writes down of that
+_NICE: Final = 19
+_OOM_SCORE: Final = b"500"  # of 1000: the kernel ends jobs before anything of the owner's
+_COULD_NOT_START: Final = 127
+
+
+class Supervisor:
+    """One attempt, from the start of its program to its end.
+
+    Args:
+        folder: of the attempt.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._name = os.path.basename(folder)  # noqa: PTH119 - spares the supervisor pathlib
+        self._logs: dict[int, _Log] = {}
+        self._poll = select.poll()
+        self._bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._ring_at = 0.0  # monotonic; when the agent was told last
+        self._is_ring_due = False
+        self._pid = 0
+        self._terms = 0  # how often the agent has asked for the end
+        self._kill_at: float | None = None
+        self._is_asked_inside = False
+        self._is_timed_out = False
+        self._is_disk_full = False
+
+    def run(self) -> None:
+        """Start the program unless somebody has had this attempt before; return when it is over."""
+        if not claim(self._folder, Identity.of(os.getpid())):
+            return
+        started = _now()
+        try:
+            task = _read(self._path(names.LAUNCH))
+            launch = Launch.of_fields(task["launch"])
+            self._is_asked_inside = launch.is_asked_inside
+            self._reserve()
+            self._start(launch, int(task["log_bytes"]))
+        except (OSError, ValueError, KeyError) as error:
+            self._end({"failed": f"the sandbox could not be started: {_words(error)}"})
+            return
+        identity = Identity.of(self._pid)
+        if identity is not None:  # else it has ended already, which is seen below
+            write(self._path(names.RUNNING), identity.as_fields())
+        self._ring()
+        status, usage = self._watch(started + float(task["seconds"]), float(task["grace_s"]))
+        self._kill(signal.SIGKILL)
+        self._drain()
+        for log in self._logs.values():
+            log.close()
+        self._end(
+            {
+                "status": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
+                "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
+                "timed_out": self._is_timed_out,
+                "disk_full": self._is_disk_full,
+                "seconds": _now() - started,
+                "cpu_seconds": usage.ru_utime + usage.ru_stime,
+                "max_memory_bytes": usage.ru_maxrss * 1024,
+                "log_bytes": {log.stream: log.size for log in self._logs.values()},
+                "log_kept": {log.stream: log.kept for log in self._logs.values()},
+            }
+        )
+        self._sweep()
+
+    def _start(self, launch: Launch, log_bytes: int) -> None:
+        writing: list[int] = []
+        for stream, name in names.LOGS.items():
+            reader, writer = os.pipe()
+            with suppress(OSError):  # the machine's bound on pipes is used up
+                fcntl.fcntl(writer, getattr(fcntl, "F_SETPIPE_SZ", 1031), _PIPE_BYTES)
+            os.set_blocking(reader, False)
+            self._logs[reader] = _Log(stream, self._path(name), log_bytes)
+            self._poll.register(reader, select.POLLIN)
+            writing.append(writer)
+        wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._asked)
+        self._poll.register(wake, select.POLLIN)
+        self._wake = wake
+        failure, fails = os.pipe2(os.O_CLOEXEC)
+        parent = os.getpid()
+        self._pid = os.fork()
+        if self._pid == 0:
+            _become(launch, self._folder, writing, fails, parent)
+        os.close(fails)
+        for writer in writing:
+            os.close(writer)
+        with os.fdopen(failure, "rb") as file:
+            words = file.read().decode("utf-8", "replace")
+        if words:
+            os.waitpid(self._pid, 0)
+            raise ValueError(words)
+
+    def _watch(self, deadline: float, grace: float) -> tuple[int, resource.struct_rusage]:
+        while True:
+            pid, status, usage = os.wait4(self._pid, os.WNOHANG)
+            if pid:
+                return status, usage
+            now = _now()
+            if now >= deadline and not self._is_timed_out:
+                self._is_timed_out = True
+                self._terms = max(self._terms, 1)
+            if self._terms and self._kill_at is None:
+                self._kill_at = now + grace
+                self._ask_to_end()
+            if self._kill_at is not None and (now >= self._kill_at or self._terms > 1):
+                self._kill(signal.SIGKILL)
+            until = now + _TURN_SECONDS
+            if not self._is_timed_out:
+                until = min(until, deadline)
+            if self._kill_at is not None:
+                until = min(until, max(self._kill_at, now + _AGAIN_SECONDS))
+            self._turn(until - now)
+
+    def _turn(self, seconds: float) -> None:
+        if self._is_ring_due:
+            seconds = min(seconds, max(0.0, self._ring_at + _RING_SECONDS - time.monotonic()))
+        for descriptor, _ in self._poll.poll(max(0.0, seconds) * 1000):
+            if descriptor == self._wake:
+                with suppress(BlockingIOError):
+                    os.read(self._wake, 4096)
+            else:
+                self._take(descriptor)
+        if self._is_ring_due and time.monotonic() >= self._ring_at + _RING_SECONDS:
+            self._ring()
+
+    def _take(self, descriptor: int) -> None:
+        log = self._logs[descriptor]
+        for _ in range(_READS_A_TURN):
+            try:
+                data = os.read(descriptor, _READ_BYTES)
+            except BlockingIOError:
+                return
+            if not data:
+                self._poll.unregister(descriptor)
+                log.is_over = True
+                return
+            try:
+                log.append(data)
+            except OSError:
+                self._is_disk_full = True
+                self._terms = 2
+                self._give_way()
+            self._is_ring_due = True
+
+    def _ask_to_end(self) -> None:
+        if self._is_asked_inside:
+            ask(self._pid)
+        else:
+            self._kill(signal.SIGTERM)
+
+    def _kill(self, number: int) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._pid, number)
+
+    def _sweep(self) -> None:
+        """Kill what has outlived the program; all of it has this process as its parent now.
+
+        What an executor has left behind to clean up, if the agent does not, ends by itself first.
+        """
+        deadline = time.monotonic() + _SWEEP_SECONDS
+        while True:
+            try:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid:
+                continue
+            if time.monotonic() >= deadline:
+                for child in _children():
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.kill(int(child), signal.SIGKILL)
+            time.sleep(_AGAIN_SECONDS)
+
+    def _drain(self) -> None:
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        while not all(log.is_over for log in self._logs.values()):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            self._turn(left)
+
+    def _reserve(self) -> None:
+        path = self._path(names.BALLAST)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, _BALLAST_BYTES)
+        finally:
+            os.close(descriptor)
+
+    def _give_way(self) -> None:
+        """Make room for what has to be written down of the end, and keep no more of the logs."""
+        for log in self._logs.values():
+            log.stop()
+        with suppress(OSError):
+            os.unlink(self._path(names.BALLAST))  # noqa: PTH108 - see above
+
+    def _end(self, fields: dict[str, Any]) -> None:
+        self._give_way()
+        write(self._path(names.ENDED), fields)
+        self._ring()
+
+    def _ring(self) -> None:
+        """Wake the agent, if there is one; it looks by itself now and then, too."""
+        self._is_ring_due = False
+        self._ring_at = time.monotonic()
+        with suppress(OSError):
+            self._bell.sendto(self._name.encode(), names.BELL)
+
+    def _asked(self, *_: object) -> None:
+        self._terms += 1
+
+    def _path(self, name: str) -> str:
+        return f"{self._folder}/{name}"
+
+
+class _Log:
+    """What one stream of a program has printed, the first `most` bytes of it kept."""
+
+    def __init__(self, stream: str, path: str, most: int) -> None:
+        self.stream = stream
+        self.size = self.kept = 0
+        self.is_over = False
+        self._most = most
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def append(self, data: bytes) -> None:
+        self.size += len(data)
+        view = memoryview(data)[: max(0, self._most - self.kept)]
+        while view:
+            count = os.write(self._file, view)
+            self.kept += count
+            view = view[count:]
+
+    def stop(self) -> None:
+        self._most = self.kept
+
+    def close(self) -> None:
+        with suppress(OSError):  # what cannot be kept now is found missing by the daemon
+            os.fsync(self._file)
+        os.close(self._file)
+
+
+def claim(folder: str, identity: Identity | None) -> bool:
+    """Make the one file that says who has an attempt; say whether nobody had it before.
+
+    Args:
+        folder: of the attempt.
+        identity: of its supervisor; None for an agent that has found no trace of one after it was
+            started anew, and has to know that none will come.
+    """
+    path = f"{folder}/{names.BEGUN}"
+    fresh = f"{path}.{os.getpid()}"
+    write(fresh, {} if identity is None else identity.as_fields())
+    try:
+        os.link(fresh, path)
+    except FileExistsError:
+        return False
+    finally:
+        os.unlink(fresh)  # noqa: PTH108 - see above
+    return True
+
+
+def write(path: str, fields: Mapping[str, Any]) -> None:
+    """Replace a file, and return when it outlives a loss of power."""
+    fresh = f"{path}.new"
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(fields, file)
+        file.flush()
+        os.fsync(descriptor)
+    os.rename(fresh, path)  # noqa: PTH104 - see above
+
+
+def main() -> None:
+    """Wait for the folder of an attempt, and supervise that."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    line = sys.stdin.buffer.readline()
+    if not line.endswith(b"\n"):
+        return  # the agent has ended
+    folder = os.fsdecode(line[:-1])
+    os.umask(0o077)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    log = os.open(f"{folder}/{names.SUPERVISOR_LOG}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for standard, own in enumerate((nothing, log, log)):
+        os.dup2(own, standard)
+    os.close(nothing)
+    os.close(log)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    Supervisor(folder).run()
+
+
+def _become(
+    launch: Launch, folder: str, writing: list[int], fails: int, parent: int
+) -> None:  # pragma: no cover - a process of its own
+    """Become the program, in the child; what hinders that is written to `fails`."""
+    try:
+        os.setsid()
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(_COULD_NOT_START)
+        sources = {0: os.open(os.devnull, os.O_RDONLY), 1: writing[0], 2: writing[1]}
+        for number, content in launch.files.items():
+            sources[number] = _memory_file(content)
+        if launch.gate is not None:
+            sources[launch.gate] = os.open(f"{folder}/{GATE}", os.O_RDWR)
+        fails = _arrange(sources, fails)
+        for path in launch.cgroups:
+            with open(path, "w", encoding="ascii") as file:  # noqa: PTH123 - see above
+                file.write("0")
+        for limit, soft, hard in launch.rlimits:
+            resource.setrlimit(limit, (soft, hard))
+        with suppress(OSError), open("/proc/self/oom_score_adj", "wb") as file:  # noqa: PTH123 - see above
+            file.write(_OOM_SCORE)
+        os.nice(_NICE)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        os.chdir(launch.cwd)
+        os.execve(launch.argv[0], launch.argv, dict(launch.env))  # noqa: S606 - no shell is wanted
+    except BaseException as error:  # noqa: BLE001 - nothing of this process may go on
+        with suppress(OSError):
+            os.write(fails, _words(error).encode())
+    os._exit(_COULD_NOT_START)
+
+
+def _arrange(sources: Mapping[int, int], fails: int) -> int:
+    """Put descriptors where the program has them, and close all others; return the new `fails`."""
+    fails = fcntl.fcntl(fails, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+    high = {
+        number: fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+        for number, source in sources.items()
+    }
+    for number, source in high.items():
+        if not 0 <= number < _HIGH:
+            raise ValueError(f"descriptor {number} is out of range")
+        os.dup2(source, number)
+    for number in range(_HIGH):
+        if number not in sources:
+            with suppress(OSError):
+                os.close(number)
+    return fails  # all others are closed by exec
+
+
+def _memory_file(content: bytes) -> int:
+    descriptor = os.memfd_create("launch")
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _children() -> list[str]:
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:  # noqa: PTH123 - see above
+            return file.read().split()
+    except FileNotFoundError:  # a kernel that was built without it
+        return []
+
+
+def _prctl(option: int, value: int) -> None:
+    if _LIBC.prctl(option, value, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _read(path: str) -> dict[str, Any]:
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123 - see above
+        fields = json.load(file)
+    assert isinstance(fields, dict)  # noqa: S101 - the agent has written it
+    return fields
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.errno is not None:
+        name = errno.errorcode.get(error.errno, "")
+        return f"{error.strerror} ({name}): {error.filename or ''}".rstrip(": ")
+    return f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
+
+
+def _now() -> float:
+    """Seconds that go on while the machine sleeps, whatever its calendar does."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""The supervisors of attempts, as the agent starts them: one always waits in advance."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Final
+
+import proxyctl
+
+# Neither the environment nor the packages of whoever runs the agent have a say in it.
+_PROGRAM: Final = """\
+import sys
+sys.path.insert(0, {root!r})
+from proxyctl.worker.supervisor import main
+main()
+"""
+
+
+class Supervisors:
+    """Starts supervisors; they outlive the agent, except for the one that waits.
+
+    Args:
+        folder: of the agent.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._started: list[subprocess.Popen[bytes]] = []
+        self._waiting = self._start()
+
+    def give(self, folder: Path) -> None:
+        """Have the attempt in a folder started.
+
+        Raises:
+            OSError: no supervisor can be started.
+        """
+        line = os.fsencode(folder) + b"\n"
+        with self._lock:
+            supervisor = self._waiting
+            if supervisor.poll() is not None:  # somebody has killed it while it waited
+                supervisor = self._start()
+            _tell(supervisor, line)
+            self._started.append(supervisor)
+            self._waiting = self._start()
+
+    def reap(self) -> None:
+        """Take note of those that have ended, so that the kernel can forget them."""
+        with self._lock:
+            self._started = [each for each in self._started if each.poll() is None]
+
+    def close(self) -> None:
+        """End the one that waits; those that were given an attempt stay."""
+        with self._lock:
+            _tell(self._waiting, b"")
+            self._waiting.wait()
+            for each in self._started:
+                each.poll()
+                each.returncode = each.returncode or 0  # it is no longer ours to wait for
+            self._started = []
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        root = str(Path(proxyctl.__file__).parent.parent)
+        return subprocess.Popen(  # noqa: S603 - our own program
+            [sys.executable, "-I", "-S", "-c", _PROGRAM.format(root=root)],
+            stdin=subprocess.PIPE,
+            cwd=self._folder,
+            env={},
+            start_new_session=True,
+            bufsize=0,
+        )
+
+
+def _tell(supervisor: subprocess.Popen[bytes], line: bytes) -> None:
+    assert supervisor.stdin is not None  # noqa: S101 - it was asked for
+    with supervisor.stdin as file:
+        if line:
+            file.write(line)

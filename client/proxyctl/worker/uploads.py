@@ -1,0 +1,157 @@
+"""Files of a job on their way to the buyer: hashed, announced, sent, and finished.
+
+What is whole already is not sent again, and what was sent in part goes on: so all of this may be
+done again after it broke off anywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from proxyctl.words import plain_line
+from proxyctl.worker.link import LinkError, RefusedError
+from proxyctl.worker.outputs import NotTakenError
+from proxyctl.worker.web import FetchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from proxyctl.worker.link import Link
+    from proxyctl.worker.web import Web
+
+READ_BYTES: Final = 1 << 20
+FINISH_SECONDS: Final = 300.0  # the marketplace hashes 5 GiB again if it was restarted meanwhile
+# Refusals of one file; all others are of the attempt.
+_OF_THE_FILE: Final = frozenset(
+    ("artifact_too_large", "artifact_quota_exceeded", "artifact_mismatch", "invalid_field")
+)
+
+
+class StoppedError(LinkError):
+    """Nobody wants the rest any more."""
+
+
+class Uploader:
+    """Sends the files of one attempt.
+
+    Args:
+        link: asks the API.
+        web: sends bytes.
+        job_id: the job.
+        attempt: the number of the attempt.
+        is_stopped: says whether nobody wants them any more.
+    """
+
+    def __init__(
+        self, link: Link, web: Web, job_id: str, attempt: int, is_stopped: Callable[[], bool]
+    ) -> None:
+        self._link = link
+        self._web = web
+        self._job_id = job_id
+        self._attempt = attempt
+        self._is_stopped = is_stopped
+
+    def send(self, name: str, opener: Callable[[], IO[bytes]], kind: str = "output") -> None:
+        """Send a file.
+
+        Args:
+            name: of the file, for the buyer.
+            opener: opens it; called twice.
+            kind: "output" or "checkpoint".
+
+        Raises:
+            NotTakenError: it cannot be read, changes, or is not taken; the others may be.
+            LinkError: it may be tried again.
+            RefusedError: nothing of this attempt is taken any more.
+        """
+        size, digest = self._digest(opener)
+        fields = {
+            "attempt": self._attempt,
+            "name": name,
+            "size_bytes": size,
+            "sha256": digest,
+            "kind": kind,
+        }
+        try:
+            reply = self._link.post(f"/api/worker/jobs/{self._job_id}/artifacts", fields)
+            etags = self._send_all(reply, opener, size)
+            if etags is None:
+                return
+            self._link.post(
+                f"/api/worker/artifacts/{reply['artifact_id']}/done",
+                {"sha256": digest, **({"etags": etags} if etags else {})},
+                seconds=FINISH_SECONDS,
+            )
+        except RefusedError as error:
+            if error.code in _OF_THE_FILE:
+                raise NotTakenError(f"the marketplace does not take it: {error}") from None
+            raise
+        except FetchError as error:
+            raise NotTakenError(
+                f"the marketplace sends it to where it cannot go: {error}"
+            ) from None
+
+    def send_text(self, name: str, text: str) -> None:
+        """Send a short text as a file; raises as `send`."""
+        self.send(name, lambda: io.BytesIO(text.encode()))
+
+    def _send_all(
+        self, reply: dict[str, Any], opener: Callable[[], IO[bytes]], size: int
+    ) -> list[str] | None:
+        """Send what is missing; return the tags of parts, None if the file is there already."""
+        try:
+            if "parts" in reply:
+                return [
+                    self._send_part(each, opener, int(each["offset"]), int(each["size_bytes"]))
+                    for each in reply["parts"]
+                ]
+            if "upload" not in reply:
+                return None
+            upload, offset = reply["upload"], int(reply["offset"])
+            if str(upload["url"]).startswith("/"):
+                upload = {**upload, "url": f"{upload['url']}?offset={offset}"}
+            self._send_part(upload, opener, offset, size - offset)
+        except (KeyError, TypeError, ValueError) as error:
+            raise LinkError("the marketplace says where to send a file, but not how") from error
+        return []
+
+    def _send_part(
+        self, request: dict[str, Any], opener: Callable[[], IO[bytes]], offset: int, size: int
+    ) -> str:
+        with opener() as file:
+            file.seek(offset)
+
+            def read(most: int) -> bytes:
+                if self._is_stopped():
+                    raise StoppedError("a file is not wanted any more")
+                return file.read(most)
+
+            headers = {
+                str(name): plain_line(str(value)) for name, value in request["headers"].items()
+            }
+            return self._web.put(str(request["url"]), headers, read, size)
+
+    def _digest(self, opener: Callable[[], IO[bytes]]) -> tuple[int, str]:
+        """Return size and hash; never more is read than the file had when it was opened."""
+        digest, size = hashlib.sha256(), 0
+        with opener() as file:
+            most = _size_of(file)
+            while data := file.read(READ_BYTES):
+                size += len(data)
+                if size > most:
+                    raise NotTakenError("it grew while it was read")
+                digest.update(data)
+                if self._is_stopped():
+                    raise StoppedError("a file is not wanted any more")
+        if size < most:
+            raise NotTakenError("it became shorter while it was read")
+        return size, digest.hexdigest()
+
+
+def _size_of(file: IO[bytes]) -> int:
+    if isinstance(file, io.BytesIO):
+        return len(file.getbuffer())
+    return os.fstat(file.fileno()).st_size

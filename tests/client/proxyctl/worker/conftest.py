@@ -1,0 +1,55 @@
+"""Engines for the tests of this folder: each is started once by a process of the tests."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support import engines
+from support.once import made_once
+
+from proxyctl.worker.executors.containers import Containers
+
+
+@pytest.fixture(scope="session")
+def image_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file system of an image with busybox and Python."""
+    engines.require("busybox", "ldd")
+    return made_once(tmp_path_factory, "image.tar", engines.make_image)
+
+
+@pytest.fixture(scope="session")
+def podman_storage() -> Iterator[None]:
+    with engines.podman_storage():
+        yield
+
+
+@pytest.fixture(scope="session")
+def docker_daemon() -> Iterator[engines.DockerDaemon]:
+    with engines.docker_daemon() as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="session")
+def make_containers(
+    request: pytest.FixtureRequest, image_archive: Path
+) -> Callable[[str, Path], Containers]:
+    """Makes the executor of a kind for an agent's folder; its engine has the test's image."""
+    ready: set[str] = set()
+
+    def make(kind: str, folder: Path) -> Containers:
+        host = None
+        if kind == "docker":
+            host = request.getfixturevalue("docker_daemon").host
+        else:
+            request.getfixturevalue("podman_storage")
+            engines.require_root()
+        if kind == "gvisor":
+            engines.require("runsc")
+        containers = engines.containers_of(kind, folder, host)
+        store = "docker" if kind == "docker" else "podman"
+        if store not in ready:
+            engines.add_image(containers.engine, image_archive)
+            ready.add(store)
+        return containers
+
+    return make

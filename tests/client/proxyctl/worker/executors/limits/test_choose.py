@@ -1,0 +1,34 @@
+"""proxyctl.worker.executors.limits.choose"""
+
+import pytest
+
+from proxyctl.worker.executors.base import TaskError
+from proxyctl.worker.executors.limits import choose as module
+from proxyctl.worker.executors.limits.cgroup1 import Cgroup1
+from proxyctl.worker.executors.limits.choose import choose
+
+
+def test_no_limits_are_for_the_owners_own_jobs() -> None:
+    """Whoever wants none gets them for their own jobs alone."""
+    with pytest.raises(TaskError, match="only_mine"):
+        choose("none")
+    limits, findings = choose("none", only_mine=True)
+    assert limits is not None
+    assert (limits.name, findings) == ("none", [])
+
+
+def test_an_unknown_kind_is_told_with_those_that_there_are() -> None:
+    """A mistake in the owner's file says what would be right."""
+    with pytest.raises(TaskError, match="cgroup2"):
+        choose("cgroups")
+
+
+def test_where_nothing_holds_all_reasons_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the owner can choose what to mend."""
+    monkeypatch.setattr(
+        module, "KINDS", {"one": lambda _: Cgroup1({}), "two": lambda _: Cgroup1({})}
+    )
+    limits, findings = choose()
+    assert limits is None
+    assert len(findings) == 2
+    assert all(each.remedy for each in findings)

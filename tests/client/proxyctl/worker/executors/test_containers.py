@@ -1,0 +1,337 @@
+"""Attempts as containers of real engines: how they begin, what they leave, and how they end."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import engines, launching
+from support.waiting import until_true
+
+from proxyctl.worker.executors import netns
+from proxyctl.worker.executors.base import Bounds, Launch, Task, TaskError
+from proxyctl.worker.executors.containers import Containers
+from proxyctl.worker.executors.engine import call
+
+BOUNDS = Bounds(cores=1.0, memory_bytes=128 << 20, disk_bytes=1 << 30, processes=64, seconds=60)
+KINDS = ("podman", "docker", "gvisor")
+
+# Starts what it is told, and waits: the part of the supervisor that matters here.
+SUPERVISOR = """
+import json, subprocess, sys
+launch = json.loads(sys.stdin.readline())
+child = subprocess.Popen(launch["argv"], env=launch["env"], stdin=subprocess.DEVNULL)
+sys.exit(child.wait())
+"""
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An agent's."""
+    made = tmp_path / "agent"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def containers(
+    kind: str, folder: Path, make_containers: Callable[[str, Path], Containers]
+) -> Containers:
+    return make_containers(kind, folder)
+
+
+@pytest.fixture
+def task(folder: Path, containers: Containers, request: pytest.FixtureRequest) -> Iterator[Task]:
+    attempt_id = f"{folder.parent.name.replace('.', '-')[:60]}-{os.getpid()}-1"
+    attempt = folder / "attempts" / attempt_id
+    (attempt / "work").mkdir(parents=True)
+    (attempt / "inputs").mkdir()
+    yield Task(attempt_id, attempt, "docker", ("true",), BOUNDS, image=engines.IMAGE)
+    containers.clean(attempt_id)
+
+
+def sh(task: Task, script: str) -> Task:
+    return replace(task, command=("sh", "-c", script))
+
+
+def start(launch: Launch) -> subprocess.Popen[bytes]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        launch.argv,
+        env=dict(launch.env),
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+    )
+
+
+def run(containers: Containers, task: Task) -> tuple[int, str, str]:
+    child = start(containers.prepare(task))
+    out, errors = child.communicate(timeout=60)
+    return child.returncode, out.decode(), errors.decode()
+
+
+def test_a_job_has_its_streams_its_variables_its_folder_and_its_status(
+    containers: Containers, task: Task
+) -> None:
+    (task.folder / "inputs" / "data").write_text("given")
+    job = "echo out $A; echo err >&2; cat /inputs/data; pwd; id -u; echo made > file; exit 7"
+    status, out, errors = run(containers, replace(sh(task, job), env={"A": "a 'b' $c"}))
+    assert (status, errors.strip()) == (7, "err")
+    assert out == "out a 'b' $c\ngiven/work\n65534\n"
+    assert (task.folder / "work" / "file").read_text() == "made\n"
+    assert containers.ended(task.attempt_id).lost == ""
+    assert not containers.ended(task.attempt_id).is_out_of_memory
+    # Neither variables, which may be secrets, nor anything else of the engine's stays.
+    assert sorted(each.name for each in task.folder.iterdir()) == ["inputs", "work"]
+    containers.clean(task.attempt_id)
+    left = call(containers.engine, "ps", "--all", "--format", "{{.Names}}")
+    assert task.attempt_id not in left
+    containers.clean(task.attempt_id)
+
+
+def test_more_memory_than_it_may_have_ends_a_job(containers: Containers, task: Task) -> None:
+    eater = "held = [bytearray(1 << 20) for _ in range(1000)]"
+    status, _, _ = run(containers, replace(task, command=("python3", "-c", eater)))
+    assert status != 0
+    assert containers.ended(task.attempt_id).is_out_of_memory
+
+
+def test_a_job_is_asked_to_end_and_then_ended(containers: Containers, task: Task) -> None:
+    polite = "trap 'echo asked; exit 3' TERM; echo ready; while :; do sleep 0.1; done"
+    child = start(containers.prepare(sh(task, polite)))
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"ready\n"
+    assert containers.running() == {task.attempt_id}
+    containers.stop(task.attempt_id, 20)
+    assert containers.running() == set()
+    assert child.communicate(timeout=20)[0] == b"asked\n"
+    assert child.returncode == 3
+    containers.stop(task.attempt_id, 0)  # again is harmless
+
+    deaf = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
+    child = start(containers.prepare(sh(task, deaf)))
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"ready\n"
+    containers.stop(task.attempt_id, 0)
+    assert containers.running() == set()
+    child.communicate(timeout=20)
+    assert child.returncode == 137
+
+
+def test_a_container_whose_supervisor_was_killed_is_ended(
+    containers: Containers, task: Task
+) -> None:
+    launch = containers.prepare(sh(task, "echo ready; sleep 600"))
+    supervisor = subprocess.Popen(
+        [sys.executable, "-c", SUPERVISOR], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert supervisor.stdin is not None
+    assert supervisor.stdout is not None
+    supervisor.stdin.write(json.dumps(launch.as_fields()).encode() + b"\n")
+    supervisor.stdin.flush()
+    assert supervisor.stdout.readline() == b"ready\n"
+    supervisor.kill()
+    supervisor.wait()
+    until_true(lambda: containers.running() == set(), "the container runs on")
+    supervisor.communicate()
+
+
+def test_a_container_whose_client_was_killed_is_ended_and_that_is_the_devices_fault(
+    containers: Containers, task: Task
+) -> None:
+    child = start(containers.prepare(sh(task, "echo ready; sleep 600")))
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"ready\n"
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    assert containers.ended(task.attempt_id).lost
+    until_true(lambda: containers.running() == set(), "the container runs on")
+    assert containers.ended(task.attempt_id).lost
+
+
+def test_an_agent_finds_its_containers_again_and_no_other_agents(
+    containers: Containers,
+    task: Task,
+    kind: str,
+    folder: Path,
+    make_containers: Callable[[str, Path], Containers],
+) -> None:
+    child = start(containers.prepare(sh(task, "echo ready; sleep 600")))
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"ready\n"
+    # docker lists a container a moment after it has begun.
+    until_true(lambda: make_containers(kind, folder).running() == {task.attempt_id})
+    assert make_containers(kind, folder.parent).running() == set()
+    make_containers(kind, folder).stop(task.attempt_id, 0)
+    child.communicate(timeout=20)
+
+
+def test_a_program_that_is_not_in_the_image_is_the_jobs_fault(
+    containers: Containers, task: Task
+) -> None:
+    status, _, errors = run(containers, replace(task, command=("no-such-program",)))
+    assert 125 <= status <= 128
+    assert "no-such-program" in errors
+    assert containers.ended(task.attempt_id).lost == ""
+
+
+def test_what_cannot_be_run_is_refused_in_words(containers: Containers, task: Task) -> None:
+    def refusal(**changes: object) -> TaskError:
+        with pytest.raises(TaskError) as caught:
+            containers.prepare(replace(task, **changes))  # type: ignore[arg-type]
+        return caught.value
+
+    assert refusal(image="").kind == "refused"
+    missing = refusal(image="localhost/nothing-of-that-name:1")
+    assert missing.kind == "image"
+    assert "nothing-of-that-name" in missing.message
+    lines = refusal(env={"KEY": "one\ntwo"})
+    assert (lines.kind, "KEY" in lines.message, "two" in lines.message) == ("refused", True, False)
+    assert refusal(env={"A=B": "c"}).kind == "refused"
+    assert refusal(attempt_id="../x").kind == "refused"
+    assert refusal(gpus=("GPU-none",)).kind == "refused"
+    assert call(containers.engine, "ps", "--all", "--quiet").strip() == ""
+
+
+@pytest.mark.parametrize("kind", ["podman", "docker"])
+def test_an_image_cannot_choose_its_walls(containers: Containers, task: Task, kind: str) -> None:
+    """It may declare volumes, a user, a check of its health, labels, and signals."""
+    name = "localhost/hostile:1"
+    signals = ["STOPSIGNAL SIGUSR1"] if kind == "podman" else []  # docker imports no such line
+    engines.add_image(
+        containers.engine,
+        engines.small_image(),
+        *signals,
+        *("VOLUME /data", "VOLUME /work", "USER 0", "LABEL proxyd.agent=other"),
+        *('ENTRYPOINT ["/bin/sh"]', "WORKDIR /nowhere"),
+        name=name,
+    )
+    script = 'id -u; pwd; while read line; do case $line in *" /data "*) echo $line; esac; done'
+    script += " < /proc/mounts; sleep 600"
+    launch = containers.prepare(replace(task, image=name, command=("-c", script)))
+    child = start(launch)
+    assert child.stdout is not None
+    lines = [child.stdout.readline().split() for _ in range(3)]
+    assert lines[:2] == [[b"65534"], [b"/work"]]
+    assert lines[2][:2] == [b"tmpfs", b"/data"]
+    assert containers.running() == {task.attempt_id}
+    containers.stop(task.attempt_id, 0)
+    child.communicate(timeout=20)
+    containers.clean(task.attempt_id)
+    assert call(containers.engine, "volume", "ls", "--quiet").strip() == ""
+
+
+@pytest.mark.parametrize("kind", ["docker"])
+def test_a_job_whose_engine_crashed_is_lost_and_nothing_of_it_runs_on(
+    containers: Containers, task: Task, docker_daemon: engines.DockerDaemon
+) -> None:
+    child = start(containers.prepare(sh(task, "echo ready; sleep 600")))
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"ready\n"
+    name = f"proxyd-{task.attempt_id}"
+    pid = call(containers.engine, "inspect", "--format", "{{.State.Pid}}", name).strip()
+    assert Path("/proc", pid).exists()
+    docker_daemon.kill()
+    child.communicate(timeout=20)
+    assert containers.ended(task.attempt_id).lost
+    with pytest.raises(TaskError) as caught:
+        containers.running()
+    assert caught.value.kind == "host"
+    docker_daemon.start()
+    until_true(lambda: containers.running() == set(), "the container runs on")
+    assert not Path("/proc", pid).exists()
+    assert containers.ended(task.attempt_id).lost
+    containers.clean(task.attempt_id)
+
+
+def test_a_job_that_writes_more_than_it_may_is_ended(containers: Containers, task: Task) -> None:
+    small = replace(task, bounds=replace(BOUNDS, disk_bytes=1 << 20))
+    write = "dd if=/dev/zero of=big$each bs=512K count=1 2>/dev/null"
+    fill = f"for each in 1 2 3 4; do {write}; done; echo full; sleep 600"
+    launch = containers.prepare(sh(small, fill))
+    child = start(launch)
+    containers.attach(small, child.pid)
+    assert child.communicate(timeout=60)[0] == b"full\n"
+    ending = containers.ended(task.attempt_id)
+    assert (ending.is_out_of_disk, ending.is_out_of_memory, ending.lost) == (True, False, "")
+    assert "1048576 bytes" in ending.message
+
+
+def test_what_a_job_uses_is_known(containers: Containers, task: Task) -> None:
+    child = start(containers.prepare(sh(task, "while :; do :; done")))
+    containers.attach(task, child.pid)
+    until_true(lambda: (containers.ended(task.attempt_id).cpu_seconds or 0) > 0.1, "no use of it")
+    ending = containers.ended(task.attempt_id)
+    assert 0 < (ending.max_memory_bytes or 0) <= BOUNDS.memory_bytes
+    assert ending.lost == ""
+    containers.stop(task.attempt_id, 0)
+    child.communicate(timeout=20)
+    assert not containers.ended(task.attempt_id).is_out_of_memory
+
+
+def test_a_check_is_met_where_the_engine_works(containers: Containers, kind: str) -> None:
+    findings = containers.check()
+    assert [each for each in findings if not each.is_met] == []
+    assert f"{kind}-trial" in [each.id for each in findings]
+    assert call(containers.engine, "ps", "--all", "--quiet").strip() == ""
+
+
+class Way:
+    """A way out that a test sees through: what listens in there answers a word."""
+
+    def __init__(self) -> None:
+        self.open_for: dict[str, socket.socket] = {}
+
+    def env(self) -> dict[str, str]:
+        return {"WAY": "1080"}
+
+    def open(self, attempt_id: str, pid: int) -> None:
+        listening = netns.listen_inside(pid, 1080)
+        self.open_for[attempt_id] = listening
+        threading.Thread(target=self._answer, args=(listening,), daemon=True).start()
+
+    def _answer(self, listening: socket.socket) -> None:
+        with listening.accept()[0] as sock:
+            sock.sendall(b"a way out\n")
+
+    def close(self, attempt_id: str) -> None:
+        if attempt_id in self.open_for:
+            self.open_for.pop(attempt_id).close()
+
+
+@pytest.mark.parametrize("kind", ["podman", "docker"])
+def test_a_way_out_is_there_before_the_job_is(
+    containers: Containers, task: Task, folder: Path
+) -> None:
+    way = Way()
+    served = Containers(containers.engine, folder=folder, network=way)
+    program = (
+        "import os, socket; sock = socket.create_connection(('127.0.0.1', int(os.environ['WAY'])));"
+        "print(sock.recv(100).decode(), socket.gethostname());"
+        "print(open('/proc/net/dev').read().count(':'))"
+    )
+    job = replace(task, network="egress", command=("python3", "-c", program))
+    started = launching.start(job, served.prepare(job))
+    served.attach(job, started.pid)
+    assert started.wait() == 0, started.err
+    assert bytes(started.out) == b"a way out\n job\n1\n"
+    served.clean(job.attempt_id)
+    served.close()
+    assert call(served.engine, "ps", "--all", "--quiet").strip() == ""
+    assert way.open_for == {}
+    with pytest.raises(TaskError, match="no network"):
+        containers.prepare(job)

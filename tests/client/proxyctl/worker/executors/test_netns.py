@@ -1,0 +1,122 @@
+"""proxyctl.worker.executors.netns: sockets inside a namespace that unshare made."""
+
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import battery
+from support.waiting import until_true
+
+from proxyctl.worker.executors import netns
+
+SERVER = """
+import socket, sys
+server = socket.create_server(("127.0.0.1", 8888))
+print("ready", flush=True)
+while True:
+    server.accept()[0].sendall(b"hello from within")
+"""
+CLIENT = """
+import socket, sys
+sys.stdin.readline()
+print(socket.create_connection(("127.0.0.1", 1080)).recv(100), flush=True)
+sys.stdin.readline()
+"""
+
+
+def within(program: str) -> subprocess.Popen[bytes]:
+    """Run a program in a network namespace with a loopback."""
+    if shutil.which("bwrap") is None:
+        battery.require("bubblewrap is not installed")
+    walls = ("--unshare-user", "--unshare-net", "--bind", "/", "/", "--die-with-parent")
+    return subprocess.Popen(
+        ("bwrap", *walls, "--", battery.PYTHON, "-c", program),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+
+
+@pytest.fixture
+def started() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes that end with the test."""
+    processes: list[subprocess.Popen[bytes]] = []
+    yield processes
+    for each in processes:
+        each.kill()
+        each.wait()
+        for stream in (each.stdin, each.stdout):
+            assert stream is not None
+            stream.close()
+
+
+def first_within(process: subprocess.Popen[bytes]) -> int:
+    """Return a process that is in another namespace already."""
+    own = Path("/proc/self/ns/net").stat().st_ino
+    found: list[int] = []
+
+    def is_there() -> bool:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        for pid in (*children, str(process.pid)):
+            if Path(f"/proc/{pid}/ns/net").stat().st_ino != own:
+                found.append(int(pid))
+        return bool(found)
+
+    until_true(is_there, "a process in a namespace of its own")
+    return found[0]
+
+
+def test_a_port_that_the_job_alone_sees(started: list[subprocess.Popen[bytes]]) -> None:
+    """What listens there is served from outside; outside itself nothing listens."""
+    process = within(CLIENT)
+    started.append(process)
+    with netns.listen_inside(first_within(process), 1080) as listening:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", 1080), timeout=5)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        listening.settimeout(20)
+        sock, _ = listening.accept()
+        with sock:
+            sock.sendall(b"hello from outside")
+        assert b"hello from outside" in process.stdout.readline()
+
+
+def test_a_port_on_which_the_job_listens(started: list[subprocess.Popen[bytes]]) -> None:
+    """The same way in: nothing of it is open to anybody else."""
+    process = within(SERVER)
+    started.append(process)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    pid = first_within(process)
+    with netns.connect_inside(pid, 8888) as sock:
+        assert sock.recv(100) == b"hello from within"
+    with pytest.raises(ConnectionRefusedError):
+        netns.connect_inside(pid, 8889)
+
+
+def test_a_process_of_the_machine_itself_is_refused() -> None:
+    """A number that was given anew must not open a port on the machine."""
+    with pytest.raises(OSError, match="namespace"):
+        netns.listen_inside(os.getpid(), 1080)
+    with pytest.raises(FileNotFoundError):
+        netns.listen_inside(2**22 - 1, 1080)
+
+
+def test_no_child_and_no_descriptor_is_left(started: list[subprocess.Popen[bytes]]) -> None:
+    """Whether it went well or not."""
+    process = within(CLIENT)
+    started.append(process)
+    pid = first_within(process)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    netns.listen_inside(pid, 1080).close()
+    with pytest.raises(ConnectionRefusedError):
+        netns.connect_inside(pid, 9)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    assert str(process.pid) in children

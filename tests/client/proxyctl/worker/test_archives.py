@@ -1,0 +1,252 @@
+"""Archives of strangers: nothing leads out of the folder, and nothing grows without end."""
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import struct
+import tarfile
+import tracemalloc
+import zipfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxyctl.worker import archives
+from proxyctl.worker.archives import ArchiveError, Unpacking, pack, unpack
+
+MIB = 1 << 20
+
+
+def member(name: str, content: bytes | None = b"x", **fields: Any) -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.size = len(content or b"")
+    for field, value in fields.items():
+        setattr(info, field, value)
+    return info, content or b""
+
+
+def tar(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as archive:
+        for info, content in members:
+            archive.addfile(info, io.BytesIO(content))
+    return made.getvalue()
+
+
+def zipped(entries: Iterable[tuple[str | zipfile.ZipInfo, bytes]]) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in entries:
+            archive.writestr(name, content)
+    return made.getvalue()
+
+
+def unpacked(folder: Path, content: bytes, max_bytes: int = MIB, **more: Any) -> Unpacking:
+    path = folder / "archive"
+    path.write_bytes(content)
+    unpacking = Unpacking(folder / "into", max_bytes, **more)
+    unpack(path, unpacking)
+    return unpacking
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+ORDINARY = tar(
+    member("./", None, type=tarfile.DIRTYPE),
+    member("./a.txt", b"a"),
+    member("folder/deep/b.txt", b"b" * 100_000),
+    member("empty", None, type=tarfile.DIRTYPE),
+    member("run.sh", b"#!", mode=0o755),
+    member("link", None, type=tarfile.SYMTYPE, linkname="folder/deep/b.txt"),
+    member("folder/up", None, type=tarfile.SYMTYPE, linkname="../a.txt"),
+    member("hard", None, type=tarfile.LNKTYPE, linkname="./a.txt"),
+    member("long/" + "x" * 200 + ".txt", b"long"),
+)
+
+
+@pytest.mark.parametrize("pressed", [bytes, gzip.compress, bz2.compress, lzma.compress])
+def test_an_ordinary_tar_is_unpacked(tmp_path: Path, pressed: Callable[[bytes], bytes]) -> None:
+    unpacking = unpacked(tmp_path, pressed(ORDINARY))
+    into = tmp_path / "into"
+    assert tree(into) == {
+        "a.txt": b"a",
+        "folder/deep/b.txt": b"b" * 100_000,
+        "folder/up": b"a",
+        "hard": b"a",
+        "link": b"b" * 100_000,
+        "long/" + "x" * 200 + ".txt": b"long",
+        "run.sh": b"#!",
+    }
+    assert (into / "empty").is_dir()
+    assert (into / "link").is_symlink()
+    assert (into / "run.sh").stat().st_mode & 0o777 == 0o555
+    assert (into / "a.txt").stat().st_mode & 0o777 == 0o444
+    assert unpacking.size_bytes == 100_000 + 1 + 2 + 1 + 4
+
+
+def test_an_ordinary_zip_is_unpacked(tmp_path: Path) -> None:
+    link = zipfile.ZipInfo("link")
+    link.external_attr = 0o120777 << 16
+    content = [("a.txt", b"a"), ("folder/", b""), ("folder/b", b"b" * 1_000), (link, b"folder/b")]
+    unpacked(tmp_path, zipped(content), writable=True)
+    assert tree(tmp_path / "into") == {
+        "a.txt": b"a",
+        "folder/b": b"b" * 1_000,
+        "link": b"b" * 1_000,
+    }
+    assert (tmp_path / "into" / "a.txt").stat().st_mode & 0o777 == 0o644
+
+
+HOSTILE_TARS: dict[str, tuple[bytes, str]] = {
+    "up": (tar(member("../out")), "leads out"),
+    "up inside": (tar(member("a/../../out")), "leads out"),
+    "absolute": (tar(member("/tmp/out")), "leads out"),
+    "newline": (tar(member("a\nb")), "not a name"),
+    "backslash": (tar(member("..\\out")), "not a name"),
+    "link out": (tar(member("l", None, type=tarfile.SYMTYPE, linkname="../secret")), "link out"),
+    "link to root": (tar(member("l", None, type=tarfile.SYMTYPE, linkname="/etc")), "link out"),
+    "hard link out": (
+        tar(member("l", None, type=tarfile.LNKTYPE, linkname="../secret")),
+        "leads out",
+    ),
+    "hard link to a link": (
+        tar(
+            member("s", None, type=tarfile.SYMTYPE, linkname="x"),
+            member("l", None, type=tarfile.LNKTYPE, linkname="s"),
+        ),
+        "link to what is not there",
+    ),
+    "named pipe": (tar(member("p", None, type=tarfile.FIFOTYPE)), "neither a file"),
+    "device": (tar(member("d", None, type=tarfile.CHRTYPE)), "neither a file"),
+    "folder over file": (tar(member("a"), member("a/b")), "cannot be"),
+    "file over folder": (tar(member("a/b"), member("a")), "a file and a folder"),
+    "cut off": (ORDINARY[:60_000], "broken"),
+    "nothing": (b"", "broken|no archive"),
+    "noise": (os.urandom(4096).replace(b"PK", b"xx").replace(b"\x1f\x8b", b"xx"), "no archive"),
+    "broken gzip": (gzip.compress(ORDINARY)[:-20], "broken"),
+    "noise in gzip": (b"\x1f\x8b" + b"\xff" * 100, "broken"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_TARS)
+def test_a_hostile_tar_is_refused_in_words(tmp_path: Path, name: str) -> None:
+    (tmp_path / "secret").write_bytes(b"secret")
+    content, words = HOSTILE_TARS[name]
+    with pytest.raises(ArchiveError, match=words) as caught:
+        unpacked(tmp_path, content)
+    assert str(caught.value).isprintable()
+    assert not (tmp_path / "out").exists()
+    assert (tmp_path / "secret").read_bytes() == b"secret"
+
+
+def test_nothing_is_written_through_a_link_of_the_archive(tmp_path: Path) -> None:
+    """The link is made last: what is below its name was a folder before."""
+    (tmp_path / "outside").mkdir()
+    content = tar(
+        member("a/b", None, type=tarfile.SYMTYPE, linkname="c"),
+        member("a/b/file", b"x"),
+    )
+    with pytest.raises(ArchiveError, match="a link and a folder"):
+        unpacked(tmp_path, content)
+    # One link leads to the other, which leads out: neither is followed by us.
+    content = tar(
+        member("x", None, type=tarfile.SYMTYPE, linkname="d/e"),
+        member("d/e", None, type=tarfile.SYMTYPE, linkname="../.."),
+    )
+    with pytest.raises(ArchiveError, match="link out"):
+        unpacked(tmp_path, content)
+
+
+def test_bombs_end_at_what_they_may_have(tmp_path: Path) -> None:
+    zeros = bytes(64 * MIB)
+    big = tar(member("zeros", zeros))
+    for content in (
+        gzip.compress(big),
+        zipped([("zeros", zeros)]),
+        zipped([(str(number), bytes(MIB)) for number in range(5)]),
+        tar(*(member(str(number), bytes(MIB)) for number in range(5))),
+    ):
+        with pytest.raises(ArchiveError, match="more than 4194304 bytes"):
+            unpacked(tmp_path, content, 4 * MIB)
+    copies = [member(f"c{n}", None, type=tarfile.LNKTYPE, linkname="a") for n in range(5)]
+    with pytest.raises(ArchiveError, match="more than 4194304 bytes"):
+        unpacked(tmp_path, tar(member("a", bytes(MIB)), *copies), 4 * MIB)
+
+
+def test_a_zip_that_lies_of_its_sizes_is_still_counted(tmp_path: Path) -> None:
+    content = bytearray(zipped([("zeros", bytes(64 * MIB))]))
+    for at in range(len(content) - 4):
+        if content[at : at + 4] == struct.pack("<L", 64 * MIB):
+            content[at : at + 4] = struct.pack("<L", 10)
+    with pytest.raises(ArchiveError):
+        unpacked(tmp_path, bytes(content), 4 * MIB)
+    written = sum(path.stat().st_size for path in (tmp_path / "into").rglob("*"))
+    assert written <= 4 * MIB
+
+
+def test_headers_do_not_fill_the_memory(tmp_path: Path) -> None:
+    info = tarfile.TarInfo("././@PaxHeader")
+    info.type, info.size = tarfile.XHDTYPE, 1 << 33
+    pax = gzip.compress(info.tobuf() + bytes(32 * MIB))
+    names = bytearray(zipped([("a", b"a")]))
+    end = names.rfind(b"PK\x05\x06")
+    names[end + 12 : end + 16] = struct.pack("<L", 1 << 30)
+    xz = lzma.compress(b"x", preset=9, filters=None)
+    tracemalloc.start()
+    try:
+        for content in (pax, bytes(names)):
+            with pytest.raises(ArchiveError):
+                unpacked(tmp_path, content)
+        assert tracemalloc.get_traced_memory()[1] < 80 * MIB
+    finally:
+        tracemalloc.stop()
+    assert xz
+    greedy = lzma.compress(
+        b"x", filters=[{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 160 << 20}]
+    )
+    with pytest.raises(ArchiveError, match=r"[Mm]emory"):
+        unpacked(tmp_path, greedy)
+
+
+def test_too_many_members_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "MEMBERS_MAX", 20)
+    with pytest.raises(ArchiveError, match="more than 20 files"):
+        unpacked(tmp_path, tar(*(member(str(number)) for number in range(21))))
+    with pytest.raises(ArchiveError, match="more than 20 files"):
+        unpacked(tmp_path, zipped((str(number), b"") for number in range(21)))
+
+
+def test_what_nobody_wants_any_more_is_not_unpacked(tmp_path: Path) -> None:
+    with pytest.raises(ArchiveError, match="nobody wants it"):
+        unpacked(tmp_path, ORDINARY, is_stopped=lambda: True)
+
+
+def test_only_what_is_permitted_is_laid_down(tmp_path: Path) -> None:
+    content = tar(member("ckpt/a"), member("train.py"))
+    with pytest.raises(ArchiveError, match=r"train\.py is not where it should be"):
+        unpacked(tmp_path, content, permits=lambda name: name.startswith("ckpt/"))
+
+
+def test_what_is_packed_is_unpacked_and_always_the_same(tmp_path: Path) -> None:
+    contents = {"ckpt/a": b"a" * 100_000, "ckpt/b/c": b""}
+    for name in ("one", "two"):
+        files = [
+            (path, len(content), lambda content=content: io.BytesIO(content))
+            for path, content in contents.items()
+        ]
+        pack(files, tmp_path / name)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    unpack(tmp_path / "one", Unpacking(tmp_path / "into", MIB, writable=True))
+    assert tree(tmp_path / "into") == contents
+    with pytest.raises(ArchiveError, match="changed while it was read"):
+        pack([("a", 10, lambda: io.BytesIO(b"short"))], tmp_path / "three")

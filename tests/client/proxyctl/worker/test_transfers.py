@@ -1,0 +1,454 @@
+"""Files of a job between a device and the buyer, over a real daemon."""
+
+import asyncio
+import hashlib
+import io
+import os
+import tarfile
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.service import Person, Service
+from support.story import worker_token
+from support.threads import WebTarget
+from support.waiting import until
+
+from proxyctl.protocol.policy import Policy
+from proxyctl.worker import inputs, web
+from proxyctl.worker.executors.base import INPUTS, WORK, TaskError
+from proxyctl.worker.journal import Entry
+from proxyctl.worker.link import Link, LinkError, RefusedError
+from proxyctl.worker.states import State
+from proxyctl.worker.transfers import FileTransfers
+from proxyctl.worker.web import Web
+
+JOB = {"title": "x", "job_type": "script", "price_credit": 1, "duration_hrs": 1}
+
+
+def never() -> bool:
+    return False
+
+
+class Device:
+    """A device that runs a job of a buyer's, and its folder."""
+
+    def __init__(self, service: Service, buyer: Person, token: str, folder: Path) -> None:
+        self.service = service
+        self.buyer = buyer
+        self.folder = folder
+        self.token = token
+        self.job_id = ""
+        self.attempt = 0
+        self.link = Link(service.url, token)
+        self.web = Web(service.url, token, Policy(allow=("127.0.0.0/8",)))
+        self.transfers = FileTransfers(self.link, self.web)
+        self.given: dict[str, Any] = {}
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin with a new folder, as each attempt does."""
+        self.folder = self.folder.parent / f"{self.folder.name}x"
+        for name in (WORK, INPUTS):
+            (self.folder / name).mkdir(parents=True)
+
+    async def accept(self, job_id: str) -> None:
+        answer = await self.service.call(
+            "POST", f"/api/jobs/{job_id}/accept", headers={"X-Worker-Token": self.token}
+        )
+        assert answer.status == 200, answer.body
+        self.job_id, self.attempt = job_id, answer.body["job"]["attempt"]
+
+    def entry(self, **payload: Any) -> Entry:
+        work = {
+            "job_id": self.job_id,
+            "attempt": self.attempt,
+            "payload": {"command": ["true"], **payload},
+            **self.given,
+        }
+        return Entry(work=work, state=State.PREPARING, boot="")
+
+    async def upload(self, is_stopped: Callable[[], bool] = never, **payload: Any) -> None:
+        entry = self.entry(**payload)
+        await asyncio.to_thread(self.transfers.upload, entry, self.folder, is_stopped)
+
+    async def fetch(self, is_stopped: Callable[[], bool] = never, **payload: Any) -> None:
+        entry = self.entry(**payload)
+        await asyncio.to_thread(self.transfers.fetch, entry, self.folder, is_stopped)
+
+    def leave(self, name: str, content: bytes) -> None:
+        path = self.folder / WORK / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+    async def left(self) -> dict[str, dict[str, Any]]:
+        """Return what the buyer sees, by name, with the bytes."""
+        answer = await self.service.call(
+            "GET", f"/api/jobs/{self.job_id}/artifacts", token=self.buyer.token
+        )
+        listed = {each["name"]: each for each in answer.body["artifacts"] if each["is_whole"]}
+        for each in listed.values():
+            headers = {"Authorization": f"Bearer {self.buyer.token}"}
+            async with self.service.http.get(
+                f"{self.service.url}/api/artifacts/{each['id']}", headers=headers
+            ) as response:
+                each["content"] = await response.read()
+        return listed
+
+
+@pytest.fixture
+async def device(service: Service, tmp_path: Path) -> AsyncIterator[Device]:
+    buyer = await service.person(credit="10")
+    answer = await service.call("POST", "/api/jobs", JOB, token=buyer.token)
+    token = await worker_token(service, await service.person())
+    made = Device(service, buyer, token, tmp_path / "attempt")
+    await made.accept(str(answer.body["job_id"]))
+    yield made
+    made.link.close()
+
+
+async def give(device: Device, content: bytes, name: str = "data", **more: Any) -> dict[str, Any]:
+    """Let the buyer send an input, and the job need it; return it as the device is told."""
+    service, token = device.service, device.buyer.token
+    digest = hashlib.sha256(content).hexdigest()
+    body = {"name": name, "size_bytes": len(content), "sha256": digest}
+    answer = await service.call("POST", "/api/artifacts", body, token=token)
+    artifact_id = answer.body["artifact_id"]
+    if "upload" in answer.body:
+        sent = await service.call(
+            "PUT", answer.body["upload"]["url"], raw=io.BytesIO(content), token=token
+        )
+        assert sent.status == 200, sent.body
+    done = await service.call("POST", f"/api/artifacts/{artifact_id}/done", token=token)
+    assert done.status == 200, done.body
+
+    async def need(tx: Any) -> None:
+        await tx.run(
+            "INSERT INTO job_inputs (job_id, artifact_id) VALUES (:job_id, :artifact_id)",
+            job_id=device.job_id,
+            artifact_id=artifact_id,
+        )
+
+    await service.daemon.store.write(need)
+    return {
+        "name": name,
+        "path": name,
+        "artifact_id": artifact_id,
+        "sha256": digest,
+        "size_bytes": len(content),
+        "unpack": False,
+        **more,
+    }
+
+
+def archive(**files: bytes) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return made.getvalue()
+
+
+async def test_outputs_arrive_at_the_buyer_and_the_rest_is_told(device: Device) -> None:
+    model = os.urandom(3_000_000)
+    device.leave("out/model.bin", model)
+    device.leave("out/deep/log.txt", b"log")
+    device.leave("not/wanted", b"x")
+    (device.folder / WORK / "out" / "passwd").symlink_to("/etc/passwd")
+    outputs = [{"name": "model", "path": "out/**"}, {"name": "plots", "path": "*.png"}]
+    await device.upload(outputs=outputs)
+    left = await device.left()
+    assert {name: each["content"] for name, each in left.items()} == {
+        "out/model.bin": model,
+        "out/deep/log.txt": b"log",
+        "left-out.txt": b"out/passwd: it is a link\nplots: nothing in the folder is *.png\n",
+    }
+    before = device.service.daemon.market.artifacts.traffic.received_bytes
+    await device.upload(outputs=outputs)  # the agent was killed before it wrote down the end
+    assert device.service.daemon.market.artifacts.traffic.received_bytes == before
+    assert len(await device.left()) == 3
+
+
+async def test_a_job_without_outputs_sends_nothing(device: Device) -> None:
+    device.leave("out", b"x")
+    await device.upload()
+    assert await device.left() == {}
+
+
+async def test_an_upload_that_broke_off_goes_on_behind_what_arrived(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = os.urandom(2_000_000)
+    device.leave("big", content)
+    send, left = web._send, [1_000_000]
+
+    def cut(connection: Any, read: Callable[[int], bytes], size: int) -> None:
+        def some(most: int) -> bytes:
+            if left[0] <= 0:
+                connection.sock.close()
+                raise ConnectionError("cut")
+            data = read(min(most, left[0]))
+            left[0] -= len(data)
+            return data
+
+        send(connection, some, size)
+
+    monkeypatch.setattr(web, "_send", cut)
+    with pytest.raises(LinkError):
+        await device.upload(outputs=[{"name": "x", "path": "big"}])
+    assert await device.left() == {}
+    monkeypatch.undo()
+    traffic = device.service.daemon.market.artifacts.traffic
+    await until(lambda: traffic.received_bytes == 1_000_000)
+    await device.upload(outputs=[{"name": "x", "path": "big"}])
+    assert (await device.left())["big"]["content"] == content
+    assert traffic.received_bytes == 2_000_000
+
+
+async def test_a_lost_attempt_sends_nothing_more(device: Device) -> None:
+    device.leave("out", b"x")
+    await device.service.call("POST", f"/api/jobs/{device.job_id}/cancel", token=device.buyer.token)
+    with pytest.raises(RefusedError) as caught:
+        await device.upload(outputs=[{"name": "x", "path": "out"}])
+    assert caught.value.is_gone
+    assert await device.left() == {}
+
+
+async def test_one_file_without_room_does_not_hold_up_the_others(device: Device) -> None:
+    artifacts = device.service.daemon.market.artifacts
+    artifacts.terms = type(artifacts.terms)(file_bytes=1_000)
+    device.leave("out/a-large", bytes(1_001))
+    device.leave("out/small", b"small")
+    await device.upload(outputs=[{"name": "x", "path": "out"}])
+    left = await device.left()
+    assert left.keys() == {"out/small", "left-out.txt"}
+    assert b"out/a-large: the marketplace does not take it" in left["left-out.txt"]["content"]
+
+
+async def test_inputs_are_there_read_only_and_unpacked_where_that_is_said(device: Device) -> None:
+    data = os.urandom(2_000_000)
+    device.given["inputs"] = [
+        await give(device, data, "in/data.bin"),
+        await give(device, archive(a=b"a", b=b"b"), "code", unpack=True),
+    ]
+    await device.fetch()
+    folder = device.folder / INPUTS
+    assert (folder / "in/data.bin").read_bytes() == data
+    assert (folder / "in/data.bin").stat().st_mode & 0o777 == 0o444
+    assert sorted(path.name for path in (folder / "code").iterdir()) == ["a", "b"]
+    assert sorted(path.name for path in folder.iterdir()) == ["code", "in"]
+    sent = device.service.http
+    assert sent
+    device.web = Web("http://127.0.0.1:1", "x")  # nothing is fetched again
+    device.transfers = FileTransfers(device.link, device.web)
+    await device.fetch()
+
+
+async def test_an_input_that_broke_off_goes_on(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = os.urandom(2_000_000)
+    given = await give(device, data)
+    device.given["inputs"] = [given]
+    part = device.folder / INPUTS / f"{inputs.PARTIAL}{given['sha256']}"
+    part.write_bytes(data[:1_500_000])
+    offsets: list[int] = []
+    asked = web._asked
+
+    def counted(connection: Any, target: str, own: Any, offset: int) -> Any:
+        offsets.append(offset)
+        return asked(connection, target, own, offset)
+
+    monkeypatch.setattr(web, "_asked", counted)
+    await device.fetch()
+    assert (device.folder / INPUTS / "data").read_bytes() == data
+    assert offsets == [1_500_000]
+
+
+async def test_an_input_that_is_not_what_it_should_be_is_the_jobs_end(device: Device) -> None:
+    good = await give(device, b"content")
+    bad = archive(**{"../../out": b"x"})
+    for changes, words in (
+        ({"sha256": "0" * 64}, "its SHA-256 is"),
+        ({"size_bytes": 3}, "more than 3 bytes"),
+        ({"path": "../out"}, "its path cannot be used"),
+        ({"path": "/etc/x"}, "its path cannot be used"),
+        (await give(device, bad, "bad", unpack=True), "leads out of its folder"),
+        (await give(device, b"no archive", "none", unpack=True), "no archive"),
+    ):
+        device.renew()
+        device.given["inputs"] = [{**good, **changes}]
+        with pytest.raises(TaskError, match=words) as caught:
+            await device.fetch()
+        assert caught.value.kind == "input"
+        assert not (device.folder / INPUTS / "data").exists()
+
+
+async def test_inputs_have_no_more_than_the_disk_of_the_job(device: Device) -> None:
+    device.given["resources"] = {"disk_gb": 0.000_002}
+    device.given["inputs"] = [
+        await give(device, bytes(1_500), "one"),
+        await give(device, bytes(1_501), "two"),
+    ]
+    with pytest.raises(TaskError, match="more than 500 bytes"):
+        await device.fetch()
+
+
+@pytest.fixture
+async def target() -> AsyncIterator[WebTarget]:
+    server = WebTarget()
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    await asyncio.to_thread(server.shutdown)
+    server.server_close()
+    thread.join()
+
+
+def from_others(url: str, content: bytes, **more: Any) -> dict[str, Any]:
+    digest = hashlib.sha256(content).hexdigest()
+    return {"name": "x", "path": "x", "url": url, "sha256": digest, "unpack": False, **more}
+
+
+async def test_what_others_have_put_somewhere_is_fetched_without_our_token(
+    device: Device, target: WebTarget
+) -> None:
+    target.pages["/file"] = b"page"
+    url = f"http://127.0.0.1:{target.port}/file"
+    device.given["inputs"] = [from_others(url, b"page")]
+    await device.fetch()
+    assert (device.folder / INPUTS / "x").read_bytes() == b"page"
+    assert target.asked
+    assert device.token not in str(target.asked)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:{port}/file",
+        "http://localhost:{port}/file",
+        "http://[::ffff:127.0.0.1]:{port}/file",
+        "http://169.254.169.254/latest/meta-data/",
+        "http://10.0.0.1/",
+        "http://192.168.1.1/",
+    ],
+)
+async def test_nothing_of_the_owners_own_network_is_asked(
+    device: Device, target: WebTarget, url: str
+) -> None:
+    device.transfers = FileTransfers(device.link, Web(device.service.url, device.token))
+    device.given["inputs"] = [from_others(url.format(port=target.port), b"page")]
+    with pytest.raises(TaskError, match="not an address that may be asked from here"):
+        await device.fetch()
+    assert target.asked == []
+
+
+@pytest.mark.parametrize(
+    "url", ["file:///etc/passwd", "ftp://127.0.0.1/x", "http://", "http://a b/", "gopher://x"]
+)
+async def test_other_addresses_are_none(device: Device, url: str) -> None:
+    device.given["inputs"] = [from_others(url, b"x")]
+    with pytest.raises(TaskError, match="not one with http or https"):
+        await device.fetch()
+
+
+async def test_others_that_do_not_have_it_end_the_job(device: Device, target: WebTarget) -> None:
+    target.pages["/other"] = b"another file"
+    for path, words in (("/other", "its SHA-256 is"), ("/missing", "the answer is 404")):
+        device.renew()
+        device.given["inputs"] = [from_others(f"http://127.0.0.1:{target.port}{path}", b"page")]
+        with pytest.raises(TaskError, match=words) as caught:
+            await device.fetch()
+        assert caught.value.kind == "input"
+    device.renew()
+    device.given["inputs"] = [from_others("http://127.0.0.1:9/x", b"page")]
+    with pytest.raises(TaskError, match="cannot be fetched"):
+        await device.fetch()
+
+
+async def test_what_is_not_wanted_any_more_is_left_alone(device: Device) -> None:
+    device.given["inputs"] = [await give(device, b"content")]
+    await device.fetch(is_stopped=lambda: True)
+    assert list((device.folder / INPUTS).iterdir()) == []
+    device.leave("out", b"x")
+    with pytest.raises(LinkError):
+        await device.upload(is_stopped=lambda: True, outputs=[{"name": "x", "path": "out"}])
+    assert await device.left() == {}
+
+
+async def checkpointed(device: Device, until_there: Callable[[], Awaitable[bool]]) -> None:
+    """Let a job run until a checkpoint of it is there."""
+    entry = device.entry(checkpoint={"path": "ckpt", "every_s": 10})
+    checkpoints = device.transfers.begin_checkpoints(entry, device.folder)
+    assert checkpoints is not None
+    await until(until_there)
+    await asyncio.to_thread(checkpoints.close)
+
+
+async def test_the_next_attempt_goes_on_from_the_newest_checkpoint(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxyctl.worker.transfers.Checkpoints.__init__", _often)
+    assert device.transfers.begin_checkpoints(device.entry(), device.folder) is None
+    device.leave("ckpt/epoch", b"1")
+    device.leave("ckpt/weights/w", os.urandom(1_000_000))
+
+    async def is_there(content: bytes) -> bool:
+        left = await device.left()
+        sent = left.get("checkpoint.tar")
+        return sent is not None and content in sent["content"]
+
+    await checkpointed(device, lambda: is_there(b"1"))
+    device.leave("ckpt/epoch", b"second")
+    await checkpointed(device, lambda: is_there(b"second"))
+    weights = (device.folder / WORK / "ckpt/weights/w").read_bytes()
+    assert not (device.folder / "checkpoint.tar").exists()
+    failed = await device.service.call(
+        "POST",
+        f"/api/worker/jobs/{device.job_id}/fail",
+        {"reason": "power"},
+        headers={"X-Worker-Token": device.token},
+    )
+    assert failed.status == 200
+    token = await worker_token(device.service, await device.service.person())
+    following = Device(device.service, device.buyer, token, device.folder.parent / "second")
+    await following.accept(device.job_id)
+    newest = (await device.left())["checkpoint.tar"]
+    following.given["checkpoint"] = {
+        "artifact_id": newest["id"],
+        "sha256": newest["sha256"],
+        "size_bytes": newest["size_bytes"],
+    }
+    await following.fetch(checkpoint={"path": "ckpt", "every_s": 10})
+    work = following.folder / WORK
+    assert (work / "ckpt/epoch").read_bytes() == b"second"
+    assert (work / "ckpt/weights/w").read_bytes() == weights
+    (work / "ckpt/epoch").write_bytes(b"third")  # it is the job's own
+    assert sorted(path.name for path in following.folder.iterdir()) == [INPUTS, WORK]
+    await following.fetch(checkpoint={"path": "ckpt", "every_s": 10})
+    assert (work / "ckpt/epoch").read_bytes() == b"third"
+    following.link.close()
+
+
+def _often(self: Any, attempt_id: str, every_s: float, send: Any) -> None:
+    """Begin as `Checkpoints` does, with a hundredth of the pause."""
+    self._attempt_id, self._every_s, self._send = attempt_id, every_s / 200, send
+    self._closed = threading.Event()
+    self._thread = threading.Thread(target=self._run)
+    self._thread.start()
+
+
+async def test_a_checkpoint_that_leads_elsewhere_is_not_laid_down(device: Device) -> None:
+    hostile = archive(**{"train.py": b"import os"})
+    given = await give(device, hostile)
+    device.given["checkpoint"] = {
+        key: given[key] for key in ("artifact_id", "sha256", "size_bytes")
+    }
+    with pytest.raises(TaskError, match="not where it should be") as caught:
+        await device.fetch(checkpoint={"path": "ckpt", "every_s": 10})
+    assert caught.value.kind == "input"
+    assert list((device.folder / WORK).iterdir()) == []
