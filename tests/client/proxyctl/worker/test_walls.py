@@ -93,7 +93,12 @@ def test_neither_the_agents_token_nor_its_folder_is_in_proc(
 
 @pytest.mark.parametrize(
     ("bomb", "kind", "words"),
-    [("memory", "oom", "memory"), ("disk", "job", "disk"), ("hidden disk", "job", "disk")],
+    [
+        ("memory", "oom", "memory"),
+        ("disk", "job", "bytes that the job may write"),
+        ("hidden disk", "job", "bytes that the job may write"),
+        ("deep", "job", "folders within folders"),
+    ],
 )
 def test_a_bomb_ends_alone_and_its_buyer_is_told(
     agent: WorkerAgent, market: WorkerMarket, bomb: str, kind: str, words: str
@@ -104,6 +109,22 @@ def test_a_bomb_ends_alone_and_its_buyer_is_told(
     assert words in fields["reason"]
     [(verb, fields)] = run(agent, market, "print('hello')").reports
     assert verb == "complete"
+
+
+def test_the_disk_is_bounded_while_the_agent_is_away(
+    agent: WorkerAgent, market: WorkerMarket
+) -> None:
+    """The supervisor adds it up, and tells the agent that comes after."""
+    job = market.post(f"import time\nprint('begun', flush=True)\ntime.sleep(1)\n{BOMBS['disk']}")
+    until(lambda: b"begun" in job.logs.get((1, "out"), b""), agent)
+    agent.kill()
+    until(lambda: not agent.supervisors(), agent)
+    agent.start()
+    until(lambda: job.outcome, agent)
+    agent.until_idle()
+    [(verb, fields)] = job.reports
+    assert (verb, fields["kind"]) == ("fail", "job")
+    assert "bytes that the job may write" in fields["reason"]
 
 
 def test_a_job_that_is_late_is_asked_first(agent: WorkerAgent, market: WorkerMarket) -> None:
