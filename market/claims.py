@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
+from time import monotonic
 
 from market.attempts import PROVEN_JOBS, slots_of
 from market.bounds import Bounds
@@ -20,6 +21,9 @@ from storage.store import Store, Transaction
 
 # More would not make a pair cheaper, and the first of them waits for the last.
 BATCH_MAX_PAIRS = 100
+# Transactions under way at once: while one waits for the disk the other is worked on.
+WRITERS_MAX = 2
+GATHERED_PAIRS = 16  # that wait before another one is worth it
 
 
 class Refused(Enum):
@@ -70,39 +74,48 @@ class Claims:
         self._now = now
         self._bounds = bounds
         self._pairs: deque[Pair] = deque()
-        self._writing: asyncio.Task[None] | None = None
-        self.claimed = 0  # in all
+        self._writing: set[asyncio.Task[None]] = set()
+        # In all: jobs given away, jobs that were gone, and the time that transactions took.
+        self.claimed = 0
+        self.taken = 0
+        self.seconds = 0.0
 
     def put(self, pair: Pair) -> None:
         """Have a pair written; its outcome is told later, and always."""
         self._pairs.append(pair)
-        if self._writing is None:
-            self._writing = asyncio.get_running_loop().create_task(self._write(), name="claims")
+        # Every writer but one takes what has gathered while the others wait for the disk.
+        if len(self._writing) < min(WRITERS_MAX, 1 + len(self._pairs) // GATHERED_PAIRS):
+            task = asyncio.get_running_loop().create_task(self._write(), name="claims")
+            self._writing.add(task)
 
     async def settle(self) -> None:
         """Wait until every pair has its outcome."""
-        while self._writing is not None:
-            await asyncio.shield(self._writing)
+        while self._writing:
+            await asyncio.wait(self._writing)
 
     async def _write(self) -> None:
         try:
             while self._pairs:
-                batch = [
-                    self._pairs.popleft() for _ in range(min(len(self._pairs), BATCH_MAX_PAIRS))
-                ]
+                most = min(len(self._pairs), BATCH_MAX_PAIRS)
+                batch = [self._pairs.popleft() for _ in range(most)]
                 wanted = [pair for pair in batch if pair.is_wanted()]
                 outcomes = await self._outcomes(wanted) if wanted else {}
                 for pair in batch:
                     pair.on_outcome(pair.job, outcomes.get(pair.job.id, Refused.UNWANTED))
-        finally:
-            self._writing = None
+        finally:  # here, and not once the task is over: a pair that comes in between has a writer
+            task = asyncio.current_task()
+            assert task is not None  # noqa: S101 - this is one
+            self._writing.discard(task)
 
     async def _outcomes(self, pairs: Sequence[Pair]) -> dict[str, Outcome]:
         rows = [PairRow(pair.job.id, pair.device_id, pair.job.attempts) for pair in pairs]
+        began = monotonic()
         try:
             outcomes = await self._store.write(claim, rows, self._bounds(), self._now())
         except StoreError as error:
             return {row.job_id: error for row in rows}
+        self.seconds += monotonic() - began
+        self.taken += sum(each is Refused.TAKEN for each in outcomes.values())
         self.claimed += sum(isinstance(each, GivenRow) for each in outcomes.values())
         return outcomes
 

@@ -16,8 +16,9 @@ from dataclasses import replace
 from itertools import islice
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from market.attempts import Action, actions_for
 from market.bounds import Bounds
 from market.claims import Claims, Outcome, Pair, Refused
 from market.context import Context
@@ -67,15 +68,6 @@ class DispatchTerms(Struct, frozen=True):
     lease_seconds: int = 600
     wait_seconds: float = 55.0
     held_max: int = 10_000
-
-
-class Action(Struct, frozen=True):
-    """What a device is to do with an attempt."""
-
-    job_id: str
-    attempt: int
-    action: str
-    reason: str
 
 
 class Ask(Struct, frozen=True):
@@ -222,14 +214,14 @@ class Dispatch:
         """
         known = self._devices.get(row.id)
         offer = known.offer if known is not None and known.offer is not None else _reported(row)
-        offer = offer._replace(capacity=replace(offer.capacity, slots=1))
+        offer = structs.replace(offer, capacity=replace(offer.capacity, slots=1))
         best = list(islice(self.jobs.best(offer, row.user_id), limit))
         found = await self._store.read(queries.offered, [job.id for job in best])
         rows = {each.job_id: each for each in found}
         return [OfferedJob(rows[job.id], job.price) for job in best if job.id in rows]
 
     @property
-    def waiting_devices(self) -> int:
+    def held(self) -> int:
         """How many requests are held."""
         return self._held
 
@@ -369,7 +361,7 @@ class Dispatch:
             chosen.append(job)
             if len(chosen) == most:
                 break
-            offer = offer._replace(capacity=left(offer.capacity, job.needs.resources))
+            offer = structs.replace(offer, capacity=left(offer.capacity, job.needs.resources))
         for job in chosen:
             self.jobs.remove(job.id)
             self._claim(request, job)
@@ -411,7 +403,7 @@ class Dispatch:
             self.jobs.add(job.again())
         else:
             if outcome is Refused.FULL:
-                request.offer = request.offer._replace(capacity=NOTHING)
+                request.offer = structs.replace(request.offer, capacity=NOTHING)
             elif outcome is Refused.REVOKED:
                 request.error = MarketError(Code.WORKER_UNAUTHORIZED)
             self._add(job.again())
@@ -486,11 +478,4 @@ async def _look(tx: Transaction, device_id: str, named: frozenset[tuple[str, int
         row.job_id for row in held if not row.is_known and (row.job_id, row.attempt) not in named
     ]
     given = await queries.given(tx, unknown[:JOBS_PER_ANSWER]) if unknown else []
-    return _Found(held, given, await _actions(tx, device_id, named))
-
-
-async def _actions(
-    tx: Transaction, device_id: str, named: frozenset[tuple[str, int]]
-) -> list[Action]:
-    running = {(row.job_id, row.attempts) for row in await queries.running(tx, device_id)}
-    return [Action(job_id, attempt, "stop", "") for job_id, attempt in sorted(named - running)]
+    return _Found(held, given, await actions_for(tx, device_id, sorted(named)))

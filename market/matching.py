@@ -14,6 +14,9 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from proxyctl.protocol.jobspec import Capacity, Resources
 from proxyctl.protocol.jobspec.matching import fits, rank
 
@@ -45,7 +48,7 @@ class Needs(NamedTuple):
     has_network: bool = False
 
 
-class Offer(NamedTuple):
+class Offer(Struct, frozen=True, cache_hash=True):
     """What a device has free, what it can do, and its least price in millionths of a micro-USD.
 
     That is a price per hour. Devices that offer the same are compared with a job once.
@@ -245,7 +248,7 @@ class JobBook:
 
     def _suiting(self, offer: Offer) -> list[_Shape]:
         """Return the shapes that suit an offer."""
-        kind = offer._replace(least_price=0)
+        kind = replace(offer, least_price=0) if offer.least_price else offer
         suitable = self._suitable.get(kind)
         if suitable is None:
             suitable = self._suitable[kind] = _Suitable()

@@ -427,6 +427,7 @@ def _services(
     )
     metrics.count_emails(lambda: market.emails.waiting)
     metrics.count_attempts(lambda: market.jobs.ends)
+    metrics.count_dispatch(market.dispatch)
     model, photos = _model(settings), Photos(slices.photo_limits(settings))
     assistant = _assistant(settings, market, model, photos)
     return Services(

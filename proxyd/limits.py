@@ -20,6 +20,7 @@ CONTROLS_SHARE = 0.75  # of the exits' share; the rest waits for targets, or has
 STAND_INS_SHARE = 0.1
 PIPES_SHARE = 0.1
 API_SHARE = 0.05
+API_MOST_DIVISOR = 2  # an operator may give the API half of them; the proxy has that much less
 RACERS_SHARE = 0.02
 API_CONNECTIONS_MIN = 64  # an operator gets through to a small machine, too
 API_CONNECTIONS_MAX = 10_000  # at 100 KiB each in the worst case that is a gigabyte
@@ -134,9 +135,24 @@ def pipes_total(descriptors: int) -> int:
     return int(descriptors * PIPES_SHARE) // DESCRIPTORS_PER_PIPE
 
 
-def api_connections_total(descriptors: int) -> int:
-    """Return how many connections of the API a third share of the descriptors pays for."""
-    return min(max(int(descriptors * API_SHARE), API_CONNECTIONS_MIN), API_CONNECTIONS_MAX)
+def api_connections_total(descriptors: int, wanted: int = 0) -> int:
+    """Return how many connections of the API a third share of the descriptors pays for.
+
+    An operator with many devices, each of which holds a request, may want more than that share.
+    """
+    share = min(max(int(descriptors * API_SHARE), API_CONNECTIONS_MIN), API_CONNECTIONS_MAX)
+    return min(wanted, max(share, descriptors // API_MOST_DIVISOR)) if wanted else share
+
+
+def beside_api(descriptors: int, wanted: int) -> int:
+    """Return the descriptors that the other shares are of, beside what the API has above its own.
+
+    Args:
+        descriptors: how many may be open.
+        wanted: the connections of the API that the operator wants, 0 for its share.
+    """
+    share = api_connections_total(descriptors)
+    return descriptors - max(api_connections_total(descriptors, wanted) - share, 0)
 
 
 def racers_total(descriptors: int) -> int:

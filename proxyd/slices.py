@@ -33,6 +33,7 @@ from proxyd.limits import (
     api_connections_total,
     asks_total,
     associations_total,
+    beside_api,
     connections_total,
     exits_total,
     parked_total,
@@ -256,6 +257,7 @@ def limits(settings: Settings, descriptors: int, *, is_first: bool = True) -> Li
         is_first: whether it is for the process where exits attach, if there are several.
     """
     limits = settings.limits
+    descriptors = beside_api(descriptors, limits.api_connections_total)
     with_exits = bool(settings.exits.host) and is_first
     total = connections_total(
         limits.connections_total,
@@ -295,6 +297,7 @@ def exit_terms(settings: Settings) -> ExitTerms:
 
 def exit_limits(settings: Settings, descriptors: int) -> ExitLimits:
     """Return the bounds on exits; `descriptors` is how many may be open."""
+    descriptors = beside_api(descriptors, settings.limits.api_connections_total)
     exits, parked = settings.exits, parked_total(descriptors)
     return ExitLimits(
         exits_total=exits_total(exits.exits_total, descriptors),
@@ -320,11 +323,10 @@ def exits_host(settings: Settings) -> str:
 def api_limits(settings: Settings, descriptors: int) -> ApiLimits:
     """Return the bounds on clients of the API; `descriptors` is how many may be open."""
     limits = settings.limits
-    affordable = api_connections_total(descriptors)
     return ApiLimits(
         requests_per_second=limits.requests_per_second,
         requests_per_second_of_user=limits.requests_per_second_of_user,
-        connections=min(limits.api_connections_total or affordable, affordable),
+        connections=api_connections_total(descriptors, limits.api_connections_total),
         connections_per_network=limits.api_connections_per_network,
         memory=limits.api_bytes_total,
         memory_per_network=limits.api_bytes_per_network,

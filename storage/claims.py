@@ -93,6 +93,9 @@ class OfferedRow(NamedTuple):
     resources: str
 
 
+# So that the few jobs of a statement are looked up by their identifiers, and never among all that
+# wait, of which a planner may think that there are fewer.
+_STILL_WAITS = "jobs.status || '' = 'waiting'"
 # Older ones first, which is how the index of open jobs can be read backwards on both engines.
 _WAITING = """
     FROM jobs AS j JOIN job_specs AS s ON s.job_id = j.id
@@ -165,7 +168,7 @@ async def loads(tx: Transaction, device_ids: Sequence[str], *, completed_max: in
 async def start(tx: Transaction, pairs: Sequence[PairRow], *, now: int) -> list[str]:
     """Start jobs on devices, those that still wait in the attempt that they were read in.
 
-    Return which were started. A device is not checked here; nor is whether its owner has a chance
+    Returns which were started. A device is not checked here; nor is whether its owner has a chance
     left at a job, which nobody can lose while the job waits.
     """
     rows = json.dumps([pair._asdict() for pair in pairs])
@@ -177,7 +180,7 @@ async def start(tx: Transaction, pairs: Sequence[PairRow], *, now: int) -> list[
         SET status = 'running', device_id = pairs.device_id, accepted_at = :now,
             attempts = jobs.attempts + 1
         FROM {tx.table("pairs", **columns)}
-        WHERE jobs.id = pairs.job_id AND jobs.status = 'waiting' AND jobs.attempts = pairs.attempts
+        WHERE jobs.id = pairs.job_id AND {_STILL_WAITS} AND jobs.attempts = pairs.attempts
         RETURNING jobs.id
         """,
         pairs=rows,
@@ -197,14 +200,14 @@ async def start(tx: Transaction, pairs: Sequence[PairRow], *, now: int) -> list[
 
 
 async def given(tx: Transaction, job_ids: Sequence[str]) -> list[GivenRow]:
-    """Return what devices are told of jobs that they run."""
+    """Return what devices are told of jobs; that they run them was made sure of before."""
     return await tx.all(
         GivenRow,
         f"""
         SELECT j.id, j.attempts, j.device_id, j.title, j.job_type, j.duration_hrs, j.price_credit,
             s.payload, s.secrets, s.resources, s.timeout_seconds
         FROM jobs AS j JOIN job_specs AS s ON s.job_id = j.id
-        WHERE j.status = 'running' AND j.id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
+        WHERE j.id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
         """,
         asked=json.dumps([{"id": job_id} for job_id in job_ids]),
     )
@@ -237,13 +240,4 @@ async def held(tx: Transaction, device_id: str, *, limit: int) -> list[HeldRow]:
         """,
         device_id=device_id,
         limit=limit,
-    )
-
-
-async def running(tx: Transaction, device_id: str) -> list[WaitingKeyRow]:
-    """STAND-IN."""
-    return await tx.all(
-        WaitingKeyRow,
-        "SELECT id, attempts FROM jobs WHERE status = 'running' AND device_id = :device_id",
-        device_id=device_id,
     )

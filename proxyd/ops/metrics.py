@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from market.dispatch import Dispatch
 from market.money import MICRO
 from proxyd.counters import LATENCY_BOUNDS_SECONDS, Latency
 from proxyd.exits.listener import ExitListener
@@ -69,6 +70,7 @@ class Metrics(Collector):
         self._ledger: list[TotalRow] = []
         self._jobs: list[StateRow] = []
         self._attempts: Callable[[], Mapping[str, int]] | None = None
+        self._dispatch: Dispatch | None = None
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         self.process = ProcessMetrics()
@@ -86,6 +88,10 @@ class Metrics(Collector):
     def count_attempts(self, ends: Callable[[], Mapping[str, int]]) -> None:
         """Have attempts counted by how they ended, where this process has the marketplace."""
         self._attempts = ends
+
+    def count_dispatch(self, dispatch: Dispatch) -> None:
+        """Have jobs and devices counted that wait for each other, where they do so."""
+        self._dispatch = dispatch
 
     def count_exits(self, listener: ExitListener) -> None:
         """Have exits counted, where they may attach."""
@@ -200,6 +206,8 @@ class Metrics(Collector):
             money.add_metric([row.kind, row.currency], row.amount / MICRO)
         yield money
         yield from self._work()
+        if self._dispatch is not None:
+            yield from _dispatched(self._dispatch)
 
     def _work(self) -> Iterator[Metric]:
         if self._attempts is None:
@@ -222,6 +230,28 @@ class Metrics(Collector):
                 review.add_metric([state], row.earned / MICRO)
         yield jobs
         yield review
+
+
+def _dispatched(dispatch: Dispatch) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "proxyd_dispatch_jobs", "Jobs in memory for which no device waits", len(dispatch.jobs)
+    )
+    yield GaugeMetricFamily(
+        "proxyd_dispatch_shapes", "Different needs of these jobs", dispatch.jobs.shapes
+    )
+    yield GaugeMetricFamily(
+        "proxyd_dispatch_devices", "Devices whose requests for work are held", dispatch.held
+    )
+    claims = dispatch.claims
+    yield CounterMetricFamily(
+        "proxyd_claims", "Jobs given to devices that asked for work", claims.claimed
+    )
+    yield CounterMetricFamily(
+        "proxyd_claims_taken", "Jobs that another device had taken before", claims.taken
+    )
+    yield CounterMetricFamily(
+        "proxyd_claim_seconds", "Time in transactions that give jobs to devices", claims.seconds
+    )
 
 
 def _exits(listener: ExitListener) -> Iterator[Metric]:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from market.matching import (
     COMPACTED_FROM,
@@ -69,12 +70,14 @@ def test_what_suits_is_by_type_image_network_and_resources() -> None:
     assert suits(PLAIN, ANY)
     assert not suits(PLAIN._replace(job_type="training"), ANY)
     assert not suits(PLAIN._replace(has_image=True), ANY)
-    assert suits(PLAIN._replace(has_image=True), ANY._replace(executors=frozenset(("podman",))))
-    assert not suits(PLAIN, ANY._replace(executors=frozenset(("podman",))))
+    assert suits(
+        PLAIN._replace(has_image=True), structs.replace(ANY, executors=frozenset(("podman",)))
+    )
+    assert not suits(PLAIN, structs.replace(ANY, executors=frozenset(("podman",))))
     assert not suits(PLAIN._replace(has_network=True), ANY)
-    assert suits(PLAIN._replace(has_network=True), ANY._replace(has_network=True))
+    assert suits(PLAIN._replace(has_network=True), structs.replace(ANY, has_network=True))
     assert not suits(PLAIN._replace(resources=Resources(cores=9)), ANY)
-    assert not suits(PLAIN, ANY._replace(capacity=Capacity(slots=0, cores=8)))
+    assert not suits(PLAIN, structs.replace(ANY, capacity=Capacity(slots=0, cores=8)))
 
 
 def test_a_least_price_is_met_exactly() -> None:
@@ -82,7 +85,7 @@ def test_a_least_price_is_met_exactly() -> None:
     for price in range(1, 200):
         book.add(WaitingJob(str(price), PLAIN, price=price, created_at=NOW))
     for least in (1, 50, 99, 199, 200):
-        assert sorted(map(int, names(book, ANY._replace(least_price=least)))) == list(
+        assert sorted(map(int, names(book, structs.replace(ANY, least_price=least)))) == list(
             range(least, 200)
         )
 
@@ -113,8 +116,8 @@ class Waiting(NamedTuple):
 
 def test_a_job_finds_the_device_that_has_waited_longest_of_those_that_suit() -> None:
     book: DeviceBook[Waiting] = DeviceBook()
-    small = Waiting("small", ANY._replace(capacity=Capacity(slots=1, cores=1)))
-    dear = Waiting("dear", ANY._replace(least_price=2 * MILLION * MILLION))
+    small = Waiting("small", structs.replace(ANY, capacity=Capacity(slots=1, cores=1)))
+    dear = Waiting("dear", structs.replace(ANY, least_price=2 * MILLION * MILLION))
     first, second = Waiting("first", ANY, "bad"), Waiting("second", ANY)
     for each in (small, dear, first, second):
         book.add(each)
@@ -144,7 +147,7 @@ def test_the_best_is_what_a_plain_list_says(
     done: list[tuple[str, int]], chance: random.Random
 ) -> None:
     book, model = JobBook(), dict[str, WaitingJob]()
-    offers = [ANY._replace(capacity=Capacity(slots=1, cores=cores)) for cores in (1, 4, 9)]
+    offers = [structs.replace(ANY, capacity=Capacity(slots=1, cores=cores)) for cores in (1, 4, 9)]
     for operation, number in done:
         name = f"{number:02}"
         if operation == "add":
@@ -155,8 +158,8 @@ def test_the_best_is_what_a_plain_list_says(
         elif operation == "remove":
             assert (book.remove(name) is None) == (model.pop(name, None) is None)
         else:
-            offer = chance.choice(offers)._replace(
-                least_price=chance.randrange(0, 5) * MILLION * MILLION
+            offer = structs.replace(
+                chance.choice(offers), least_price=chance.randrange(0, 5) * MILLION * MILLION
             )
             fitting = [
                 each

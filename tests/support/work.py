@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from msgspec import structs
 from msgspec.structs import replace
 
 from market.dispatch import Ask, Told
@@ -41,7 +42,7 @@ async def posted(
 def offer(capacity: Capacity = SMALL, *, least_usd: int = 0, **changes: Any) -> Offer:
     """Return what a device offers that has bubblewrap; `least_usd` in micro-USD per hour."""
     made = Offer(capacity, frozenset(("bwrap",)), EVERYTHING, least_price=least_usd * MILLION)
-    return made._replace(**changes)
+    return structs.replace(made, **changes)
 
 
 def ask(
