@@ -1,6 +1,6 @@
 # make setup | make install | make run | make exit | make worker | make test | make test-both | make lint | make coverage | make client | make clients |
 # make fuzz-api | make fuzz-wire | make bench | make bench-api | make bench-growth | make bench-siege | make bench-scaling | make bench-start |
-# make crash | make soak | make systemd | make audit | make clean
+# make crash | make soak | make systemd | make vm | make audit | make clean
 
 SHELL := /bin/bash
 VENV := .venv
@@ -11,7 +11,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	&& echo $$python && break; done)
 
 .PHONY: setup install run exit worker test test-both lint coverage client clients fuzz-api fuzz-wire bench bench-api bench-growth bench-scaling bench-siege \
-	bench-start measured/bench measured/bench-api measured/bench-scaling measured/bench-start crash soak systemd audit clean
+	bench-start measured/bench measured/bench-api measured/bench-scaling measured/bench-start crash soak systemd vm audit clean
 
 # The data path is compiled where there is a C compiler; a line says so, or why it runs interpreted. Quick when
 # nothing has changed.
@@ -210,6 +210,12 @@ systemd: setup
 	PYTHONPATH=.:tests $(VENV)/bin/python -m support.machine $(MACHINE)
 	unshare --net /bin/sh -euc 'ip link set lo up; \
 		PROXYD_MACHINE=$(MACHINE) exec $(VENV)/bin/python -m pytest tests/systemd'
+
+# Bounds of jobs under control groups of the second version, in a machine of its own: on Debian, with
+# qemu-system-x86 and busybox-static. Half a minute; the first time it fetches a kernel into build/vm.
+vm: setup
+	kernel=$$(PYTHONPATH=.:tests $(VENV)/bin/python -m support.guest build/vm | tail -1) && \
+		PROXYD_KERNEL=$$kernel $(VENV)/bin/python -m pytest --timeout 400 tests/vm
 
 # Asks the package index which of the pinned versions have known weaknesses.
 audit: setup

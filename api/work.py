@@ -3,11 +3,12 @@
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api.codec import Money, money
 from api.literals import JOB_TYPES, JobType
 from api.routes import Auth, Call, Nothing, Reply, Route
+from market.artifacts import WorkInput
 from market.attempts import NAMED_MAX
 from market.attempts import Action as ToldAction
 from market.dispatch import Ask, Dispatch, GivenJob, OfferedJob
@@ -89,6 +90,29 @@ class NextRequest(Struct):
     seen: Annotated[int, Meta(ge=0, le=SEEN_MAX)] = 0
 
 
+class NewInput(Struct, kw_only=True):
+    """A file that the job is given: an artifact, or what is at a `url`. Its hash is to be checked.
+
+    `path` is where it lies for the job; with `unpack`, that is a folder with what is in it.
+    """
+
+    name: str
+    path: str
+    sha256: str
+    unpack: bool
+    size_bytes: int | UnsetType = UNSET
+    artifact_id: str | UnsetType = UNSET
+    url: str | UnsetType = UNSET
+
+
+class NewCheckpoint(Struct):
+    """What an earlier attempt has left for this one, a .tar file of its checkpoints."""
+
+    artifact_id: str
+    sha256: str
+    size_bytes: int
+
+
 class NewWork(Struct):
     """A job that is the device's from now on, with the secrets of its payload.
 
@@ -105,6 +129,8 @@ class NewWork(Struct):
     resources: Written
     timeout_s: int
     lease_s: int
+    inputs: list[NewInput]
+    checkpoint: NewCheckpoint | UnsetType = UNSET
 
 
 class Action(Struct):
@@ -246,6 +272,22 @@ def _work(job: GivenJob, lease_seconds: int) -> NewWork:
         resources=msgspec.Raw(row.resources.encode()),
         timeout_s=row.timeout_seconds,
         lease_s=lease_seconds,
+        inputs=[_input(each) for each in job.files.inputs],
+        checkpoint=UNSET
+        if job.files.checkpoint is None
+        else NewCheckpoint(*msgspec.structs.astuple(job.files.checkpoint)),
+    )
+
+
+def _input(given: WorkInput) -> NewInput:
+    return NewInput(
+        name=given.name,
+        path=given.path,
+        sha256=given.sha256,
+        unpack=given.unpack,
+        size_bytes=UNSET if given.size_bytes is None else given.size_bytes,
+        artifact_id=UNSET if given.artifact_id is None else given.artifact_id,
+        url=UNSET if given.url is None else given.url,
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Literal
 
+import msgspec
 from msgspec import Struct
 
 from market.attempts import require_current
@@ -21,7 +22,7 @@ from market.errors import Code, MarketError
 from market.slots import SlotBounds, Slots
 from market.states import JobStatus
 from market.sweeping import Sweep
-from proxyctl.protocol.jobspec import Input, SpecError, check_path
+from proxyctl.protocol.jobspec import Checkpoint, Input, SpecError, check_path
 from storage import artifacts as queries
 from storage import jobs as job_queries
 from storage.artifacts import ArtifactRow, FilesRow
@@ -119,6 +120,20 @@ class WorkCheckpoint(Struct, frozen=True):
     artifact_id: str
     sha256: str
     size_bytes: int
+
+
+class WorkFiles(Struct, frozen=True):
+    """What a device is to fetch for a job."""
+
+    inputs: Sequence[WorkInput] = ()
+    checkpoint: WorkCheckpoint | None = None
+
+
+class _Wanted(Struct):
+    """What a payload says of files to fetch."""
+
+    inputs: list[Input] = []
+    checkpoint: Checkpoint | None = None
 
 
 class Traffic(Struct):
@@ -289,13 +304,11 @@ class Artifacts:
             return artifact
         upload = _upload(artifact)
         try:
-            await self._blobs.finish(upload, list(etags))
+            is_checked = await self._blobs.finish(upload, list(etags))
         except BusyError as error:
             raise MarketError(Code.TOO_BUSY, "Another request sends the same artifact.") from error
         except MismatchError as error:
             raise self._mismatch(error) from error
-        # Where parts were put together elsewhere, nobody has hashed the whole but its sender.
-        is_checked = not upload.reference
         self.traffic.finished += 1
         device_id = None if device is None else device.id
         return await self._store.write(
@@ -314,7 +327,7 @@ class Artifacts:
         if self._blobs.is_elsewhere:
             return self._blobs.address(artifact.content_id, artifact.name.rpartition("/")[2])
         try:
-            return await self._blobs.open(artifact.content_id)
+            return _Counted(await self._blobs.open(artifact.content_id), self.traffic)
         except MissingError as error:
             _logger.error("artifact %s: its content is lost: %s", artifact.id, error)
             raise MarketError(Code.ARTIFACT_NOT_FOUND, "Its content is lost.") from error
@@ -427,6 +440,25 @@ class _Bounded:
         await self._receiver.write(data)
 
 
+class _Counted:
+    """A `Content` of which the bytes are counted that are read."""
+
+    def __init__(self, content: Content, traffic: Traffic) -> None:
+        self._content = content
+        self._traffic = traffic
+        self.size_bytes = content.size_bytes
+
+    async def read(self, offset: int, size: int) -> bytes:
+        """See `Content.read`."""
+        data = await self._content.read(offset, size)
+        self._traffic.sent_bytes += len(data)
+        return data
+
+    def close(self) -> None:
+        """See `Content.close`."""
+        self._content.close()
+
+
 async def require_inputs(
     tx: Transaction, user_id: str, job_id: str, artifact_ids: Sequence[str]
 ) -> None:
@@ -481,6 +513,19 @@ async def checkpoint_of(tx: Transaction, job_id: str) -> WorkCheckpoint | None:
     if not rows:
         return None
     return WorkCheckpoint(rows[0].id, rows[0].digest, rows[0].size_bytes)
+
+
+def wants_files(payload: bytes) -> bool:
+    """Say whether a payload, as JSON, may need something to be fetched; nearly none does."""
+    return b'"inputs"' in payload or b'"checkpoint"' in payload
+
+
+async def files_of(tx: Transaction, job_id: str, payload: bytes) -> WorkFiles:
+    """Return what a device is to fetch for a job with this payload, as it is stored."""
+    wanted = msgspec.json.decode(payload, type=_Wanted)
+    inputs = await inputs_of(tx, job_id, wanted.inputs)
+    checkpoint = None if wanted.checkpoint is None else await checkpoint_of(tx, job_id)
+    return WorkFiles(inputs, checkpoint)
 
 
 async def _announce(tx: Transaction, row: ArtifactRow, terms: ArtifactTerms) -> ArtifactRow:

@@ -18,6 +18,7 @@ from itertools import islice
 import msgspec
 from msgspec import Struct, structs
 
+from market.artifacts import WorkFiles, files_of, wants_files
 from market.attempts import Action, actions_for
 from market.bounds import Bounds
 from market.claims import Claims, Outcome, Pair, Refused
@@ -83,10 +84,11 @@ class Ask(Struct, frozen=True):
 
 
 class GivenJob(Struct, frozen=True):
-    """A job that is a device's: `payload` is JSON with its secrets in it."""
+    """A job that is a device's: `payload` is JSON with its secrets in it, `files` to be fetched."""
 
     row: GivenRow
     payload: bytes
+    files: WorkFiles = WorkFiles()
 
 
 class OfferedJob(Struct, frozen=True):
@@ -253,7 +255,7 @@ class Dispatch:
             raise MarketError(Code.TOO_BUSY)
         self._held += 1
         try:
-            return await self._answer(request, ask)
+            return await self._with_files(await self._answer(request, ask))
         finally:
             self._held -= 1
             if device.request is request:
@@ -319,6 +321,19 @@ class Dispatch:
             device.told, device.told_at = frozenset(actions), number
         given = [GivenJob(row, self._payload(row)) for row in jobs]
         return Told(given, actions, number)
+
+    async def _with_files(self, told: Told) -> Told:
+        """Add what is to be fetched for its jobs; if that fails, the device hears of them again."""
+        jobs = [
+            structs.replace(
+                job,
+                files=await self._store.read(files_of, job.row.job_id, job.row.payload.encode()),
+            )
+            if wants_files(job.payload)
+            else job
+            for job in told.jobs
+        ]
+        return structs.replace(told, jobs=jobs)
 
     def _payload(self, row: GivenRow) -> bytes:
         """Return a payload with its secrets; nearly all have none, and are as they were stored."""

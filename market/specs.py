@@ -22,7 +22,9 @@ from proxyctl.protocol.jobspec import (
     check,
     check_resources,
     gpus,
+    payload_of,
     requirements,
+    resources_of,
 )
 from storage import job_specs as queries
 from storage.job_specs import SpecRow
@@ -150,7 +152,7 @@ class Specs:
         None when the secrets cannot be read: the key of the service is another one now. Such a job
         is to be given to nobody, because nobody could tell what it does without them.
         """
-        read = msgspec.json.decode(payload, type=Payload)
+        read = payload_of(msgspec.json.decode(payload))
         if not read.secrets:
             return read
         opened = None if secrets is None else self._sealing.open(secrets)
@@ -194,8 +196,9 @@ def _refuse(field: str, message: str) -> NoReturn:
 
 def _spec(row: SpecRow) -> Spec:
     return Spec(
-        payload=None if row.payload is None else msgspec.json.decode(row.payload, type=Payload),
-        resources=msgspec.json.decode(row.resources, type=Resources),
+        # Not by their types: of what msgspec decodes, a reply would leave the defaults out.
+        payload=None if row.payload is None else payload_of(msgspec.json.decode(row.payload)),
+        resources=resources_of(msgspec.json.decode(row.resources)),
         warnings=msgspec.json.decode(row.warnings, type=tuple[str, ...]),
         is_manual=bool(row.is_manual),
         timeout_seconds=row.timeout_seconds,

@@ -77,7 +77,9 @@ from proxyd.services import TAKE_BACK_CHECK_SECONDS, Services
 from proxyd.tasks import REAP_CHECK_SECONDS
 from proxyd.unmetered import UnmeteredRelays
 from proxyd.wire.links import link_key
+from storage.blobs.base import Blobs
 from storage.blobs.local import LocalBlobs
+from storage.blobs.s3 import Signer
 from storage.errors import StoreError
 from storage.open import load, open_store
 from storage.place import is_sqlite
@@ -414,7 +416,7 @@ def _services(
     terms = slices.terms(settings, bound_port(listeners.proxy), listeners.passwordless_ports)
     # On SQLite there is one marketplace, in however many processes its sessions are served.
     is_shared = not is_sqlite(settings.storage.url)
-    blobs = LocalBlobs(slices.work_folder(settings))
+    blobs = _blobs(settings)
     market = Market(
         context,
         slices.rules(settings, terms, app_url, descriptors=raise_descriptors()),
@@ -426,8 +428,10 @@ def _services(
         is_shared=is_shared,
     )
     metrics.count_emails(lambda: market.emails.waiting)
+    metrics.count_artifacts(market.artifacts.traffic)
     metrics.count_attempts(lambda: market.jobs.ends)
     metrics.count_dispatch(market.dispatch)
+    metrics.count_logs(market.logs)
     model, photos = _model(settings), Photos(slices.photo_limits(settings))
     assistant = _assistant(settings, market, model, photos)
     return Services(
@@ -439,6 +443,17 @@ def _services(
         blobs=blobs,
         observed_time=observed_time,
     )
+
+
+def _blobs(settings: Settings) -> Blobs:
+    """Return what keeps the files of jobs: an S3 store if one is set, or a folder."""
+    bucket = slices.bucket(settings)
+    if bucket is None:
+        return LocalBlobs(slices.work_folder(settings))
+    # Here, so that a daemon without a store does not wait for a client of HTTP.
+    from proxyd.outbound.s3 import S3Blobs  # noqa: PLC0415
+
+    return S3Blobs(Signer(bucket, clock.seconds))
 
 
 def _metering(

@@ -43,6 +43,7 @@ from proxyd.limits import (
 )
 from proxyd.ops.listening import format_address
 from proxyd.wire.events import Address
+from storage.blobs.s3 import Bucket
 from storage.place import SQLITE, is_sqlite
 
 DAY_SECONDS = 86_400
@@ -132,6 +133,16 @@ def artifact_terms(settings: Settings) -> ArtifactTerms:
         user_bytes=work.user_artifacts_max_bytes,
         user_files=work.user_artifacts_max,
         keep_seconds=work.artifact_days * DAY_SECONDS,
+    )
+
+
+def bucket(settings: Settings) -> Bucket | None:
+    """Return where in an S3 store files of jobs are kept; None where there is no such store."""
+    work = settings.work
+    if not work.s3_url:
+        return None
+    return Bucket(
+        work.s3_url, work.s3_bucket, work.s3_region, work.s3_access_key, work.s3_secret_key
     )
 
 

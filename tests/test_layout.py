@@ -77,6 +77,9 @@ TESTED_IN = {
     "client/proxyctl/worker/executors/trial.py": (
         "tests/client/proxyctl/worker/executors/test_containers.py"
     ),
+    "client/proxyctl/worker/inputs.py": "tests/client/proxyctl/worker/test_transfers.py",
+    "client/proxyctl/worker/uploads.py": "tests/client/proxyctl/worker/test_transfers.py",
+    "client/proxyctl/worker/web.py": "tests/client/proxyctl/worker/test_transfers.py",
     "config/changes.py": "tests/proxyd/test_reload.py",
     "config/settings.py": "tests/config/test_load.py",
     "market/assistant/builtin.py": "tests/market/assistant/test_chat.py",

@@ -15,7 +15,9 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from market.artifacts import Traffic
 from market.dispatch import Dispatch
+from market.logs import Logs
 from market.money import MICRO
 from proxyd.counters import LATENCY_BOUNDS_SECONDS, Latency
 from proxyd.exits.listener import ExitListener
@@ -71,6 +73,8 @@ class Metrics(Collector):
         self._jobs: list[StateRow] = []
         self._attempts: Callable[[], Mapping[str, int]] | None = None
         self._dispatch: Dispatch | None = None
+        self._files: Traffic | None = None
+        self._logs: Logs | None = None
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         self.process = ProcessMetrics()
@@ -85,6 +89,10 @@ class Metrics(Collector):
         """Have the e-mails counted that wait, where this process sends them."""
         self._emails = waiting
 
+    def count_logs(self, logs: Logs) -> None:
+        """Have logs of jobs counted, where this process has the marketplace."""
+        self._logs = logs
+
     def count_attempts(self, ends: Callable[[], Mapping[str, int]]) -> None:
         """Have attempts counted by how they ended, where this process has the marketplace."""
         self._attempts = ends
@@ -92,6 +100,10 @@ class Metrics(Collector):
     def count_dispatch(self, dispatch: Dispatch) -> None:
         """Have jobs and devices counted that wait for each other, where they do so."""
         self._dispatch = dispatch
+
+    def count_artifacts(self, traffic: Traffic) -> None:
+        """Have the files of jobs counted, where this process has the marketplace."""
+        self._files = traffic
 
     def count_exits(self, listener: ExitListener) -> None:
         """Have exits counted, where they may attach."""
@@ -208,6 +220,8 @@ class Metrics(Collector):
         yield from self._work()
         if self._dispatch is not None:
             yield from _dispatched(self._dispatch)
+        if self._files is not None:
+            yield from _artifacts(self._files)
 
     def _work(self) -> Iterator[Metric]:
         if self._attempts is None:
@@ -230,6 +244,28 @@ class Metrics(Collector):
                 review.add_metric([state], row.earned / MICRO)
         yield jobs
         yield review
+        logs = self._logs
+        if logs is not None:
+            totals = logs.totals
+            yield _count("proxyd_log_bytes", "Bytes of logs stored", totals.stored_bytes)
+            refused = totals.refused_bytes
+            yield _count("proxyd_log_bytes_refused", "Bytes of logs without room", refused)
+            yield _gauge("proxyd_log_readers", "Buyers who follow a log", len(logs.readers))
+
+
+def _artifacts(traffic: Traffic) -> Iterator[Metric]:
+    moved = CounterMetricFamily(
+        "proxyd_artifact_bytes", "Bytes of jobs' files through the API", labels=["direction"]
+    )
+    moved.add_metric(["received"], traffic.received_bytes)
+    moved.add_metric(["sent"], traffic.sent_bytes)
+    yield moved
+    ends = CounterMetricFamily(
+        "proxyd_artifacts", "Files of jobs that were sent to the end", labels=["outcome"]
+    )
+    ends.add_metric(["whole"], traffic.finished)
+    ends.add_metric(["mismatch"], traffic.mismatches)
+    yield ends
 
 
 def _dispatched(dispatch: Dispatch) -> Iterator[Metric]:

@@ -129,10 +129,11 @@ class Blobs(Protocol):
             MismatchError: fewer bytes are there than `offset`.
         """
 
-    async def finish(self, upload: Upload, etags: list[str]) -> None:
+    async def finish(self, upload: Upload, etags: list[str]) -> bool:
         """Check that an upload is whole and what was announced, and keep it durably by its key.
 
-        Doing it again changes nothing.
+        Doing it again changes nothing. Returns whether its hash was checked: else it is only what
+        its sender says, and others who name that hash must not be given this content.
 
         Args:
             upload: which.

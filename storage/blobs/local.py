@@ -101,12 +101,13 @@ class LocalBlobs:
         finally:
             receiver.close()
 
-    async def finish(self, upload: Upload, etags: list[str]) -> None:  # noqa: ARG002 - has none
+    async def finish(self, upload: Upload, etags: list[str]) -> bool:  # noqa: ARG002 - has none
         """See `Blobs.finish`."""
         known = self._hashes.get(upload.id)
         digest = known[1].hexdigest() if known and known[0] == upload.size_bytes else ""
         await self._threads.run(self._finish, upload, digest)
         self._hashes.pop(upload.id, None)
+        return True
 
     async def drop(self, upload: Upload) -> None:
         """See `Blobs.drop`."""

@@ -95,6 +95,9 @@ async def test_a_file_is_sent_listed_fetched_and_deleted(service: Service) -> No
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["Content-Type"] == "application/octet-stream"
     assert "sandbox" in headers["Content-Security-Policy"]
+    traffic = service.daemon.market.artifacts.traffic
+    assert traffic.received_bytes == traffic.sent_bytes == len(CONTENT)
+    assert (traffic.finished, traffic.mismatches) == (1, 0)
     deleted = await service.call("DELETE", f"/api/artifacts/{artifact_id}", headers=who)
     assert deleted.status == 200
     status, _, _ = await fetch(service, f"/api/artifacts/{artifact_id}", who)
@@ -292,3 +295,58 @@ async def test_a_file_that_is_lost_in_the_middle_never_looks_whole(
             file.truncate(1_000)
         with pytest.raises(aiohttp.ClientPayloadError):
             await response.read()
+
+
+async def test_a_device_is_told_what_to_fetch_for_a_job(service: Service) -> None:
+    buyer = await service.person(credit="10")
+    mine = await upload(service, as_person(buyer), CONTENT, name="data.tar")
+    digest = announced(CONTENT)["sha256"]
+    web = {"name": "web", "url": "https://example.com/x", "sha256": "1" * 64}
+    payload = {
+        "command": ["true"],
+        "inputs": [{"name": "data", "artifact_id": mine, "path": "in/data", "unpack": True}, web],
+        "checkpoint": {"path": "ckpt"},
+    }
+    foreign = {**payload, "inputs": [{"name": "x", "artifact_id": UNKNOWN}]}
+    answer = await service.call(
+        "POST", "/api/jobs", {**WANTED, "payload": foreign}, token=buyer.token
+    )
+    assert (answer.status, answer.field) == (400, "payload.inputs[0].artifact_id")
+    answer = await service.call(
+        "POST", "/api/jobs", {**WANTED, "payload": payload}, token=buyer.token
+    )
+    job_id = answer.body["job_id"]
+    deleted = await service.call("DELETE", f"/api/artifacts/{mine}", token=buyer.token)
+    assert refused(deleted) == (400, "artifact_needed")
+    capabilities = {"executors": ["bwrap"], "job_types": ["script"], "arch": "x86_64"}
+    asked = {
+        "capacity": {"slots": 1, "cores": 4, "ram_gb": 8, "disk_gb": 50},
+        "capabilities": capabilities,
+        "wait_s": 20,
+    }
+    for attempt in (1, 2):
+        device = as_device(await worker_token(service, await service.person()))
+        [work] = (await service.call("POST", "/api/worker/next", asked, headers=device)).body[
+            "jobs"
+        ]
+        assert work["inputs"] == [
+            {
+                "name": "data",
+                "path": "in/data",
+                "sha256": digest,
+                "size_bytes": len(CONTENT),
+                "unpack": True,
+                "artifact_id": mine,
+            },
+            {**web, "path": "web", "unpack": False},
+        ]
+        assert (await fetch(service, f"/api/worker/artifacts/{mine}", device))[1] == CONTENT
+        assert ("checkpoint" in work) == (attempt == 2)
+        if attempt == 1:
+            where = f"/api/worker/jobs/{job_id}/artifacts"
+            saved = await upload(service, device, b"saved", where, attempt=1, kind="checkpoint")
+            failed = {"reason": "x", "kind": "host", "attempt": 1}
+            path = f"/api/worker/jobs/{job_id}/fail"
+            answer = await service.call("POST", path, failed, headers=device)
+            assert answer.status == 200, answer.body
+    assert (work["checkpoint"]["artifact_id"], work["checkpoint"]["size_bytes"]) == (saved, 5)

@@ -1,5 +1,6 @@
 """Jobs that say what they run and need: refused by the field, shown to whom it concerns."""
 
+import dataclasses
 import json
 from contextlib import suppress
 from typing import Any
@@ -15,6 +16,7 @@ from api.codec import Decoder
 from api.jobs import CreateRequest, _understood
 from market.errors import MarketError
 from market.specs import Specs
+from proxyctl.protocol.jobspec import Payload
 
 JOBS = "/api/jobs"
 UNKNOWN = "0190c5a0-0000-7000-8000-000000000000"
@@ -86,6 +88,9 @@ async def test_the_buyer_a_worker_and_the_device_that_holds_it_see_what_they_may
     own = await shown(service, f"{JOBS}/{job_id}", token=buyer.token)
     assert own["payload"]["command"] == PAYLOAD["command"]
     assert own["payload"]["secrets"] == {"HF_TOKEN": ""}
+    assert own["payload"].keys() == {each.name for each in dataclasses.fields(Payload)}
+    assert own["payload"]["ports"] == [{"name": "web", "port": 8888, "protocol": "http"}]
+    assert own["resources"] == answer.body["resources"]
     assert (own["resources"]["cores"], own["review_hours"]) == (8, 3)
     device = {"X-Worker-Token": await worker_token(service, owner)}
     public = f"/api/marketplace/jobs/{job_id}"

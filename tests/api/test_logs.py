@@ -80,6 +80,12 @@ async def rig_of(service: Service) -> Rig:
     return rig
 
 
+@pytest.fixture(autouse=True)
+def nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a reader gets was pushed: the look that finds what was missed is far away."""
+    monkeypatch.setattr(logs, "LOOK_SECONDS", 3_600.0)
+
+
 @pytest.fixture
 async def rig(service: Service) -> Rig:
     return await rig_of(service)
@@ -401,6 +407,35 @@ async def test_a_full_disk_ends_the_log_and_not_the_job(tmp_path: Path) -> None:
         await rig.report("complete")
         assert service.daemon.market.logs.totals.refused_bytes == 1000
         assert (await rig.read()).body["size"] == 0
+
+
+async def test_a_report_waits_for_the_log_that_it_announces(rig: Rig) -> None:
+    await rig.sent(0, b"12345")
+    path = f"/api/worker/jobs/{rig.job_id}/complete"
+    headers = {"X-Worker-Token": rig.token}
+    said = {"attempt": 1, "log_bytes": {"out": 5, "err": 2}}
+    early = await rig.service.call("POST", path, said, headers=headers)
+    refused(early, "log_incomplete", "log_bytes")
+    await rig.sent(0, b"ok", stream="err")
+    await rig.report("complete", said)
+
+
+async def test_a_log_is_a_sign_of_life(rig: Rig) -> None:
+    await rig.sent(0, b"alive")
+    renewals = rig.service.daemon.market.renewals
+    assert (rig.job_id, 1) in renewals._unwritten
+
+
+async def test_nothing_is_said_for_a_while_and_the_connection_is_used_all_the_same(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "LOOK_SECONDS", 0.01)
+    url = f"{rig.service.url}/api/jobs/{rig.job_id}/log"
+    headers = {"Authorization": f"Bearer {rig.buyer.token}", "Accept": "text/event-stream"}
+    async with rig.service.http.get(url, headers=headers) as response:
+        lines = [await response.content.readline() for _ in range(10)]
+    assert lines[0] == b"event: attempt\n"
+    assert lines[-2:] == [b":\n", b"\n"]
 
 
 async def test_readers_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

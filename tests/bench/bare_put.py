@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from pathlib import Path
 
 import uvloop
 from aiohttp import web
@@ -10,7 +11,7 @@ LIMIT_BYTES = 8 * 1024 * 1024  # then the file is begun anew: as much is kept as
 
 
 async def serve(port: int, path: str) -> None:
-    with open(path, "wb", buffering=0) as file:
+    with Path(path).open("wb", buffering=0) as file:
 
         async def respond(request: web.Request) -> web.Response:
             if file.tell() > LIMIT_BYTES:

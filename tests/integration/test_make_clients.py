@@ -11,8 +11,9 @@ import pytest
 from support.process import ROOT
 
 PROGRAMS = (
-    *("bwrap", "chromium", "curl", "git", "node", "npm"),
-    *("openssl", "proxychains4", "systemd-analyze", "wget"),
+    *("bwrap", "busybox", "chromium", "curl", "docker-registry", "dockerd", "git", "newuidmap"),
+    *("node", "npm", "openssl", "podman", "proxychains4", "runc", "runsc"),
+    *("systemd-analyze", "wget"),
 )
 TOOLS = (
     "bash",
@@ -41,6 +42,9 @@ for each; do
     case $each in
         install|--*|"$NEVER") ;;
         bubblewrap) cp "$BIN/true" "$BIN/bwrap" ;;
+        busybox-static) cp "$BIN/true" "$BIN/busybox" ;;
+        docker.io) cp "$BIN/true" "$BIN/dockerd" ;;
+        uidmap) cp "$BIN/true" "$BIN/newuidmap" ;;
         nodejs) cp "$BIN/true" "$BIN/node" ;;
         systemd) cp "$BIN/true" "$BIN/systemd-analyze" ;;
         npm) cp "$BIN/npm-of-debian" "$BIN/npm" ;;
@@ -122,7 +126,10 @@ def test_all_that_is_missing_is_installed_and_then_nothing(place: Place) -> None
     done = place.run("make", "clients")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("make clients: every client is here\n")
-    packages = "bubblewrap chromium nodejs npm openssl proxychains4 systemd wget"
+    packages = (
+        "bubblewrap busybox-static chromium docker-registry docker.io uidmap nodejs npm openssl "
+        "podman proxychains4 runc runsc systemd wget"
+    )
     assert place.asked == [
         "apt-get update",
         f"apt-get install --yes --no-install-recommends {packages}",

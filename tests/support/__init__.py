@@ -42,6 +42,8 @@ Exits
 
 Workers
     engines: container engines with storage of their own, and images that are made here
+    registry: registries of images on loopback: a real one, and one that lies
+    around: what is around a sandbox while the battery runs in it
 
 Clients and targets
     socks: a SOCKS5 client over asyncio, step by step
@@ -59,6 +61,8 @@ Clients and targets
 Jobs
     battery: what a job must not be able to do, for every kind of sandbox
     probe: the program that tries it from within
+    bombs: programs that misbehave for as long as they may
+    guest: a machine in QEMU with control groups of the second version
     launching: starts what an executor has made ready, in the place of the supervisor
 
 What the daemon talks to

@@ -2,7 +2,7 @@
 
 `probe` runs once inside and reports; a test for each of `EXPECTED` judges its line by `judge`. What
 differs by the kind (an image has an /etc of its own) is said by whoever judges, in `also`.
-`BOMBS` are programs that misbehave for as long as they may, each for a test of its own.
+`BOMBS` are programs that misbehave, each for a test of its own.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from proxyctl.worker.executors.base import WORK, Bounds, Ending, Executor, Launch, Task
-from support import launching
+from support import bombs, launching
 from support.waiting import until_true
 
 SECRET = "secret-of-the-agent-cf2a"  # in the environment of whoever starts a sandbox
@@ -72,6 +72,7 @@ CALLS = (
     "fanotify_init",
 )
 
+BOMBS = bombs.BOMBS
 X86_ALONE = ("syscall iopl", "syscall modify_ldt", "syscall x32")
 
 EXPECTED: dict[str, frozenset[str]] = {
@@ -163,89 +164,6 @@ EXPECTED: dict[str, frozenset[str]] = {
     "hostname": frozenset(("job",)),
     "a file of 1 TB": frozenset(("EFBIG", "ENOSPC", "EDQUOT")),
     "done": frozenset(("ok",)),
-}
-
-# What misbehaves without an end, as a program of Python: what happens is for the test to say.
-BOMBS = {
-    "fork": """
-import os, time
-made = 0
-while True:
-    try:
-        if os.fork() == 0:
-            time.sleep(600)
-            os._exit(0)
-        made += 1
-    except OSError:
-        print("forks", made, flush=True)
-        time.sleep(600)
-""",
-    "memory": """
-kept = []
-while True:
-    kept.append(bytearray(8 << 20))
-""",
-    "tmpfs": """
-import time
-with open("/dev/shm/bomb", "wb") as first, open("/tmp/bomb", "wb") as second:
-    for file in (first, second):
-        try:
-            while True:
-                file.write(bytes(1 << 20))
-                file.flush()
-        except OSError as error:
-            print("full", error.errno, flush=True)
-kept = []
-while True:
-    kept.append(bytearray(8 << 20))
-""",
-    "disk": """
-import time
-number = 0
-while True:
-    with open(f"/work/{number}", "wb") as file:
-        file.write(bytes(8 << 20))
-    number += 1
-    time.sleep(0.05)
-""",
-    "hidden disk": """
-import os, time
-os.mkdir("/work/hidden")
-for number in range(12):
-    with open(f"/work/hidden/{number}", "wb") as file:
-        file.write(bytes(8 << 20))
-os.chmod("/work/hidden", 0)
-time.sleep(600)
-""",
-    "deep": """
-import os, time
-os.chdir("/work")
-for _ in range(2000):
-    os.mkdir("d")
-    os.chdir("d")
-time.sleep(600)
-""",
-    "deaf": """
-import os, signal, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        print("grandchild", flush=True)
-        time.sleep(600)
-    os._exit(0)
-print("ready", flush=True)
-time.sleep(600)
-""",
-    "polite": """
-import signal, sys, time
-def end(*_):
-    print("asked to end", flush=True)
-    sys.exit(3)
-signal.signal(signal.SIGTERM, end)
-print("ready", flush=True)
-time.sleep(600)
-""",
 }
 
 

@@ -5,9 +5,10 @@ logs by offset. What it was told twice, or of attempts that it has taken back, i
 """
 
 import json
+import select
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -90,7 +91,10 @@ class WorkerMarket:
                     self.close_connection = True
                     return
                 try:
-                    status, reply = 200, market.answer(self.path, self.headers, body)
+                    status, reply = (
+                        200,
+                        market.answer(self.path, self.headers, body, self._is_there),
+                    )
                 except RefusalError as error:
                     status, reply = error.answer
                 data = json.dumps(reply).encode()
@@ -101,6 +105,9 @@ class WorkerMarket:
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)
+
+            def _is_there(self) -> bool:
+                return not select.select([self.connection], [], [], 0)[0]
 
             def log_message(self, *args: object) -> None:
                 pass
@@ -152,7 +159,9 @@ class WorkerMarket:
             job.end = reason
             self.changed.notify_all()
 
-    def answer(self, target: str, headers: Any, body: bytes) -> dict[str, Any]:
+    def answer(
+        self, target: str, headers: Any, body: bytes, is_there: Callable[[], bool]
+    ) -> dict[str, Any]:
         """Answer one request."""
         if self.is_revoked or headers.get("X-Worker-Token") != TOKEN:
             raise RefusalError(401, "worker_unauthorized", "The worker token is not valid.")
@@ -162,13 +171,15 @@ class WorkerMarket:
             query = {name: values[0] for name, values in parse_qs(parts.query).items()}
             return self._log(steps[3], query, body)
         fields = json.loads(body) if body else {}
-        if steps[-1] in ("next", "sync", "offline"):
+        if steps[-1] == "next":
+            return self._next(fields, is_there)
+        if steps[-1] in ("sync", "offline"):
             return getattr(self, f"_{steps[-1]}")(fields)
         if len(steps) == 3:
             return {"ok": True, "jobs": []}
         return self._said(steps[3], steps[4], fields)
 
-    def _next(self, fields: dict[str, Any]) -> dict[str, Any]:
+    def _next(self, fields: dict[str, Any], is_there: Callable[[], bool]) -> dict[str, Any]:
         slots, named = fields["capacity"]["slots"], fields["attempts"]
         with self.changed:
             self.questions.append(fields)
@@ -182,7 +193,7 @@ class WorkerMarket:
                 ),
                 timeout=min(fields["wait_s"], 20),
             )
-            if self._server is None:
+            if self._server is None or not is_there():
                 return {}
             given = self._waiting()[:slots]
             for job in given:

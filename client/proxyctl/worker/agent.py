@@ -192,6 +192,9 @@ class Agent:  # its parts, and what several threads have to know of one another
             if now >= rules_at:
                 rules_at = now + _RULES_SECONDS
                 rested_since = self._rest(rested_since, now)
+            if orders.drains and not orders.is_drain_known:
+                orders.is_drain_known = True
+                self._ask_anew()
             if orders.is_leaving:
                 return End("jobs run on; start it again to go on with them")
             if orders.drains > 1 and stopped_at is None:
@@ -444,6 +447,7 @@ class _Orders:
         rest: why it takes no work just now, in words.
         seen: the number of the last answer of the daemon.
         asks_for_nothing: the question that is under way was asked while nothing was free.
+        is_drain_known: the daemon is asked for nothing since it was asked to end.
         is_stale: nobody waits for an answer to it any more.
     """
 
@@ -452,6 +456,7 @@ class _Orders:
         self._ending = threading.Event()
         self.drains = 0
         self.is_leaving = False
+        self.is_drain_known = False
         self.is_revoked = False
         self.rest = ""
         self.seen = 0

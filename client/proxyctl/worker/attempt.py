@@ -22,6 +22,7 @@ from proxyctl.worker.link import LinkError, RefusedError
 from proxyctl.worker.processes import Identity, boot_id
 from proxyctl.worker.pump import Pump
 from proxyctl.worker.retries import Retries
+from proxyctl.worker.sandboxes import fetch_image
 from proxyctl.worker.states import TOLD, State
 from proxyctl.worker.supervisor import claim
 from proxyctl.worker.tasks import payload_of_work, task_of
@@ -213,7 +214,7 @@ class Attempt:  # 12 fields, and the table of its steps
             if payload.script:
                 _write_script(folder / INPUTS / names.SCRIPT, payload.script)
             self._tools.transfers.fetch(self.entry, folder, self._is_wanted_no_more)
-            launch = executor.prepare(task)
+            launch = executor.prepare(self._with_image(executor, task))
         except TaskError as error:
             if self._stop is None:
                 self._move(State.REPORTING, report=failed(error.kind, error.message))
@@ -238,6 +239,14 @@ class Attempt:  # 12 fields, and the table of its steps
         self._move(State.STARTING)
         self._is_adopted = False
         self._tools.supervisors.give(folder)
+
+    def _with_image(self, executor: Executor, task: Task) -> Task:
+        """Return a task that names the image that is here, by the digest that was resolved."""
+        image = fetch_image(executor, task.image, self._is_wanted_no_more)
+        if image is None:
+            return task
+        files.write(self._folder / names.IMAGE, {"digest": image.digest})
+        return replace(task, image=image.name)
 
     def _start(self) -> None:
         """Wait until the supervisor has begun; after a crash, find out whether one will."""
@@ -353,7 +362,12 @@ class Attempt:  # 12 fields, and the table of its steps
         self._move(State.DONE)
 
     def _done(self) -> None:
-        self._executor().clean(self.attempt_id)
+        try:
+            executor = self._executor()
+        except TaskError:  # there is none for it here, so nothing was made ready
+            pass
+        else:
+            executor.clean(self.attempt_id)
         self._tools.journal.forget(self.entry)
         self._tools.ended(self.attempt_id)
 
@@ -393,7 +407,8 @@ class Attempt:  # 12 fields, and the table of its steps
         if self.entry.is_start_known:
             return
         try:
-            self._post("started", {})
+            image = self._read(names.IMAGE)
+            self._post("started", {} if image is None else {"image_digest": image["digest"]})
         except LinkError:
             return  # it is told again after the next look
         except RefusedError as error:

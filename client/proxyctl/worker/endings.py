@@ -65,8 +65,8 @@ def _verdict(
         return stop.kind or "host", stop.reason
     number, status = ended["signal"], ended["status"]
     causes = (
-        (ending.lost, "host", ending.lost),
         (ended["timed_out"], "timeout", f"it ran for longer than {seconds} s"),
+        (ending.lost, "host", ending.lost),
         (ending.is_out_of_memory, "oom", "it used up the memory that it may have"),
         (ending.is_out_of_disk, "job", "it wrote more to the disk than it may"),
         (ended["disk_full"], "host", "the disk of the device is full"),

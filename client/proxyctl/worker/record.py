@@ -87,11 +87,18 @@ class Sandbox:
         executor: `auto` takes what is there, in the order of `EXECUTORS`.
         limits: who holds a job to its share of the machine; `auto` takes what is there.
         images: patterns of the images that may be run, like `docker.io/library/*`.
+        registries: hosts with their ports, like `192.168.1.5:5000`, that images are fetched from
+            although they are not on the public internet.
+        pull_gb_per_day: of images, as they are sent.
+        cache_gb: of images that are kept, unpacked; no single one may have more.
     """
 
     executor: str = "auto"
     limits: str = "auto"
     images: tuple[str, ...] = ("*",)
+    registries: tuple[str, ...] = ()
+    pull_gb_per_day: float = 50.0
+    cache_gb: float = 100.0
 
 
 @dataclass(frozen=True)
@@ -251,4 +258,7 @@ _CHECKS: Final[dict[str, Check]] = {
     "sandbox.executor": _one_of(*EXECUTORS),
     "sandbox.limits": _one_of(*LIMITS),
     "sandbox.images": _texts(len, "must be a list of patterns like docker.io/library/*"),
+    "sandbox.registries": _texts(len, "must be a list of hosts like 192.168.1.5:5000"),
+    "sandbox.pull_gb_per_day": _number(0, 1_000_000),
+    "sandbox.cache_gb": _number(0, 1_000_000),
 }

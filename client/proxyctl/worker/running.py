@@ -46,10 +46,14 @@ def agent_of(consent: Consent, folder: Path) -> Agent:
     Raises:
         CannotWorkError: there is no sandbox that could be used, or it cannot hold its limits.
     """
-    way_out = _WayOut() if consent.lend.network == "egress" else None
+    way_out = _WayOut()
     try:
         executors, findings = sandboxes.usable(
-            consent.sandbox, consent.lend, folder, None if way_out is None else way_out.egress
+            consent.sandbox,
+            consent.lend,
+            folder,
+            way_out.egress if consent.lend.network == "egress" else None,
+            way_out.guard.permits,
         )
     except TaskError as error:
         raise CannotWorkError(error.message) from None
@@ -57,8 +61,7 @@ def agent_of(consent: Consent, folder: Path) -> Agent:
         missing = [each for part in findings.values() for each in part if not each.is_met]
         words = "; ".join(f"{each.id}: {each.actual}" for each in missing)
         raise CannotWorkError(f"no job can be walled in here ({words}); run: proxyctl worker check")
-    close = (lambda: None) if way_out is None else way_out.close
-    return agent_with(consent, folder, executors, close)
+    return agent_with(consent, folder, executors, way_out.close)
 
 
 def agent_with(
@@ -127,11 +130,11 @@ def capabilities(
 
 
 class _WayOut:
-    """The way out of jobs, judged as a stranger's connection through an exit is."""
+    """The way out of jobs and to images, judged as a stranger's connection through an exit is."""
 
     def __init__(self) -> None:
-        guard, self._routes = make_guard()
-        self.egress = Egress(guard)
+        self.guard, self._routes = make_guard()
+        self.egress = Egress(self.guard)
 
     def close(self) -> None:
         self.egress.stop()

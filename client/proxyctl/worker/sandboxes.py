@@ -9,8 +9,11 @@ from proxyctl.worker.executors.bwrap import BwrapExecutor
 from proxyctl.worker.executors.containers import Containers
 from proxyctl.worker.executors.docker import Docker
 from proxyctl.worker.executors.gvisor import Gvisor
+from proxyctl.worker.executors.limits.base import scope_of
 from proxyctl.worker.executors.limits.choose import choose
 from proxyctl.worker.executors.podman import Podman
+from proxyctl.worker.images import Images, Limits
+from proxyctl.worker.record import GIGABYTE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,7 +23,9 @@ if TYPE_CHECKING:
     from proxyctl.worker.executors.base import Executor, Finding
     from proxyctl.worker.executors.bwrap import JobNetwork
     from proxyctl.worker.executors.engine import Engine
+    from proxyctl.worker.images import Image
     from proxyctl.worker.record import Lend, Sandbox
+    from proxyctl.worker.registry import Permits
 
 BWRAP: Final = "bwrap"
 _ENGINES: Final[dict[str, Callable[[Path], Engine]]] = {
@@ -34,7 +39,11 @@ _WITHOUT_IMAGES: Final = ("script",)
 
 
 def usable(
-    sandbox: Sandbox, lend: Lend, folder: Path, network: JobNetwork | None = None
+    sandbox: Sandbox,
+    lend: Lend,
+    folder: Path,
+    network: JobNetwork | None = None,
+    permits: Permits | None = None,
 ) -> tuple[dict[str, Executor], dict[str, list[Finding]]]:
     """Return the executors that can be used, and what every one of them needs.
 
@@ -43,10 +52,12 @@ def usable(
         lend: the same.
         folder: of the agent.
         network: gives jobs a way out; None if the owner does not want that.
+        permits: judges the addresses of registries; None if no image will be fetched.
 
     Raises:
         TaskError: the owner wants something that may not be.
     """
+    scope = scope_of(folder)
     findings: dict[str, list[Finding]] = {}
     executors: dict[str, Executor] = {}
     wants_engines = sandbox.executor != "auto" or lend.jobs != _WITHOUT_IMAGES
@@ -55,17 +66,49 @@ def usable(
             continue
         executor: Executor | None
         if name == BWRAP:
-            limits, findings[name] = choose(sandbox.limits)
-            executor = None if limits is None else BwrapExecutor(limits, network)
+            limits, findings[name] = choose(sandbox.limits, scope=scope)
+            executor = None if limits is None else BwrapExecutor(limits, network, scope=scope)
         else:
             engine = _ENGINES[name](folder)
-            executor = Containers(engine, folder=folder, has_gpus=bool(lend.gpus))
+            images = None
+            if permits is not None:
+                # gVisor runs what podman has.
+                store = Podman() if name == "gvisor" else engine
+                images = Images(store, folder, _image_limits(sandbox), permits)
+            executor = Containers(
+                engine,
+                folder=folder,
+                has_gpus=bool(lend.gpus),
+                images=images,
+                network=network,
+            )
         if executor is None:
             continue
         findings[name] = executor.check()
         if all(each.is_met for each in findings[name]):
             executors[name] = executor
     return executors, findings
+
+
+def fetch_image(executor: Executor, name: str, is_stopped: Callable[[], bool]) -> Image | None:
+    """Return the image that a job runs, fetched if need be; None if it runs none.
+
+    Raises:
+        TaskError: it cannot be had.
+    """
+    if not isinstance(executor, Containers) or executor.images is None or not name:
+        return None
+    return executor.images.ensure(name, is_stopped)
+
+
+def _image_limits(sandbox: Sandbox) -> Limits:
+    return Limits(
+        allowed=sandbox.images,
+        registries=sandbox.registries,
+        bytes_per_day=int(sandbox.pull_gb_per_day * GIGABYTE),
+        cache_bytes=int(sandbox.cache_gb * GIGABYTE),
+        image_bytes=int(sandbox.cache_gb * GIGABYTE),
+    )
 
 
 def executor_for(executors: Mapping[str, Executor], payload: Payload) -> Executor:

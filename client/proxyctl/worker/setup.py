@@ -191,4 +191,7 @@ _OPTIONS: Final[tuple[tuple[str, str, type, str], ...]] = (
     ("sandbox", "executor", str, "auto, bwrap, podman, docker or gvisor"),
     ("sandbox", "limits", str, "auto, systemd, cgroup2 or cgroup1"),
     ("sandbox", "images", list, "pattern of the images that may be run; may be repeated"),
+    ("sandbox", "registries", list, "host of a registry that is not public; may be repeated"),
+    ("sandbox", "pull_gb_per_day", float, "of images, as they are sent; 50"),
+    ("sandbox", "cache_gb", float, "of images that are kept, unpacked; 100"),
 )

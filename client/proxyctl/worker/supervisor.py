@@ -44,6 +44,7 @@ _SWEEP_SECONDS: Final = 5.0  # for processes beside the program that end when it
 _DRAIN_SECONDS: Final = 2.0  # for what a pipe still holds when everything was killed
 _AGAIN_SECONDS: Final = 0.1  # between two tries to kill what does not end at once
 _HIGH: Final = 100  # descriptors from here on are our own between fork and exec
+_BALLAST_BYTES: Final = 256 << 10  # how it ended, and what the agent writes down of that
 _NICE: Final = 19
 _OOM_SCORE: Final = b"500"  # of 1000: the kernel ends jobs before anything of the owner's
 _COULD_NOT_START: Final = 127
@@ -80,6 +81,7 @@ class Supervisor:
             task = _read(self._path(names.LAUNCH))
             launch = Launch.of_fields(task["launch"])
             self._is_asked_inside = launch.is_asked_inside
+            self._reserve()
             self._start(launch, int(task["log_bytes"]))
         except (OSError, ValueError, KeyError) as error:
             self._end({"failed": f"the sandbox could not be started: {_words(error)}"})
@@ -187,6 +189,7 @@ class Supervisor:
             except OSError:
                 self._is_disk_full = True
                 self._terms = 2
+                self._give_way()
             self._is_ring_due = True
 
     def _ask_to_end(self) -> None:
@@ -226,7 +229,23 @@ class Supervisor:
                 return
             self._turn(left)
 
+    def _reserve(self) -> None:
+        path = self._path(names.BALLAST)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, _BALLAST_BYTES)
+        finally:
+            os.close(descriptor)
+
+    def _give_way(self) -> None:
+        """Make room for what has to be written down of the end, and keep no more of the logs."""
+        for log in self._logs.values():
+            log.stop()
+        with suppress(OSError):
+            os.unlink(self._path(names.BALLAST))  # noqa: PTH108 - see above
+
     def _end(self, fields: dict[str, Any]) -> None:
+        self._give_way()
         write(self._path(names.ENDED), fields)
         self._ring()
 
@@ -261,6 +280,9 @@ class _Log:
             count = os.write(self._file, view)
             self.kept += count
             view = view[count:]
+
+    def stop(self) -> None:
+        self._most = self.kept
 
     def close(self) -> None:
         with suppress(OSError):  # what cannot be kept now is found missing by the daemon

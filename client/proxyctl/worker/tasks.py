@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from proxyctl.protocol.jobspec.errors import SpecError
@@ -10,6 +9,7 @@ from proxyctl.protocol.jobspec.payload import Payload, Resources, payload_of, re
 from proxyctl.worker import names
 from proxyctl.worker.executors.base import INPUTS, Bounds, Task, TaskError
 from proxyctl.worker.record import GIGABYTE
+from proxyctl.worker.references import is_allowed
 from proxyctl.worker.shares import share_of
 
 if TYPE_CHECKING:
@@ -58,9 +58,7 @@ def task_of(entry: Entry, payload: Payload, folder: Path, consent: Consent) -> T
         raise TaskError("refused", f"this device takes no jobs of the type {job_type}")
     if payload.network != "none" and lend.network == "none":
         raise TaskError("refused", "this device lends no network")
-    if payload.image and not any(
-        fnmatchcase(payload.image, each) for each in consent.sandbox.images
-    ):
+    if payload.image and not is_allowed(payload.image, consent.sandbox.images):
         raise TaskError("refused", f"this device does not run the image {payload.image}")
     share = share_of(resources_wanted(work), lend)
     return Task(

@@ -44,7 +44,7 @@ from proxyctl.worker.executors.family import (
     is_first,
     is_inside,
 )
-from proxyctl.worker.executors.limits.base import name_of, rlimits_of
+from proxyctl.worker.executors.limits.base import NO_SCOPE, name_of, rlimits_of
 from proxyctl.worker.executors.limits.disk import DiskWatch
 from proxyctl.worker.executors.signals import send
 from proxyctl.worker.executors.syscalls import ARCHITECTURES
@@ -58,6 +58,7 @@ PROGRAM: Final = "/usr/bin/bwrap"
 NOBODY: Final = 65534  # within; what that is outside depends on who runs the agent
 # Outside, of a job that root has started: 65,536 of a range that no system gives to anybody.
 FIRST_UID: Final = 1_900_000_000
+SCOPE_LABEL: Final = "PROXYD_AGENT"  # beside the label: whose attempt it is
 OVER: Final = "over-disk"  # in the attempt's folder: why it was ended, for an agent that restarts
 
 TMP_SHARE: Final = 4  # /tmp holds a quarter of the job's memory, which it is a part of
@@ -130,13 +131,20 @@ class BwrapExecutor:
         limits: hold the bounds of jobs.
         network: gives jobs a way out; None if the owner does not want that.
         program: bubblewrap's.
+        scope: of the agent: what other agents have started is none of its.
     """
 
     name = "bwrap"
 
     def __init__(
-        self, limits: Limits, network: JobNetwork | None = None, *, program: str = PROGRAM
+        self,
+        limits: Limits,
+        network: JobNetwork | None = None,
+        *,
+        program: str = PROGRAM,
+        scope: str = NO_SCOPE,
     ) -> None:
+        self._scope = scope
         self._limits = limits
         self._network = network
         self._program = program
@@ -262,7 +270,7 @@ class BwrapExecutor:
         )
 
     def _command(self, task: Task) -> tuple[str, ...]:
-        label = ("--setenv", LABEL, task.attempt_id)
+        label = ("--setenv", SCOPE_LABEL, self._scope, "--setenv", LABEL, task.attempt_id)
         return (self._program, "--args", str(_ARGS), *label, "--", *task.command)
 
     def _env(self, task: Task) -> dict[str, str]:
@@ -279,7 +287,7 @@ class BwrapExecutor:
         if any("\0" in each for each in (*task.command, *task.env, *task.env.values())):
             raise TaskError("job", "a program, argument or variable with a NUL in it")
         for name in task.env:
-            if not _NAME.fullmatch(name) or name == LABEL:
+            if not _NAME.fullmatch(name) or name in (LABEL, SCOPE_LABEL):
                 raise TaskError("job", f"no name for a variable: {name!r}")
         if task.network not in ("none", "egress"):
             raise TaskError("refused", f"no such network: {task.network!r}")
@@ -337,7 +345,7 @@ class BwrapExecutor:
         sandboxes: dict[str, list[int]] = {}
         for folder in Path("/proc").iterdir():
             if folder.name.isdecimal():
-                attempt_id = _label_of(folder)
+                attempt_id = _label_of(folder, self._scope)
                 if attempt_id and not is_inside(int(folder.name)) and not is_first(folder):
                     sandboxes.setdefault(attempt_id, []).append(int(folder.name))
         return sandboxes
@@ -485,15 +493,15 @@ def _give(folder: Path, uid: int) -> None:
             os.chown(name, uid, uid, dir_fd=descriptor, follow_symlinks=False)
 
 
-def _label_of(folder: Path) -> str:
-    """Return the attempt that a process's command line names as bubblewrap's does, or nothing."""
+def _label_of(folder: Path, scope: str) -> str:
+    """Return the attempt of an agent that a command line names as bubblewrap's does, or nothing."""
     try:
         words = (folder / "cmdline").read_bytes().split(b"\0")
         index = words.index(LABEL.encode())
-        words.index(b"--args")
-    except (OSError, ValueError):
+        is_ours = words[words.index(SCOPE_LABEL.encode()) + 1] == scope.encode()
+    except (OSError, ValueError, IndexError):
         return ""
-    return words[index + 1].decode(errors="replace")
+    return words[index + 1].decode(errors="replace") if is_ours else ""
 
 
 def _until(condition: Callable[[], bool], seconds: float) -> bool:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import proxyctl
 from proxyctl.worker.executors import trial
 from proxyctl.worker.executors.base import (
+    GATE,
     INPUTS,
     WORK,
     Bounds,
@@ -43,6 +44,9 @@ from proxyctl.worker.executors.engine import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from proxyctl.worker.executors.bwrap import JobNetwork
+    from proxyctl.worker.images import Images
+
 ATTEMPT_LABEL: Final = "proxyd.attempt"
 AGENT_LABEL: Final = "proxyd.agent"
 
@@ -56,6 +60,7 @@ _USER_PROCESSES: Final = 32768  # what podman has left itself on a machine that 
 _GUARD_SECONDS: Final = 60  # after the supervisor would have ended it
 _SHARES: Final = 64  # of 1,024: the owner's own programs go first
 _TMP: Final = "/tmp"  # noqa: S108 - the container's
+_GATE: Final = 12  # a descriptor of the launch
 _KILLED: Final = 128 + 9  # the status of what SIGKILL has ended
 
 
@@ -66,6 +71,8 @@ class Containers:
         engine: which.
         folder: the agent's; it tells its containers from those of another agent.
         has_gpus: whether this device lends GPUs, which an engine then has to know.
+        images: fetches the images of jobs; None where nobody runs any.
+        network: gives jobs a way out; None if the owner does not want that.
     """
 
     def __init__(
@@ -74,9 +81,13 @@ class Containers:
         *,
         folder: Path,
         has_gpus: bool = False,
+        images: Images | None = None,
+        network: JobNetwork | None = None,
     ) -> None:
         self.name = engine.name
         self.engine = engine
+        self.images = images
+        self._network = network
         self._folder = folder
         self._has_gpus = has_gpus
         self._agent = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
@@ -104,36 +115,44 @@ class Containers:
             TaskError: it cannot be run here; nothing is left behind.
         """
         name = _name(task.attempt_id)
-        if task.network != "none":
+        if task.network != "none" and (
+            self._network is None or not self.engine.can_share_network()
+        ):
             raise TaskError("refused", f"this device gives jobs in {self.name} no network")
         self._refuse_if_useless()
         self.clean(task.attempt_id)
         try:
+            if task.network != "none":
+                self._create_network(task)
             self._create(task, name)
         except TaskError:
             self.clean(task.attempt_id)
             raise
+        gate = _GATE if task.network != "none" else None
         plan = {
             "seconds": task.bounds.seconds + _GUARD_SECONDS,
             "name": name,
             "engine": list(self.engine.command()),
             "mark": str(self._mark(task.attempt_id)),
+            "gate": gate,
         }
         client = (*self.engine.command(), "start", "--attach", name)
         module = "proxyctl.worker.executors.guarded"
         return Launch(
             argv=(sys.executable, "-s", "-S", "-m", module, json.dumps(plan), *client),
             env={**self.engine.environment(), "PYTHONPATH": _import_path()},
+            gate=gate,
         )
 
     def attach(self, task: Task, pid: int) -> None:
-        """Take up an attempt that runs: watch how much it writes, and what it uses."""
+        """Take up an attempt that runs: watch what it writes and uses, and serve its network."""
         with self._lock:
-            if task.attempt_id in self._watches:
-                return
-            watch = ContainerWatch(self.engine, _name(task.attempt_id), task, pid)
-            self._watches[task.attempt_id] = watch
-            watch.start()
+            if task.attempt_id not in self._watches:
+                watch = ContainerWatch(self.engine, _name(task.attempt_id), task, pid)
+                self._watches[task.attempt_id] = watch
+                watch.start()
+        if task.network != "none":
+            self._open_network(task)
 
     def stop(self, attempt_id: str, grace_s: float) -> None:
         """Ask the job to end, and end all of it after so many seconds.
@@ -214,6 +233,7 @@ class Containers:
         finally:
             self._stopped.discard(attempt_id)
             self._let_go(attempt_id)
+            self._close_network(attempt_id)
             self._mark(attempt_id).unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -241,6 +261,50 @@ class Containers:
         """Return the file that a guard makes when it had to end a container."""
         return self._folder / f"lost-{attempt_id}"
 
+    def _create_network(self, task: Task) -> None:
+        """Start a container that does nothing but have a network, which the job then shares.
+
+        So the network is there before the job is, and its way out is served when that starts.
+        """
+        name = _network_name(task.attempt_id)
+        options = [
+            *_walls(trial.BOUNDS, self.engine.spare_processes(), "none"),
+            *self.engine.owner().options,
+            *self.engine.options(shows_devices=False),
+        ]
+        try:
+            trial.add_image(self.engine)
+            call(self.engine, "create", "--name", name, *options, trial.IMAGE, "/pause")
+            call(self.engine, "start", name)
+        except EngineError as error:
+            raise TaskError("host", str(error)) from None
+        with suppress(FileExistsError):
+            os.mkfifo(task.folder / GATE, 0o600)
+
+    def _open_network(self, task: Task) -> None:
+        if self._network is None:
+            raise TaskError("refused", f"this device gives jobs in {self.name} no network")
+        name = _network_name(task.attempt_id)
+        try:
+            text = call(self.engine, "inspect", "--format", "{{.State.Pid}}", name)
+        except EngineError as error:
+            raise TaskError("host", str(error)) from None
+        self._network.open(task.attempt_id, int(text))
+        # Nobody waits there any more if it was opened before, by an agent that has ended.
+        with suppress(OSError):
+            gate = os.open(task.folder / GATE, os.O_WRONLY | os.O_NONBLOCK)
+            try:
+                os.write(gate, b"\n")
+            finally:
+                os.close(gate)
+
+    def _close_network(self, attempt_id: str) -> None:
+        if self._network is None:
+            return
+        self._network.close(attempt_id)
+        with suppress(EngineError):  # most have none; one that is left has no process of a job
+            remove(self.engine, _network_name(attempt_id))
+
     def _let_go(self, attempt_id: str) -> None:
         with self._lock:
             watch = self._watches.pop(attempt_id, None)
@@ -260,6 +324,10 @@ class Containers:
         if task.gpus and not self._has_gpus:
             raise TaskError("refused", "this device lends no GPUs")
         volumes, has_entrypoint = self._image(task.image)
+        network, env = "none", task.env
+        if task.network != "none" and self._network is not None:
+            network = f"container:{_network_name(task.attempt_id)}"
+            env = {**self._network.env(), **env}
         owner = self.engine.owner()
         if owner.changes_owner:
             for each in (WORK, INPUTS):
@@ -267,13 +335,15 @@ class Containers:
         secrets = task.folder / "engine.env"
         profile = task.folder / "seccomp.json"
         try:
-            _write(secrets, _environment_file(task.env))
+            _write(secrets, _environment_file(env))
             _write(profile, json.dumps(self.engine.profile()).encode())
             options = [
-                *_walls(task.bounds, self.engine.spare_processes()),
+                *_walls(task.bounds, self.engine.spare_processes(), network),
                 *("--security-opt", f"seccomp={profile}"),
                 *owner.options,
-                *self.engine.options(shows_devices=bool(task.gpus)),
+                *self.engine.options(
+                    shows_devices=bool(task.gpus), has_network=task.network != "none"
+                ),
                 *_mounts(task, volumes),
                 *("--label", f"{ATTEMPT_LABEL}={task.attempt_id}"),
                 *("--label", f"{AGENT_LABEL}={self._agent}"),
@@ -317,7 +387,7 @@ class Containers:
 
     def _create_trial(self, name: str, bounds: Bounds) -> None:
         options = [
-            *_walls(bounds, self.engine.spare_processes()),
+            *_walls(bounds, self.engine.spare_processes(), "none"),
             *self.engine.owner().options,
             *self.engine.options(shows_devices=False),
             *("--label", f"{AGENT_LABEL}={self._agent}"),
@@ -325,16 +395,16 @@ class Containers:
         call(self.engine, "create", "--name", name, *options, trial.IMAGE, "/pause")
 
 
-def _walls(bounds: Bounds, spare_processes: int) -> list[str]:
+def _walls(bounds: Bounds, spare_processes: int, network: str) -> list[str]:
     """Return the options that wall a container in; without any of them it is not started."""
     processes = str(bounds.processes + spare_processes)
     memory = str(bounds.memory_bytes)
     return [
         *("--pull", "never"),
-        *("--network", "none"),
+        *("--network", network),
         *("--ipc", "private"),
         *("--cgroupns", "private"),
-        *("--hostname", "job"),
+        *(("--hostname", "job") if network == "none" else ()),  # the other container's
         "--read-only",
         *("--cap-drop", "ALL"),
         *("--security-opt", "no-new-privileges"),
@@ -436,6 +506,11 @@ def _name(attempt_id: str) -> str:
     if not _ATTEMPT.fullmatch(attempt_id):
         raise TaskError("refused", f"{attempt_id!r} is no identifier of an attempt")
     return _PREFIX + attempt_id
+
+
+def _network_name(attempt_id: str) -> str:
+    """Return the name of the container that has an attempt's network."""
+    return f"proxyd-net-{attempt_id}"
 
 
 def _import_path() -> str:

@@ -49,13 +49,18 @@ class Docker:
             extra["DOCKER_HOST"] = self._host
         return engine.environment(extra)
 
-    def options(self, *, shows_devices: bool) -> tuple[str, ...]:
+    def can_share_network(self) -> bool:
+        """Return True."""
+        return True
+
+    def options(self, *, shows_devices: bool, has_network: bool = False) -> tuple[str, ...]:
         """Return what docker would otherwise give a container of the host's."""
         # The name servers of this machine are copied into the container, unless one is named.
         has_init = shutil.which(_INIT, path=engine.environment()["PATH"]) is not None
         init = ("--init",) if has_init else ()
         devices = () if shows_devices else ("--tmpfs", engine.NO_DEVICES)
-        return ("--dns", _NO_SERVER, *init, *devices)
+        names = () if has_network else ("--dns", _NO_SERVER)
+        return (*names, *init, *devices)
 
     def profile(self) -> dict[str, Any]:
         """Return the filter of system calls."""

@@ -86,11 +86,15 @@ class Engine(Protocol):
     def environment(self) -> Mapping[str, str]:
         """Return all of the environment that its program gets."""
 
-    def options(self, *, shows_devices: bool) -> tuple[str, ...]:
+    def can_share_network(self) -> bool:
+        """Say whether a container can be given the network of another, as a way out needs it."""
+
+    def options(self, *, shows_devices: bool, has_network: bool = False) -> tuple[str, ...]:
         """Return the options of `create` that this engine alone has or needs.
 
         Args:
             shows_devices: leave /sys as it is, which libraries for GPUs need; else it is empty.
+            has_network: it has the network of another container, whose options hold for it, too.
         """
 
     def profile(self) -> dict[str, Any]:

@@ -9,7 +9,8 @@ nobody else is there to do so.
     python -m proxyctl.worker.executors.guarded 'PLAN' CLIENT...
 
 The plan is JSON: `seconds` after which it is ended, the container's `name`, the `engine`'s program
-with its options, and `mark`, a file that is made if the container did not end by itself.
+with its options, `mark`, a file that is made if the container did not end by itself, and `gate`,
+a descriptor from which a byte must come first, or null.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ def main(arguments: list[str]) -> NoReturn:
     """Leave a guard behind, and become the client."""
     plan, client = json.loads(arguments[0]), arguments[1:]
     starter = os.getppid()
+    if plan["gate"] is not None:
+        os.read(plan["gate"], 1)
+        os.close(plan["gate"])
     # Blocked before there is a guard, so that it cannot miss the end of its parent.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     me = os.getpid()

@@ -46,9 +46,14 @@ class Gvisor:
         """Return podman's."""
         return self._podman.environment()
 
-    def options(self, *, shows_devices: bool) -> tuple[str, ...]:
+    def can_share_network(self) -> bool:
+        """Return False."""
+        # Its own kernel has a loopback, which nobody outside can serve.
+        return False
+
+    def options(self, *, shows_devices: bool, has_network: bool = False) -> tuple[str, ...]:
         """Return podman's."""
-        return self._podman.options(shows_devices=shows_devices)
+        return self._podman.options(shows_devices=shows_devices, has_network=has_network)
 
     def profile(self) -> dict[str, Any]:
         """Return the filter of system calls, for its own kernel."""

@@ -22,7 +22,7 @@ class Podman:
     """podman, of the user that the agent runs as.
 
     Args:
-        runtime: what it starts containers with; None for its own choice.
+        runtime: what it starts containers with; None for what works here.
         name: of the sandbox.
         flags: for that runtime.
         spare_processes: that the runtime itself needs in the job's group.
@@ -37,7 +37,7 @@ class Podman:
         spare_processes: int = 0,
     ) -> None:
         self.name = name
-        self._runtime = runtime
+        self._runtime = choose_runtime() if runtime is None else runtime
         self._flags = flags
         self._spare_processes = spare_processes
 
@@ -51,10 +51,16 @@ class Podman:
         """Return all of its environment."""
         return engine.environment()
 
-    def options(self, *, shows_devices: bool) -> tuple[str, ...]:
+    def can_share_network(self) -> bool:
+        """Return that it can for root."""
+        # For others the network belongs to the users' namespace of the other container.
+        return os.geteuid() == 0
+
+    def options(self, *, shows_devices: bool, has_network: bool = False) -> tuple[str, ...]:
         """Return what podman would otherwise give a container of the host's."""
         return (
-            "--no-hosts",  # /etc/hosts of this machine
+            # Its own name, or no /etc/hosts of this machine: both cannot be said of one container.
+            *(("--hostname", "job") if has_network else ("--no-hosts",)),
             "--http-proxy=false",  # the proxies of this machine, with their passwords
             "--read-only-tmpfs=false",  # writable places that no limit is put on
             "--image-volume=ignore",

@@ -70,16 +70,24 @@ def run(engine: Engine, folder: Path, create: Callable[[str, Bounds], None]) -> 
 
 
 def _problems(engine: Engine, name: str, create: Callable[[str, Bounds], None]) -> list[str]:
-    machine = platform.machine()
-    if machine not in _WAITS:
-        return [f"nothing is known of processors of the kind {machine}"]
-    call(engine, "import", "-", IMAGE, data=pause_image(machine))
+    if platform.machine() not in _WAITS:
+        return [f"nothing is known of processors of the kind {platform.machine()}"]
+    add_image(engine)
     create(name, BOUNDS)
     call(engine, "start", name)
     pid = _pid(engine, name)
     if pid == 0:
         return ["a container on trial ended by itself"]
     return problems_of(pid, BOUNDS, engine.spare_processes())
+
+
+def add_image(engine: Engine) -> None:
+    """Give an engine the image of a program that only waits.
+
+    Raises:
+        EngineError: it does not take it.
+    """
+    call(engine, "import", "-", IMAGE, data=pause_image(platform.machine()))
 
 
 def _pid(engine: Engine, name: str) -> int:

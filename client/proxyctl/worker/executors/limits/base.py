@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import resource
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from proxyctl.worker.executors.base import TaskError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from proxyctl.worker.executors.base import Bounds, Ending, Finding
 
 GROUP: Final = "proxyctl-jobs"  # the folder of all jobs, in each hierarchy of control groups
@@ -22,6 +25,8 @@ PROCESSES_MIN: Final = 8  # the sandbox's own two, and some for the job
 WEIGHT: Final = 10
 PERIOD_MICROSECONDS: Final = 100_000  # the kernel's own
 FILES_MAX: Final = 4096  # descriptors of one process; what servers and notebooks need at most
+# Whose attempts they are; agents with other folders on one machine leave one another's alone.
+NO_SCOPE: Final = "agent"
 _ATTEMPT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
@@ -80,6 +85,26 @@ def name_of(attempt_id: str) -> str:
     if not _ATTEMPT.fullmatch(attempt_id):
         raise TaskError("refused", f"no identifier of an attempt: {attempt_id!r}")
     return attempt_id
+
+
+def scope_of(folder: Path) -> str:
+    """Return a short name of an agent, by its folder; another agent has another one."""
+    return hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:12]
+
+
+def group_of(scope: str, attempt_id: str) -> str:
+    """Return how an attempt of an agent is called where attempts of others may be, too.
+
+    Raises:
+        TaskError: the attempt has no identifier that could stand in a path.
+    """
+    return f"{scope}.{name_of(attempt_id)}"
+
+
+def attempts_of(scope: str, groups: Iterable[str]) -> set[str]:
+    """Return the attempts of one agent among the names of groups."""
+    start = f"{scope}."
+    return {each[len(start) :] for each in groups if each.startswith(start)}
 
 
 def require_sane(bounds: Bounds) -> None:

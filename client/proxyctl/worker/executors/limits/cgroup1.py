@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Final
 from proxyctl.worker.executors.base import Ending, Finding, TaskError
 from proxyctl.worker.executors.limits.base import (
     GROUP,
+    NO_SCOPE,
     PERIOD_MICROSECONDS,
     WEIGHT,
     Admission,
+    attempts_of,
+    group_of,
     make_group,
     mounts,
-    name_of,
     read_fields,
     read_numbers,
     require_sane,
@@ -41,11 +43,13 @@ class Cgroup1:
 
     Args:
         parents: the folder of all jobs by controller; by default where this machine has them.
+        scope: of the agent.
     """
 
     name = "cgroup1"
 
-    def __init__(self, parents: dict[str, Path] | None = None) -> None:
+    def __init__(self, parents: dict[str, Path] | None = None, *, scope: str = NO_SCOPE) -> None:
+        self._scope = scope
         self._parents = find_parents() if parents is None else parents
 
     def check(self) -> list[Finding]:
@@ -103,7 +107,7 @@ class Cgroup1:
         parent = self._parents.get("pids")
         if parent is None or not parent.is_dir():
             return set()
-        return {each.name for each in parent.iterdir() if each.is_dir()}
+        return attempts_of(self._scope, (each.name for each in parent.iterdir() if each.is_dir()))
 
     def ended(self, attempt_id: str) -> Ending:
         """Read the counters of an attempt's groups."""
@@ -126,7 +130,7 @@ class Cgroup1:
                 group.rmdir()
 
     def _groups(self, attempt_id: str) -> dict[str, Path]:
-        name = name_of(attempt_id)
+        name = group_of(self._scope, attempt_id)
         names = (*NEEDED, _COUNTING)
         return {each: self._parents[each] / name for each in names if self._is_ours(each)}
 

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Final
 from proxyctl.worker.executors.base import Ending, Finding, TaskError
 from proxyctl.worker.executors.limits.base import (
     GROUP,
+    NO_SCOPE,
     PERIOD_MICROSECONDS,
     WEIGHT,
     Admission,
+    attempts_of,
+    group_of,
     make_group,
     mounts,
-    name_of,
     read_fields,
     read_numbers,
     require_sane,
@@ -37,11 +39,13 @@ class Cgroup2:
     Args:
         delegated: a folder of control groups that is the agent's; by default the one that the agent
             itself is in, as a unit with `Delegate=yes` has it, or the topmost one for root.
+        scope: of the agent.
     """
 
     name = "cgroup2"
 
-    def __init__(self, delegated: Path | None = None) -> None:
+    def __init__(self, delegated: Path | None = None, *, scope: str = NO_SCOPE) -> None:
+        self._scope = scope
         self._delegated = find_delegated() if delegated is None else delegated
         self._is_open = False
 
@@ -90,7 +94,7 @@ class Cgroup2:
         jobs = self._jobs()
         if jobs is None or not jobs.is_dir():
             return set()
-        return {each.name for each in jobs.iterdir() if each.is_dir()}
+        return attempts_of(self._scope, (each.name for each in jobs.iterdir() if each.is_dir()))
 
     def ended(self, attempt_id: str) -> Ending:
         """Read the counters of an attempt's group."""
@@ -109,7 +113,7 @@ class Cgroup2:
 
     def _group(self, attempt_id: str) -> Path | None:
         jobs = self._jobs()
-        return jobs / name_of(attempt_id) if jobs else None
+        return jobs / group_of(self._scope, attempt_id) if jobs else None
 
     def _open(self) -> str:
         """Make the folder of all jobs, once; return why it cannot be, or nothing."""

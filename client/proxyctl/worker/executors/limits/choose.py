@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from proxyctl.worker.executors.base import Finding, TaskError
+from proxyctl.worker.executors.limits.base import NO_SCOPE
 from proxyctl.worker.executors.limits.cgroup1 import Cgroup1
 from proxyctl.worker.executors.limits.cgroup2 import Cgroup2
 from proxyctl.worker.executors.limits.systemd import SystemdScopes
@@ -16,18 +17,21 @@ if TYPE_CHECKING:
     from proxyctl.worker.executors.limits.base import Limits
 
 # The best first: a scope outlives the agent's unit, a group of the unit's own may not.
-KINDS: Final[dict[str, Callable[[], Limits]]] = {
-    "systemd": SystemdScopes,
-    "cgroup2": Cgroup2,
-    "cgroup1": Cgroup1,
+KINDS: Final[dict[str, Callable[[str], Limits]]] = {
+    "systemd": lambda scope: SystemdScopes(scope=scope),
+    "cgroup2": lambda scope: Cgroup2(scope=scope),
+    "cgroup1": lambda scope: Cgroup1(scope=scope),
 }
 
 
-def choose(wanted: str = "auto", *, only_mine: bool = False) -> tuple[Limits | None, list[Finding]]:
+def choose(
+    wanted: str = "auto", *, scope: str = NO_SCOPE, only_mine: bool = False
+) -> tuple[Limits | None, list[Finding]]:
     """Return a way to hold limits that works here, and what was looked at.
 
     Args:
         wanted: "auto", one of `KINDS`, or "none".
+        scope: of the agent, as `scope_of` names it.
         only_mine: jobs of the owner alone are run, which may be without limits.
 
     Raises:
@@ -42,7 +46,7 @@ def choose(wanted: str = "auto", *, only_mine: bool = False) -> tuple[Limits | N
         raise TaskError("refused", f"limits {wanted!r} are none of: {known}")
     findings: list[Finding] = []
     for name in KINDS if wanted == "auto" else (wanted,):
-        limits = KINDS[name]()
+        limits = KINDS[name](scope)
         looked = limits.check()
         if all(each.is_met for each in looked):
             return limits, looked

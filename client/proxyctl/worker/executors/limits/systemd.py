@@ -13,7 +13,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from proxyctl.worker.executors.base import Bounds, Ending, Finding, TaskError
-from proxyctl.worker.executors.limits.base import WEIGHT, Admission, mounts, name_of, require_sane
+from proxyctl.worker.executors.limits.base import (
+    NO_SCOPE,
+    WEIGHT,
+    Admission,
+    attempts_of,
+    group_of,
+    mounts,
+    require_sane,
+)
 from proxyctl.worker.executors.limits.cgroup2 import ending_of, kill_in, processes_in
 
 if TYPE_CHECKING:
@@ -36,11 +44,13 @@ class SystemdScopes:
 
     Args:
         environ: of the agent, where the way to the manager is found.
+        scope: of the agent.
     """
 
     name = "systemd"
 
-    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, environ: Mapping[str, str] = os.environ, *, scope: str = NO_SCOPE) -> None:
+        self._scope = scope
         self._env = tuple(
             (name, environ[name])
             for name in ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
@@ -69,7 +79,7 @@ class SystemdScopes:
             self._why_not = self._try()
         if self._why_not:
             raise TaskError("refused", f"systemd holds no limits here: {self._why_not}")
-        return Admission(prefix=_command(_unit(attempt_id), bounds), env=self._env)
+        return Admission(prefix=_command(self._unit(attempt_id), bounds), env=self._env)
 
     def processes(self, attempt_id: str) -> list[int]:
         """Return what is in an attempt's scope."""
@@ -86,13 +96,14 @@ class SystemdScopes:
         """Return those that have a scope."""
         shown = self._ask("list-units", "--all", "--plain", "--no-legend", f"{_PREFIX}*{_SUFFIX}")
         names = (line.split()[0] for line in shown.splitlines() if line.strip())
-        return {name[len(_PREFIX) : -len(_SUFFIX)] for name in names if name.startswith(_PREFIX)}
+        groups = (name[len(_PREFIX) : -len(_SUFFIX)] for name in names if name.startswith(_PREFIX))
+        return attempts_of(self._scope, groups)
 
     def ended(self, attempt_id: str) -> Ending:
         """Read the counters of an attempt's scope; a scope is gone with its last process."""
         group = self._group(attempt_id)
         known = ending_of(group) if group else Ending()
-        result = self._ask("show", "--property=Result", "--value", _unit(attempt_id)).strip()
+        result = self._ask("show", "--property=Result", "--value", self._unit(attempt_id)).strip()
         return Ending(
             is_out_of_memory=known.is_out_of_memory or result == "oom-kill",
             cpu_seconds=known.cpu_seconds,
@@ -101,10 +112,15 @@ class SystemdScopes:
 
     def clean(self, attempt_id: str) -> None:
         """Have the manager forget a scope that failed."""
-        self._ask("reset-failed", _unit(attempt_id))
+        self._ask("reset-failed", self._unit(attempt_id))
+
+    def _unit(self, attempt_id: str) -> str:
+        return f"{_PREFIX}{group_of(self._scope, attempt_id)}{_SUFFIX}"
 
     def _group(self, attempt_id: str) -> Path | None:
-        path = self._ask("show", "--property=ControlGroup", "--value", _unit(attempt_id)).strip()
+        path = self._ask(
+            "show", "--property=ControlGroup", "--value", self._unit(attempt_id)
+        ).strip()
         top = _mounted()
         return top / path.lstrip("/") if path and top else None
 
@@ -152,10 +168,6 @@ class SystemdScopes:
             return str(error)
         lacking = [each for each in ("memory", "pids", "cpu") if each not in there]
         return f"systemd --user may not use {', '.join(lacking)}" if lacking else ""
-
-
-def _unit(attempt_id: str) -> str:
-    return f"{_PREFIX}{name_of(attempt_id)}{_SUFFIX}"
 
 
 def _command(unit: str, bounds: Bounds) -> tuple[str, ...]:

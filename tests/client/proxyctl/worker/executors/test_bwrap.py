@@ -20,7 +20,7 @@ from support.waiting import until_true
 from proxyctl.worker.executors import bwrap, family
 from proxyctl.worker.executors.base import INPUTS, WORK, Bounds, TaskError
 from proxyctl.worker.executors.bwrap import BwrapExecutor
-from proxyctl.worker.executors.limits.base import GROUP
+from proxyctl.worker.executors.limits.base import GROUP, scope_of
 from proxyctl.worker.executors.limits.cgroup1 import Cgroup1, find_parents
 from proxyctl.worker.executors.limits.choose import choose
 from proxyctl.worker.executors.limits.unbounded import Unbounded
@@ -38,12 +38,18 @@ def top() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def executor() -> Iterator[BwrapExecutor]:
+def scope(top: Path) -> str:
+    """An agent of the tests alone, whoever else runs jobs on this machine."""
+    return scope_of(top)
+
+
+@pytest.fixture(scope="module")
+def executor(scope: str) -> Iterator[BwrapExecutor]:
     """The executor, as whoever runs the tests has it."""
-    limits, findings = choose()
+    limits, findings = choose(scope=scope)
     battery.require("" if limits else "; ".join(each.actual for each in findings))
     assert limits is not None
-    made = BwrapExecutor(limits)
+    made = BwrapExecutor(limits, scope=scope)
     battery.require(battery.lacking(made))
     yield made
     made.close()
@@ -169,6 +175,30 @@ def test_a_job_of_root_is_nobody_of_this_machine(executor: BwrapExecutor, folder
     assert owner >= bwrap.FIRST_UID
 
 
+def test_an_unpacked_image_is_the_jobs_root(
+    executor: BwrapExecutor, folder: Path, top: Path
+) -> None:
+    """Its programs to read, in the place of the host's, and the same walls."""
+    busybox = shutil.which("busybox")
+    if busybox is None:
+        pytest.skip("busybox is not installed")
+    root = top / "image"
+    for name in ("bin", "etc", "tmp", "proc", "work"):
+        (root / name).mkdir(parents=True)
+    shutil.copy(busybox, root / "bin" / "busybox")
+    (root / "etc" / "os-release").write_text("image\n")
+    (root / "sh").symlink_to("bin/busybox")
+    script = "cat /etc/os-release; id -u; ls /; echo x > /bin/x; echo y > /work/y; ls /usr"
+    command = ("/bin/busybox", "sh", "-c", script)
+    job = battery.task(folder, *command, image="an-image", root=root)
+    result = battery.run(executor, job)
+    shown = result.out.split()
+    assert shown[:3] == ["image", "65534", "bin"], result
+    assert {"bin", "etc", "inputs", "work", "tmp", "proc", "dev"} <= set(shown)
+    assert "Read-only" in result.err
+    assert (folder / WORK / "y").read_text() == "y\n"
+
+
 def test_two_jobs_do_not_see_each_other(executor: BwrapExecutor, top: Path) -> None:
     """Neither processes nor files nor sockets of another job are there."""
     other = battery.python_task(
@@ -291,27 +321,46 @@ def test_a_deaf_job_ends_with_all_its_descendants(executor: BwrapExecutor, folde
     executor.clean(job.attempt_id)
 
 
-def test_another_executor_finds_what_runs(executor: BwrapExecutor, folder: Path) -> None:
+def test_another_executor_finds_what_runs(
+    executor: BwrapExecutor, folder: Path, scope: str
+) -> None:
     """An agent that was started anew knows nothing, and finds and ends it by its name."""
     job = battery.python_task(folder, BOMBS["deaf"])
     started = battery.launch(executor, job)
     until_true(lambda: b"ready" in started.out)
-    for limits in (choose()[0], Unbounded()):
+    for limits in (choose(scope=scope)[0], Unbounded()):
         assert limits is not None
-        assert job.attempt_id in BwrapExecutor(limits).running()
-    BwrapExecutor(Unbounded()).stop(job.attempt_id, 0)
+        assert job.attempt_id in BwrapExecutor(limits, scope=scope).running()
+    BwrapExecutor(Unbounded(), scope=scope).stop(job.attempt_id, 0)
     started.wait()
     executor.clean(job.attempt_id)
     assert job.attempt_id not in executor.running()
 
 
-def test_a_job_cannot_pass_for_another(executor: BwrapExecutor, folder: Path) -> None:
+def test_an_agent_leaves_the_jobs_of_another_alone(executor: BwrapExecutor, folder: Path) -> None:
+    """Two agents of one user know nothing of each other's attempts, even of the same name."""
+    job = battery.python_task(folder, BOMBS["deaf"])
+    started = battery.launch(executor, job)
+    until_true(lambda: b"ready" in started.out)
+    another = scope_of(folder)
+    for limits in (choose(scope=another)[0], Unbounded()):
+        assert limits is not None
+        other = BwrapExecutor(limits, scope=another)
+        assert other.running() == set()
+        other.stop(job.attempt_id, 0)
+        other.clean(job.attempt_id)
+    assert not started.has_ended()
+    executor.clean(job.attempt_id)
+    started.wait()
+
+
+def test_a_job_cannot_pass_for_another(executor: BwrapExecutor, folder: Path, scope: str) -> None:
     """A process that names itself as another attempt's sandbox is not taken for it."""
-    program = """
+    program = f"""
 import os
 os.execv("/usr/bin/python3", [
     "bwrap", "-c", "import time; print('ready', flush=True); time.sleep(600)",
-    "--args", "10", "--setenv", "PROXYD_ATTEMPT", "victim-1",
+    "--args", "10", "--setenv", "PROXYD_AGENT", "{scope}", "--setenv", "PROXYD_ATTEMPT", "victim-1",
 ])
 """
     job = battery.python_task(folder, program)
@@ -319,7 +368,7 @@ os.execv("/usr/bin/python3", [
     try:
         until_true(lambda: b"ready" in started.out, lambda: str(started.err))
         assert "victim-1" not in executor.running()
-        assert "victim-1" not in BwrapExecutor(Unbounded()).running()
+        assert "victim-1" not in BwrapExecutor(Unbounded(), scope=scope).running()
     finally:
         executor.clean(job.attempt_id)
         started.wait()

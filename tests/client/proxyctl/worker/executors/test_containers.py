@@ -3,16 +3,19 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import engines
+from support import engines, launching
 from support.waiting import until_true
 
+from proxyctl.worker.executors import netns
 from proxyctl.worker.executors.base import Bounds, Launch, Task, TaskError
 from proxyctl.worker.executors.containers import Containers
 from proxyctl.worker.executors.engine import call
@@ -170,7 +173,8 @@ def test_an_agent_finds_its_containers_again_and_no_other_agents(
     child = start(containers.prepare(sh(task, "echo ready; sleep 600")))
     assert child.stdout is not None
     assert child.stdout.readline() == b"ready\n"
-    assert make_containers(kind, folder).running() == {task.attempt_id}
+    # docker lists a container a moment after it has begun.
+    until_true(lambda: make_containers(kind, folder).running() == {task.attempt_id})
     assert make_containers(kind, folder.parent).running() == set()
     make_containers(kind, folder).stop(task.attempt_id, 0)
     child.communicate(timeout=20)
@@ -256,7 +260,8 @@ def test_a_job_whose_engine_crashed_is_lost_and_nothing_of_it_runs_on(
 
 def test_a_job_that_writes_more_than_it_may_is_ended(containers: Containers, task: Task) -> None:
     small = replace(task, bounds=replace(BOUNDS, disk_bytes=1 << 20))
-    fill = "dd if=/dev/zero of=big bs=1M count=8 2>/dev/null; echo full; sleep 600"
+    write = "dd if=/dev/zero of=big$each bs=512K count=1 2>/dev/null"
+    fill = f"for each in 1 2 3 4; do {write}; done; echo full; sleep 600"
     launch = containers.prepare(sh(small, fill))
     child = start(launch)
     containers.attach(small, child.pid)
@@ -283,3 +288,50 @@ def test_a_check_is_met_where_the_engine_works(containers: Containers, kind: str
     assert [each for each in findings if not each.is_met] == []
     assert f"{kind}-trial" in [each.id for each in findings]
     assert call(containers.engine, "ps", "--all", "--quiet").strip() == ""
+
+
+class Way:
+    """A way out that a test sees through: what listens in there answers a word."""
+
+    def __init__(self) -> None:
+        self.open_for: dict[str, socket.socket] = {}
+
+    def env(self) -> dict[str, str]:
+        return {"WAY": "1080"}
+
+    def open(self, attempt_id: str, pid: int) -> None:
+        listening = netns.listen_inside(pid, 1080)
+        self.open_for[attempt_id] = listening
+        threading.Thread(target=self._answer, args=(listening,), daemon=True).start()
+
+    def _answer(self, listening: socket.socket) -> None:
+        with listening.accept()[0] as sock:
+            sock.sendall(b"a way out\n")
+
+    def close(self, attempt_id: str) -> None:
+        if attempt_id in self.open_for:
+            self.open_for.pop(attempt_id).close()
+
+
+@pytest.mark.parametrize("kind", ["podman", "docker"])
+def test_a_way_out_is_there_before_the_job_is(
+    containers: Containers, task: Task, folder: Path
+) -> None:
+    way = Way()
+    served = Containers(containers.engine, folder=folder, network=way)
+    program = (
+        "import os, socket; sock = socket.create_connection(('127.0.0.1', int(os.environ['WAY'])));"
+        "print(sock.recv(100).decode(), socket.gethostname());"
+        "print(open('/proc/net/dev').read().count(':'))"
+    )
+    job = replace(task, network="egress", command=("python3", "-c", program))
+    started = launching.start(job, served.prepare(job))
+    served.attach(job, started.pid)
+    assert started.wait() == 0, started.err
+    assert bytes(started.out) == b"a way out\n job\n1\n"
+    served.clean(job.attempt_id)
+    served.close()
+    assert call(served.engine, "ps", "--all", "--quiet").strip() == ""
+    assert way.open_for == {}
+    with pytest.raises(TaskError, match="no network"):
+        containers.prepare(job)

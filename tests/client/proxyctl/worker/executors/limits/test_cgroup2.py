@@ -1,7 +1,6 @@
 """proxyctl.worker.executors.limits.cgroup2: what it writes and reads, in a folder of plain files.
 
-That the kernel holds it can only be seen where the controllers are in the second version, which few
-machines of tests have.
+That the kernel holds it is shown by `make vm`, in a machine that has the controllers there.
 """
 
 from pathlib import Path
@@ -40,7 +39,7 @@ def top(tmp_path: Path) -> Path:
 
 def test_the_bounds_are_written_as_the_kernel_reads_them(top: Path) -> None:
     """The agent makes room for groups of jobs, and each bound is in its file."""
-    group = top / GROUP / "job-1"
+    group = top / GROUP / "agent.job-1"
     group.mkdir()
     for name in FILES:
         (group / name).touch()

@@ -25,7 +25,9 @@ def test_an_unknown_kind_is_told_with_those_that_there_are() -> None:
 
 def test_where_nothing_holds_all_reasons_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the owner can choose what to mend."""
-    monkeypatch.setattr(module, "KINDS", {"one": lambda: Cgroup1({}), "two": lambda: Cgroup1({})})
+    monkeypatch.setattr(
+        module, "KINDS", {"one": lambda _: Cgroup1({}), "two": lambda _: Cgroup1({})}
+    )
     limits, findings = choose()
     assert limits is None
     assert len(findings) == 2

@@ -9,7 +9,6 @@ import subprocess
 import pytest
 
 from proxyctl.worker.executors.base import Bounds, TaskError
-from proxyctl.worker.executors.limits import systemd
 from proxyctl.worker.executors.limits.systemd import SystemdScopes
 
 BOUNDS = Bounds(cores=1.5, memory_bytes=64 << 20, disk_bytes=1 << 20, processes=20, seconds=60)
@@ -48,11 +47,10 @@ def test_a_scope_has_every_bound_and_the_program_no_environment(
     monkeypatch.setattr(limits, "_try", lambda: "")
     admission = limits.admit("job-1", BOUNDS)
     assert admission.prefix[:4] == ("/usr/bin/systemd-run", "--user", "--scope", "--quiet")
-    assert "--unit=proxyctl-job-job-1.scope" in admission.prefix
+    assert "--unit=proxyctl-job-agent.job-1.scope" in admission.prefix
     for each in ("MemoryMax=67108864", "MemorySwapMax=0", "TasksMax=20", "CPUQuota=150%"):
         assert f"--property={each}" in admission.prefix
     assert admission.prefix[-2:] == ("/usr/bin/env", "-i")
     assert admission.env == (("XDG_RUNTIME_DIR", "/run/user/1"),)
     with pytest.raises(TaskError):
         limits.admit("../job", BOUNDS)
-    assert systemd._unit("job-1") == "proxyctl-job-job-1.scope"

@@ -1,4 +1,4 @@
-"""Engines for all tests of this folder: each is started once by a process of the tests."""
+"""Engines for the tests of this folder: each is started once by a process of the tests."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

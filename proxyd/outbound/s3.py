@@ -1,0 +1,201 @@
+"""Contents as objects in an S3 store: clients send and fetch them there, by signed addresses.
+
+This process asks the store for what is not the clients' to do: to begin and complete an upload in
+parts, to look at what came, and to delete.
+"""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from html import escape, unescape
+from urllib.parse import quote
+
+import aiohttp
+from yarl import URL
+
+from storage.blobs.base import (
+    BlobError,
+    Content,
+    MismatchError,
+    Part,
+    Receiver,
+    Upload,
+)
+from storage.blobs.s3 import PART_BYTES, Signer, checksum, part_bytes, parts_of
+
+CONNECTIONS_MAX = 32
+CONNECT_SECONDS = 5.0
+# A store puts the parts of 5 GiB together within a minute, and says so at the end.
+ANSWER_SECONDS = 120.0
+ANSWER_MAX_BYTES = 1024 * 1024  # of XML; each answer has a few hundred bytes
+OWN_SECONDS = 300  # how long our own requests may be made, whose clocks may differ
+
+_UPLOAD_ID = re.compile(r"<UploadId>([^<]+)</UploadId>")
+_ERROR_CODE = re.compile(r"<Code>(\w+)</Code>")
+# What a completed upload, or one that was never begun, is to the store.
+_NO_SUCH_UPLOAD = "NoSuchUpload"
+# What is wrong with the parts, and not with the store.
+_WRONG_PARTS = frozenset(("InvalidPart", "InvalidPartOrder", "EntityTooSmall", "BadDigest"))
+
+
+class S3Blobs:
+    """`Blobs` in a bucket.
+
+    Args:
+        signer: signs requests for it.
+    """
+
+    is_elsewhere = True
+
+    def __init__(self, signer: Signer) -> None:
+        self._signer = signer
+        self._session: aiohttp.ClientSession | None = None
+
+    async def begin(self, upload: Upload) -> str:
+        """See `Blobs.begin`: what is large is sent in parts."""
+        if upload.size_bytes <= PART_BYTES:
+            return ""
+        url = self._signer.url("POST", upload.key, query={"uploads": ""}, seconds=OWN_SECONDS)
+        async with self._ask("POST", url) as (status, body, _):
+            match = _UPLOAD_ID.search(body)
+            if status != 200 or match is None:
+                raise _failure(status, body)
+            return unescape(match[1])
+
+    def parts(self, upload: Upload) -> list[Part]:
+        """See `Blobs.parts`."""
+        return parts_of(self._signer, upload)
+
+    async def stored(self, upload: Upload) -> int:  # noqa: ARG002 - the store does not say
+        """See `Blobs.stored`: what was not finished begins anew."""
+        return 0
+
+    def receive(self, upload: Upload, offset: int) -> AbstractAsyncContextManager[Receiver]:
+        """See `Blobs.receive`; never called here."""
+        raise NotImplementedError(f"{upload.id} from {offset} on is sent to the store")
+
+    async def finish(self, upload: Upload, etags: list[str]) -> bool:
+        """See `Blobs.finish`."""
+        if upload.reference:
+            await self._complete(upload, etags)
+        headers = {"x-amz-checksum-mode": "ENABLED"}
+        url = self._signer.url("HEAD", upload.key, headers=headers, seconds=OWN_SECONDS)
+        async with self._ask("HEAD", url, headers=headers) as (status, body, answer):
+            if status == 404:
+                raise MismatchError(f"0 of {upload.size_bytes} bytes are stored")
+            if status != 200:
+                raise _failure(status, body)
+            size = int(answer.get("Content-Length", "-1"))
+            stored = answer.get("x-amz-checksum-sha256", "")
+        if size != upload.size_bytes:
+            await self.delete(upload.key)
+            raise MismatchError(f"{size} of {upload.size_bytes} bytes are stored")
+        # That of an upload in parts is made of the parts' hashes, and says nothing here.
+        if upload.reference or not stored:
+            return False
+        if stored != checksum(upload.sha256):
+            await self.delete(upload.key)
+            raise MismatchError("another SHA-256 is stored")
+        return True
+
+    async def drop(self, upload: Upload) -> None:
+        """See `Blobs.drop`."""
+        if upload.reference:
+            query = {"uploadId": upload.reference}
+            url = self._signer.url("DELETE", upload.key, query=query, seconds=OWN_SECONDS)
+            async with self._ask("DELETE", url) as (status, body, _):
+                if status not in (200, 204, 404):
+                    raise _failure(status, body)
+        await self.delete(upload.key)
+
+    async def delete(self, key: str) -> None:
+        """See `Blobs.delete`."""
+        url = self._signer.url("DELETE", key, seconds=OWN_SECONDS)
+        async with self._ask("DELETE", url) as (status, body, _):
+            if status not in (200, 204, 404):
+                raise _failure(status, body)
+
+    async def open(self, key: str) -> Content:
+        """See `Blobs.open`; never called here."""
+        raise NotImplementedError(f"{key} is fetched from the store")
+
+    def address(self, key: str, name: str) -> str:
+        """See `Blobs.address`."""
+        query = {
+            "response-content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
+            "response-content-type": "application/octet-stream",
+        }
+        return self._signer.url("GET", key, query=query)
+
+    async def close(self) -> None:
+        """See `Blobs.close`."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _complete(self, upload: Upload, etags: list[str]) -> None:
+        """Have the parts put together; those of one that is complete already stay as they are."""
+        count = -(-upload.size_bytes // part_bytes(upload.size_bytes))
+        if len(etags) != count:
+            raise MismatchError(f"{len(etags)} of {count} tags of parts are named")
+        parts = "".join(
+            f"<Part><PartNumber>{number}</PartNumber><ETag>{escape(etag)}</ETag></Part>"
+            for number, etag in enumerate(etags, 1)
+        )
+        body = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
+        query = {"uploadId": upload.reference}
+        url = self._signer.url("POST", upload.key, query=query, seconds=OWN_SECONDS)
+        async with self._ask("POST", url, data=body) as (status, answer, _):
+            match = _ERROR_CODE.search(answer)
+            code = match[1] if match else ""
+            if code in _WRONG_PARTS:
+                raise MismatchError(f"the store says of the parts: {code}")
+            if (status != 200 or code) and code != _NO_SUCH_UPLOAD:
+                raise _failure(status, answer)
+
+    @asynccontextmanager
+    async def _ask(
+        self,
+        method: str,
+        url: str,
+        *,
+        data: bytes | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> AsyncIterator[tuple[int, str, dict[str, str]]]:
+        """Ask the store; yield status, body and headers of its answer.
+
+        Raises:
+            BlobError: it did not answer. The message never has a signature in it.
+        """
+        timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS, sock_connect=CONNECT_SECONDS)
+        try:
+            async with self._connected().request(
+                method,
+                URL(url, encoded=True),  # it is signed as it is spelled
+                data=data,
+                headers=headers,
+                timeout=timeout,
+                allow_redirects=False,
+                skip_auto_headers=("Content-Type",),
+            ) as response:
+                body = await response.content.read(ANSWER_MAX_BYTES)
+                status, found = response.status, dict(response.headers)
+        except TimeoutError as error:
+            raise BlobError("the S3 store does not answer in time") from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            message = f"the S3 store cannot be reached ({type(error).__name__})"
+            raise BlobError(message) from error
+        yield status, body.decode("utf-8", "replace"), found
+
+    def _connected(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX),
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        return self._session
+
+
+def _failure(status: int, body: str) -> BlobError:
+    match = _ERROR_CODE.search(body)
+    return BlobError(f"the S3 store answers {status} {match[1] if match else ''}".rstrip())

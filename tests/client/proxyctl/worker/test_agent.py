@@ -1,0 +1,305 @@
+"""The agent as its owner runs it: real processes and sandboxes, beside a marketplace over HTTP."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.mounts import fill, small_disk
+from support.pythons import pythons
+from support.worker_market import WorkerMarket, worker_market
+from support.worker_process import WorkerAgent, require_sandbox, until, worker_agent
+
+from proxyctl.worker import names
+from proxyctl.worker.states import State
+
+FOR_A_SECOND = "import time\nprint('begun', flush=True)\ntime.sleep(1)\nprint('done')"
+FOR_EVER = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(1)"
+WHOLE = b"begun\ndone\n"
+# In these the job was handed over to a supervisor already, or is over.
+AFTER_THE_START = (State.RUNNING, State.ENDED, State.UPLOADING, State.REPORTING, State.DONE)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _sandbox(tmp_path_factory: pytest.TempPathFactory) -> None:
+    require_sandbox(tmp_path_factory.mktemp("agent"))
+
+
+@pytest.fixture
+def market() -> Iterator[WorkerMarket]:
+    with worker_market() as made:
+        yield made
+
+
+@pytest.fixture
+def agent(market: WorkerMarket, tmp_path: Path) -> Iterator[WorkerAgent]:
+    with worker_agent(tmp_path / "agent", market) as made:
+        yield made
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_a_job_runs_and_is_reported(market: WorkerMarket, tmp_path: Path, python: str) -> None:
+    with worker_agent(tmp_path / "agent", market, python=python) as agent:
+        agent.start()
+        job = market.post("import os\nprint(6 * int(os.environ['N']))", payload={"env": {"N": "7"}})
+        until(lambda: job.outcome, agent)
+        agent.until_idle()
+        [(verb, fields)] = job.reports
+        assert (verb, fields["exit_code"], fields["result"]) == ("complete", 0, "42\n")
+        assert fields["log_bytes"] == {"out": 3, "err": 0}
+        assert fields["usage"]["max_memory_bytes"] > 0
+        assert job.started == [1]
+        assert job.logs[1, "out"] == b"42\n"
+        assert agent.kill(signal.SIGTERM) == 0
+        assert market.is_offline
+        assert not agent.processes()
+
+
+@pytest.mark.parametrize(
+    ("script", "fields", "kind", "reason"),
+    [
+        ("import sys\nsys.exit('no data')", {}, "job", "status 1; its last words: no data"),
+        ("import os\nos.kill(os.getpid(), 11)", {}, "job", "SIGSEGV|139|status -11|245"),
+        ("while True: pass", {"timeout_s": 1}, "timeout", "longer than 1 s"),
+        ("x", {"payload": {"network": "egress"}}, "refused", "lends no network"),
+        ("x", {"job_type": "training"}, "refused", "takes no jobs of the type training"),
+        ("", {"payload": {"image": "a/b:c"}}, "refused", "can run the image a/b:c"),
+        ("x", {"payload": {"env": 3}}, "refused", "cannot be understood here"),
+        ("x", {"resources": {"cores": 64}}, "host", "is not free here"),
+    ],
+)
+def test_a_job_that_fails_says_why(
+    agent: WorkerAgent, market: WorkerMarket, script: str, fields: dict, kind: str, reason: str
+) -> None:
+    agent.start()
+    job = market.post(script, **fields)
+    until(lambda: job.outcome, agent)
+    agent.until_idle()
+    [(verb, report)] = job.reports
+    assert (verb, report["kind"]) == ("fail", kind), report
+    assert any(words in report["reason"] for words in reason.split("|")), report
+
+
+@pytest.mark.parametrize("state", [each for each in State if each is not State.STOPPING])
+def test_an_agent_that_is_killed_goes_on_where_it_was(
+    agent: WorkerAgent, market: WorkerMarket, state: State
+) -> None:
+    market.retries = True
+    job = market.post(FOR_A_SECOND)
+    agent.start(die_at=state.value)
+    assert agent.wait() == -signal.SIGKILL
+    agent.start()
+    until(lambda: job.outcome, agent)
+    agent.until_idle()
+    assert [verb for verb, _ in job.reports] == ["complete"]
+    assert job.logs[job.attempt, "out"] == WHOLE
+    assert job.started == ([1] if job.attempt == 1 else job.started)
+    if state in AFTER_THE_START:
+        assert job.attempt == 1
+    assert not market.stale, market.stale
+
+
+def test_an_agent_that_is_killed_while_it_stops_a_job_stops_it(
+    agent: WorkerAgent, market: WorkerMarket
+) -> None:
+    agent.start(die_at=State.STOPPING.value)
+    job = market.post(FOR_EVER)
+    until(lambda: job.logs.get((1, "out")), agent)
+    market.take_back(job)
+    assert agent.wait() == -signal.SIGKILL
+    agent.start()
+    agent.until_idle()
+    assert not job.reports
+
+
+def test_a_cancelled_job_is_ended_and_nothing_is_reported(
+    agent: WorkerAgent, market: WorkerMarket
+) -> None:
+    agent.start()
+    job = market.post(FOR_EVER)
+    until(lambda: job.logs.get((1, "out")), agent)
+    market.take_back(job)
+    agent.until_idle()
+    assert not job.reports
+    second = market.post("print(1)")
+    until(lambda: second.outcome == "complete", agent)
+
+
+def test_a_job_outlives_its_agent_and_is_adopted(agent: WorkerAgent, market: WorkerMarket) -> None:
+    agent.start()
+    job = market.post(FOR_A_SECOND)
+    until(lambda: job.logs.get((1, "out")), agent)
+    assert agent.kill(signal.SIGHUP) == 0
+    assert agent.supervisors()
+    agent.start()
+    until(lambda: job.outcome, agent)
+    agent.until_idle()
+    assert job.started == [1]
+    assert job.logs[1, "out"] == WHOLE
+
+
+def test_a_job_whose_supervisor_is_killed_is_the_devices_failure(
+    agent: WorkerAgent, market: WorkerMarket
+) -> None:
+    agent.start()
+    job = market.post(FOR_EVER)
+    until(lambda: job.logs.get((1, "out")), agent)
+    [supervisor] = agent.supervisors()
+    os.kill(supervisor, signal.SIGKILL)
+    until(lambda: job.outcome, agent)
+    agent.until_idle()
+    [(verb, fields)] = job.reports
+    assert (verb, fields["kind"]) == ("fail", "host")
+    assert "supervisor" in fields["reason"]
+
+
+def test_a_supervisor_that_is_killed_while_it_waits_is_replaced(
+    agent: WorkerAgent, market: WorkerMarket
+) -> None:
+    agent.start()
+    until(lambda: market.syncs and agent.processes(), agent)
+    for pid in agent.processes():
+        os.kill(pid, signal.SIGKILL)
+    job = market.post("print(1)")
+    until(lambda: job.outcome == "complete", agent)
+
+
+def test_a_job_runs_on_while_the_marketplace_is_away_and_its_result_waits(
+    agent: WorkerAgent, market: WorkerMarket
+) -> None:
+    agent.start()
+    job = market.post(FOR_A_SECOND)
+    until(lambda: job.logs.get((1, "out")), agent)
+    market.stop()
+    until(lambda: list((agent.folder / names.ATTEMPTS).glob(f"*/{names.ENDED}")), agent)
+    agent.kill()
+    agent.start()
+    until(lambda: "tried again in" in agent.log, agent)
+    market.start()
+    until(lambda: job.outcome == "complete", agent)
+    agent.until_idle()
+    assert job.logs[1, "out"] == WHOLE
+
+
+def test_an_attempt_that_was_given_to_somebody_else_is_dropped(
+    agent: WorkerAgent, market: WorkerMarket
+) -> None:
+    agent.start()
+    job = market.post(FOR_EVER)
+    until(lambda: job.logs.get((1, "out")), agent)
+    agent.kill()
+    market.take_back(job, "another device has it")
+    agent.start()
+    agent.until_idle()
+    assert not job.reports
+
+
+def test_a_revoked_token_ends_jobs_and_agent(agent: WorkerAgent, market: WorkerMarket) -> None:
+    agent.start()
+    job = market.post(FOR_EVER)
+    until(lambda: job.logs.get((1, "out")), agent)
+    market.is_revoked = True
+    with market.changed:
+        market.changed.notify_all()
+    assert agent.wait() == 2
+    assert "token of this device was revoked" in agent.log
+    assert not agent.processes()
+    assert not list((agent.folder / names.ATTEMPTS).iterdir())
+
+
+def test_two_agents_in_one_folder(agent: WorkerAgent, market: WorkerMarket) -> None:
+    agent.start()
+    until(lambda: market.syncs, agent)
+    second = agent.command("run")
+    assert second.returncode == 1
+    assert "works in" in second.stderr
+    assert "already, as process" in second.stderr
+    assert agent.command("status").stdout.startswith("running as process")
+
+
+def test_a_drain_waits_for_what_runs(agent: WorkerAgent, market: WorkerMarket) -> None:
+    agent.start()
+    job = market.post(FOR_A_SECOND)
+    until(lambda: job.started, agent)
+    assert "takes no more work" in agent.command("drain").stdout
+    until(lambda: market.questions[-1]["capacity"]["slots"] == 0, agent)
+    late = market.post("print(1)")
+    assert agent.wait() == 0
+    assert job.outcome == "complete"
+    assert not late.attempt
+    assert agent.command("status").stdout == "not running\n"
+
+
+def test_a_drain_at_once_stops_what_runs(agent: WorkerAgent, market: WorkerMarket) -> None:
+    agent.start()
+    job = market.post(FOR_EVER)
+    until(lambda: job.started, agent)
+    agent.command("drain", "--now")
+    assert agent.wait() == 0
+    [(verb, fields)] = job.reports
+    assert (verb, fields["kind"]) == ("fail", "host")
+    assert not agent.processes()
+
+
+def test_an_agent_that_was_asleep_goes_on(agent: WorkerAgent, market: WorkerMarket) -> None:
+    agent.start()
+    job = market.post(FOR_A_SECOND)
+    until(lambda: job.started, agent)
+    agent.send(signal.SIGSTOP)
+    until(lambda: list((agent.folder / names.ATTEMPTS).glob(f"*/{names.ENDED}")), agent)
+    agent.send(signal.SIGCONT)
+    until(lambda: job.outcome == "complete", agent)
+    agent.until_idle()
+
+
+def test_a_flood_of_output_is_bounded_on_the_disk(agent: WorkerAgent, market: WorkerMarket) -> None:
+    agent.start()
+    job = market.post("import sys\nfor _ in range(80): sys.stdout.write('x' * (1 << 20))")
+    until(lambda: job.outcome, agent)
+    assert job.outcome == "complete"
+    assert job.reports[0][1]["log_bytes"]["out"] == 64 << 20
+    agent.until_idle()
+
+
+def test_a_disk_that_is_full_costs_a_job_and_not_the_agent(
+    market: WorkerMarket, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "small", 24) as folder, worker_agent(folder, market) as agent:
+        agent.start()
+        job = market.post("import sys\nfor _ in range(40): sys.stdout.write('x' * (1 << 20))")
+        until(lambda: job.outcome, agent)
+        agent.until_idle()
+        assert job.reports[0][1]["kind"] == "host"
+        assert "disk of the device is full" in job.reports[0][1]["reason"]
+        filler = fill(folder)
+        second = market.post("print(1)")
+        until(lambda: "not taken" in agent.log or "cannot be" in agent.log, agent)
+        filler.unlink()
+        until(lambda: second.outcome == "complete", agent)
+
+
+def test_without_consent_nothing_runs(agent: WorkerAgent) -> None:
+    (agent.folder / names.CONSENT).unlink()
+    done = agent.command("run")
+    assert done.returncode == 2
+    assert "nobody at this device has agreed" in done.stderr
+
+
+def test_what_the_daemon_is_told(agent: WorkerAgent, market: WorkerMarket) -> None:
+    agent.start()
+    job = market.post(FOR_EVER)
+    until(lambda: job.started, agent)
+    until(lambda: market.questions[-1]["attempts"], agent)
+    question = market.questions[-1]
+    assert question["attempts"] == [{"job_id": job.id, "attempt": 1}]
+    assert question["capacity"]["slots"] == 1
+    assert question["capacity"]["cores"] == 0.5
+    assert question["capabilities"]["executors"] == ["bwrap"]
+    until(lambda: market.syncs[-1]["attempts"], agent)
+    assert market.syncs[-1]["attempts"][0]["state"] == "running"
+    shown = agent.command("jobs").stdout
+    assert job.id in shown
+    assert "running" in shown
+    assert json.loads((agent.folder / names.STATE).read_text())["words"] == "takes work"

@@ -1,0 +1,308 @@
+"""proxyctl.worker.images and registry: what is pulled, what is refused, and in which words."""
+
+import gzip
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support import registry
+from support.registry import ImageParts, Liar, layer_of, push
+
+from proxyctl.worker import registry as registry_module
+from proxyctl.worker.executors.base import Bounds, Task, TaskError
+from proxyctl.worker.executors.containers import Containers
+from proxyctl.worker.executors.engine import call
+from proxyctl.worker.images import NAME, Images, Limits
+
+UNLIMITED = Limits()
+
+
+@pytest.fixture(scope="module")
+def real_registry() -> Iterator[str]:
+    with registry.registry() as host:
+        yield host
+
+
+@pytest.fixture
+def liar() -> Iterator[Liar]:
+    with registry.liar() as made:
+        yield made
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "agent"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture(params=["podman", "docker"])
+def containers(
+    request: pytest.FixtureRequest,
+    folder: Path,
+    make_containers: Callable[[str, Path], Containers],
+) -> Iterator[Containers]:
+    made = make_containers(request.param, folder)
+    yield made
+    _remove_images(made)
+
+
+@pytest.fixture
+def podman(
+    folder: Path, make_containers: Callable[[str, Path], Containers]
+) -> Iterator[Containers]:
+    made = make_containers("podman", folder)
+    yield made
+    _remove_images(made)
+
+
+def _remove_images(containers: Containers) -> None:
+    for each in kept(containers):
+        call(containers.engine, "rmi", each)
+
+
+def kept(containers: Containers) -> list[str]:
+    text = call(containers.engine, "images", "--format", "{{.Repository}}:{{.Tag}}")
+    return [each for each in text.split() if each.startswith(NAME)]
+
+
+def images_of(containers: Containers, folder: Path, limits: Limits = UNLIMITED) -> Images:
+    return Images(containers.engine, folder, limits, permits=lambda address, port: True)
+
+
+def shell_image(text: str = "own") -> ImageParts:
+    """An image with a shell in two layers, the second of which has a file of its own."""
+    shell = Path("/bin/busybox").resolve().read_bytes()
+    return ImageParts(layer_of({"bin/sh": shell}), layer_of({"word": text.encode()}))
+
+
+def refusal(images: Images, name: str) -> TaskError:
+    with pytest.raises(TaskError) as caught:
+        images.ensure(name)
+    return caught.value
+
+
+def test_an_image_of_ones_own_is_pulled_by_tag_and_by_digest_and_runs(
+    containers: Containers, folder: Path, real_registry: str
+) -> None:
+    image = shell_image(containers.name)
+    name = f"team/own-{containers.name}"
+    push(real_registry, name, "v1", image, as_index=True)
+    images = images_of(containers, folder)
+    pulled = images.ensure(f"{real_registry}/{name}:v1")
+    assert pulled.digest == image.digest
+    assert images.ensure(f"{real_registry}/{name}@{image.digest}") == pulled
+    attempt = folder / "attempts" / f"pulled-{os.getpid()}-1"
+    (attempt / "work").mkdir(parents=True)
+    bounds = Bounds(1.0, 64 << 20, 1 << 20, 32, 30)
+    command = ("sh", "-c", "read word < /word; echo $word")
+    task = Task(attempt.name, attempt, "docker", command, bounds, image=pulled.name)
+    launch = containers.prepare(task)
+    try:
+        done = subprocess.run(
+            launch.argv, env=dict(launch.env), capture_output=True, timeout=60, check=True
+        )
+    finally:
+        containers.clean(task.attempt_id)
+    assert done.stdout.decode().strip() == containers.name
+    assert sorted(each.name for each in folder.iterdir()) == [
+        "attempts",
+        *(["docker"] if (folder / "docker").exists() else []),
+        f"images-{containers.name}.json",
+    ]
+
+
+def test_an_image_that_is_here_by_its_digest_needs_no_registry(
+    podman: Containers, folder: Path, liar: Liar
+) -> None:
+    image = shell_image()
+    liar.serve("own", image)
+    images = images_of(podman, folder)
+    name = f"{liar.host}/own@{image.digest}"
+    first = images.ensure(name)
+    liar.answers.clear()
+    asked = len(liar.asked)
+    assert images_of(podman, folder).ensure(name) == first
+    assert len(liar.asked) == asked
+    # And one that somebody has removed is pulled anew.
+    call(podman.engine, "rmi", first.name)
+    assert refusal(images, name).kind == "image"
+
+
+def test_what_is_not_there_is_said_in_words(podman: Containers, folder: Path, liar: Liar) -> None:
+    images = images_of(podman, folder)
+    for name, words in (
+        (f"{liar.host}/none:v1", "there is no"),
+        ("127.0.0.1:1/none", "cannot be reached"),
+        ("no such name", "no name of an image"),
+        ("--help", "no name of an image"),
+    ):
+        error = refusal(images, name)
+        assert (error.kind, words in error.message) == ("image", True), error.message
+    liar.answers["/v2/private/manifests/latest"] = (401, {"WWW-Authenticate": "Basic"}, b"")
+    assert "wants a login" in refusal(images, f"{liar.host}/private").message
+    challenge = {"WWW-Authenticate": f'Bearer realm="http://{liar.host}/token",service="s"'}
+    liar.answers["/v2/hidden/manifests/latest"] = (401, challenge, b"")
+    path = "/token?service=s&scope=repository%3Ahidden%3Apull"
+    liar.answers[path] = (200, {}, json.dumps({"token": "t"}).encode())
+    assert "wants a login" in refusal(images, f"{liar.host}/hidden").message
+    assert path in liar.asked
+    liar.answers["/v2/busy/manifests/latest"] = (429, {}, b"")
+    assert "too many requests" in refusal(images, f"{liar.host}/busy").message
+    assert kept(podman) == []
+
+
+def lies() -> dict[str, tuple[str, Callable[[Liar, ImageParts], None]]]:
+    def answer(path: str, body: bytes) -> Callable[[Liar, ImageParts], None]:
+        def tell(liar: Liar, image: ImageParts) -> None:
+            liar.answers[f"/v2/own/{path}"] = (200, {}, body)
+
+        return tell
+
+    def layer(change: Callable[[bytes], bytes]) -> Callable[[Liar, ImageParts], None]:
+        def tell(liar: Liar, image: ImageParts) -> None:
+            digest = image.fields["layers"][0]["digest"]
+            body = change(image.blobs[digest])
+            liar.answers[f"/v2/own/blobs/{digest}"] = (200, {}, body)
+
+        return tell
+
+    def other_content(liar: Liar, image: ImageParts) -> None:
+        """A layer that has its digest, and unpacks to something else than the image says."""
+        image.fields["layers"][0] = image.add(gzip.compress(layer_of({"bin/sh": b"other"})))
+        liar.serve("own", image)
+
+    def elsewhere(liar: Liar, image: ImageParts) -> None:
+        image.fields["layers"][0]["urls"] = ["http://192.168.1.1/"]
+        liar.serve("own", image)
+
+    def zstd(liar: Liar, image: ImageParts) -> None:
+        image.fields["layers"][0] = image.add(b"\x28\xb5\x2f\xfd" + bytes(100))
+        liar.serve("own", image)
+
+    def plain_http(liar: Liar, image: ImageParts) -> None:
+        place = {"Location": "http://example.com/manifest"}
+        liar.answers["/v2/own/manifests/latest"] = (307, place, b"")
+
+    def round_and_round(liar: Liar, image: ImageParts) -> None:
+        place = {"Location": "/v2/own/manifests/latest"}
+        liar.answers["/v2/own/manifests/latest"] = (307, place, b"")
+
+    return {
+        "no JSON": ("no JSON object", answer("manifests/latest", b"<html>")),
+        "a list": ("no JSON object", answer("manifests/latest", b"[]")),
+        "no layers": ("has no layers", answer("manifests/latest", b"{}")),
+        "deep": ("no JSON object", answer("manifests/latest", b"[" * 100_000)),
+        "huge": ("more than the", answer("manifests/latest", b" " * (5 << 20))),
+        "nothing for here": (
+            "there is none for linux",
+            answer("manifests/latest", b'{"manifests": [{"platform": {"os": "plan9"}}]}'),
+        ),
+        "too long": ("more than the", layer(lambda blob: blob + b"x")),
+        "too short": ("something else for the digest", layer(lambda blob: blob[:-1])),
+        "changed": ("not compressed as it says", layer(lambda blob: blob[:-1] + b"\x7f")),
+        "other content": ("unpack to what the image says", other_content),
+        "elsewhere": ("lies somewhere else", elsewhere),
+        "zstd": ("zstd", zstd),
+        "without encryption": ("without encryption", plain_http),
+        "redirects": ("without an end", round_and_round),
+    }
+
+
+@pytest.mark.parametrize("lie", lies())
+def test_a_registry_that_lies_is_not_believed(
+    lie: str, podman: Containers, folder: Path, liar: Liar
+) -> None:
+    words, tell = lies()[lie]
+    image = shell_image(lie)
+    liar.serve("own", image)
+    tell(liar, image)
+    error = refusal(images_of(podman, folder), f"{liar.host}/own")
+    assert error.kind == "image"
+    assert words in error.message
+    assert kept(podman) == []
+    assert [each.name for each in folder.iterdir() if each.name.startswith("image-")] == []
+
+
+def test_a_digest_that_is_not_what_is_there_is_refused(
+    podman: Containers, folder: Path, liar: Liar
+) -> None:
+    image = shell_image()
+    digest = "sha256:" + "0" * 64
+    liar.answers[f"/v2/own/manifests/{digest}"] = (200, {}, image.manifest)
+    error = refusal(images_of(podman, folder), f"{liar.host}/own@{digest}")
+    assert "something else for the digest" in error.message
+
+
+def test_a_registry_that_stalls_is_not_waited_for(
+    podman: Containers, folder: Path, liar: Liar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_module, "STALL_SECONDS", 0.2)
+    image = shell_image()
+    liar.serve("own", image)
+    liar.stalls.add(f"/v2/own/blobs/{image.fields['layers'][0]['digest']}")
+    error = refusal(images_of(podman, folder), f"{liar.host}/own")
+    assert error.kind == "image"
+    assert "broke off" in error.message
+
+
+def test_a_pull_that_nobody_wants_any_more_ends(
+    podman: Containers, folder: Path, liar: Liar
+) -> None:
+    liar.serve("own", shell_image())
+    with pytest.raises(TaskError, match="not wanted"):
+        images_of(podman, folder).ensure(f"{liar.host}/own", lambda: True)
+
+
+def test_an_owners_limits_are_kept(podman: Containers, folder: Path, liar: Liar) -> None:
+    image = shell_image()
+    liar.serve("own", image)
+    name = f"{liar.host}/own"
+
+    def refused(**limits: object) -> TaskError:
+        return refusal(images_of(podman, folder, Limits(**limits)), name)  # type: ignore[arg-type]
+
+    for error in (
+        refused(allowed=("docker.io/*",)),
+        refused(image_bytes=1000),  # as it is sent
+        refused(image_bytes=1_500_000),  # as it is unpacked: a bomb is no different
+        refused(bytes_per_day=1000),
+    ):
+        assert error.kind == "refused", error.message
+    assert kept(podman) == []
+    images = images_of(podman, folder)
+    images.ensure(name)
+    pulled = json.loads((folder / "images-podman.json").read_text())["pulled_bytes"]
+    assert pulled > 1_000_000
+    # What was pulled today counts for what may be pulled today, also after the agent's end.
+    other = shell_image("other")
+    liar.serve("other", other)
+    again = images_of(podman, folder, Limits(bytes_per_day=pulled + 1000))
+    assert "a day" in refusal(again, f"{liar.host}/other").message
+
+
+def test_the_image_that_was_used_longest_ago_makes_room(
+    podman: Containers, folder: Path, liar: Liar
+) -> None:
+    made = [shell_image(f"number {number}") for number in range(3)]
+    for number, image in enumerate(made):
+        liar.serve(f"own{number}", image)
+    size = 2 * len(Path("/bin/busybox").resolve().read_bytes())
+    images = images_of(podman, folder, Limits(cache_bytes=int(size * 1.3)))
+    first = images.ensure(f"{liar.host}/own0")
+    second = images.ensure(f"{liar.host}/own1")
+    images.ensure(f"{liar.host}/own0")
+    third = images.ensure(f"{liar.host}/own2")
+    assert sorted(kept(podman)) == sorted([first.name, third.name])
+    assert second.name not in kept(podman)
+
+
+def test_a_registry_at_home_is_not_reached(podman: Containers, folder: Path, liar: Liar) -> None:
+    liar.serve("own", shell_image())
+    images = Images(podman.engine, folder, Limits(), permits=lambda address, port: False)
+    error = refusal(images, f"{liar.host}/own")
+    assert "not on the public internet" in error.message
+    assert liar.asked == []

@@ -1,0 +1,84 @@
+"""Programs that misbehave for as long as they may, and one that ends when it is asked to."""
+
+# What misbehaves without an end, as a program of Python: what happens is for the test to say.
+BOMBS = {
+    "fork": """
+import os, time
+made = 0
+while True:
+    try:
+        if os.fork() == 0:
+            time.sleep(600)
+            os._exit(0)
+        made += 1
+    except OSError:
+        print("forks", made, flush=True)
+        time.sleep(600)
+""",
+    "memory": """
+kept = []
+while True:
+    kept.append(bytearray(8 << 20))
+""",
+    "tmpfs": """
+import time
+with open("/dev/shm/bomb", "wb") as first, open("/tmp/bomb", "wb") as second:
+    for file in (first, second):
+        try:
+            while True:
+                file.write(bytes(1 << 20))
+                file.flush()
+        except OSError as error:
+            print("full", error.errno, flush=True)
+kept = []
+while True:
+    kept.append(bytearray(8 << 20))
+""",
+    "disk": """
+import time
+number = 0
+while True:
+    with open(f"/work/{number}", "wb") as file:
+        file.write(bytes(8 << 20))
+    number += 1
+    time.sleep(0.05)
+""",
+    "hidden disk": """
+import os, time
+os.mkdir("/work/hidden")
+for number in range(12):
+    with open(f"/work/hidden/{number}", "wb") as file:
+        file.write(bytes(8 << 20))
+os.chmod("/work/hidden", 0)
+time.sleep(600)
+""",
+    "deep": """
+import os, time
+os.chdir("/work")
+for _ in range(2000):
+    os.mkdir("d")
+    os.chdir("d")
+time.sleep(600)
+""",
+    "deaf": """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print("grandchild", flush=True)
+        time.sleep(600)
+    os._exit(0)
+print("ready", flush=True)
+time.sleep(600)
+""",
+    "polite": """
+import signal, sys, time
+def end(*_):
+    print("asked to end", flush=True)
+    sys.exit(3)
+signal.signal(signal.SIGTERM, end)
+print("ready", flush=True)
+time.sleep(600)
+""",
+}

@@ -1,0 +1,161 @@
+"""The agent of `proxyctl worker` as a process of its own, beside a marketplace of the test's."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from proxyctl.worker import names, sandboxes
+from proxyctl.worker.executors.base import LABEL, TaskError
+from proxyctl.worker.record import Consent, Lend, Sandbox, save
+from support import battery
+from support.process import ROOT
+from support.waiting import until_true
+from support.worker_market import TOKEN, WorkerMarket
+
+_SUPERVISOR = b"proxyctl.worker.supervisor"
+
+
+def require_sandbox(folder: Path) -> None:
+    """Skip a test where nothing can be walled in."""
+    try:
+        executors, findings = sandboxes.usable(Sandbox(executor="bwrap"), Lend(), folder)
+    except TaskError as error:
+        battery.require(error.message)
+        return
+    missing = [each for some in findings.values() for each in some if not each.is_met]
+    for executor in executors.values():
+        executor.close()
+    battery.require("" if executors else "; ".join(f"{each.id}: {each.actual}" for each in missing))
+
+
+class WorkerAgent:
+    """`proxyctl worker run`, again and again in one folder.
+
+    Args:
+        folder: of the agent.
+        market: that it works for.
+        python: that runs it.
+    """
+
+    def __init__(
+        self, folder: Path, market: WorkerMarket, *, python: str = sys.executable, jobs: int = 2
+    ) -> None:
+        self.folder = folder
+        self.market = market
+        self.python = python
+        self._process: subprocess.Popen[bytes] | None = None
+        self.agree(market.url, Lend(cores=1, ram_gb=0.5, disk_gb=1, max_jobs=jobs))
+
+    def agree(self, api: str, lend: Lend, token: str = TOKEN) -> None:
+        """Write a consent down, as `setup` does after a `yes`."""
+        consent = Consent(api, token, "2026-01-01T00:00:00+00:00", lend, sandbox=Sandbox("bwrap"))
+        save(self.folder / names.CONSENT, consent)
+
+    def start(self, die_at: str = "") -> None:
+        """Start it; with `die_at`, it kills itself when an attempt has come to that state."""
+        assert self._process is None
+        program = ["-m", "support.worker_agent", die_at] if die_at else ["-m", "proxyctl"]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self.python, *program, "worker", "run", "--folder", str(self.folder)],
+                env=environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def command(self, *words: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+        """Run another command on the same folder."""
+        return subprocess.run(
+            [self.python, "-m", "proxyctl", "worker", *words, "--folder", str(self.folder)],
+            env=environment(),
+            input=typed,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text("utf-8")
+
+    def wait(self) -> int:
+        """Wait for its end; return its exit status."""
+        assert self._process is not None
+        status = self._process.wait(timeout=30)
+        self._process = None
+        return status
+
+    def kill(self, number: int = signal.SIGKILL) -> int:
+        """Send it a signal, and wait for its end."""
+        self.send(number)
+        return self.wait()
+
+    def send(self, number: int) -> None:
+        """Send it a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def close(self) -> None:
+        """End it, and everything that is left of it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(timeout=30)
+        for pid in self.processes():
+            os.kill(pid, signal.SIGKILL)
+
+    def supervisors(self) -> list[int]:
+        """Return the supervisors of attempts that run now."""
+        begun = (self.folder / names.ATTEMPTS).glob(f"*/{names.BEGUN}")
+        pids = [json.loads(each.read_text()).get("pid") for each in begun]
+        return [pid for pid in pids if pid and pid in self.processes()]
+
+    def processes(self) -> list[int]:
+        """Return everything of this folder that runs: supervisors, sandboxes and jobs."""
+        attempts = {job.id for job in self.market.jobs.values()}
+        pids = []
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (path / "cmdline").read_bytes()
+                place = str((path / "cwd").readlink())
+                variables = (path / "environ").read_bytes()
+            except OSError:
+                continue
+            labels = [each for each in variables.split(b"\0") if each.startswith(LABEL.encode())]
+            is_ours = any(each.decode().split("=")[1][:36] in attempts for each in labels)
+            if is_ours or (_SUPERVISOR in words and place == str(self.folder)):
+                pids.append(int(path.name))
+        return pids
+
+    def until_idle(self) -> None:
+        """Wait until nothing is left of any attempt, and only the next supervisor waits."""
+        attempts = self.folder / names.ATTEMPTS
+        until_true(lambda: not list(attempts.iterdir()), lambda: f"all is removed: {self.log}")
+        until_true(lambda: len(self.processes()) <= 1, "nothing runs")
+
+
+@contextmanager
+def worker_agent(folder: Path, market: WorkerMarket, **options: int) -> Iterator[WorkerAgent]:
+    """Make an agent that ends with the test."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    agent = WorkerAgent(folder, market, **options)
+    try:
+        yield agent
+    finally:
+        agent.close()
+
+
+def environment() -> dict[str, str]:
+    paths = os.pathsep.join(str(ROOT / each) for each in ("client", "tests", ""))
+    return {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "PYTHONPATH": paths}
+
+
+def until(condition: Callable[[], object], agent: WorkerAgent) -> None:
+    """Wait for something that an agent brings about; its log tells why it did not."""
+    until_true(lambda: bool(condition()), lambda: agent.log)
