@@ -78,6 +78,7 @@ TESTED_IN = {
         "tests/client/proxyctl/worker/executors/test_containers.py"
     ),
     "client/proxyctl/worker/inputs.py": "tests/client/proxyctl/worker/test_transfers.py",
+    "client/proxyctl/worker/registry.py": "tests/client/proxyctl/worker/test_images.py",
     "client/proxyctl/worker/uploads.py": "tests/client/proxyctl/worker/test_transfers.py",
     "client/proxyctl/worker/web.py": "tests/client/proxyctl/worker/test_transfers.py",
     "config/changes.py": "tests/proxyd/test_reload.py",
