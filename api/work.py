@@ -9,7 +9,8 @@ from api.codec import Money, money
 from api.literals import JOB_TYPES, JobType
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.artifacts import WorkInput
-from market.dispatch import Action as ToldAction
+from market.attempts import NAMED_MAX
+from market.attempts import Action as ToldAction
 from market.dispatch import Ask, Dispatch, GivenJob, OfferedJob
 from market.errors import Code
 from market.matching import MILLION, Offer
@@ -83,7 +84,7 @@ class NextRequest(Struct):
 
     capacity: FreeCapacity
     capabilities: Capabilities
-    attempts: Annotated[list[HeldAttempt], Meta(max_length=SLOTS_MAX)] = []
+    attempts: Annotated[list[HeldAttempt], Meta(max_length=NAMED_MAX)] = []
     min_price_usd: Money | None = None
     wait_s: Annotated[float, Meta(ge=0, le=WAIT_MAX_SECONDS)] = 0.0
     seen: Annotated[int, Meta(ge=0, le=SEEN_MAX)] = 0

@@ -327,7 +327,7 @@ class Artifacts:
         if self._blobs.is_elsewhere:
             return self._blobs.address(artifact.content_id, artifact.name.rpartition("/")[2])
         try:
-            return await self._blobs.open(artifact.content_id)
+            return _Counted(await self._blobs.open(artifact.content_id), self.traffic)
         except MissingError as error:
             _logger.error("artifact %s: its content is lost: %s", artifact.id, error)
             raise MarketError(Code.ARTIFACT_NOT_FOUND, "Its content is lost.") from error
@@ -438,6 +438,25 @@ class _Bounded:
             raise _longer(self._artifact)
         self._traffic.received_bytes += len(data)
         await self._receiver.write(data)
+
+
+class _Counted:
+    """A `Content` of which the bytes are counted that are read."""
+
+    def __init__(self, content: Content, traffic: Traffic) -> None:
+        self._content = content
+        self._traffic = traffic
+        self.size_bytes = content.size_bytes
+
+    async def read(self, offset: int, size: int) -> bytes:
+        """See `Content.read`."""
+        data = await self._content.read(offset, size)
+        self._traffic.sent_bytes += len(data)
+        return data
+
+    def close(self) -> None:
+        """See `Content.close`."""
+        self._content.close()
 
 
 async def require_inputs(

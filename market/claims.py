@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
+from time import monotonic
 
 from market.attempts import PROVEN_JOBS, slots_of
 from market.bounds import Bounds
@@ -74,7 +75,10 @@ class Claims:
         self._bounds = bounds
         self._pairs: deque[Pair] = deque()
         self._writing: set[asyncio.Task[None]] = set()
-        self.claimed = 0  # in all
+        # In all: jobs given away, jobs that were gone, and the time that transactions took.
+        self.claimed = 0
+        self.taken = 0
+        self.seconds = 0.0
 
     def put(self, pair: Pair) -> None:
         """Have a pair written; its outcome is told later, and always."""
@@ -83,7 +87,6 @@ class Claims:
         if len(self._writing) < min(WRITERS_MAX, 1 + len(self._pairs) // GATHERED_PAIRS):
             task = asyncio.get_running_loop().create_task(self._write(), name="claims")
             self._writing.add(task)
-            task.add_done_callback(self._writing.discard)
 
     async def settle(self) -> None:
         """Wait until every pair has its outcome."""
@@ -91,19 +94,28 @@ class Claims:
             await asyncio.wait(self._writing)
 
     async def _write(self) -> None:
-        while self._pairs:
-            batch = [self._pairs.popleft() for _ in range(min(len(self._pairs), BATCH_MAX_PAIRS))]
-            wanted = [pair for pair in batch if pair.is_wanted()]
-            outcomes = await self._outcomes(wanted) if wanted else {}
-            for pair in batch:
-                pair.on_outcome(pair.job, outcomes.get(pair.job.id, Refused.UNWANTED))
+        try:
+            while self._pairs:
+                most = min(len(self._pairs), BATCH_MAX_PAIRS)
+                batch = [self._pairs.popleft() for _ in range(most)]
+                wanted = [pair for pair in batch if pair.is_wanted()]
+                outcomes = await self._outcomes(wanted) if wanted else {}
+                for pair in batch:
+                    pair.on_outcome(pair.job, outcomes.get(pair.job.id, Refused.UNWANTED))
+        finally:  # here, and not once the task is over: a pair that comes in between has a writer
+            task = asyncio.current_task()
+            assert task is not None  # noqa: S101 - this is one
+            self._writing.discard(task)
 
     async def _outcomes(self, pairs: Sequence[Pair]) -> dict[str, Outcome]:
         rows = [PairRow(pair.job.id, pair.device_id, pair.job.attempts) for pair in pairs]
+        began = monotonic()
         try:
             outcomes = await self._store.write(claim, rows, self._bounds(), self._now())
         except StoreError as error:
             return {row.job_id: error for row in rows}
+        self.seconds += monotonic() - began
+        self.taken += sum(each is Refused.TAKEN for each in outcomes.values())
         self.claimed += sum(isinstance(each, GivenRow) for each in outcomes.values())
         return outcomes
 

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from market.artifacts import WorkFiles, files_of, wants_files
+from market.attempts import Action, actions_for
 from market.bounds import Bounds
 from market.claims import Claims, Outcome, Pair, Refused
 from market.context import Context
@@ -68,15 +69,6 @@ class DispatchTerms(Struct, frozen=True):
     lease_seconds: int = 600
     wait_seconds: float = 55.0
     held_max: int = 10_000
-
-
-class Action(Struct, frozen=True):
-    """What a device is to do with an attempt."""
-
-    job_id: str
-    attempt: int
-    action: str
-    reason: str
 
 
 class Ask(Struct, frozen=True):
@@ -231,7 +223,7 @@ class Dispatch:
         return [OfferedJob(rows[job.id], job.price) for job in best if job.id in rows]
 
     @property
-    def waiting_devices(self) -> int:
+    def held(self) -> int:
         """How many requests are held."""
         return self._held
 
@@ -501,11 +493,4 @@ async def _look(tx: Transaction, device_id: str, named: frozenset[tuple[str, int
         row.job_id for row in held if not row.is_known and (row.job_id, row.attempt) not in named
     ]
     given = await queries.given(tx, unknown[:JOBS_PER_ANSWER]) if unknown else []
-    return _Found(held, given, await _actions(tx, device_id, named))
-
-
-async def _actions(
-    tx: Transaction, device_id: str, named: frozenset[tuple[str, int]]
-) -> list[Action]:
-    running = {(row.job_id, row.attempts) for row in await queries.running(tx, device_id)}
-    return [Action(job_id, attempt, "stop", "") for job_id, attempt in sorted(named - running)]
+    return _Found(held, given, await actions_for(tx, device_id, sorted(named)))

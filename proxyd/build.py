@@ -428,8 +428,10 @@ def _services(
         is_shared=is_shared,
     )
     metrics.count_emails(lambda: market.emails.waiting)
+    metrics.count_artifacts(market.artifacts.traffic)
     metrics.count_attempts(lambda: market.jobs.ends)
     metrics.count_logs(market.logs)
+    metrics.count_dispatch(market.dispatch)
     model, photos = _model(settings), Photos(slices.photo_limits(settings))
     assistant = _assistant(settings, market, model, photos)
     return Services(

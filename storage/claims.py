@@ -241,12 +241,3 @@ async def held(tx: Transaction, device_id: str, *, limit: int) -> list[HeldRow]:
         device_id=device_id,
         limit=limit,
     )
-
-
-async def running(tx: Transaction, device_id: str) -> list[WaitingKeyRow]:
-    """STAND-IN."""
-    return await tx.all(
-        WaitingKeyRow,
-        "SELECT id, attempts FROM jobs WHERE status = 'running' AND device_id = :device_id",
-        device_id=device_id,
-    )

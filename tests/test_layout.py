@@ -41,6 +41,10 @@ TESTED_IN = {
         "tests/client/proxyctl/protocol/jobspec/test_checks.py"
     ),
     "client/proxyctl/words.py": "tests/client/proxyctl/exit/test_consent.py",
+    "client/proxyctl/worker/attempt.py": "tests/client/proxyctl/worker/test_agent.py",
+    "client/proxyctl/worker/bell.py": "tests/client/proxyctl/worker/test_agent.py",
+    "client/proxyctl/worker/checks.py": "tests/client/proxyctl/worker/test_commands.py",
+    "client/proxyctl/worker/endings.py": "tests/client/proxyctl/worker/test_agent.py",
     "client/proxyctl/worker/executors/base.py": (
         "tests/client/proxyctl/worker/executors/test_bwrap.py"
     ),
@@ -78,7 +82,17 @@ TESTED_IN = {
         "tests/client/proxyctl/worker/executors/test_containers.py"
     ),
     "client/proxyctl/worker/inputs.py": "tests/client/proxyctl/worker/test_transfers.py",
+    "client/proxyctl/worker/lock.py": "tests/client/proxyctl/worker/test_agent.py",
+    "client/proxyctl/worker/names.py": "tests/client/proxyctl/worker/test_agent.py",
+    "client/proxyctl/worker/processes.py": "tests/client/proxyctl/worker/test_supervisor.py",
+    "client/proxyctl/worker/pump.py": "tests/client/proxyctl/worker/test_agent.py",
     "client/proxyctl/worker/registry.py": "tests/client/proxyctl/worker/test_images.py",
+    "client/proxyctl/worker/running.py": "tests/client/proxyctl/worker/test_agent.py",
+    "client/proxyctl/worker/sandboxes.py": "tests/client/proxyctl/worker/test_agent.py",
+    "client/proxyctl/worker/sensors/nvidia.py": "tests/client/proxyctl/worker/sensors/test_host.py",
+    "client/proxyctl/worker/setup.py": "tests/client/proxyctl/worker/test_commands.py",
+    "client/proxyctl/worker/supervisors.py": "tests/client/proxyctl/worker/test_supervisor.py",
+    "client/proxyctl/worker/tasks.py": "tests/client/proxyctl/worker/test_agent.py",
     "client/proxyctl/worker/uploads.py": "tests/client/proxyctl/worker/test_transfers.py",
     "client/proxyctl/worker/web.py": "tests/client/proxyctl/worker/test_transfers.py",
     "config/changes.py": "tests/proxyd/test_reload.py",
@@ -172,6 +186,7 @@ ABOUT_SEVERAL = {
     "tests/api/test_job_specs.py": "market/specs.py by the routes of api/jobs.py",
     "tests/api/test_recovery.py": "market/recovery.py by the routes of api/accounts.py",
     "tests/client/proxyctl/worker/executors/test_engine_battery.py": "each kind of container",
+    "tests/client/proxyctl/worker/test_walls.py": "the walls around a job, by the whole agent",
     "tests/client/test_autostart.py": "client/autostart/",
     "tests/config/test_example.py": "config/proxyd.example.toml",
     "tests/market/test_exit_invariants.py": "the money of exits, by any sequence of operations",

@@ -86,6 +86,8 @@ async def test_what_the_proxy_does_is_counted(service: Service) -> None:
     assert after["proxyd_store_seconds_count", "write"] > 0
     assert ("proxyd_ledger_balance", "deposits,usd") in after
     assert after["proxyd_attempts_total", "completed"] == 0
+    assert after["proxyd_artifact_bytes_total", "received"] == 0
+    assert after["proxyd_artifacts_total", "whole"] == 0
     assert after["proxyd_jobs", "waiting"] == after["proxyd_review_credits", "held"] == 0
     assert after["proxyd_log_bytes_total", ""] == after["proxyd_log_readers", ""] == 0
 

@@ -11,21 +11,26 @@ from support.process import ROOT
 
 from proxyctl.exit.commands import IN_VAIN
 from proxyctl.exit.surroundings import PRIVATE
+from proxyctl.worker.commands import IN_VAIN as WORKER_IN_VAIN
 
 FOLDER = ROOT / "client" / "autostart"
 UNITS = sorted(FOLDER.glob("*.service"))
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.iterdir()), ids=lambda path: path.name)
-def test_each_runs_the_exit_and_opens_nothing(path: Path) -> None:
+def test_each_runs_an_agent_and_opens_nothing(path: Path) -> None:
     text = path.read_text()
-    assert "exit run" in text or "<string>exit</string>\n        <string>run</string>" in text
+    if "worker" in path.name:
+        assert "worker run" in text
+    else:
+        assert "exit run" in text or "<string>exit</string>\n        <string>run</string>" in text
     assert "--allow" not in text
     assert "token" not in text.lower().replace("interactivetoken", "")
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
 def test_systemd_does_not_start_again_what_is_in_vain(path: Path) -> None:
+    assert IN_VAIN == WORKER_IN_VAIN
     assert f"RestartPreventExitStatus={IN_VAIN}\n" in path.read_text()
 
 

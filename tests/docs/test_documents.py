@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from support import process, threads
 from support.process import ROOT
+from support.worker_process import require_sandbox
 
 from api.errors import STATUS_OF_KIND, Transport
 from market.errors import Code
@@ -42,13 +43,14 @@ def walk_through(name: str, folder: Path, *, times: int = 1, **variables: str) -
     url = f"sqlite:///{folder}/proxyd.db"
     programs = folder / "bin"
     programs.mkdir()
-    command = f'#!/bin/sh\nexec "{sys.executable}" -m proxyd "$@"\n'
-    (programs / "proxyd").write_text(command)
-    (programs / "proxyd").chmod(0o755)
+    for program in ("proxyd", "proxyctl"):
+        command = f'#!/bin/sh\nexec "{sys.executable}" -m {program} "$@"\n'
+        (programs / program).write_text(command)
+        (programs / program).chmod(0o755)
     bash = shutil.which("bash")
     assert bash is not None
     with process.serving(url) as daemon:
-        environment = process.environment(url, API=daemon.api, PYTHONPATH=str(ROOT), **variables)
+        environment = process.environment(url, API=daemon.api, PYTHONPATH=f"{ROOT}:{ROOT / 'client'}", **variables)
         environment["PATH"] = f"{programs}:{environment['PATH']}"
         printed = set()
         for _ in range(times):
@@ -81,6 +83,16 @@ def test_the_walk_through_of_the_proxy_runs(tmp_path: Path) -> None:
     assert with_password + without == used
     assert printed.rstrip().endswith('{"ok":true}')
     assert '"kind":"release","currency":"usd"' in printed
+
+
+def test_the_walk_through_of_workers_runs(tmp_path: Path) -> None:
+    require_sandbox(tmp_path)
+    printed = walk_through("workers.md", tmp_path, FOLDER=str(tmp_path / "worker"))
+    assert "at most 1 cores, 0.5 GB of memory and 1 GB of disk" in printed
+    assert "ok   marketplace/reachable" in printed
+    assert "takes work" in printed
+    assert "\n42\n" in printed
+    assert printed.rstrip().endswith("not running")
 
 
 def test_the_walk_through_of_jobs_runs(tmp_path: Path) -> None:

@@ -38,10 +38,11 @@ async def test_a_thousand_accepts_of_one_device_give_it_no_more_than_its_slots(
     buyer, worker = await market.person(), await market.person()
     jobs = [await market.jobs.create(buyer, wanted(price=0)) for _ in range(100)]
     device = await device_of(market, worker)
-    outcomes = await asyncio.gather(
-        *(market.jobs.accept(device, job_id) for _ in range(10) for job_id in jobs),
-        return_exceptions=True,
-    )
+    outcomes: list[JobRow | BaseException] = []
+    for _ in range(10):
+        outcomes += await asyncio.gather(
+            *(market.jobs.accept(device, job_id) for job_id in jobs), return_exceptions=True
+        )
     codes = [code_of(outcome) for outcome in outcomes]
     accepted = {outcome.id for outcome in outcomes if isinstance(outcome, JobRow)}
     assert len(accepted) == 4

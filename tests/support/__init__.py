@@ -59,6 +59,9 @@ Clients and targets
     siege: what one address can do to the API
 
 Jobs
+    worker_market: a marketplace as an agent sees it, that a test can stop and start
+    worker_process: the agent as a process of its own, beside such a marketplace
+    worker_agent: the program of an agent that kills itself in a state
     battery: what a job must not be able to do, for every kind of sandbox
     probe: the program that tries it from within
     bombs: programs that misbehave for as long as they may

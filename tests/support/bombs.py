@@ -46,7 +46,7 @@ while True:
     "hidden disk": """
 import os, time
 os.mkdir("/work/hidden")
-for number in range(12):
+for number in range(20):
     with open(f"/work/hidden/{number}", "wb") as file:
         file.write(bytes(8 << 20))
 os.chmod("/work/hidden", 0)

@@ -14,6 +14,7 @@ import ctypes
 import errno
 import fcntl
 import json
+import math
 import os
 import resource
 import select
@@ -25,8 +26,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl.worker import names
-from proxyctl.worker.executors.base import GATE, Launch
+from proxyctl.worker.executors.base import GATE, WORK, Launch
 from proxyctl.worker.executors.family import ask
+from proxyctl.worker.executors.limits.disk import DiskWatch
 from proxyctl.worker.processes import Identity
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ class Supervisor:
         self._kill_at: float | None = None
         self._is_asked_inside = False
         self._is_timed_out = False
-        self._is_disk_full = False
+        self._disk = _Disk()
 
     def run(self) -> None:
         """Start the program unless somebody has had this attempt before; return when it is over."""
@@ -83,6 +85,7 @@ class Supervisor:
             self._is_asked_inside = launch.is_asked_inside
             self._reserve()
             self._start(launch, int(task["log_bytes"]))
+            self._disk.watch(self._path(WORK), launch.disk_bytes)
         except (OSError, ValueError, KeyError) as error:
             self._end({"failed": f"the sandbox could not be started: {_words(error)}"})
             return
@@ -100,7 +103,8 @@ class Supervisor:
                 "status": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
                 "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
                 "timed_out": self._is_timed_out,
-                "disk_full": self._is_disk_full,
+                "disk_full": self._disk.is_full,
+                "disk_over": self._disk.over,
                 "seconds": _now() - started,
                 "cpu_seconds": usage.ru_utime + usage.ru_stime,
                 "max_memory_bytes": usage.ru_maxrss * 1024,
@@ -149,12 +153,14 @@ class Supervisor:
             if now >= deadline and not self._is_timed_out:
                 self._is_timed_out = True
                 self._terms = max(self._terms, 1)
+            if self._disk.is_over(now):
+                self._terms = 2
             if self._terms and self._kill_at is None:
                 self._kill_at = now + grace
                 self._ask_to_end()
             if self._kill_at is not None and (now >= self._kill_at or self._terms > 1):
                 self._kill(signal.SIGKILL)
-            until = now + _TURN_SECONDS
+            until = min(now + _TURN_SECONDS, self._disk.look_at)
             if not self._is_timed_out:
                 until = min(until, deadline)
             if self._kill_at is not None:
@@ -187,7 +193,7 @@ class Supervisor:
             try:
                 log.append(data)
             except OSError:
-                self._is_disk_full = True
+                self._disk.is_full = True
                 self._terms = 2
                 self._give_way()
             self._is_ring_due = True
@@ -261,6 +267,38 @@ class Supervisor:
 
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}"
+
+
+class _Disk:
+    """What the job leaves on the disk: in its folder, and by its logs.
+
+    Attributes:
+        is_full: there is no room for what the job does, whoever has taken it.
+        over: why the job must end: it has written more than it may.
+        look_at: when the folder is to be added up next, as `_now` tells time.
+    """
+
+    def __init__(self) -> None:
+        self.is_full = False
+        self.over = ""
+        self.look_at = math.inf
+        self._watch: DiskWatch | None = None
+
+    def watch(self, folder: str, max_bytes: int) -> None:
+        """Add the folder up from now on, if there is a bound."""
+        if max_bytes:
+            self._watch = DiskWatch(folder, max_bytes)
+            self.look_at = _now() + self._watch.pause_seconds
+
+    def is_over(self, now: float) -> bool:
+        """Say whether the job must end; add up if it is time for that."""
+        if self._watch is not None and now >= self.look_at:
+            words = self._watch.look()
+            self.look_at = _now() + self._watch.pause_seconds
+            if words:
+                self.is_full, self.over = self._watch.is_short, words
+                self._watch, self.look_at = None, math.inf
+        return bool(self.over)
 
 
 class _Log:

@@ -48,10 +48,11 @@ class Supervisors:
             self._started.append(supervisor)
             self._waiting = self._start()
 
-    def reap(self) -> None:
-        """Take note of those that have ended, so that the kernel can forget them."""
+    def reap(self) -> int:
+        """Take note of those that have ended, for the kernel to forget; return how many run."""
         with self._lock:
             self._started = [each for each in self._started if each.poll() is None]
+            return len(self._started)
 
     def close(self) -> None:
         """End the one that waits; those that were given an attempt stay."""

@@ -110,6 +110,8 @@ class Launch:
         cgroups: files into which the process writes "0" before it becomes the program; if one of
             them cannot be written the attempt must not start.
         rlimits: (resource, soft, hard), set before it becomes the program.
+        disk_bytes: that may be in `WORK`; the supervisor adds them up and ends the job. 0 where
+            the executor sees to it by itself.
         is_asked_inside: the program would end with the job at a SIGTERM of its own, so that whoever
             asks the job to end calls `family.ask` instead.
     """
@@ -121,6 +123,7 @@ class Launch:
     gate: int | None = None
     cgroups: tuple[str, ...] = ()
     rlimits: tuple[tuple[int, int, int], ...] = ()
+    disk_bytes: int = 0
     is_asked_inside: bool = False
 
     def as_fields(self) -> dict[str, Any]:
@@ -146,6 +149,7 @@ class Launch:
             gate=fields["gate"],
             cgroups=tuple(fields["cgroups"]),
             rlimits=tuple((each[0], each[1], each[2]) for each in fields["rlimits"]),
+            disk_bytes=fields["disk_bytes"],
             is_asked_inside=fields["is_asked_inside"],
         )
 

@@ -16,12 +16,11 @@ import re
 import shutil
 import signal
 import subprocess
-import threading
 import time
 import zlib
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from proxyctl.worker.executors import seccomp
 from proxyctl.worker.executors.base import (
@@ -45,7 +44,6 @@ from proxyctl.worker.executors.family import (
     is_inside,
 )
 from proxyctl.worker.executors.limits.base import NO_SCOPE, name_of, rlimits_of
-from proxyctl.worker.executors.limits.disk import DiskWatch
 from proxyctl.worker.executors.signals import send
 from proxyctl.worker.executors.syscalls import ARCHITECTURES
 
@@ -59,7 +57,6 @@ NOBODY: Final = 65534  # within; what that is outside depends on who runs the ag
 # Outside, of a job that root has started: 65,536 of a range that no system gives to anybody.
 FIRST_UID: Final = 1_900_000_000
 SCOPE_LABEL: Final = "PROXYD_AGENT"  # beside the label: whose attempt it is
-OVER: Final = "over-disk"  # in the attempt's folder: why it was ended, for an agent that restarts
 
 TMP_SHARE: Final = 4  # /tmp holds a quarter of the job's memory, which it is a part of
 SHM_SHARE: Final = 2  # /dev/shm half: what data loaders of training put between their processes
@@ -118,12 +115,6 @@ class JobNetwork(Protocol):
         """Return what a job has to know."""
 
 
-class _Attempt(NamedTuple):
-    folder: Path
-    ended: threading.Event
-    watcher: threading.Thread
-
-
 class BwrapExecutor:
     """Jobs under bubblewrap.
 
@@ -148,8 +139,6 @@ class BwrapExecutor:
         self._limits = limits
         self._network = network
         self._program = program
-        self._attempts: dict[str, _Attempt] = {}
-        self._lock = threading.Lock()
 
     def check(self) -> list[Finding]:
         """Say whether a job could run, by running one that does nothing."""
@@ -188,12 +177,12 @@ class BwrapExecutor:
             gate=gate,
             cgroups=admission.cgroups,
             rlimits=rlimits_of(task.bounds),
+            disk_bytes=task.bounds.disk_bytes,
             is_asked_inside=True,
         )
 
     def attach(self, task: Task, pid: int) -> None:
-        """Watch its disk, serve its network, and let it begin."""
-        self._watch(task)
+        """Serve its network, and let it begin."""
         if task.network != "egress":
             return
         if self._network is None:
@@ -217,7 +206,8 @@ class BwrapExecutor:
         self._kill(attempt_id)
         if not _until(lambda: not self._processes(attempt_id), KILL_SECONDS):
             raise TaskError("host", f"attempt {attempt_id}: its processes do not end")
-        self._let_go(attempt_id)
+        if self._network is not None:
+            self._network.close(attempt_id)
 
     def running(self) -> set[str]:
         """Return the attempts that have a process."""
@@ -227,32 +217,16 @@ class BwrapExecutor:
         }
 
     def ended(self, attempt_id: str) -> Ending:
-        """Say what the limits have counted, and whether it wrote too much."""
-        counted = self._limits.ended(attempt_id)
-        attempt = self._attempts.get(attempt_id)
-        over = ""
-        if attempt:
-            with suppress(OSError):
-                over = (attempt.folder / OVER).read_text()
-        return Ending(
-            is_out_of_memory=counted.is_out_of_memory,
-            is_out_of_disk=bool(over),
-            cpu_seconds=counted.cpu_seconds,
-            max_memory_bytes=counted.max_memory_bytes,
-            message=over,
-        )
+        """Say what the limits have counted; the disk is the supervisor's to tell."""
+        return self._limits.ended(attempt_id)
 
     def clean(self, attempt_id: str) -> None:
         """Remove the limits; what still runs is ended first."""
         self.stop(attempt_id, 0)
-        with self._lock:
-            self._attempts.pop(attempt_id, None)
         self._limits.clean(attempt_id)
 
     def close(self) -> None:
-        """End the watchers, and serve no network any more; the jobs run on."""
-        for attempt_id in list(self._attempts):
-            self._let_go(attempt_id)
+        """Hold nothing: the way out belongs to whoever has made it, and the jobs run on."""
 
     def _before(self, task: Task, admission: Admission, *, is_root: bool) -> tuple[str, ...]:
         """Return what becomes bubblewrap in the end."""
@@ -293,37 +267,6 @@ class BwrapExecutor:
             raise TaskError("refused", f"no such network: {task.network!r}")
         if task.network == "egress" and self._network is None:
             raise TaskError("refused", "the owner of this device gives jobs no network")
-
-    def _watch(self, task: Task) -> None:
-        with self._lock:
-            if task.attempt_id in self._attempts:
-                return
-            ended = threading.Event()
-            watcher = threading.Thread(
-                target=self._watch_disk, args=(task, ended), name=f"disk-{task.attempt_id}"
-            )
-            watcher.daemon = True  # an agent that ends at once waits for no disk
-            self._attempts[task.attempt_id] = _Attempt(task.folder, ended, watcher)
-            watcher.start()
-
-    def _watch_disk(self, task: Task, ended: threading.Event) -> None:
-        watch = DiskWatch(task.folder / WORK, task.bounds.disk_bytes)
-        while not ended.wait(watch.pause_seconds):
-            reason = watch.look()
-            if reason:
-                with suppress(OSError):  # a full disk; then it ends without a word
-                    (task.folder / OVER).write_text(reason)
-                self._kill(task.attempt_id)
-                return
-
-    def _let_go(self, attempt_id: str) -> None:
-        attempt = self._attempts.get(attempt_id)
-        if attempt:
-            attempt.ended.set()
-            if attempt.watcher is not threading.current_thread():
-                attempt.watcher.join()
-        if self._network is not None:
-            self._network.close(attempt_id)
 
     def _kill(self, attempt_id: str) -> None:
         # With its process 1 the kernel ends all of a namespace, whatever it does; the group has

@@ -34,17 +34,24 @@ class TooMuchError(Exception):
 class DiskWatch:
     """Adds up what one job has written.
 
+    Attributes:
+        pause_seconds: until the next look.
+        is_short: the disk of the machine is nearly full, whoever has filled it.
+
     Args:
-        folder: that the job writes to.
+        folder: that the job writes to, and that is there as long as the job is.
         max_bytes: it may hold.
         reserve_bytes: that must stay free where the folder is.
     """
 
-    def __init__(self, folder: Path, max_bytes: int, *, reserve_bytes: int = RESERVE_BYTES) -> None:
+    def __init__(
+        self, folder: str | Path, max_bytes: int, *, reserve_bytes: int = RESERVE_BYTES
+    ) -> None:
         self._folder = folder
         self._max_bytes = max_bytes
         self._reserve_bytes = reserve_bytes
         self.pause_seconds = EVERY_SECONDS
+        self.is_short = False
 
     def look(self) -> str:
         """Return why the job must end, or nothing; then pause for `pause_seconds`."""
@@ -63,6 +70,7 @@ class DiskWatch:
     def _require_reserve(self) -> None:
         free = os.statvfs(self._folder)
         if free.f_bavail * free.f_frsize < self._reserve_bytes:
+            self.is_short = True
             megabytes = self._reserve_bytes >> 20
             raise TooMuchError(f"less than {megabytes} MiB are free on the disk of this machine")
 
@@ -75,7 +83,7 @@ class _Sum:
         self._bytes = 0
         self._entries = 0
 
-    def add(self, folder: Path) -> None:
+    def add(self, folder: str | Path) -> None:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             self._add_below(descriptor, 1)

@@ -258,19 +258,6 @@ def test_a_memory_bomb_is_killed_and_told(executor: BwrapExecutor, folder: Path,
         assert result.ending.max_memory_bytes <= battery.BOUNDS.memory_bytes
 
 
-@pytest.mark.parametrize(
-    ("bomb", "said"), [("disk", "bytes"), ("hidden disk", "bytes"), ("deep", "deep")]
-)
-def test_a_disk_bomb_is_ended_and_told(
-    executor: BwrapExecutor, folder: Path, bomb: str, said: str
-) -> None:
-    """What it writes is added up, also where it hides it."""
-    result = run(executor, folder, BOMBS[bomb])
-    assert result.status != 0
-    assert result.ending.is_out_of_disk, result
-    assert said in result.ending.message
-
-
 def test_processor_time_is_bounded(executor: BwrapExecutor, folder: Path) -> None:
     """A job with a fifth of a core gets no more of it, however many processes it has."""
     program = """

@@ -1,0 +1,104 @@
+"""The commands around `run`, as processes, and what an owner is shown."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.worker_market import TOKEN, WorkerMarket, worker_market
+from support.worker_process import WorkerAgent, worker_agent
+
+from proxyctl.worker import names, record
+
+
+@pytest.fixture
+def market() -> Iterator[WorkerMarket]:
+    with worker_market() as made:
+        yield made
+
+
+@pytest.fixture
+def agent(market: WorkerMarket, tmp_path: Path) -> Iterator[WorkerAgent]:
+    with worker_agent(tmp_path / "agent", market) as made:
+        (made.folder / "token").write_text(TOKEN)
+        (made.folder / names.CONSENT).unlink()
+        yield made
+
+
+def setup(agent: WorkerAgent, *options: str, typed: str = "yes\n", api: str = "") -> str:
+    done = agent.command(
+        "setup",
+        *("--api", api or agent.market.url, "--token-file", str(agent.folder / "token")),
+        *options,
+        typed=typed,
+    )
+    assert (done.returncode == 0) == (agent.folder / names.CONSENT).exists(), done.stderr
+    return done.stdout + done.stderr
+
+
+def test_setup_shows_what_is_lent_and_writes_it_down(agent: WorkerAgent) -> None:
+    shown = setup(agent, "--cores", "0.5", "--network", "egress", "--hours", "22:00-07:00")
+    for words in ("0.5 cores", "public addresses", "no GPU", "22:00-07:00", "your other programs"):
+        assert words in shown
+    consent = record.load(agent.folder / names.CONSENT)
+    assert (consent.lend.cores, consent.lend.network) == (0.5, "egress")
+    assert consent.token == TOKEN
+    setup(agent, "--max-jobs", "3")
+    again = record.load(agent.folder / names.CONSENT).lend
+    assert (again.cores, again.max_jobs) == (0.5, 3)  # what was agreed to before stays
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--cores", "5000"), "5000 cores are lent, and"),
+        (("--ram-gb", "900000"), "GB of memory are lent, and"),
+        (("--disk-gb", "900000"), "GB of disk are lent, and"),
+        (("--gpus", "GPU-none"), "GPUs are lent that are not there: GPU-none"),
+        (("--hours", "noon"), "when.hours: must be a list of spans like 22:00-07:00"),
+        (("--limits", "none"), "sandbox.limits: must be one of"),
+    ],
+)
+def test_nothing_is_lent_that_is_not_there(
+    agent: WorkerAgent, options: tuple[str, ...], words: str
+) -> None:
+    assert words in setup(agent, *options)
+    assert not (agent.folder / names.CONSENT).exists()
+
+
+def test_anything_but_yes_is_no(agent: WorkerAgent) -> None:
+    assert "nothing was agreed to" in setup(agent, typed="no\n")
+    assert "nothing was agreed to" in setup(agent, typed="")
+    assert "would carry your token in clear" in setup(agent, api="http://market.example")
+
+
+def test_check_names_what_is_missing_and_what_to_do(agent: WorkerAgent) -> None:
+    before = agent.command("check").stdout
+    assert "nobody at this device has agreed" in before
+    assert "device/disk" in before
+    setup(agent)
+    agent.market.is_revoked = True
+    done = agent.command("check")
+    assert done.returncode == 1
+    assert "MISS marketplace/reachable: The worker token is not valid." in done.stdout
+    assert "do: make a new token in your account" in done.stdout
+
+
+def test_a_device_where_nothing_can_be_walled_in_takes_nothing(agent: WorkerAgent) -> None:
+    setup(agent, "--executor", "bwrap")
+    path = agent.folder / names.CONSENT
+    fields = json.loads(path.read_text())
+    fields["sandbox"]["limits"] = (
+        "systemd" if not Path("/run/systemd/system").is_dir() else "cgroup1"
+    )
+    path.write_text(json.dumps(fields))
+    done = agent.command("run")
+    assert done.returncode == 1
+    assert "no job can be walled in here" in done.stderr
+    assert "proxyctl worker check" in done.stderr
+
+
+def test_nothing_runs_before_it_is_started(agent: WorkerAgent) -> None:
+    assert agent.command("status").stdout == "not running\n"
+    assert agent.command("jobs").stdout == "not running\n"
+    assert agent.command("drain").stdout == "no agent runs here\n"

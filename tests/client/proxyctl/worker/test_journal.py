@@ -1,0 +1,47 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from proxyctl.files import FileError
+from proxyctl.worker import names
+from proxyctl.worker.journal import Journal, Report, Stop
+from proxyctl.worker.states import State
+
+WORK = {"job_id": "01234567-89ab-cdef-0123-456789abcdef", "attempt": 1, "timeout_s": 60}
+
+
+def test_an_entry_is_read_as_it_was_written(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    entry = journal.add(dict(WORK), ("GPU-1",))
+    entry = journal.move(entry, State.PREPARING)
+    report = Report("fail", {"kind": "image"})
+    entry = journal.move(entry, State.REPORTING, report=report, stop=Stop("x", "host", 3.0))
+    assert Journal(tmp_path).load() == [entry]
+    journal.forget(entry)
+    assert Journal(tmp_path).load() == []
+    assert list((tmp_path / names.ATTEMPTS).iterdir()) == []
+
+
+def test_no_state_is_left_out(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    entry = journal.add(dict(WORK), ())
+    with pytest.raises(AssertionError):
+        journal.move(entry, State.RUNNING)
+
+
+def test_what_has_no_entry_is_removed_and_a_broken_entry_is_not(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    entry = journal.add(dict(WORK), ())
+    attempts = tmp_path / names.ATTEMPTS
+    (attempts / ".gone-x").mkdir()
+    (attempts / f"{WORK['job_id']}-2").mkdir()
+    assert journal.load() == [entry]
+    assert len(list(attempts.iterdir())) == 1
+    path = journal.folder_of(entry) / names.ENTRY
+    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 99}))
+    with pytest.raises(FileError, match="another version"):
+        journal.load()
+    path.write_text("{")
+    with pytest.raises(FileError):
+        journal.load()

@@ -1,0 +1,52 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxyctl.protocol.jobspec.payload import Resources
+from proxyctl.worker.record import Lend
+from proxyctl.worker.sensors.nvidia import Gpu
+from proxyctl.worker.shares import Shares
+
+LEND = Lend(cores=4, ram_gb=8, disk_gb=20, max_jobs=3)
+SMALL = Gpu("GPU-small", "RTX 3060", 12_288, "550", 0)
+LARGE = Gpu("GPU-large", "RTX 4090", 24_564, "550", 1)
+
+
+def test_who_asks_for_nothing_gets_an_equal_part() -> None:
+    shares = Shares(LEND, [])
+    for name in "abc":
+        assert shares.take(name, Resources()) == ()
+    assert shares.take("d", Resources()) is None
+    shares.give_back("b")
+    assert shares.free().slots == 1
+    assert shares.take("d", Resources()) == ()
+
+
+def test_no_gpu_is_shared_and_the_smallest_that_is_enough_is_given() -> None:
+    shares = Shares(LEND, [LARGE, SMALL])
+    assert shares.take("a", Resources(gpus=1, vram_gb=8)) == ("GPU-small",)
+    # A card that is sold as 24 GB says that it has a little less.
+    assert shares.take("b", Resources(gpus=1, vram_gb=24)) == ("GPU-large",)
+    assert shares.take("c", Resources(gpus=1)) is None
+    shares.give_back("a")
+    assert shares.take("c", Resources(vram_gb=24)) is None
+    assert shares.take("c", Resources(vram_gb=1)) == ("GPU-small",)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5), st.booleans()), max_size=40))
+def test_no_more_is_given_than_is_lent(steps: list[tuple[int, int, bool]]) -> None:
+    shares = Shares(LEND, [SMALL, LARGE])
+    given_gpus: dict[str, tuple[str, ...]] = {}
+    for number, cores, wants_gpu in steps:
+        name = str(number)
+        if name in given_gpus:
+            shares.give_back(name)
+            del given_gpus[name]
+            continue
+        gpus = shares.take(name, Resources(cores=cores, gpus=int(wants_gpu)))
+        if gpus is not None:
+            given_gpus[name] = gpus
+        free = shares.free()
+        assert min(free.cores, free.ram_gb, free.disk_gb, free.slots) >= 0
+        uuids = [each for some in given_gpus.values() for each in some]
+        assert len(uuids) == len(set(uuids))
+        assert len(given_gpus) <= LEND.max_jobs

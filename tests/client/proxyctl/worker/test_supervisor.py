@@ -1,0 +1,134 @@
+"""The supervisor by itself: programs without a sandbox, in a folder of the test's."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.waiting import until_true
+
+from proxyctl.worker import names
+from proxyctl.worker.executors.base import Launch
+from proxyctl.worker.processes import Identity
+from proxyctl.worker.supervisor import claim
+from proxyctl.worker.supervisors import Supervisors
+
+SHELL = "/bin/sh"
+
+
+def prepared(
+    agent: Path, script: str, *, launch: dict[str, Any] | None = None, **task: Any
+) -> Path:
+    folder = agent / "attempts" / "one"
+    folder.mkdir(parents=True)
+    what = Launch((SHELL, "-c", script), env={"PATH": os.environ["PATH"]}, **(launch or {}))
+    fields = {"seconds": 60, "grace_s": 0.2, "log_bytes": 1_000_000, **task}
+    (folder / names.LAUNCH).write_text(json.dumps({"launch": what.as_fields(), **fields}))
+    return folder
+
+
+def run(agent: Path, script: str, **options: Any) -> dict[str, Any]:
+    """Have a program supervised to its end; return what is known of that."""
+    folder = prepared(agent, script, **options)
+    supervisors = Supervisors(agent)
+    supervisors.give(folder)
+    until_true((folder / names.ENDED).exists, "it has ended")
+    supervisors.close()
+    ended: dict[str, Any] = json.loads((folder / names.ENDED).read_text())
+    return {
+        **ended,
+        **{
+            name: (folder / path).read_bytes()
+            for name, path in names.LOGS.items()
+            if (folder / path).exists()
+        },
+    }
+
+
+def test_what_a_program_prints_and_how_it_ends(tmp_path: Path) -> None:
+    ended = run(tmp_path, "echo out; echo err >&2; exit 3")
+    assert (ended["status"], ended["signal"], ended["timed_out"]) == (3, None, False)
+    assert (ended["out"], ended["err"]) == (b"out\n", b"err\n")
+    assert ended["log_bytes"] == ended["log_kept"] == {"out": 4, "err": 4}
+
+
+def test_a_program_has_nothing_of_the_agents(tmp_path: Path) -> None:
+    ended = run(
+        tmp_path,
+        "env; ls -l /proc/self/fd | sed 's/.*-> //'; cat <&9",
+        launch={"files": {9: b"given"}},
+    )
+    lines = ended["out"].decode().splitlines()
+    assert [each for each in lines if "PROXY" in each or "TOKEN" in each] == []
+    places = [each for each in lines if each.startswith(("/", "pipe:", "socket:"))]
+    assert [
+        each for each in places if not each.startswith(("/dev/null", "pipe:", "/memfd:", "/proc/"))
+    ] == []
+    assert lines[-1] == "given"
+
+
+def test_a_program_that_ignores_its_end_is_killed_with_all_it_started(tmp_path: Path) -> None:
+    script = "trap '' TERM; setsid sleep 1000 & echo $!; while true; do sleep 1; done"
+    ended = run(tmp_path, script, seconds=1)
+    assert ended["timed_out"]
+    assert ended["signal"] == signal.SIGKILL
+    pid = int(ended["out"])
+    until_true(lambda: Identity.of(pid) is None, "what had a session of its own is gone, too")
+
+
+def test_no_more_is_kept_than_was_said(tmp_path: Path) -> None:
+    ended = run(tmp_path, "head -c 300000 /dev/zero", log_bytes=1_000)
+    assert ended["log_bytes"]["out"] == 300_000
+    assert ended["log_kept"]["out"] == len(ended["out"]) == 1_000
+
+
+@pytest.mark.parametrize(
+    "launch", [{"cwd": "/nowhere"}, {"cgroups": ("/nowhere/cgroup.procs",)}, {"gate": 12}]
+)
+def test_what_cannot_be_started_says_why(tmp_path: Path, launch: dict[str, Any]) -> None:
+    ended = run(tmp_path, "true", launch=launch)
+    assert "could not be started: No such file or directory" in ended["failed"]
+
+
+def test_a_supervisor_without_an_agent_ends_and_its_program_with_it(tmp_path: Path) -> None:
+    folder = prepared(tmp_path, "sleep 1000")
+    supervisors = Supervisors(tmp_path)
+    supervisors.give(folder)
+    until_true((folder / names.RUNNING).exists, "it runs")
+    program = Identity.of_fields(json.loads((folder / names.RUNNING).read_text()))
+    supervisor = Identity.of_fields(json.loads((folder / names.BEGUN).read_text()))
+    assert program.is_alive()
+    supervisor.send(signal.SIGKILL)
+    until_true(lambda: not program.is_alive(), "its program is gone")
+    assert not (folder / names.ENDED).exists()
+    supervisors.close()
+
+
+def test_an_attempt_is_begun_once(tmp_path: Path) -> None:
+    folder = prepared(tmp_path, "echo ran")
+    assert claim(str(folder), None)
+    assert not claim(str(folder), Identity.of(os.getpid()))
+    supervisors = Supervisors(tmp_path)
+    supervisors.give(folder)
+    until_true(lambda: not supervisors.reap(), "it has ended")
+    supervisors.close()
+    assert not (folder / names.ENDED).exists()
+
+
+def test_the_name_of_a_process_may_be_given_to_another(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        identity = Identity.of(process.pid)
+        assert identity is not None
+        assert identity.is_alive()
+        other = Identity(identity.pid, identity.started - 1, identity.boot)
+        other.send(signal.SIGKILL)
+        assert not other.is_alive()
+        assert not Identity(identity.pid, identity.started, "another boot").is_alive()
+        assert process.poll() is None
+        identity.send(signal.SIGKILL)
+    assert not identity.is_alive()
+    assert Identity.of(process.pid) is None
