@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
+from time import monotonic
 
 from market.attempts import PROVEN_JOBS, slots_of
 from market.bounds import Bounds
@@ -74,7 +75,10 @@ class Claims:
         self._bounds = bounds
         self._pairs: deque[Pair] = deque()
         self._writing: set[asyncio.Task[None]] = set()
-        self.claimed = 0  # in all
+        # In all: jobs given away, jobs that were gone, and the time that transactions took.
+        self.claimed = 0
+        self.taken = 0
+        self.seconds = 0.0
 
     def put(self, pair: Pair) -> None:
         """Have a pair written; its outcome is told later, and always."""
@@ -105,10 +109,13 @@ class Claims:
 
     async def _outcomes(self, pairs: Sequence[Pair]) -> dict[str, Outcome]:
         rows = [PairRow(pair.job.id, pair.device_id, pair.job.attempts) for pair in pairs]
+        began = monotonic()
         try:
             outcomes = await self._store.write(claim, rows, self._bounds(), self._now())
         except StoreError as error:
             return {row.job_id: error for row in rows}
+        self.seconds += monotonic() - began
+        self.taken += sum(each is Refused.TAKEN for each in outcomes.values())
         self.claimed += sum(isinstance(each, GivenRow) for each in outcomes.values())
         return outcomes
 

@@ -223,7 +223,7 @@ class Dispatch:
         return [OfferedJob(rows[job.id], job.price) for job in best if job.id in rows]
 
     @property
-    def waiting_devices(self) -> int:
+    def held(self) -> int:
         """How many requests are held."""
         return self._held
 

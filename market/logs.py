@@ -501,19 +501,35 @@ class Logs:
         ended = await self._store.read(queries.newly_ended, limit=SWEEP_MAX_LOGS)
         for row in ended:
             kept = await self._in_thread(self._files.kept_bytes, _attempt_in(row))
-            await self._store.write(queries.mark_ended, row, kept_bytes=kept, now=now)
+            await self._store.write(queries.mark_ended, row._replace(kept_bytes=kept), now)
         gone = await self._store.read(
             queries.ended_before, now - self._terms.keep_seconds, limit=SWEEP_MAX_LOGS
         )
+        await self._remove(gone)
+        removed = len(gone)
         for user_id in {row.user_id for row in ended if self._terms.bytes_per_user}:
-            gone += await self._store.read(
-                queries.over_bound, user_id, most=self._terms.bytes_per_user, limit=SWEEP_MAX_LOGS
-            )
-        for row in gone:
-            await self._in_thread(self._files.remove, _attempt_in(row))
-        if gone:
-            await self._store.write(queries.delete, gone)
+            removed += await self._keep_to_bound(user_id)
+        return removed
+
+    async def _keep_to_bound(self, user_id: str) -> int:
+        """Remove the oldest logs of a user who has too many; return how many."""
+        over = await self._store.read(queries.kept_bytes, user_id) - self._terms.bytes_per_user
+        if over <= 0:
+            return 0
+        gone = []
+        oldest = await self._store.read(queries.oldest_of_user, user_id, limit=SWEEP_MAX_LOGS)
+        while oldest and over > 0:
+            row = oldest.pop(0)
+            over -= row.kept_bytes
+            gone.append(row)
+        await self._remove(gone)
         return len(gone)
+
+    async def _remove(self, rows: Sequence[LogRow]) -> None:
+        for row in rows:
+            await self._in_thread(self._files.remove, _attempt_in(row))
+        if rows:
+            await self._store.write(queries.delete, rows)
 
     def close(self) -> None:
         """Let what is being written be written, and close."""

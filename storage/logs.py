@@ -7,11 +7,12 @@ from storage.store import Transaction
 
 
 class LogRow(NamedTuple):
-    """The log of an attempt."""
+    """The log of an attempt; `kept_bytes` is what its files take, once it is marked as ended."""
 
     job_id: str
     attempt: int
     user_id: str
+    kept_bytes: int = 0
 
 
 class StateRow(NamedTuple):
@@ -30,7 +31,9 @@ async def insert(tx: Transaction, row: LogRow, now: int) -> None:
         VALUES (:job_id, :attempt, :user_id, :now)
         ON CONFLICT (job_id, attempt) DO NOTHING
         """,
-        **row._asdict(),
+        job_id=row.job_id,
+        attempt=row.attempt,
+        user_id=row.user_id,
         now=now,
     )
 
@@ -57,18 +60,36 @@ async def newly_ended(tx: Transaction, *, limit: int) -> list[LogRow]:
     )
 
 
-async def mark_ended(tx: Transaction, row: LogRow, *, kept_bytes: int, now: int) -> None:
+async def mark_ended(tx: Transaction, row: LogRow, now: int) -> None:
     """Note that a log is over, and how many bytes its files have."""
-    await tx.run(
+    changed = await tx.run(
         """
         UPDATE job_logs SET ended_at = :now, kept_bytes = :kept_bytes
         WHERE job_id = :job_id AND attempt = :attempt AND ended_at IS NULL
         """,
         job_id=row.job_id,
         attempt=row.attempt,
-        kept_bytes=kept_bytes,
+        kept_bytes=row.kept_bytes,
         now=now,
     )
+    if changed:
+        await tx.run(
+            """
+            INSERT INTO user_logs (user_id, kept_bytes) VALUES (:user_id, :kept_bytes)
+            ON CONFLICT (user_id) DO UPDATE
+            SET kept_bytes = user_logs.kept_bytes + excluded.kept_bytes
+            """,
+            user_id=row.user_id,
+            kept_bytes=row.kept_bytes,
+        )
+
+
+async def kept_bytes(tx: Transaction, user_id: str) -> int:
+    """Return what a user's logs take that are over."""
+    found = await tx.one(
+        int, "SELECT kept_bytes FROM user_logs WHERE user_id = :user_id", user_id=user_id
+    )
+    return found or 0
 
 
 async def ended_before(tx: Transaction, moment: int, *, limit: int) -> list[LogRow]:
@@ -76,7 +97,7 @@ async def ended_before(tx: Transaction, moment: int, *, limit: int) -> list[LogR
     return await tx.all(
         LogRow,
         """
-        SELECT job_id, attempt, user_id FROM job_logs
+        SELECT job_id, attempt, user_id, kept_bytes FROM job_logs
         WHERE ended_at IS NOT NULL AND ended_at < :moment
         ORDER BY ended_at
         LIMIT :limit
@@ -86,24 +107,17 @@ async def ended_before(tx: Transaction, moment: int, *, limit: int) -> list[LogR
     )
 
 
-async def over_bound(tx: Transaction, user_id: str, *, most: int, limit: int) -> list[LogRow]:
-    """Return a user's logs that are over, beyond the latest that take `most` bytes together."""
+async def oldest_of_user(tx: Transaction, user_id: str, *, limit: int) -> list[LogRow]:
+    """Return a user's logs that are over, the oldest first."""
     return await tx.all(
         LogRow,
         """
-        SELECT job_id, attempt, user_id FROM (
-            SELECT job_id, attempt, user_id, ended_at, SUM(kept_bytes) OVER (
-                ORDER BY ended_at DESC, job_id DESC, attempt DESC
-                ROWS UNBOUNDED PRECEDING
-            ) AS bytes
-            FROM job_logs WHERE user_id = :user_id AND ended_at IS NOT NULL
-        ) AS summed
-        WHERE bytes > :most
+        SELECT job_id, attempt, user_id, kept_bytes FROM job_logs
+        WHERE user_id = :user_id AND ended_at IS NOT NULL
         ORDER BY ended_at
         LIMIT :limit
         """,
         user_id=user_id,
-        most=most,
         limit=limit,
     )
 
@@ -111,8 +125,17 @@ async def over_bound(tx: Transaction, user_id: str, *, most: int, limit: int) ->
 async def delete(tx: Transaction, rows: Sequence[LogRow]) -> None:
     """Forget logs whose files are gone."""
     for row in rows:
-        await tx.run(
+        deleted = await tx.run(
             "DELETE FROM job_logs WHERE job_id = :job_id AND attempt = :attempt",
             job_id=row.job_id,
             attempt=row.attempt,
         )
+        if deleted:
+            await tx.run(
+                """
+                UPDATE user_logs SET kept_bytes = kept_bytes - :kept_bytes
+                WHERE user_id = :user_id
+                """,
+                user_id=row.user_id,
+                kept_bytes=row.kept_bytes,
+            )

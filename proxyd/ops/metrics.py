@@ -16,6 +16,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from market.artifacts import Traffic
+from market.dispatch import Dispatch
 from market.logs import Logs
 from market.money import MICRO
 from proxyd.counters import LATENCY_BOUNDS_SECONDS, Latency
@@ -73,6 +74,7 @@ class Metrics(Collector):
         self._attempts: Callable[[], Mapping[str, int]] | None = None
         self._files: Traffic | None = None
         self._logs: Logs | None = None
+        self._dispatch: Dispatch | None = None
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         self.process = ProcessMetrics()
@@ -98,6 +100,10 @@ class Metrics(Collector):
     def count_artifacts(self, traffic: Traffic) -> None:
         """Have the files of jobs counted, where this process has the marketplace."""
         self._files = traffic
+
+    def count_dispatch(self, dispatch: Dispatch) -> None:
+        """Have jobs and devices counted that wait for each other, where they do so."""
+        self._dispatch = dispatch
 
     def count_exits(self, listener: ExitListener) -> None:
         """Have exits counted, where they may attach."""
@@ -214,6 +220,8 @@ class Metrics(Collector):
         yield from self._work()
         if self._files is not None:
             yield from _artifacts(self._files)
+        if self._dispatch is not None:
+            yield from _dispatched(self._dispatch)
 
     def _work(self) -> Iterator[Metric]:
         if self._attempts is None:
@@ -258,6 +266,28 @@ def _artifacts(traffic: Traffic) -> Iterator[Metric]:
     ends.add_metric(["whole"], traffic.finished)
     ends.add_metric(["mismatch"], traffic.mismatches)
     yield ends
+
+
+def _dispatched(dispatch: Dispatch) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "proxyd_dispatch_jobs", "Jobs in memory for which no device waits", len(dispatch.jobs)
+    )
+    yield GaugeMetricFamily(
+        "proxyd_dispatch_shapes", "Different needs of these jobs", dispatch.jobs.shapes
+    )
+    yield GaugeMetricFamily(
+        "proxyd_dispatch_devices", "Devices whose requests for work are held", dispatch.held
+    )
+    claims = dispatch.claims
+    yield CounterMetricFamily(
+        "proxyd_claims", "Jobs given to devices that asked for work", claims.claimed
+    )
+    yield CounterMetricFamily(
+        "proxyd_claims_taken", "Jobs that another device had taken before", claims.taken
+    )
+    yield CounterMetricFamily(
+        "proxyd_claim_seconds", "Time in transactions that give jobs to devices", claims.seconds
+    )
 
 
 def _exits(listener: ExitListener) -> Iterator[Metric]:

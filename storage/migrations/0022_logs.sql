@@ -16,3 +16,10 @@ CREATE TABLE job_logs (
 CREATE INDEX job_logs_open ON job_logs (began_at) WHERE ended_at IS NULL;
 CREATE INDEX job_logs_by_age ON job_logs (ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX job_logs_by_user ON job_logs (user_id, ended_at) WHERE ended_at IS NOT NULL;
+
+-- The sum of the above for each user, so that nobody's past has to be added up.
+CREATE TABLE user_logs (
+    user_id TEXT PRIMARY KEY REFERENCES users (id),
+    kept_bytes BIGINT NOT NULL,
+    CONSTRAINT user_logs_amounts CHECK (kept_bytes >= 0)
+);

@@ -47,7 +47,7 @@ def later(service: Service, token: str, **changes: Any) -> "asyncio.Task[Answer]
 
 async def held(service: Service, count: int = 1) -> None:
     dispatch = service.daemon.market.dispatch
-    await until(lambda: dispatch.waiting_devices == count, f"{count} requests are held")
+    await until(lambda: dispatch.held == count, f"{count} requests are held")
 
 
 async def test_a_job_that_is_posted_reaches_a_device_that_waits_whole(service: Service) -> None:

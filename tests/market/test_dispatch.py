@@ -52,7 +52,7 @@ async def waiting_jobs(market: Market, count: int) -> None:
 
 
 async def held(market: Market, count: int = 1) -> None:
-    await until(lambda: market.dispatch.waiting_devices == count)
+    await until(lambda: market.dispatch.held == count)
 
 
 def later(market: Market, device: DeviceRow, **changes: object) -> "asyncio.Task[Any]":
@@ -78,7 +78,7 @@ async def test_a_device_that_waits_gets_the_next_job_at_once(market: Market) -> 
     await held(market)
     job = await posted(market, buyer)
     assert attempts_of(await asking) == {(job, 1)}
-    assert market.dispatch.waiting_devices == 0
+    assert market.dispatch.held == 0
 
 
 async def test_a_device_that_waits_for_nothing_is_told_nothing_in_time(market: Market) -> None:

@@ -240,6 +240,29 @@ async def test_a_worker_may_run_its_own_job_and_loses_the_fee(market: Market) ->
     assert report.passed, report
 
 
+async def test_a_job_that_nobody_has_begun_pays_nothing_when_it_is_cancelled(
+    market: Market,
+) -> None:
+    buyer, worker = await market.person(credit="10"), await market.person()
+    job_id, device = await market.jobs.create(buyer, wanted()), await device_of(market, worker)
+    await market.jobs.accept(device, job_id)
+    market.clock.now += HOUR
+    await market.jobs.cancel(buyer, job_id)
+    assert (await available(market, buyer), await available(market, worker)) == (10 * MICRO, 0)
+
+
+async def test_work_that_was_begun_again_is_paid_from_its_last_beginning(market: Market) -> None:
+    buyer, worker = await market.person(credit="10"), await market.person()
+    job_id, device = await running(market, buyer, worker, price=4 * MICRO, duration_hrs=2)
+    market.clock.now += HOUR
+    await market.jobs.fail(device, job_id, "no GPU")
+    other = await device_of(market, await market.person())
+    await market.jobs.accept(other, job_id)
+    market.clock.now += HOUR
+    await market.jobs.cancel(buyer, job_id)
+    assert await available(market, buyer) == 10 * MICRO
+
+
 async def test_a_worker_whose_own_running_job_is_cancelled_loses_the_fee(market: Market) -> None:
     user = await market.person(credit="10")
     job_id, _ = await running(market, user, user, price=4 * MICRO, duration_hrs=2)

@@ -15,6 +15,7 @@ from support.statements import counted
 
 from market.errors import Code
 from market.logs import CHECK_SECONDS, CHUNK_MAX_BYTES, FULL, Appended, Logs, LogTerms
+from storage import logs as queries
 from storage.blobs.base import BlobError
 from storage.devices import DeviceRow
 from storage.log_files import Attempt
@@ -217,6 +218,7 @@ async def test_old_logs_go_and_a_users_oldest_beyond_their_bound(
         market.clock.now += 1
         await logs.sweep()
     assert await rows(market) == [(1, 1_000), (1, 1_000)]
+    assert await market.store.read(queries.kept_bytes, buyer) == 2_000
     assert await text_of(logs, buyer, jobs[0][0]) == b""
     assert await text_of(logs, buyer, jobs[2][0]) == b"x" * 1_000
     running_job, device = await running(market, buyer, worker)
@@ -224,6 +226,7 @@ async def test_old_logs_go_and_a_users_oldest_beyond_their_bound(
     market.clock.now += 30 * DAY + 1
     assert await logs.sweep() == 2
     assert await rows(market) == [(1, 0)]
+    assert await market.store.read(queries.kept_bytes, buyer) == 0
     assert await text_of(logs, buyer, running_job) == b"y"
     assert [each.name for each in (tmp_path / "logs").glob("*/*")] == [f"{running_job}-1"]
 

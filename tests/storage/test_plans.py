@@ -27,7 +27,7 @@ from market.leases import Usage
 from market.money import GB, MICRO
 from market.reviews import disputes
 from market.states import JobStatus, SessionStatus
-from storage import bandwidth, idempotency, ledger, nodes, users
+from storage import bandwidth, idempotency, ledger, logs, nodes, users
 from storage import exits as exit_queries
 from storage import jobs as job_queries
 from storage.open import open_store
@@ -123,6 +123,11 @@ ABOUT_ALL: dict[str, Callable[[Market], Awaitable[Any]]] = {
     "leases open when the daemon died": lambda market: market.store.read(nodes.leases, None),
     "sessions used up when the daemon died": lambda market: market.store.read(bandwidth.used_up),
     "disputes": lambda market: disputes(market.context),
+    "logs whose attempts have ended": lambda market: market.store.read(logs.newly_ended, limit=200),
+    # Only of a user who has more than they may.
+    "the oldest logs of a user": lambda market: market.store.read(
+        logs.oldest_of_user, grown.Grown(LARGE).buyer_id, limit=200
+    ),
     "open jobs by state": lambda market: market.store.read(job_queries.by_state),
     "totals of the ledger": lambda market: market.store.read(ledger.totals),
 }
@@ -306,6 +311,10 @@ REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
 }
 SWEEPERS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "expired sessions": lambda market, _: market.bandwidth.expire(),
+    "logs that are too old": lambda market, _: market.store.read(
+        logs.ended_before, grown.NOW, limit=200
+    ),
+    "what a user's logs take": lambda market, buyer: market.store.read(logs.kept_bytes, buyer),
     "reviews that are over": lambda market, _: market.reviews.expire(),
     "payouts of exits": lambda market, _: market.exit_payouts.pay_due(),
     "advances of exits": advances,

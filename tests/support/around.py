@@ -1,5 +1,6 @@
 """What is around a sandbox while the battery runs in it, and must not be reached from there."""
 
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,7 +10,7 @@ import pytest
 
 from support.battery import SECRET
 
-ABSTRACT = "proxyctl-battery"
+ABSTRACT = f"proxyctl-battery-{os.getpid()}"  # tests run in several processes at once
 
 
 @contextmanager

@@ -172,6 +172,13 @@ def _work(grown: Grown) -> Iterator[str]:
         FROM jobs WHERE attempts = 1
     """
     yield """
+        INSERT INTO job_logs (job_id, attempt, user_id, began_at, ended_at, kept_bytes)
+        SELECT a.job_id, 1, j.user_id, a.started_at,
+            a.ended_at, 0
+        FROM job_attempts AS a JOIN jobs AS j ON j.id = a.job_id
+    """
+    yield "INSERT INTO user_logs (user_id, kept_bytes) SELECT DISTINCT user_id, 0 FROM job_logs"
+    yield """
         INSERT INTO job_specs (job_id, payload, timeout_seconds)
         SELECT id, '{}', 3600 FROM work WHERE n % 4 = 2
     """

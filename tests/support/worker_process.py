@@ -153,7 +153,9 @@ def worker_agent(folder: Path, market: WorkerMarket, **options: int) -> Iterator
 
 def environment() -> dict[str, str]:
     paths = os.pathsep.join(str(ROOT / each) for each in ("client", "tests", ""))
-    return {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "PYTHONPATH": paths}
+    engines = ("CONTAINERS_STORAGE_CONF", "DOCKER_HOST")  # those of the tests
+    kept = {name: os.environ[name] for name in ("PATH", *engines) if name in os.environ}
+    return {**kept, "HOME": os.environ.get("HOME", "/"), "PYTHONPATH": paths}
 
 
 def until(condition: Callable[[], object], agent: WorkerAgent) -> None:

@@ -21,7 +21,8 @@ from proxyctl.worker.executors.containers import Containers
 from proxyctl.worker.executors.engine import call
 
 BOUNDS = Bounds(cores=1.0, memory_bytes=128 << 20, disk_bytes=1 << 30, processes=64, seconds=60)
-KINDS = ("podman", "docker", "gvisor")
+KINDS = ("podman", "docker")
+ALL_KINDS = pytest.mark.parametrize("kind", [*KINDS, "gvisor"])  # podman's, and a kernel of its own
 
 # Starts what it is told, and waits: the part of the supervisor that matters here.
 SUPERVISOR = """
@@ -84,6 +85,7 @@ def run(containers: Containers, task: Task) -> tuple[int, str, str]:
     return child.returncode, out.decode(), errors.decode()
 
 
+@ALL_KINDS
 def test_a_job_has_its_streams_its_variables_its_folder_and_its_status(
     containers: Containers, task: Task
 ) -> None:
@@ -103,6 +105,7 @@ def test_a_job_has_its_streams_its_variables_its_folder_and_its_status(
     containers.clean(task.attempt_id)
 
 
+@ALL_KINDS
 def test_more_memory_than_it_may_have_ends_a_job(containers: Containers, task: Task) -> None:
     eater = "held = [bytearray(1 << 20) for _ in range(1000)]"
     status, _, _ = run(containers, replace(task, command=("python3", "-c", eater)))
@@ -110,6 +113,7 @@ def test_more_memory_than_it_may_have_ends_a_job(containers: Containers, task: T
     assert containers.ended(task.attempt_id).is_out_of_memory
 
 
+@ALL_KINDS
 def test_a_job_is_asked_to_end_and_then_ended(containers: Containers, task: Task) -> None:
     polite = "trap 'echo asked; exit 3' TERM; echo ready; while :; do sleep 0.1; done"
     child = start(containers.prepare(sh(task, polite)))
@@ -207,7 +211,6 @@ def test_what_cannot_be_run_is_refused_in_words(containers: Containers, task: Ta
     assert call(containers.engine, "ps", "--all", "--quiet").strip() == ""
 
 
-@pytest.mark.parametrize("kind", ["podman", "docker"])
 def test_an_image_cannot_choose_its_walls(containers: Containers, task: Task, kind: str) -> None:
     """It may declare volumes, a user, a check of its health, labels, and signals."""
     name = "localhost/hostile:1"
@@ -283,6 +286,7 @@ def test_what_a_job_uses_is_known(containers: Containers, task: Task) -> None:
     assert not containers.ended(task.attempt_id).is_out_of_memory
 
 
+@ALL_KINDS
 def test_a_check_is_met_where_the_engine_works(containers: Containers, kind: str) -> None:
     findings = containers.check()
     assert [each for each in findings if not each.is_met] == []
@@ -313,7 +317,6 @@ class Way:
             self.open_for.pop(attempt_id).close()
 
 
-@pytest.mark.parametrize("kind", ["podman", "docker"])
 def test_a_way_out_is_there_before_the_job_is(
     containers: Containers, task: Task, folder: Path
 ) -> None:

@@ -2,8 +2,12 @@
 
 import json
 import os
+import pwd
+import shutil
 import subprocess
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import engines
@@ -27,20 +31,30 @@ except TaskError as error:
 """
 
 
-def test_limits_that_podman_would_ignore_are_a_refusal(tmp_path: Path) -> None:
+def test_limits_that_podman_would_ignore_are_a_refusal() -> None:
     engines.require("podman", "setpriv", "newuidmap", str(engines.PYTHON))
     if Path("/sys/fs/cgroup/cgroup.controllers").exists():
         pytest.skip("control groups v2: podman without root may have limits here")
     user = engines.ordinary_user()
     if os.geteuid() != 0 or user is None:
         pytest.skip("needs root, to be an ordinary user with ids in /etc/subuid")
-    home = tmp_path / "home"
-    (home / "run").mkdir(parents=True, mode=0o700)
+    home = Path(tempfile.mkdtemp(prefix="proxyd-rootless-", dir="/var/tmp"))
+    (home / "run").mkdir(mode=0o700)
+    # The checkout may be where that user cannot read.
+    shutil.copytree(ROOT / "client" / "proxyctl", home / "client" / "proxyctl")
     for each in (home, home / "run"):
         os.chown(each, user.pw_uid, user.pw_gid)
-    for each in (*home.parents[:3], ROOT / "client"):
-        if each.stat().st_mode & 0o001 == 0 and each != Path("/"):
-            each.chmod(each.stat().st_mode | 0o011)
+    try:
+        said = _checked(home, user)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+    assert said["unmet"] == ["podman-limits"]
+    assert said["kind"] == "refused"
+    assert "control groups v1" in said["message"]
+
+
+def _checked(home: Path, user: pwd.struct_passwd) -> dict[str, Any]:
+    """Return what the check finds for an ordinary user."""
     done = subprocess.run(
         [
             *("setpriv", "--reuid", str(user.pw_uid), "--regid", str(user.pw_gid)),
@@ -51,7 +65,7 @@ def test_limits_that_podman_would_ignore_are_a_refusal(tmp_path: Path) -> None:
             "USER": user.pw_name,
             "XDG_RUNTIME_DIR": str(home / "run"),
             "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
-            "PYTHONPATH": str(ROOT / "client"),
+            "PYTHONPATH": str(home / "client"),
         },
         cwd=home,
         capture_output=True,
@@ -60,7 +74,5 @@ def test_limits_that_podman_would_ignore_are_a_refusal(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert said["unmet"] == ["podman-limits"]
-    assert said["kind"] == "refused"
-    assert "control groups v1" in said["message"]
+    said: dict[str, Any] = json.loads(done.stdout)
+    return said

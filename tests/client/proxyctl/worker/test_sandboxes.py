@@ -1,0 +1,120 @@
+"""proxyctl.worker.sandboxes: a job with an image of one's own, through a whole agent."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import registry
+from support.registry import ImageParts, Liar, layer_of
+from support.worker_market import WorkerMarket, worker_market
+from support.worker_process import WorkerAgent, until, worker_agent
+
+from proxyctl.protocol.jobspec.payload import Payload
+from proxyctl.worker import names, record, sandboxes
+from proxyctl.worker.executors.base import TaskError
+from proxyctl.worker.executors.containers import Containers
+from proxyctl.worker.executors.engine import call
+from proxyctl.worker.images import NAME
+from proxyctl.worker.record import Lend, Sandbox
+
+
+@pytest.fixture
+def market() -> Iterator[WorkerMarket]:
+    with worker_market() as made:
+        yield made
+
+
+@pytest.fixture
+def liar() -> Iterator[Liar]:
+    with registry.liar() as made:
+        yield made
+
+
+@pytest.fixture(params=["podman", "docker"])
+def containers(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    make_containers: Callable[[str, Path], Containers],
+) -> Containers:
+    return make_containers(request.param, tmp_path / "agent")
+
+
+@pytest.fixture
+def agent(
+    containers: Containers,
+    market: WorkerMarket,
+    liar: Liar,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[WorkerAgent]:
+    """An agent that takes jobs with images, of the registry of the test."""
+    if "DOCKER_HOST" in containers.engine.environment():
+        monkeypatch.setenv("DOCKER_HOST", containers.engine.environment()["DOCKER_HOST"])
+    with worker_agent(tmp_path / "agent", market) as made:
+        path = made.folder / names.CONSENT
+        sandbox = Sandbox(executor=containers.name, registries=(liar.host,))
+        lend = Lend(jobs=("docker", "script"), cores=1, ram_gb=0.5, disk_gb=1, max_jobs=2)
+        record.save(path, replace(record.load(path), lend=lend, sandbox=sandbox))
+        yield made
+    for each in call(containers.engine, "images", "--format", "{{.Repository}}:{{.Tag}}").split():
+        if each.startswith(NAME):
+            call(containers.engine, "rmi", "--force", each)
+
+
+def own_image() -> ImageParts:
+    """An image with a shell alone, which must be another one for each test."""
+    shell = Path("/bin/busybox").resolve().read_bytes()
+    return ImageParts(layer_of({"bin/sh": shell, "word": os.urandom(8).hex().encode()}))
+
+
+def test_a_job_with_an_image_of_ones_own_runs_and_survives_its_agent(
+    agent: WorkerAgent, market: WorkerMarket, liar: Liar, containers: Containers
+) -> None:
+    liar.serve("own", own_image())
+    image = f"{liar.host}/own"
+    agent.start()
+    missing = market.post(job_type="docker", payload={"image": f"{liar.host}/missing"})
+    waits = "echo begun; while ! test -e /work/go; do sleep 0.1; done; echo ended"
+    job = market.post(
+        job_type="docker", payload={"image": image, "command": ["/bin/sh", "-c", waits]}
+    )
+    until(lambda: job.logs.get((1, "out")), agent)
+    until(lambda: missing.outcome == "fail", agent)
+    assert missing.reports[-1][1]["kind"] == "image"
+    assert "there is no" in missing.reports[-1][1]["reason"]
+    agent.kill()
+    agent.start()
+    work = agent.folder / names.ATTEMPTS / f"{job.id}-1" / "work"
+    (work / "go").touch()
+    until(lambda: job.outcome, agent)
+    assert (job.outcome, job.logs[1, "out"]) == ("complete", b"begun\nended\n")
+    agent.until_idle()
+    left = call(containers.engine, "ps", "--all", "--format", "{{.Names}}")
+    assert job.id not in left
+
+
+def test_a_cancelled_job_leaves_no_container(
+    agent: WorkerAgent, market: WorkerMarket, liar: Liar, containers: Containers
+) -> None:
+    liar.serve("own", own_image())
+    agent.start()
+    deaf = ["/bin/sh", "-c", "trap '' TERM; echo begun; while :; do sleep 0.1; done"]
+    payload = {"image": f"{liar.host}/own", "command": deaf, "grace_s": 0}
+    job = market.post(job_type="docker", payload=payload)
+    until(lambda: job.logs.get((1, "out")), agent)
+    market.take_back(job)
+    agent.until_idle()
+    assert job.id not in call(containers.engine, "ps", "--all", "--format", "{{.Names}}")
+
+
+def test_a_job_goes_where_it_can_run(
+    tmp_path: Path, make_containers: Callable[[str, Path], Containers]
+) -> None:
+    podman = make_containers("podman", tmp_path)
+    assert sandboxes.executor_for({"podman": podman}, Payload(image="debian")) is podman
+    with pytest.raises(TaskError, match="the image debian"):
+        sandboxes.executor_for({}, Payload(image="debian"))
+    with pytest.raises(TaskError, match="without an image"):
+        sandboxes.executor_for({"podman": podman}, Payload(command=("true",)))
