@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from proxyctl.protocol.jobspec.checks import check
 from proxyctl.protocol.jobspec.errors import SpecError
 from proxyctl.protocol.jobspec.payload import Payload, Resources, payload_of, resources_of
 from proxyctl.worker import names
@@ -41,9 +42,11 @@ def payload_of_work(work: dict[str, object]) -> Payload:
     if not isinstance(stored, dict):
         raise TaskError("refused", "the job says nothing that could be run")
     try:
-        return payload_of(stored)
+        payload = payload_of(stored)
+        check(payload, str(work.get("job_type")))
     except SpecError as error:
         raise TaskError("refused", f"the job cannot be understood here: {error}") from None
+    return payload
 
 
 def task_of(entry: Entry, payload: Payload, folder: Path, consent: Consent) -> Task:
