@@ -19,7 +19,6 @@ CHECKS = (
 NO_LIMITS = {
     "PROXYD_LIMITS__LOGIN_FAILURES_PER_EMAIL": "0",
     "PROXYD_LIMITS__LOGIN_FAILURES_PER_CLIENT": "0",
-    "PROXYD_JOBS__WAIT_SECONDS": "0.1",  # there is no work that devices would wait for
 }
 # They end the login that everything else is tried with.
 LEFT_OUT = ["/auth/logout", "/auth/password/change"]
