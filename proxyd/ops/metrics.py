@@ -72,9 +72,9 @@ class Metrics(Collector):
         self._ledger: list[TotalRow] = []
         self._jobs: list[StateRow] = []
         self._attempts: Callable[[], Mapping[str, int]] | None = None
+        self._dispatch: Dispatch | None = None
         self._files: Traffic | None = None
         self._logs: Logs | None = None
-        self._dispatch: Dispatch | None = None
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         self.process = ProcessMetrics()
@@ -97,13 +97,13 @@ class Metrics(Collector):
         """Have attempts counted by how they ended, where this process has the marketplace."""
         self._attempts = ends
 
-    def count_artifacts(self, traffic: Traffic) -> None:
-        """Have the files of jobs counted, where this process has the marketplace."""
-        self._files = traffic
-
     def count_dispatch(self, dispatch: Dispatch) -> None:
         """Have jobs and devices counted that wait for each other, where they do so."""
         self._dispatch = dispatch
+
+    def count_artifacts(self, traffic: Traffic) -> None:
+        """Have the files of jobs counted, where this process has the marketplace."""
+        self._files = traffic
 
     def count_exits(self, listener: ExitListener) -> None:
         """Have exits counted, where they may attach."""
@@ -218,10 +218,10 @@ class Metrics(Collector):
             money.add_metric([row.kind, row.currency], row.amount / MICRO)
         yield money
         yield from self._work()
-        if self._files is not None:
-            yield from _artifacts(self._files)
         if self._dispatch is not None:
             yield from _dispatched(self._dispatch)
+        if self._files is not None:
+            yield from _artifacts(self._files)
 
     def _work(self) -> Iterator[Metric]:
         if self._attempts is None:

@@ -4,14 +4,17 @@ import asyncio
 
 import pytest
 from msgspec.structs import replace
-from support.books import refusal
-from support.jobs import code_of, device_of, running, wanted
+from support import books
+from support.books import refusal, stored_job
+from support.jobs import code_of, device_of, history, on, running, specified, wanted
 from support.market import Market
 
 from market.attempts import require_current, slots_left
 from market.audit import audit_ledger
 from market.errors import Code, MarketError
+from market.money import MICRO, Currency
 from market.states import JobStatus
+from storage.devices import DeviceRow
 from storage.jobs import JobRow
 
 
@@ -85,3 +88,47 @@ async def test_full_says_nothing_of_jobs_that_could_not_be_had_anyway(market: Ma
     assert (await market.jobs.accept(device, job_id)).attempts == 1
     market.change_bounds(replace(market.jobs.bounds, new_device_slots=0))
     await market.jobs.accept(device, await market.jobs.create(buyer, wanted(price=0)))
+
+
+@pytest.mark.parametrize("rival", ["cancel", "forget", "revoke", "fail", "complete elsewhere"])
+async def test_of_a_report_and_its_rival_on_another_daemon_one_counts(
+    market: Market, rival: str
+) -> None:
+    buyer, worker = await market.person(credit="50"), await market.person()
+    elsewhere = Market(market.store, market.clock)
+    elsewhere.passwords.close()
+    jobs = []
+    for _ in range(5):
+        job_id = await specified(market, buyer)
+        jobs.append((job_id, await on(market, job_id, worker)))
+
+    async def oppose(job_id: str, device: DeviceRow) -> None:
+        if rival == "cancel":
+            await elsewhere.jobs.cancel(buyer, job_id)
+        elif rival == "forget":
+            assert await elsewhere.attempt_reports.sync(device, {}, []) == []
+        elif rival == "revoke":
+            await elsewhere.devices.revoke(worker, device.id)
+            await elsewhere.jobs.take_back_from(device.id)
+        elif rival == "fail":
+            await elsewhere.jobs.fail(device, job_id, "cannot", attempt=1)
+        else:
+            await elsewhere.jobs.complete(device, job_id, "there", attempt=1)
+
+    races = []
+    for number, (job_id, device) in enumerate(jobs):
+        race = [market.jobs.complete(device, job_id, "here", attempt=1), oppose(job_id, device)]
+        races += race if number % 2 else race[::-1]
+    codes = {code_of(each) for each in await asyncio.gather(*races, return_exceptions=True)}
+    assert codes <= {None, Code.ATTEMPT_NOT_CURRENT, Code.JOB_OVER}
+    completed = 0
+    for job_id, device in jobs:
+        job, [attempt] = await stored_job(market, job_id), await history(market, job_id)
+        assert attempt.outcome in {"completed", "cancelled", "lost", "failed"}
+        completed += job.status == JobStatus.COMPLETED
+        if job.status != JobStatus.COMPLETED:
+            late = market.jobs.complete(device, job_id, "late", attempt=1)
+            assert await refusal(late) is Code.ATTEMPT_NOT_CURRENT
+    assert await books.held(market, worker, Currency.CREDIT) == completed * 9 * MICRO
+    assert sum(market.jobs.ends.values()) + sum(elsewhere.jobs.ends.values()) == len(jobs)
+    assert (await audit_ledger(market.store)).passed

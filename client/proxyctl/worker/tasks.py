@@ -41,9 +41,11 @@ def payload_of_work(work: dict[str, object]) -> Payload:
     if not isinstance(stored, dict):
         raise TaskError("refused", "the job says nothing that could be run")
     try:
-        return payload_of(stored)
+        payload = payload_of(stored)
+        check(payload, str(work.get("job_type")))
     except SpecError as error:
         raise TaskError("refused", f"the job cannot be understood here: {error}") from None
+    return payload
 
 
 def task_of(entry: Entry, payload: Payload, folder: Path, consent: Consent) -> Task:

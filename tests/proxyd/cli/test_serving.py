@@ -20,6 +20,7 @@ from support.pictures import jpeg, natural
 from support.upstream import judges
 from support.upstream import upstream as served_model
 from support.waiting import until_true
+from support.worker_process import require_sandbox
 
 from storage.errors import CannotOpenError
 from storage.open import open_store
@@ -521,6 +522,47 @@ def test_a_device_carries_what_the_demonstration_says(
         until_true(lambda: '"bytes_used":0,' not in in_bash(look, tmp_path), "they are counted")
         agent.terminate()
     assert 'proxyd_exit_dials_total{outcome="connected"} 1.0' in curl(f"{url}/metrics")
+    stopped(daemon, err)
+
+
+def test_a_device_works_as_the_demonstration_says(
+    serve: Serve,
+    out: Callable[[], str],
+    err: Callable[[], str],
+    tmp_path: Path,
+    database: Path,
+) -> None:
+    require_sandbox(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    daemon = serve("--demo", PROXYD_API__PORT=str(port))
+    url = until_ready(daemon, err)
+    until_true(lambda: len(lines_of_curl(out())) == 4, "the demonstration is told")
+    assert f"\n  make worker API={url}\n" in out()
+    [line] = re.findall(r"  (job=.*?)\n\n", out(), re.DOTALL)
+    token = database.with_name(f"{database.stem}-worker.token")
+    assert token.stat().st_mode & 0o777 == 0o600
+    folder = ("--folder", str(tmp_path / "worker"))
+    proxyctl = [sys.executable, "-m", "proxyctl", "worker"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "client")}
+    agreed = subprocess.run(
+        [*proxyctl, "setup", "--api", url, "--token-file", str(token), *folder, "--disk-gb", "1"],
+        input="yes\n",
+        text=True,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        timeout=60,
+        check=True,
+    )
+    assert agreed.returncode == 0
+    with subprocess.Popen(
+        [*proxyctl, "run", *folder], env=environment, stderr=subprocess.DEVNULL
+    ) as agent:
+        printed = in_bash(line.replace("sleep(1)", "sleep(0.1)"), tmp_path)
+        agent.terminate()
+    texts = re.findall(r'"text":"(.*?)"', printed)
+    assert "".join(texts) == "0\\n1\\n2\\n3\\n4\\n"
+    assert '"status":"completed"' in printed
     stopped(daemon, err)
 
 
