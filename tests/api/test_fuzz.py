@@ -17,10 +17,8 @@ CHECKS = (
     "content_type_conformance,response_schema_conformance"
 )
 NO_LIMITS = {
-    "PROXYD_JOBS__WAIT_SECONDS": "0.05",  # a request for work is not held for as long as it says
     "PROXYD_LIMITS__LOGIN_FAILURES_PER_EMAIL": "0",
     "PROXYD_LIMITS__LOGIN_FAILURES_PER_CLIENT": "0",
-    "PROXYD_JOBS__WAIT_SECONDS": "0.1",  # there is no work that devices would wait for
 }
 # They end the login that everything else is tried with.
 LEFT_OUT = ["/auth/logout", "/auth/password/change"]
