@@ -387,3 +387,24 @@ async def test_a_device_without_work_left_may_be_revoked_while_its_owner_waits(
     await market.jobs.take_back_from(device.id)
     await market.reviews.confirm(buyer, job_id)
     assert await available(market, worker) == 9 * MICRO
+
+
+async def test_a_sweep_that_comes_too_late_for_a_review_leaves_it(market: Market) -> None:
+    """Between the look and the act its buyer may have disputed it, or confirmed it."""
+    buyer, worker = await market.person(credit="20"), await market.person()
+    confirmed, disputed = [await done(market, buyer, worker) for _ in range(2)]
+    await market.reviews.confirm(buyer, confirmed)
+    await market.reviews.dispute(buyer, disputed, "an empty file")
+    market.clock.now += 2 * DAY
+    for job_id, state in (
+        (confirmed, ReviewStatus.CONFIRMED),
+        (disputed, ReviewStatus.DISPUTED),
+        (market.identifiers.new(), None),
+    ):
+        chosen = reviews.decision(
+            market.identifiers.new, ReviewStatus.EXPIRED, market.clock.seconds()
+        )
+        await market.store.write(reviews._expire, chosen, job_id)
+        if state is not None:
+            assert (await review_of(market, job_id)).state == state
+    assert await audited(market)
