@@ -1,5 +1,5 @@
 # make setup | make install | make run | make exit | make worker | make test | make test-both | make lint | make coverage | make client | make clients |
-# make fuzz-api | make fuzz-wire | make bench | make bench-api | make bench-growth | make bench-siege | make bench-scaling | make bench-start |
+# make fuzz-api | make fuzz-wire | make bench | make bench-api | make bench-growth | make bench-jobs | make bench-siege | make bench-scaling | make bench-start |
 # make crash | make soak | make systemd | make vm | make audit | make clean
 
 SHELL := /bin/bash
@@ -10,8 +10,8 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
 
-.PHONY: setup install run exit worker test test-both lint coverage client clients fuzz-api fuzz-wire bench bench-api bench-growth bench-scaling bench-siege \
-	bench-start measured/bench measured/bench-api measured/bench-scaling measured/bench-start crash soak systemd vm audit clean
+.PHONY: setup install run exit worker test test-both lint coverage client clients fuzz-api fuzz-wire bench bench-api bench-growth bench-jobs bench-scaling bench-siege \
+	bench-start measured/bench measured/bench-api measured/bench-jobs measured/bench-scaling measured/bench-start crash soak systemd vm audit clean
 
 # The data path is compiled where there is a C compiler; a line says so, or why it runs interpreted. Quick when
 # nothing has changed.
@@ -188,6 +188,15 @@ bench-growth: setup
 # One address attacks the API while another measures its answers: a minute and a half.
 bench-siege: setup
 	PYTHONPATH=.:tests SIEGE_SECONDS=$${SIEGE_SECONDS:-60} $(VENV)/bin/python -m bench.siege
+
+# Jobs given to a thousand devices that wait for them, beside other queues, and what waiting costs. ROUNDS=3
+# ENGINES=sqlite RIVALS=0 measures less.
+bench-jobs:
+	@$(ON_SERVERS_PYTHON) measured/$@
+
+measured/bench-jobs: setup
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
+	@PYTHONPATH=.:client:tests $(VENV)/bin/python -W ignore -m bench.jobs
 
 # kill -9 under load, a hundred times on each engine, of several processes, and of a daemon and its exits on each
 # engine, at random moments (SEED): twenty minutes.

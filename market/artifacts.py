@@ -582,6 +582,8 @@ async def _insert(tx: Transaction, row: ArtifactRow, content_id: str | None) -> 
 
 
 async def _require_room(tx: Transaction, row: ArtifactRow, terms: ArtifactTerms) -> None:
+    if not terms.user_files and not terms.user_bytes:
+        return
     used = await queries.of_user(tx, row.user_id)
     _require(used, row, terms.user_files, terms.user_bytes, "the artifacts of one user")
 

@@ -221,15 +221,17 @@ async def due(tx: Transaction, *, now: int, limit: int) -> list[str]:
 async def ended(tx: Transaction, *, limit: int) -> list[EndedRow]:
     """Return whole files of attempts that have ended, and are to expire at a time not yet set.
 
-    A checkpoint is there for the next attempt: it waits for the job to be over.
+    A checkpoint is there for the next attempt: it waits for the job to be over. There is a job for
+    each; the outer join has SQLite begin with the few files, not with the many jobs.
     """
     return await tx.all(
         EndedRow,
         """
         SELECT a.id, a.kind, COALESCE(t.outcome, '') FROM artifacts AS a
-        JOIN jobs AS j ON j.id = a.job_id
+        LEFT JOIN jobs AS j ON j.id = a.job_id
         LEFT JOIN job_attempts AS t ON t.job_id = a.job_id AND t.attempt = a.attempt
-        WHERE a.job_id IS NOT NULL AND a.expires_at IS NULL AND (
+        WHERE a.kind IN ('output', 'checkpoint') AND a.kind <> 'input' AND a.expires_at IS NULL
+        AND (
             j.status NOT IN ('waiting', 'running')
             OR a.kind = 'output' AND t.ended_at IS NOT NULL
         )

@@ -88,7 +88,6 @@ TESTED_IN = {
     "client/proxyctl/worker/pump.py": "tests/client/proxyctl/worker/test_agent.py",
     "client/proxyctl/worker/registry.py": "tests/client/proxyctl/worker/test_images.py",
     "client/proxyctl/worker/running.py": "tests/client/proxyctl/worker/test_agent.py",
-    "client/proxyctl/worker/sandboxes.py": "tests/client/proxyctl/worker/test_agent.py",
     "client/proxyctl/worker/sensors/nvidia.py": "tests/client/proxyctl/worker/sensors/test_host.py",
     "client/proxyctl/worker/setup.py": "tests/client/proxyctl/worker/test_commands.py",
     "client/proxyctl/worker/supervisors.py": "tests/client/proxyctl/worker/test_supervisor.py",

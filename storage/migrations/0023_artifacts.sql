@@ -47,8 +47,8 @@ CREATE INDEX artifacts_by_job ON artifacts (job_id, id, attempt, size_bytes)
     WHERE job_id IS NOT NULL;
 CREATE INDEX artifacts_by_content ON artifacts (content_id) WHERE content_id IS NOT NULL;
 CREATE INDEX artifacts_due ON artifacts (expires_at) WHERE expires_at IS NOT NULL;
-CREATE INDEX artifacts_undecided ON artifacts (id, job_id)
-    WHERE job_id IS NOT NULL AND expires_at IS NULL;
+CREATE INDEX artifacts_undecided ON artifacts (kind, job_id)
+    WHERE kind <> 'input' AND expires_at IS NULL;
 
 -- Which artifacts a job is given; while it is open, they cannot be deleted.
 CREATE TABLE job_inputs (

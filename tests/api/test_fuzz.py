@@ -17,7 +17,6 @@ CHECKS = (
     "content_type_conformance,response_schema_conformance"
 )
 NO_LIMITS = {
-    "PROXYD_JOBS__WAIT_SECONDS": "0.05",  # a request for work is not held for as long as it says
     "PROXYD_LIMITS__LOGIN_FAILURES_PER_EMAIL": "0",
     "PROXYD_LIMITS__LOGIN_FAILURES_PER_CLIENT": "0",
 }

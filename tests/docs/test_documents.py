@@ -50,8 +50,9 @@ def walk_through(name: str, folder: Path, *, times: int = 1, **variables: str) -
     bash = shutil.which("bash")
     assert bash is not None
     with process.serving(url) as daemon:
-        paths = f"{ROOT}:{ROOT / 'client'}"
-        environment = process.environment(url, API=daemon.api, PYTHONPATH=paths, **variables)
+        environment = process.environment(
+            url, API=daemon.api, PYTHONPATH=f"{ROOT}:{ROOT / 'client'}", **variables
+        )
         environment["PATH"] = f"{programs}:{environment['PATH']}"
         printed = set()
         for _ in range(times):

@@ -15,9 +15,11 @@ from market.bounds import Bounds
 from market.dispatch import DispatchTerms
 from market.errors import Code
 from market.money import MICRO
+from market.waking import Waking
 from proxyctl.protocol.jobspec import Capacity
 from storage import devices as device_queries
 from storage.devices import DeviceRow
+from storage.open import open_store
 from storage.store import Transaction
 
 LONG = 30.0
@@ -262,3 +264,64 @@ async def _another(tx: Transaction, device: DeviceRow, number: int, market: Mark
     row = device._replace(id=market.identifiers.new(), token_hash=f"{number:064}")
     await device_queries.insert(tx, row)
     return row
+
+
+async def test_every_job_is_given_once_whoever_asks_and_sums_are_right(market: Market) -> None:
+    market.jobs.bounds = Bounds(device_slots=20, new_device_slots=20, jobs=0, free_jobs=0)
+    buyer, owner = await buyer_of(market), await market.person()
+    device = await device_of(market, owner)
+    devices = [await market.store.write(_another, device, each, market) for each in range(30)]
+    jobs = {await posted(market, buyer) for _ in range(300)}
+    await waiting_jobs(market, len(jobs))
+    found: list[tuple[str, int]] = []
+
+    async def take(row: DeviceRow) -> None:
+        own: set[tuple[str, int]] = set()
+        while got := attempts_of(await market.dispatch.next(row, ask(None, *own))) - own:
+            own |= got
+        found.extend(own)
+
+    await asyncio.gather(*map(take, devices))
+    assert sorted(job for job, _ in found) == sorted(jobs)
+    assert {attempt for _, attempt in found} == {1}
+    assert market.dispatch.claims.claimed == len(jobs)
+
+
+@pytest.mark.parametrize("engine", ["postgres"], indirect=True)
+async def test_daemons_on_one_database_give_each_job_once_and_hear_of_each_other(
+    market: Market, store_url: str
+) -> None:
+    other_store = await open_store(store_url)
+    other = Market(other_store, market.clock)
+    other.waking = Waking(other_store, is_shared=True)
+    other.waking.listen(other.dispatch)
+    here = Waking(market.store, is_shared=True)
+    buyer, device = await buyer_of(market), await device_for(market)
+    link = other_store.link(15.0)
+    assert link is not None
+    await link.connect(other.waking.hear, lambda: None)
+    sending = asyncio.create_task(here.run())
+    try:
+        async with dispatching(other):
+            asking = later(other, device)
+            await held(other)
+            job = await posted(market, buyer)
+            here.job(job)
+            assert attempts_of(await asking) == {(job, 1)}
+            jobs = {await posted(market, buyer) for _ in range(20)}
+            other.waking.catch_up()
+            for each in (market, other):  # the first one may be known here as one that waits
+                await until(lambda each=each: jobs <= set(each.dispatch.jobs))
+            owner = await market.person()
+            rows = [await device_of(market, owner) for _ in range(20)]
+            told = await asyncio.gather(
+                *(each.dispatch.next(row, ask()) for row in rows for each in (market, other))
+            )
+            given_away = [job.row.job_id for each in told for job in each.jobs]
+            assert len(given_away) == len(set(given_away))
+            assert set(given_away) <= jobs
+    finally:
+        sending.cancel()
+        await link.close()
+        other.passwords.close()
+        await other_store.close()

@@ -14,12 +14,17 @@ import pytest
 from support import grown, postgres
 from support.clock import Clock
 from support.exits import SomeAttached, exit_device
+from support.jobs import device_of
 from support.market import Market
 from support.plans import watched
+from support.work import posted
 
+from market.artifacts import CHECKPOINT, OUTPUT, ArtifactTerms, NewArtifact, checkpoint_of
 from market.attempt_reports import Named
 from market.audit import audit_ledger
 from market.bounds import Bounds
+from market.claims import claim
+from market.errors import MarketError
 from market.exit_payouts import claw_back
 from market.exit_wishes import ExitWishes
 from market.jobs import NewJob
@@ -28,8 +33,11 @@ from market.money import GB, MICRO
 from market.reviews import disputes
 from market.states import JobStatus, SessionStatus
 from storage import bandwidth, idempotency, ledger, logs, nodes, users
+from storage import claims as claim_queries
 from storage import exits as exit_queries
 from storage import jobs as job_queries
+from storage.blobs.local import LocalBlobs
+from storage.claims import GivenRow, PairRow
 from storage.open import open_store
 from storage.store import Transaction
 
@@ -79,11 +87,12 @@ async def _opened(url: str, size: int) -> AsyncIterator[Market]:
     await grown.grow(url, size, buyers_work=size // 10)
     clock = Clock()
     clock.now = grown.NOW
-    market = Market(store, clock)
+    market = Market(store, clock, LocalBlobs(Path("/nonexistent")))  # no byte is sent
     # What a user has open is counted when they add to it, up to a bound: without one here, where a
     # buyer has more than that.
     for each in (market.bandwidth, market.devices, market.jobs):
         each.bounds = Bounds(sessions=0, addresses=0, jobs=0, free_jobs=0, job_bytes=0, devices=0)
+    market.artifacts.terms = ArtifactTerms(user_bytes=0, user_files=0)
     try:
         yield market
     finally:
@@ -265,6 +274,25 @@ async def logins(market: Market, buyer: str) -> None:
     )
 
 
+async def artifacts(market: Market, buyer: str) -> None:
+    """Send a file of a buyer's, list and delete it; let a device send some, and look for one."""
+    new = NewArtifact("x", "0" * 64, 0)
+    sent = (await market.artifacts.announce(buyer, new)).artifact
+    await market.artifacts.find(buyer, sent.id)
+    assert len(await market.artifacts.page_of_user(buyer, before="", limit=101)) == 101
+    await market.artifacts.delete(buyer, sent.id)
+    device = await device_of(market, buyer)
+    job_id = await market.jobs.create(buyer, NewJob("x", "script", MICRO, 1, "", ""))
+    await market.jobs.accept(device, job_id)
+    for kind in (OUTPUT, CHECKPOINT):
+        await market.artifacts.announce_for_job(device, job_id, 1, kind, new)
+    await market.store.read(checkpoint_of, job_id)
+    await market.artifacts.page_of_job(buyer, job_id, before="", limit=101)
+    with pytest.raises(MarketError):
+        await market.artifacts.find_for_device(device, grown.OLDEST)
+    await market.jobs.complete(device, job_id, "")
+
+
 # By what it is: what is asked, given the buyer.
 async def sync(market: Market, buyer: str) -> None:
     """Let a device say what it holds, be told what it should not, and have its leases renewed."""
@@ -299,6 +327,7 @@ REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "my referrals": lambda market, buyer: market.referrals.standing(buyer),
     "what workers wait for": lambda market, buyer: market.reviews.earned_in_review(buyer),
     "what a device holds": sync,
+    "files of jobs": artifacts,
     "open jobs": lambda market, _: marketplace(market, None, ""),
     "running jobs": lambda market, _: marketplace(market, JobStatus.RUNNING, ""),
     "open docker jobs": lambda market, _: marketplace(market, None, "docker"),
@@ -309,13 +338,33 @@ REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "buying, selling, working": trade,
     "logging in and out": logins,
 }
+
+
+async def given_to_a_device(market: Market, buyer: str) -> None:
+    """Have jobs read that wait, and given to a device, which is then told what it holds."""
+    device = await device_of(market, buyer)
+    jobs = [await posted(market, buyer, price=0) for _ in range(4)]
+    rows = await market.store.read(claim_queries.waiting, jobs)
+    assert len(rows) == len(jobs)
+    pairs = [PairRow(row.job_id, device.id, row.attempts) for row in rows]
+    outcomes = await market.store.write(claim, pairs, Bounds(), market.clock.seconds())
+    assert all(isinstance(each, GivenRow) for each in outcomes.values())
+    held = await market.store.read(claim_queries.held, device.id, limit=100)
+    assert {row.job_id for row in held} == set(jobs)
+    await market.store.read(claim_queries.offered, jobs)
+    await market.store.read(claim_queries.excluded, jobs)
+
+
 SWEEPERS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
+    "jobs given to a device": given_to_a_device,
     "expired sessions": lambda market, _: market.bandwidth.expire(),
     "logs that are too old": lambda market, _: market.store.read(
         logs.ended_before, grown.NOW, limit=200
     ),
     "what a user's logs take": lambda market, buyer: market.store.read(logs.kept_bytes, buyer),
     "reviews that are over": lambda market, _: market.reviews.expire(),
+    "files of attempts that are over": lambda market, _: market.artifacts.settle(),
+    "files that nobody needs": lambda market, _: market.artifacts.expire(),
     "payouts of exits": lambda market, _: market.exit_payouts.pay_due(),
     "advances of exits": advances,
     "leases of a node": lambda market, _: market.store.read(nodes.leases, "node"),

@@ -172,6 +172,23 @@ def _work(grown: Grown) -> Iterator[str]:
         FROM jobs WHERE attempts = 1
     """
     yield """
+        INSERT INTO artifact_contents (id, digest, size_bytes, is_checked)
+        SELECT id, id, 100, 1 FROM work WHERE is_session = 0
+    """
+    # What the jobs that are over have left, and what the open ones are given.
+    yield f"""
+        INSERT INTO artifacts (id, user_id, job_id, attempt, kind, name, digest, size_bytes,
+            reference, content_id, created_at, whole_at, expires_at)
+        SELECT {_id(30, "n")}, user_id, CASE WHEN is_done THEN id END, CASE WHEN is_done THEN 1 END,
+            CASE WHEN is_done THEN 'output' ELSE 'input' END, 'x', id, 100, '', id, began_at,
+            began_at, CASE WHEN is_done THEN {NOW} + {_DAY} + n END
+        FROM work WHERE is_session = 0
+    """
+    yield f"""
+        INSERT INTO job_inputs (job_id, artifact_id)
+        SELECT id, {_id(30, "n")} FROM work WHERE is_session = 0 AND NOT is_done
+    """
+    yield """
         INSERT INTO job_logs (job_id, attempt, user_id, began_at, ended_at, kept_bytes)
         SELECT a.job_id, 1, j.user_id, a.started_at,
             a.ended_at, 0

@@ -104,7 +104,7 @@ def calls():
     attempt("TIOCSTI", terminal, 0x5412)
     attempt("TIOCSTI, high bits set", terminal, 0x5412 | 1 << 32)
     attempt("mknod of a disk", os.mknod, "/work/disk", 0o600 | 0o060000, os.makedev(254, 0))
-    attempt("mkfifo", os.mkfifo, "/work/fifo")
+    attempt("mkfifo", os.mkfifo, "/work/fifo-" + os.urandom(4).hex())  # it may run here again
     if IS_X86:
         attempt("syscall x32", in_child, syscall, 0x40000000 + 39)
 

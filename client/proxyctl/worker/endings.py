@@ -66,11 +66,11 @@ def _verdict(
     number, status = ended["signal"], ended["status"]
     causes = (
         (ended["timed_out"], "timeout", f"it ran for longer than {seconds} s"),
-        (ending.lost, "host", ending.lost),
         (ending.is_out_of_memory, "oom", "it used up the memory that it may have"),
         (ending.is_out_of_disk, "job", "it wrote more to the disk than it may"),
         (ended["disk_full"], "host", "the disk of the device is full"),
         (ended["disk_over"], "job", f"it wrote to the disk {ended['disk_over']}"),
+        (ending.lost, "host", ending.lost),
         (number is not None, "job", f"it was ended by the signal {_signal_name(number)}"),
         (status != 0, "job", f"it ended with the status {status}"),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from proxyctl.protocol.jobspec.checks import check
 from proxyctl.protocol.jobspec.errors import SpecError
 from proxyctl.protocol.jobspec.payload import Payload, Resources, payload_of, resources_of
 from proxyctl.worker import names

@@ -23,7 +23,7 @@ TIMEOUT_AS_ESTIMATED: Final = 0  # seconds: the job's `duration_hrs` is its limi
 
 @dataclass(frozen=True)
 class Input:
-    """A file that is there when the job starts, under `path` in its folder; read-only.
+    """A file that is there when the job starts, at `path` below `/inputs`; read-only.
 
     It is an artifact of the buyer's, or fetched from a URL, and then its SHA-256 (hexadecimal) is
     needed. Without a `path` it lies there as `name`. `unpack` says that it is an archive whose

@@ -42,6 +42,7 @@ from proxyctl.worker.executors.family import (
     first_process,
     is_first,
     is_inside,
+    user_of,
 )
 from proxyctl.worker.executors.limits.base import NO_SCOPE, name_of, rlimits_of
 from proxyctl.worker.executors.signals import send
@@ -232,7 +233,6 @@ class BwrapExecutor:
         """Return what becomes bubblewrap in the end."""
         if not is_root:
             return admission.prefix
-        uid = str(uid_of(task.attempt_id))
         folders = [str(task.folder / WORK), WORK, str(task.folder / INPUTS), INPUTS]
         if task.root is not None:
             folders += [str(task.root), "root"]
@@ -240,7 +240,7 @@ class BwrapExecutor:
             *admission.prefix,
             *("/usr/bin/unshare", "--mount", "--", "/bin/sh", "-c", _AS_ROOT, "sh"),
             *(*folders, "--"),
-            *("/usr/bin/setpriv", "--reuid", uid, "--regid", uid, "--clear-groups", "--"),
+            *_as_user(uid_of(task.attempt_id)),
         )
 
     def _command(self, task: Task) -> tuple[str, ...]:
@@ -283,14 +283,16 @@ class BwrapExecutor:
     def _sandboxes(self) -> dict[str, list[int]]:
         """Return the outermost processes of sandboxes by attempt.
 
-        What a job says of itself is not believed: only processes outside of any sandbox count.
+        What a job says of itself is not believed, nor another user: only processes of ours that
+        are outside of any sandbox count.
         """
         sandboxes: dict[str, list[int]] = {}
         for folder in Path("/proc").iterdir():
-            if folder.name.isdecimal():
-                attempt_id = _label_of(folder, self._scope)
-                if attempt_id and not is_inside(int(folder.name)) and not is_first(folder):
-                    sandboxes.setdefault(attempt_id, []).append(int(folder.name))
+            attempt_id = _label_of(folder, self._scope) if folder.name.isdecimal() else ""
+            if attempt_id and _is_user_of_ours(user_of(folder)):
+                pid = int(folder.name)
+                if not is_inside(pid) and not is_first(folder):
+                    sandboxes.setdefault(attempt_id, []).append(pid)
         return sandboxes
 
     def _check_program(self) -> Finding:
@@ -309,9 +311,11 @@ class BwrapExecutor:
 
     def _check_namespaces(self) -> Finding:
         arguments = [*_walls(), "--ro-bind", "/usr", "/usr", *_host_links(Path("/"))]
+        arguments += ["--proc", "/proc", "--dev", "/dev", "--", "/bin/true"]
+        user = _as_user(FIRST_UID) if os.geteuid() == 0 else ()
         try:
             trial = subprocess.run(  # noqa: S603 - all of it is ours
-                (self._program, *arguments, "--proc", "/proc", "--dev", "/dev", "--", "/bin/true"),
+                (*user, self._program, *arguments),
                 env={},
                 capture_output=True,
                 text=True,
@@ -329,6 +333,17 @@ class BwrapExecutor:
             why="bubblewrap makes its walls of them, without root",
             remedy=_remedy_of(said) if said else "",
         )
+
+
+def _as_user(uid: int) -> tuple[str, ...]:
+    """Return what root puts before a program that is to be somebody else's."""
+    name = str(uid)
+    return ("/usr/bin/setpriv", "--reuid", name, "--regid", name, "--clear-groups", "--")
+
+
+def _is_user_of_ours(uid: int) -> bool:
+    own = os.geteuid()
+    return uid == own or (own == 0 and FIRST_UID <= uid < FIRST_UID + 65536)
 
 
 def uid_of(attempt_id: str) -> int:

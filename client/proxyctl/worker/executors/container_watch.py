@@ -1,4 +1,4 @@
-"""What is watched of a container from outside while it runs: its disk, and what it uses."""
+"""What a container uses, looked at from outside while it runs."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from proxyctl.worker.executors.base import WORK
 from proxyctl.worker.executors.engine import PROBE_SECONDS, EngineError, call
-from proxyctl.worker.executors.limits.disk import DiskWatch
 from proxyctl.worker.executors.trial import group_text
 
 if TYPE_CHECKING:
-    from proxyctl.worker.executors.base import Task
     from proxyctl.worker.executors.engine import Engine
 
-OVER: Final = "over-disk"  # in the attempt's folder: why it was ended, for an agent that restarts
+_LOOK_SECONDS: Final = 1.0  # what it has used since the last look is not known after its end
 _NANOSECONDS: Final = 10**9
 _MICROSECONDS: Final = 10**6
 
@@ -36,19 +33,15 @@ class ContainerWatch:
     Args:
         engine: whose container it is.
         name: of it.
-        task: what it runs.
         client: process of the client that is attached to it.
     """
 
-    def __init__(self, engine: Engine, name: str, task: Task, client: int) -> None:
+    def __init__(self, engine: Engine, name: str, client: int) -> None:
         self.usage = Usage()
         self._engine = engine
         self._name = name
-        self._task = task
         self._client = client
-        self._over = task.folder / OVER
         self._ended = threading.Event()
-        # An agent that ends at once waits for no disk.
         self._thread = threading.Thread(target=self._run, name=f"watch-{name}", daemon=True)
 
     def start(self) -> None:
@@ -61,13 +54,6 @@ class ContainerWatch:
         if self._thread is not threading.current_thread():
             self._thread.join()
 
-    @property
-    def over(self) -> str:
-        """Why the job had to be ended: it has written too much. Empty if it has not."""
-        with suppress(OSError):
-            return self._over.read_text("utf-8")
-        return ""
-
     def has_client(self) -> bool:
         """Say whether the client that is attached still runs."""
         with suppress(OSError):
@@ -75,19 +61,11 @@ class ContainerWatch:
         return False
 
     def _run(self) -> None:
-        disk = DiskWatch(self._task.folder / WORK, self._task.bounds.disk_bytes)
         pid = 0
-        while not self._ended.wait(disk.pause_seconds):
+        while not self._ended.wait(_LOOK_SECONDS):
             pid = pid or self._pid()
             if pid:
                 self.usage = usage_of(pid, self.usage)
-            reason = disk.look()
-            if reason:
-                with suppress(OSError):  # a full disk; then it ends without a word
-                    self._over.write_text(reason, "utf-8")
-                with suppress(EngineError):
-                    call(self._engine, "kill", self._name)
-                return
 
     def _pid(self) -> int:
         try:

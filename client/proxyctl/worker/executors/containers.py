@@ -142,13 +142,14 @@ class Containers:
             argv=(sys.executable, "-s", "-S", "-m", module, json.dumps(plan), *client),
             env={**self.engine.environment(), "PYTHONPATH": _import_path()},
             gate=gate,
+            disk_bytes=task.bounds.disk_bytes,
         )
 
     def attach(self, task: Task, pid: int) -> None:
-        """Take up an attempt that runs: watch what it writes and uses, and serve its network."""
+        """Take up an attempt that runs: watch what it uses, and serve its network."""
         with self._lock:
             if task.attempt_id not in self._watches:
-                watch = ContainerWatch(self.engine, _name(task.attempt_id), task, pid)
+                watch = ContainerWatch(self.engine, _name(task.attempt_id), pid)
                 self._watches[task.attempt_id] = watch
                 watch.start()
         if task.network != "none":
@@ -200,7 +201,6 @@ class Containers:
             return Ending(lost=f"{self.name} knows nothing of its container any more")
         watch = self._watches.get(attempt_id)
         usage = watch.usage if watch else Usage()
-        over = watch.over if watch else ""
         has_client = watch is not None and watch.has_client()
         is_lost = self._mark(attempt_id).exists() or (state.get("Running") and not has_client)
         lost = f"the client of {self.name} that was attached to it went away" if is_lost else ""
@@ -208,12 +208,10 @@ class Containers:
         # can kill the first process of a container, so if nobody here did, the kernel did.
         was_killed = state.get("ExitCode") == _KILLED and attempt_id not in self._stopped
         return Ending(
-            is_out_of_memory=not lost and not over and (bool(state.get("OOMKilled")) or was_killed),
-            is_out_of_disk=bool(over),
+            is_out_of_memory=not lost and (bool(state.get("OOMKilled")) or was_killed),
             cpu_seconds=usage.cpu_seconds,
             max_memory_bytes=usage.max_memory_bytes,
-            message=over,
-            lost="" if over else lost,
+            lost=lost,
         )
 
     def clean(self, attempt_id: str) -> None:

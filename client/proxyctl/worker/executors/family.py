@@ -63,6 +63,15 @@ def is_first(folder: Path) -> bool:
     return depth > 1 and number == 1
 
 
+def user_of(folder: Path) -> int:
+    """Return the user of a process, named by its folder in /proc; -1 of one that is gone."""
+    with suppress(OSError, ValueError):
+        for line in (folder / "status").read_text().splitlines():
+            if line.startswith("Uid:"):
+                return int(line.split()[1])
+    return -1
+
+
 def _depth_and_number(folder: Path) -> tuple[int, int]:
     """Return in how many namespaces of ours a process has a number, and the innermost one."""
     with suppress(OSError, ValueError):

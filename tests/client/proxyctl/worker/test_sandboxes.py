@@ -95,6 +95,25 @@ def test_a_job_with_an_image_of_ones_own_runs_and_survives_its_agent(
     assert job.id not in left
 
 
+def test_a_container_that_writes_more_than_it_may_is_ended(
+    agent: WorkerAgent, market: WorkerMarket, liar: Liar, containers: Containers
+) -> None:
+    liar.serve("own", own_image())
+    agent.start()
+    # More files than one, for the kernel bounds each.
+    double = "for each in 1 2 3 4 5 6 7 8; do x=$x$x; done"
+    fill = f"x=0123456789abcdef; {double}; while :; do n=$((n + 1)); echo $x > /work/$n; done"
+    small = {"resources": {"disk_gb": 0.001}}
+    payload = {"image": f"{liar.host}/own", "command": ["/bin/sh", "-c", fill]}
+    job = market.post(job_type="docker", payload=payload, **small)
+    until(lambda: job.outcome, agent)
+    said = job.reports[-1][1]
+    assert (job.outcome, said["kind"]) == ("fail", "job")
+    assert "wrote to the disk" in said["reason"]
+    agent.until_idle()
+    assert job.id not in call(containers.engine, "ps", "--all", "--format", "{{.Names}}")
+
+
 def test_a_cancelled_job_leaves_no_container(
     agent: WorkerAgent, market: WorkerMarket, liar: Liar, containers: Containers
 ) -> None:

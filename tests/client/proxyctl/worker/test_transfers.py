@@ -88,7 +88,8 @@ class Device:
         answer = await self.service.call(
             "GET", f"/api/jobs/{self.job_id}/artifacts", token=self.buyer.token
         )
-        listed = {each["name"]: each for each in answer.body["artifacts"] if each["is_whole"]}
+        rows = reversed(answer.body["artifacts"])  # of one name, the newest
+        listed = {each["name"]: each for each in rows if each["is_whole"]}
         for each in listed.values():
             headers = {"Authorization": f"Bearer {self.buyer.token}"}
             async with self.service.http.get(

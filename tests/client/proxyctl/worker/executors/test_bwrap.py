@@ -361,6 +361,24 @@ os.execv("/usr/bin/python3", [
         started.wait()
 
 
+def test_another_user_cannot_pass_for_a_job(executor: BwrapExecutor, scope: str) -> None:
+    """A command line that somebody else on the machine has made up is not believed."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can start something as another user")
+    words = ("PROXYD_AGENT", scope, "PROXYD_ATTEMPT", "victim-2")
+    program = "print('ready', flush=True); import time; time.sleep(600)"
+    with subprocess.Popen(
+        ("setpriv", "--reuid", str(UID), "--clear-groups", battery.PYTHON, "-c", program, *words),
+        stdout=subprocess.PIPE,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            assert "victim-2" not in executor.running()
+        finally:
+            process.kill()
+
+
 @pytest.mark.parametrize(
     ("changes", "kind"),
     [

@@ -261,19 +261,6 @@ def test_a_job_whose_engine_crashed_is_lost_and_nothing_of_it_runs_on(
     containers.clean(task.attempt_id)
 
 
-def test_a_job_that_writes_more_than_it_may_is_ended(containers: Containers, task: Task) -> None:
-    small = replace(task, bounds=replace(BOUNDS, disk_bytes=1 << 20))
-    write = "dd if=/dev/zero of=big$each bs=512K count=1 2>/dev/null"
-    fill = f"for each in 1 2 3 4; do {write}; done; echo full; sleep 600"
-    launch = containers.prepare(sh(small, fill))
-    child = start(launch)
-    containers.attach(small, child.pid)
-    assert child.communicate(timeout=60)[0] == b"full\n"
-    ending = containers.ended(task.attempt_id)
-    assert (ending.is_out_of_disk, ending.is_out_of_memory, ending.lost) == (True, False, "")
-    assert "1048576 bytes" in ending.message
-
-
 def test_what_a_job_uses_is_known(containers: Containers, task: Task) -> None:
     child = start(containers.prepare(sh(task, "while :; do :; done")))
     containers.attach(task, child.pid)

@@ -63,7 +63,7 @@ def executor(
 def outcomes(executor: Containers, top: Path, kind: str) -> dict[str, Outcome]:
     """What the probe reports, from one run."""
     folder = top / "attempts" / f"probe-{kind}-1"
-    (folder / "inputs").mkdir(parents=True)
+    (folder / "inputs").mkdir(parents=True, exist_ok=True)
     with outside() as around:
         return battery.probe(executor, folder, image=engines.IMAGE, job_type="docker", **around)
 
@@ -92,7 +92,7 @@ def test_what_it_may_read_of_the_host_is_empty(outcomes: dict[str, Outcome]) -> 
 def program(top: Path, name: str) -> battery.Task:
     folder = top / "attempts" / f"bomb-{name}-1"
     made = battery.python_task(folder, BOMBS[name], image=engines.IMAGE, job_type="docker")
-    (folder / "inputs").mkdir()
+    (folder / "inputs").mkdir(exist_ok=True)
     return made
 
 
