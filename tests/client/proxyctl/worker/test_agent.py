@@ -65,7 +65,7 @@ def test_a_job_runs_and_is_reported(market: WorkerMarket, tmp_path: Path, python
         ("while True: pass", {"timeout_s": 1}, "timeout", "longer than 1 s"),
         ("x", {"payload": {"network": "egress"}}, "refused", "lends no network"),
         ("x", {"job_type": "training"}, "refused", "takes no jobs of the type training"),
-        ("", {"payload": {"image": "a/b:c"}}, "refused", "can run the image a/b:c"),
+        ("x", {"payload": {"image": "a/b:c"}}, "refused", "can run the image a/b:c"),
         ("x", {"payload": {"env": 3}}, "refused", "cannot be understood here"),
         ("x", {"resources": {"cores": 64}}, "host", "is not free here"),
     ],
