@@ -50,9 +50,8 @@ def walk_through(name: str, folder: Path, *, times: int = 1, **variables: str) -
     bash = shutil.which("bash")
     assert bash is not None
     with process.serving(url) as daemon:
-        environment = process.environment(
-            url, API=daemon.api, PYTHONPATH=f"{ROOT}:{ROOT / 'client'}", **variables
-        )
+        path = f"{ROOT}:{ROOT / 'client'}"
+        environment = process.environment(url, API=daemon.api, PYTHONPATH=path, **variables)
         environment["PATH"] = f"{programs}:{environment['PATH']}"
         printed = set()
         for _ in range(times):
