@@ -47,6 +47,8 @@ def usable(
 ) -> tuple[dict[str, Executor], dict[str, list[Finding]]]:
     """Return the executors that can be used, and what every one of them needs.
 
+    An agent that fetches images needs one engine: those after the first that works are not tried.
+
     Args:
         sandbox: what the owner wants.
         lend: the same.
@@ -87,6 +89,8 @@ def usable(
         findings[name] = executor.check()
         if all(each.is_met for each in findings[name]):
             executors[name] = executor
+            if name != BWRAP and permits is not None:
+                break
     return executors, findings
 
 

@@ -128,6 +128,23 @@ def test_a_cancelled_job_leaves_no_container(
     assert job.id not in call(containers.engine, "ps", "--all", "--format", "{{.Names}}")
 
 
+def test_an_agent_that_fetches_images_has_one_engine(
+    containers: Containers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "DOCKER_HOST" in containers.engine.environment():
+        monkeypatch.setenv("DOCKER_HOST", containers.engine.environment()["DOCKER_HOST"])
+    sandbox = Sandbox(executor=containers.name)
+    executors, findings = sandboxes.usable(
+        sandbox, Lend(jobs=("docker",)), tmp_path, permits=lambda address, port: False
+    )
+    assert [*executors] == [*findings] == [containers.name]
+    chosen = executors[containers.name]
+    with pytest.raises(TaskError, match="not on the public internet"):
+        sandboxes.fetch_image(chosen, "127.0.0.1:5000/own", lambda: False)
+    assert sandboxes.fetch_image(chosen, "", lambda: False) is None
+    chosen.close()
+
+
 def test_a_job_goes_where_it_can_run(
     tmp_path: Path, make_containers: Callable[[str, Path], Containers]
 ) -> None:
