@@ -54,8 +54,9 @@ class Decoder(Generic[_Body]):
             MarketError: `invalid_field`, naming the field where there is one to blame.
         """
         try:
+            text = body.decode()  # also of what is ignored: a body that is no UTF-8 is no JSON
             # The search is dear, and next to no body has it.
-            if NUL in body and _NUL.search(body.decode()):
+            if NUL in body and _NUL.search(text):
                 raise MarketError(Code.INVALID_FIELD, "A text contains the character U+0000.")
             return self._decoder.decode(body)
         except msgspec.ValidationError as error:

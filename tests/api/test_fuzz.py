@@ -19,6 +19,8 @@ CHECKS = (
 NO_LIMITS = {
     "PROXYD_LIMITS__LOGIN_FAILURES_PER_EMAIL": "0",
     "PROXYD_LIMITS__LOGIN_FAILURES_PER_CLIENT": "0",
+    # A device that waits for work in vain would be a minute of waiting for each such request.
+    "PROXYD_JOBS__WAIT_SECONDS": "0.2",
 }
 # They end the login that everything else is tried with.
 LEFT_OUT = ["/auth/logout", "/auth/password/change"]

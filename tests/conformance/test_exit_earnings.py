@@ -80,6 +80,7 @@ async def test_bytes_through_an_exit_become_a_balance_by_themselves(tmp_path: Pa
             "credit_held": 0.0,
             "usd_held": 0.0,
             "usd_pending": 0.0,
+            "credit_in_review": 0.0,
         }
         path = f"/api/bandwidth/sessions/{bought.id}/exits"
         answer = await service.call("GET", path, token=person.token)

@@ -478,6 +478,8 @@ async def test_what_killed_processes_had_is_usable_without_waiting_for_their_tim
                 with downloading(alive, bought["proxy"], target.port):
                     until_true(lambda before=before: stored(url, session)["bytes_used"] > before)
                     victim = alive.pop(0)
+                    # What another node has reported may be all that was written down so far.
+                    until_true(lambda victim=victim: leases_of(url, session, victim), "it leases")
                     [lease] = leases_of(url, session, victim)
                     victim.stop(signal.SIGKILL)
                     until_true(lambda lease=lease: is_closed(url, lease), "it is reaped")

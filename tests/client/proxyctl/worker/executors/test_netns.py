@@ -22,8 +22,7 @@ while True:
 """
 CLIENT = """
 import socket, sys
-sys.stdin.readline()
-print(socket.create_connection(("127.0.0.1", 1080)).recv(100), flush=True)
+print(socket.create_connection(("127.0.0.1", int(sys.stdin.readline()))).recv(100), flush=True)
 sys.stdin.readline()
 """
 
@@ -73,12 +72,21 @@ def test_a_port_that_the_job_alone_sees(started: list[subprocess.Popen[bytes]]) 
     """What listens there is served from outside; outside itself nothing listens."""
     process = within(CLIENT)
     started.append(process)
-    with netns.listen_inside(first_within(process), 1080) as listening:
+    # Bound outside, where it does not listen: so nobody else does.
+    with socket.socket() as outside:
+        outside.bind(("127.0.0.1", 0))
+        port = outside.getsockname()[1]
+        serve_inside(process, port)
+
+
+def serve_inside(process: subprocess.Popen[bytes], port: int) -> None:
+    """Serve a job on a port of its own, to which nobody connects outside."""
+    with netns.listen_inside(first_within(process), port) as listening:
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", 1080), timeout=5)
+            socket.create_connection(("127.0.0.1", port), timeout=5)
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(b"\n")
+        process.stdin.write(b"%d\n" % port)
         process.stdin.flush()
         listening.settimeout(20)
         sock, _ = listening.accept()
