@@ -113,14 +113,24 @@ class WaitingJobs:
         Raises:
             StoreError: what was not read is read the next time.
         """
+        # What is heard of from here on may have happened after the store was asked: it counts anew.
         if self._must_compare:
-            await self._compare()
             self._must_compare = False
+            try:
+                await self._compare()
+            except BaseException:
+                self._must_compare = True
+                raise
         while self._unread:
             batch = list(islice(self._unread, READ_MAX_JOBS))
-            rows, excluded = await self._store.read(_read, batch)
             for job_id in batch:
-                self._unread.pop(job_id, None)
+                del self._unread[job_id]
+            try:
+                rows, excluded = await self._store.read(_read, batch)
+            except BaseException:
+                self._unread.update(dict.fromkeys(batch))
+                raise
+            for job_id in batch:
                 self._book.remove(job_id)  # it is taken anew, if it still waits
             self._take(rows, excluded)
 
