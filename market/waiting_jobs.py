@@ -165,6 +165,7 @@ class WaitingJobs:
             needs,
             price=row.price_credit * self._credit // row.duration_hrs,
             created_at=row.created_at,
+            buyer=row.user_id,
             attempts=row.attempts,
             excluded=excluded,
         )
