@@ -11,6 +11,7 @@ from support.market import Market
 from support.waiting import until
 from support.work import ask, attempts_of, given, offer, posted
 
+from market import matching
 from market.bounds import Bounds
 from market.dispatch import DispatchTerms
 from market.errors import Code
@@ -235,6 +236,50 @@ async def test_a_daemon_that_ends_answers_all_at_once(market: Market) -> None:
         assert list(told.jobs) == []
     told = await market.dispatch.next(await device_for(market), ask(wait_seconds=LONG))
     assert list(told.jobs) == []
+
+
+async def test_jobs_that_no_device_can_do_keep_no_other_from_a_device_that_waits(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matching, "SHAPES_PER_BUYER_MAX", 2)
+    buyer = await buyer_of(market)
+    for cores in range(3):
+        await posted(market, buyer, resources={"cores": 100 + cores})
+    other = await posted(market, await buyer_of(market), resources={"cores": 102})
+    await waiting_jobs(market, 3)
+    assert other in market.dispatch.jobs
+    asking = later(market, await device_for(market))
+    await held(market)
+    job = await posted(market, buyer, resources={"cores": 1})
+    assert attempts_of(await asking) == {(job, 1)}
+
+
+async def test_one_owner_leaves_room_for_the_devices_of_others(market: Market) -> None:
+    market.dispatch.terms = DispatchTerms(held_max=5)
+    greedy = await market.person()
+    asking = [later(market, await device_of(market, greedy)) for _ in range(3)]
+    await held(market, 3)
+    refused = later(market, await device_of(market, greedy))
+    [outcome] = await asyncio.gather(refused, return_exceptions=True)
+    assert code_of(outcome) is Code.TOO_BUSY
+    asking.append(later(market, await device_for(market)))
+    await held(market, 4)
+    for each in asking:
+        each.cancel()
+    await held(market, 0)
+    later(market, await device_of(market, greedy)).cancel()
+
+
+async def test_a_device_that_asks_again_needs_no_more_room(market: Market) -> None:
+    market.dispatch.terms = DispatchTerms(held_max=1)
+    device = await device_for(market)
+    first = later(market, device)
+    await held(market)
+    second = later(market, device)
+    assert list((await first).jobs) == []
+    assert not second.done()
+    second.cancel()
+    await held(market, 0)
 
 
 async def test_so_many_requests_wait_and_no_more(market: Market) -> None:
