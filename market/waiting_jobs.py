@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from market.matching import JobBook, Needs, WaitingJob
 from market.specs import Specs
-from proxyctl.protocol.jobspec import Resources
+from proxyctl.protocol.jobspec import Resources, SpecError
 from storage import claims as queries
 from storage.claims import ExcludedRow, WaitingRow
 from storage.errors import StoreError
@@ -143,7 +143,7 @@ class WaitingJobs:
                 continue
             try:
                 job = self._job(row, frozenset(owners.get(row.job_id, ())))
-            except msgspec.DecodeError:  # no other job waits for it
+            except (msgspec.DecodeError, SpecError):  # no other job waits for it
                 _logger.exception("job %s cannot be read, and is given to no device", row.job_id)
             else:
                 if job is not None:

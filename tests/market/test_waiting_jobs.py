@@ -81,13 +81,20 @@ async def test_a_job_that_is_being_given_away_is_not_taken_for_one_that_waits(
 async def test_one_that_cannot_be_read_holds_up_no_other(market: Market) -> None:
     buyer = await market.person(credit="1000")
     broken, whole = [await posted(market, buyer) for _ in range(2)]
+    strange = await posted(market, buyer, payload={"script": "x", "secrets": {"A": "b"}})
 
     async def spoil(tx: Transaction) -> None:
         await tx.run("UPDATE job_specs SET resources = '{' WHERE job_id = :id", id=broken)
+        await tx.run(
+            "UPDATE job_specs SET payload = '{\"script\":1}' WHERE job_id = :id", id=strange
+        )
 
     await market.store.write(spoil)
     async with reading(market) as reader:
         await reader.has(whole)
+        later = await posted(market, buyer)
+        reader.jobs.read_soon(later)
+        await reader.has(whole, later)
 
 
 async def test_memory_is_bounded_and_the_oldest_jobs_have_it(
