@@ -14,7 +14,7 @@ from support.work import ask, attempts_of, given, offer, posted
 from market import matching
 from market.bounds import Bounds
 from market.dispatch import DispatchTerms
-from market.errors import Code
+from market.errors import Code, MarketError
 from market.money import MICRO
 from market.waking import Waking
 from proxyctl.protocol.jobspec import Capacity
@@ -280,6 +280,20 @@ async def test_a_device_that_asks_again_needs_no_more_room(market: Market) -> No
     assert not second.done()
     second.cancel()
     await held(market, 0)
+
+
+async def test_a_device_that_waits_hears_at_once_that_its_token_was_revoked(
+    market: Market,
+) -> None:
+    owner = await market.person()
+    device = await device_of(market, owner)
+    asking = later(market, device)
+    await held(market)
+    await market.devices.revoke(owner, device.id)
+    await market.jobs.take_back_from(device.id)
+    with pytest.raises(MarketError) as caught:
+        await asking
+    assert caught.value.code is Code.WORKER_UNAUTHORIZED
 
 
 async def test_so_many_requests_wait_and_no_more(market: Market) -> None:
