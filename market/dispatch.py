@@ -117,8 +117,8 @@ class _Found(Struct, frozen=True):
 class _Device:
     """What is known of a device: what it holds of jobs with a payload, and what it was told.
 
-    `held` counts only while `is_certain`. `told` are the actions of the answer with the number
-    `told_at`: told again until the device has seen it.
+    `held` counts only while `is_certain`. `told` are actions that still stand, the last of them in
+    the answer with the number `told_at`: told again until the device has seen that.
     """
 
     __slots__ = (
@@ -345,7 +345,7 @@ class Dispatch:
         """Return an answer, with a number that neither side has had."""
         number = max(device.told_at, ask.seen) + 1
         if actions:
-            device.told, device.told_at = frozenset(actions), number
+            device.told, device.told_at = device.told.union(actions), number
         given = [GivenJob(row, self._payload(row)) for row in jobs]
         return Told(given, actions, number)
 
@@ -384,8 +384,11 @@ class Dispatch:
             raise
         device.held = {(row.job_id, row.attempt) for row in found.held}
         actions = found.actions
-        if ask.seen >= device.told_at:  # what it was told then it has heard
+        if ask.seen >= device.told_at:  # what it was told it has heard, and is at work on
+            device.told = device.told.intersection(actions)
             actions = [each for each in actions if each not in device.told]
+        else:
+            device.told = frozenset()
         return found.unknown, actions
 
     # --- matching ---------------------------------------------------------------------------

@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from support.jobs import code_of, device_of, history, wanted
 from support.market import Market
 from support.waiting import until
-from support.work import ask, attempts_of, given, offer, posted
+from support.work import SMALL, ask, attempts_of, given, offer, posted
 
 from market import matching
 from market.bounds import Bounds
@@ -226,6 +227,27 @@ async def test_an_attempt_that_is_over_is_to_be_stopped_and_told_until_it_was_he
     heard = await market.dispatch.next(device, ask(None, (job, 1), seen=lost.seen))
     assert list(heard.actions) == []
     assert heard.seen > lost.seen > told.seen
+
+
+async def test_two_that_are_to_be_stopped_are_told_once_each(market: Market) -> None:
+    device, buyer = await device_for(market), await buyer_of(market)
+    both = offer(replace(SMALL, slots=2))
+    jobs = [await posted(market, buyer) for _ in range(2)]
+    await waiting_jobs(market, 2)
+    taken = await market.dispatch.next(device, ask(both))
+    # The device takes its time, and holds both until they have ended.
+    attempts = sorted(attempts_of(taken))
+    assert {job for job, _ in attempts} == set(jobs)
+    seen = taken.seen
+    for job, attempt in attempts:
+        await market.jobs.cancel(buyer, job)
+        told = await market.dispatch.next(device, ask(both, *attempts, seen=seen))
+        assert [(each.job_id, each.attempt) for each in told.actions] == [(job, attempt)]
+        seen = told.seen
+    for _ in range(3):
+        told = await market.dispatch.next(device, ask(both, *attempts, seen=seen))
+        assert list(told.actions) == []
+        seen = told.seen
 
 
 async def test_a_daemon_that_ends_answers_all_at_once(market: Market) -> None:
