@@ -12,7 +12,7 @@ from market.artifacts import WorkInput
 from market.attempts import NAMED_MAX
 from market.attempts import Action as ToldAction
 from market.dispatch import Ask, Dispatch, GivenJob, OfferedJob
-from market.errors import Code
+from market.errors import Code, MarketError
 from market.matching import MILLION, Offer
 from proxyctl.protocol.jobspec import Capacity
 from storage.devices import DeviceRow
@@ -21,6 +21,8 @@ from storage.devices import DeviceRow
 WAIT_MAX_SECONDS = 55
 SLOTS_MAX = 1_000
 OFFERS_MAX = 100
+# More kinds of GPUs than a machine has: each is compared with each model that jobs ask for.
+GPU_KINDS_MAX = 8
 # The largest whole number that every reader of JSON keeps as it is.
 SEEN_MAX = 2**53
 
@@ -236,6 +238,9 @@ class WorkRoutes:
 
 def _ask(device: DeviceRow, body: NextRequest) -> Ask:
     free, can = body.capacity, body.capabilities
+    if len({gpu.name for gpu in can.gpus}) > GPU_KINDS_MAX:
+        message = f"A device has GPUs of at most {GPU_KINDS_MAX} different names."
+        raise MarketError(Code.INVALID_FIELD, message, field="capabilities.gpus")
     least = device.min_price_usd if body.min_price_usd is None else body.min_price_usd
     capacity = Capacity(
         slots=free.slots,

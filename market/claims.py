@@ -6,6 +6,7 @@ a slot and a token that was not revoked. While one transaction is under way the 
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
@@ -25,6 +26,8 @@ BATCH_MAX_PAIRS = 100
 WRITERS_MAX = 2
 GATHERED_PAIRS = 16  # that wait before another one is worth it
 
+_logger = logging.getLogger("jobs")
+
 
 class Refused(Enum):
     """Why a pair does not hold.
@@ -39,7 +42,7 @@ class Refused(Enum):
     UNWANTED = auto()
 
 
-Outcome = GivenRow | Refused | StoreError
+Outcome = GivenRow | Refused | Exception
 
 
 class Pair:
@@ -113,6 +116,9 @@ class Claims:
         try:
             outcomes = await self._store.write(claim, rows, self._bounds(), self._now())
         except StoreError as error:
+            return {row.job_id: error for row in rows}
+        except Exception as error:  # whoever waits for an outcome would wait for ever
+            _logger.exception("%d jobs cannot be given away", len(rows))
             return {row.job_id: error for row in rows}
         self.seconds += monotonic() - began
         self.taken += sum(each is Refused.TAKEN for each in outcomes.values())

@@ -10,7 +10,7 @@ not name what it was given, so that it is looked up.
 """
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -62,7 +62,7 @@ class DispatchTerms(Struct, frozen=True):
         credit: what a credit is worth, in micro-USD.
         lease_seconds: an attempt is taken back when its device does not name it for so long.
         wait_seconds: for how long a request is held at most.
-        held_max: how many are held at once.
+        held_max: of how many devices one is held at once; those of one owner have half of that.
     """
 
     credit: int = 10_000
@@ -117,8 +117,8 @@ class _Found(Struct, frozen=True):
 class _Device:
     """What is known of a device: what it holds of jobs with a payload, and what it was told.
 
-    `held` counts only while `is_certain`. `told` are the actions of the answer with the number
-    `told_at`: told again until the device has seen it.
+    `held` counts only while `is_certain`. `told` are actions that still stand, the last of them in
+    the answer with the number `told_at`: told again until the device has seen that.
     """
 
     __slots__ = (
@@ -169,6 +169,35 @@ class _Request:
             self.future.set_result(None)
 
 
+class _Shares:
+    """How many devices wait, by owner: none may have more than it leaves to others.
+
+    So whoever has any number of devices takes half of the room, and keeps nobody out.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._of: Counter[str] = Counter()
+
+    def take(self, owner: str, most: int) -> None:
+        """Let a device wait.
+
+        Raises:
+            MarketError: `too_busy`.
+        """
+        if self._of[owner] >= most - self.total:
+            raise MarketError(Code.TOO_BUSY)
+        self._of[owner] += 1
+        self.total += 1
+
+    def give(self, owner: str) -> None:
+        """Note that a device does not wait any more."""
+        self.total -= 1
+        self._of[owner] -= 1
+        if not self._of[owner]:
+            del self._of[owner]
+
+
 class Dispatch:
     """Gives jobs to devices that ask.
 
@@ -196,7 +225,7 @@ class Dispatch:
         self._specs = specs
         self._devices: OrderedDict[str, _Device] = OrderedDict()
         self._waiting: DeviceBook[_Request] = DeviceBook()
-        self._held = 0
+        self._held = _Shares()
         self._claimed: set[str] = set()
         self._reader = WaitingJobs(
             context.store, self.jobs, specs, terms.credit, self._add, self._claimed.__contains__
@@ -224,8 +253,8 @@ class Dispatch:
 
     @property
     def held(self) -> int:
-        """How many requests are held."""
-        return self._held
+        """How many devices' requests are held."""
+        return self._held.total
 
     def drain(self) -> None:
         """Answer every held request at once, and hold no more."""
@@ -241,26 +270,24 @@ class Dispatch:
 
         Raises:
             MarketError: `worker_unauthorized`, when the device was revoked meanwhile; `too_busy`,
-                when too many requests wait.
+                when too many devices wait, or too many of this owner's.
             StoreError: nothing was given to the device, as far as is known.
         """
         device = self._device(row.id)
         earlier, request = device.request, _Request(row, device, ask.offer)
+        if earlier is None:
+            self._held.take(row.user_id, self.terms.held_max)
         device.request, device.offer = request, ask.offer
         if earlier is not None:
             self._waiting.remove(earlier)
             earlier.wake()
-        if self._held >= self.terms.held_max:
-            device.request = None
-            raise MarketError(Code.TOO_BUSY)
-        self._held += 1
         try:
             return await self._with_files(await self._answer(request, ask))
         finally:
-            self._held -= 1
             if device.request is request:
                 device.request = None
                 self._waiting.remove(request)
+                self._held.give(row.user_id)
 
     async def _answer(self, request: _Request, ask: Ask) -> Told:
         device, loop = request.device, asyncio.get_running_loop()
@@ -318,7 +345,7 @@ class Dispatch:
         """Return an answer, with a number that neither side has had."""
         number = max(device.told_at, ask.seen) + 1
         if actions:
-            device.told, device.told_at = frozenset(actions), number
+            device.told, device.told_at = device.told.union(actions), number
         given = [GivenJob(row, self._payload(row)) for row in jobs]
         return Told(given, actions, number)
 
@@ -357,8 +384,11 @@ class Dispatch:
             raise
         device.held = {(row.job_id, row.attempt) for row in found.held}
         actions = found.actions
-        if ask.seen >= device.told_at:  # what it was told then it has heard
+        if ask.seen >= device.told_at:  # what it was told it has heard, and is at work on
+            device.told = device.told.intersection(actions)
             actions = [each for each in actions if each not in device.told]
+        else:
+            device.told = frozenset()
         return found.unknown, actions
 
     # --- matching ---------------------------------------------------------------------------
@@ -382,10 +412,14 @@ class Dispatch:
             self._claim(request, job)
 
     def _add(self, job: WaitingJob) -> None:
-        """Give a job to a device that waits, or keep it."""
+        """Give a job to a device that waits, or keep it.
+
+        One that there is no room for comes again, as everything that waits and is not kept.
+        """
         request = self._waiting.find(job)
         if request is None:
-            self.jobs.add(job)
+            if self.jobs.has_room(job):
+                self.jobs.add(job)
             return
         self._waiting.remove(request)
         self._claim(request, job)
@@ -464,7 +498,7 @@ class Dispatch:
 
     def _forget_some(self) -> None:
         """Forget the device that asked longest ago, over the bound, unless it waits."""
-        while len(self._devices) > max(DEVICES_MAX, self._held + 1):
+        while len(self._devices) > max(DEVICES_MAX, self.held + 1):
             device_id, device = self._devices.popitem(last=False)
             if device.request is not None or device.claiming:
                 self._devices[device_id] = device

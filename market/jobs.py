@@ -479,7 +479,8 @@ class Jobs:
         return await self._expiring.run(find, cancel, most=EXPIRE_MAX_JOBS, now=now)
 
     async def take_back_from(self, device_id: str) -> None:
-        """Take every job back from a device whose token was revoked."""
+        """Take every job back from a device whose token was revoked, and answer it at once."""
+        self._waking.device(device_id)
         while True:
             jobs = await self._store.read(queries.held_by, device_id, limit=TAKE_BACK_MAX_JOBS)
             if not jobs:

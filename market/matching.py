@@ -9,7 +9,7 @@ A job takes about 600 bytes here, a shape some 2 KB beside them, a device that w
 
 import heapq
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
@@ -33,6 +33,9 @@ LOOKS_MAX = 512
 OFFERS_LOOKED_AT_MAX = 1_024
 # Offers whose suitable shapes are remembered. A device repeats its offer until it has something.
 OFFERS_KEPT_MAX = 256
+# Of one buyer, most of whom have a few: every search goes through those of everybody. A job with
+# yet other needs is not kept here, but offered now and then to the devices that wait.
+SHAPES_PER_BUYER_MAX = 64
 # What is taken out is cleared away once it is half of what is kept, but not for so few.
 COMPACTED_FROM = 64
 # What runs without an image, on the programs of the device itself; every other one runs images.
@@ -77,7 +80,7 @@ class WaitingJob:
     not get it any more.
     """
 
-    __slots__ = ("attempts", "excluded", "id", "is_taken", "needs", "place", "price")
+    __slots__ = ("attempts", "buyer", "excluded", "id", "is_taken", "needs", "place", "price")
 
     def __init__(
         self,
@@ -86,10 +89,12 @@ class WaitingJob:
         *,
         price: int,
         created_at: int,
+        buyer: str = "",
         attempts: int = 0,
         excluded: frozenset[str] = frozenset(),
     ) -> None:
         self.id = job_id
+        self.buyer = buyer
         self.needs = needs
         self.price = price
         self.attempts = attempts
@@ -186,6 +191,8 @@ class JobBook:
     def __init__(self) -> None:
         self._jobs: dict[str, WaitingJob] = {}
         self._shapes: dict[Needs, _Shape] = {}
+        # How many jobs each buyer has of each shape.
+        self._of_buyer: dict[str, Counter[Needs]] = {}
         # Every shape in the order in which they came, numbered from `_first` on.
         self._in_order: list[_Shape] = []
         self._first = 0
@@ -210,6 +217,11 @@ class JobBook:
         """How many different needs there are."""
         return len(self._shapes)
 
+    def has_room(self, job: WaitingJob) -> bool:
+        """Say whether the buyer of a job has so few shapes that it may be added."""
+        theirs = self._of_buyer.get(job.buyer, ())
+        return job.needs in theirs or len(theirs) < SHAPES_PER_BUYER_MAX
+
     def add(self, job: WaitingJob) -> None:
         """Add a job that is in no book; it takes the place of one with its identifier."""
         assert not job.is_taken  # noqa: S101 - it may still lie in a heap, and would come up twice
@@ -220,6 +232,7 @@ class JobBook:
             self._in_order.append(shape)
         job.needs = shape.needs  # equal, and one object for all
         self._jobs[job.id] = job
+        self._of_buyer.setdefault(job.buyer, Counter())[job.needs] += 1
         shape.add(job)
 
     def remove(self, job_id: str) -> WaitingJob | None:
@@ -228,6 +241,12 @@ class JobBook:
         if job is None:
             return None
         job.is_taken = True
+        theirs = self._of_buyer[job.buyer]
+        theirs[job.needs] -= 1
+        if not theirs[job.needs]:
+            del theirs[job.needs]
+            if not theirs:
+                del self._of_buyer[job.buyer]
         shape = self._shapes[job.needs]
         shape.forget_one()
         if not shape.live:

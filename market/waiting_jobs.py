@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from market.matching import JobBook, Needs, WaitingJob
 from market.specs import Specs
-from proxyctl.protocol.jobspec import Resources
+from proxyctl.protocol.jobspec import Resources, SpecError
 from storage import claims as queries
 from storage.claims import ExcludedRow, WaitingRow
 from storage.errors import StoreError
@@ -113,14 +113,24 @@ class WaitingJobs:
         Raises:
             StoreError: what was not read is read the next time.
         """
+        # What is heard of from here on may have happened after the store was asked: it counts anew.
         if self._must_compare:
-            await self._compare()
             self._must_compare = False
+            try:
+                await self._compare()
+            except BaseException:
+                self._must_compare = True
+                raise
         while self._unread:
             batch = list(islice(self._unread, READ_MAX_JOBS))
-            rows, excluded = await self._store.read(_read, batch)
             for job_id in batch:
-                self._unread.pop(job_id, None)
+                del self._unread[job_id]
+            try:
+                rows, excluded = await self._store.read(_read, batch)
+            except BaseException:
+                self._unread.update(dict.fromkeys(batch))
+                raise
+            for job_id in batch:
                 self._book.remove(job_id)  # it is taken anew, if it still waits
             self._take(rows, excluded)
 
@@ -133,7 +143,7 @@ class WaitingJobs:
                 continue
             try:
                 job = self._job(row, frozenset(owners.get(row.job_id, ())))
-            except msgspec.DecodeError:  # no other job waits for it
+            except (msgspec.DecodeError, SpecError):  # no other job waits for it
                 _logger.exception("job %s cannot be read, and is given to no device", row.job_id)
             else:
                 if job is not None:
@@ -155,6 +165,7 @@ class WaitingJobs:
             needs,
             price=row.price_credit * self._credit // row.duration_hrs,
             created_at=row.created_at,
+            buyer=row.user_id,
             attempts=row.attempts,
             excluded=excluded,
         )

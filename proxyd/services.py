@@ -146,6 +146,9 @@ class Services:
         self.leave_socket()
         self.market.logs.readers.end()
         await cancellation.within(CLOSE_SECONDS, self.http.stop(), "closing the API")
+        # For devices that have gone away meanwhile, and whose jobs are being written down.
+        settling = self.market.dispatch.claims.settle()
+        await cancellation.within(CLOSE_SECONDS, settling, "giving the last jobs away")
 
     async def flush(self) -> None:
         """Write down what devices have reported.

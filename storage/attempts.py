@@ -181,14 +181,14 @@ async def begin_work(
 ) -> None:
     """Record that the work of an attempt has begun, and perhaps that it is ready to be used.
 
-    What was recorded before stays.
+    What was recorded before stays. It does not count as naming the attempt: a list of what the
+    device held a moment before may still be on its way.
     """
     await tx.run(
         """
         UPDATE job_attempts SET
             work_started_at = COALESCE(work_started_at, :now),
             ready_at = CASE WHEN :is_ready = 1 THEN COALESCE(ready_at, :now) ELSE ready_at END,
-            named_at = COALESCE(named_at, :now),
             renewed_at = :now,
             image_digest = COALESCE(image_digest, :image_digest)
         WHERE job_id = :job_id AND attempt = :attempt AND ended_at IS NULL

@@ -19,12 +19,13 @@ class WaitingKeyRow(NamedTuple):
 
 
 class WaitingRow(NamedTuple):
-    """A job that waits: price in micro-credits, `created_at` in UTC seconds.
+    """A job of a buyer that waits: price in micro-credits, `created_at` in UTC seconds.
 
     `payload` and `resources` are JSON, `secrets` are sealed.
     """
 
     job_id: str
+    user_id: str
     job_type: str
     price_credit: int
     duration_hrs: int
@@ -127,8 +128,8 @@ async def waiting(tx: Transaction, job_ids: Sequence[str]) -> list[WaitingRow]:
     return await tx.all(
         WaitingRow,
         f"""
-        SELECT j.id, j.job_type, j.price_credit, j.duration_hrs, j.created_at, j.attempts,
-            s.payload, s.secrets, s.resources
+        SELECT j.id, j.user_id, j.job_type, j.price_credit, j.duration_hrs, j.created_at,
+            j.attempts, s.payload, s.secrets, s.resources
         {_WAITING} AND j.id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
         """,
         asked=json.dumps([{"id": job_id} for job_id in job_ids]),

@@ -15,6 +15,8 @@ ALTER TABLE job_attempts ADD COLUMN reason TEXT;
 ALTER TABLE job_attempts ADD COLUMN exit_code BIGINT;
 ALTER TABLE job_attempts ADD COLUMN cpu_seconds DOUBLE PRECISION;
 ALTER TABLE job_attempts ADD COLUMN max_memory_bytes BIGINT;
+-- Whoever runs a job now did so when it was paid for from its acceptance on.
+UPDATE job_attempts SET work_started_at = started_at WHERE ended_at IS NULL;
 CREATE INDEX job_attempts_completed ON job_attempts (device_id) WHERE outcome = 'completed';
 CREATE INDEX job_attempts_untimed ON job_attempts (job_id, attempt)
     WHERE ended_at IS NULL AND deadline IS NULL;

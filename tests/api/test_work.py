@@ -137,6 +137,10 @@ async def test_offers_are_what_would_fit_the_best_first(service: Service) -> Non
         ({"seen": -1}, "seen"),
         ({"capacity": {"slots": -1}}, "capacity.slots"),
         ({"capabilities": {"executors": []}}, "capabilities.job_types"),
+        (
+            {"capabilities": {**CAPABILITIES, "gpus": [{"name": str(n)} for n in range(9)]}},
+            "capabilities.gpus",
+        ),
         ({"attempts": [{"job_id": "x" * 37, "attempt": 1}]}, "attempts.job_id"),
         ({"attempts": [{"job_id": "x", "attempt": 0}]}, "attempts.attempt"),
         ({"min_price_usd": -1}, "min_price_usd"),

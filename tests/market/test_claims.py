@@ -117,3 +117,18 @@ async def test_a_store_that_is_away_is_the_outcome_of_every_pair(market: Market)
     away = Claims(AwayStore(), market.clock.seconds, Bounds)  # type: ignore[arg-type]
     made = await outcomes(away, (waiting("a"), device))
     assert [str(each) for each in made] == ["away"]
+
+
+class BrokenStore:
+    """A database that fails in a way that nobody has thought of."""
+
+    async def write(self, *_: object) -> None:
+        raise ZeroDivisionError("broken")
+
+
+async def test_whatever_fails_is_an_outcome_and_nobody_waits_for_ever(market: Market) -> None:
+    _, device = await people(market)
+    broken = Claims(BrokenStore(), market.clock.seconds, Bounds)  # type: ignore[arg-type]
+    for job in ("a", "b"):
+        made = await outcomes(broken, (waiting(job), device))
+        assert [str(each) for each in made] == ["broken"]

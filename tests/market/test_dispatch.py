@@ -3,17 +3,19 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from support.jobs import code_of, device_of, history, wanted
 from support.market import Market
 from support.waiting import until
-from support.work import ask, attempts_of, given, offer, posted
+from support.work import SMALL, ask, attempts_of, given, offer, posted
 
+from market import matching
 from market.bounds import Bounds
 from market.dispatch import DispatchTerms
-from market.errors import Code
+from market.errors import Code, MarketError
 from market.money import MICRO
 from market.waking import Waking
 from proxyctl.protocol.jobspec import Capacity
@@ -227,6 +229,27 @@ async def test_an_attempt_that_is_over_is_to_be_stopped_and_told_until_it_was_he
     assert heard.seen > lost.seen > told.seen
 
 
+async def test_two_that_are_to_be_stopped_are_told_once_each(market: Market) -> None:
+    device, buyer = await device_for(market), await buyer_of(market)
+    both = offer(replace(SMALL, slots=2))
+    jobs = [await posted(market, buyer) for _ in range(2)]
+    await waiting_jobs(market, 2)
+    taken = await market.dispatch.next(device, ask(both))
+    # The device takes its time, and holds both until they have ended.
+    attempts = sorted(attempts_of(taken))
+    assert {job for job, _ in attempts} == set(jobs)
+    seen = taken.seen
+    for job, attempt in attempts:
+        await market.jobs.cancel(buyer, job)
+        told = await market.dispatch.next(device, ask(both, *attempts, seen=seen))
+        assert [(each.job_id, each.attempt) for each in told.actions] == [(job, attempt)]
+        seen = told.seen
+    for _ in range(3):
+        told = await market.dispatch.next(device, ask(both, *attempts, seen=seen))
+        assert list(told.actions) == []
+        seen = told.seen
+
+
 async def test_a_daemon_that_ends_answers_all_at_once(market: Market) -> None:
     asking = [later(market, await device_for(market)) for _ in range(3)]
     await held(market, 3)
@@ -235,6 +258,64 @@ async def test_a_daemon_that_ends_answers_all_at_once(market: Market) -> None:
         assert list(told.jobs) == []
     told = await market.dispatch.next(await device_for(market), ask(wait_seconds=LONG))
     assert list(told.jobs) == []
+
+
+async def test_jobs_that_no_device_can_do_keep_no_other_from_a_device_that_waits(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matching, "SHAPES_PER_BUYER_MAX", 2)
+    buyer = await buyer_of(market)
+    for cores in range(3):
+        await posted(market, buyer, resources={"cores": 100 + cores})
+    other = await posted(market, await buyer_of(market), resources={"cores": 102})
+    await waiting_jobs(market, 3)
+    assert other in market.dispatch.jobs
+    asking = later(market, await device_for(market))
+    await held(market)
+    job = await posted(market, buyer, resources={"cores": 1})
+    assert attempts_of(await asking) == {(job, 1)}
+
+
+async def test_one_owner_leaves_room_for_the_devices_of_others(market: Market) -> None:
+    market.dispatch.terms = DispatchTerms(held_max=5)
+    greedy = await market.person()
+    asking = [later(market, await device_of(market, greedy)) for _ in range(3)]
+    await held(market, 3)
+    refused = later(market, await device_of(market, greedy))
+    [outcome] = await asyncio.gather(refused, return_exceptions=True)
+    assert code_of(outcome) is Code.TOO_BUSY
+    asking.append(later(market, await device_for(market)))
+    await held(market, 4)
+    for each in asking:
+        each.cancel()
+    await held(market, 0)
+    later(market, await device_of(market, greedy)).cancel()
+
+
+async def test_a_device_that_asks_again_needs_no_more_room(market: Market) -> None:
+    market.dispatch.terms = DispatchTerms(held_max=1)
+    device = await device_for(market)
+    first = later(market, device)
+    await held(market)
+    second = later(market, device)
+    assert list((await first).jobs) == []
+    assert not second.done()
+    second.cancel()
+    await held(market, 0)
+
+
+async def test_a_device_that_waits_hears_at_once_that_its_token_was_revoked(
+    market: Market,
+) -> None:
+    owner = await market.person()
+    device = await device_of(market, owner)
+    asking = later(market, device)
+    await held(market)
+    await market.devices.revoke(owner, device.id)
+    await market.jobs.take_back_from(device.id)
+    with pytest.raises(MarketError) as caught:
+        await asking
+    assert caught.value.code is Code.WORKER_UNAUTHORIZED
 
 
 async def test_so_many_requests_wait_and_no_more(market: Market) -> None:

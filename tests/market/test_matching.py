@@ -12,6 +12,7 @@ from market.matching import (
     COMPACTED_FROM,
     LOOKS_MAX,
     MILLION,
+    SHAPES_PER_BUYER_MAX,
     DeviceBook,
     JobBook,
     Needs,
@@ -104,6 +105,23 @@ def test_one_search_looks_at_a_bounded_number_of_jobs() -> None:
         book.add(job(f"{number:04}", price=2, excluded=frozenset(("bad",))))
     book.add(job("behind", price=1))
     assert names(book, owner="bad") == []
+
+
+def test_a_buyer_has_room_for_a_bounded_number_of_shapes() -> None:
+    book = JobBook()
+
+    def of(buyer: str, number: int) -> WaitingJob:
+        needs = PLAIN._replace(resources=Resources(cores=number))
+        return WaitingJob(f"{buyer}{number}", needs, price=1, created_at=NOW, buyer=buyer)
+
+    for number in range(SHAPES_PER_BUYER_MAX):
+        assert book.has_room(of("greedy", number))
+        book.add(of("greedy", number))
+    assert not book.has_room(of("greedy", SHAPES_PER_BUYER_MAX))
+    assert book.has_room(of("greedy", 0))
+    assert book.has_room(of("other", SHAPES_PER_BUYER_MAX))
+    book.remove("greedy7")
+    assert book.has_room(of("greedy", SHAPES_PER_BUYER_MAX))
 
 
 class Waiting(NamedTuple):

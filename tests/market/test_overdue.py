@@ -7,7 +7,7 @@ from support.jobs import device_of, history, on, running, specified, wanted
 from support.market import SWEEP_SECONDS, Market
 
 from market import overdue as overdue_module
-from market.attempt_reports import FORGOTTEN, Named
+from market.attempt_reports import FORGOTTEN, UNNAMED_SECONDS, Named
 from market.attempts import FailureKind
 from market.audit import audit_ledger
 from market.errors import Code, MarketError
@@ -206,6 +206,19 @@ async def test_a_daemon_that_stood_still_counts_no_time(market: Market) -> None:
     await named(market, device, job_id)
     assert await pass_with(market, 300, device, job_id) == 0
     assert await pass_with(market, 300, device, job_id) == 1
+
+
+async def test_a_list_of_what_a_device_held_may_come_after_its_report_of_a_new_job(
+    market: Market,
+) -> None:
+    buyer, worker = await market.person(credit="10"), await market.person()
+    job_id = await specified(market, buyer)
+    device = await on(market, job_id, worker)  # it has said that work has begun
+    await named(market, device)
+    assert (await stored_job(market, job_id)).status == JobStatus.RUNNING
+    await market.silence(UNNAMED_SECONDS)
+    await named(market, device)
+    assert (await attempt_of(market, job_id)).reason == FORGOTTEN
 
 
 async def test_what_a_device_has_forgotten_is_taken_back_at_once(market: Market) -> None:

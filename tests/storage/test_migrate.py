@@ -5,9 +5,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from support.clock import Clock
+from support.market import Market
 
+from market import ledger
+from market.audit import audit_ledger
+from market.money import Currency
 from storage import migrate, referrals
 from storage.errors import CannotOpenError, ConstraintError
+from storage.ledger import HoldRow
 from storage.migrate import Migration
 from storage.open import open_store
 from storage.store import Store, Transaction
@@ -273,6 +279,71 @@ async def test_users_of_an_earlier_database_may_have_what_is_pending(
         with pytest.raises(ConstraintError):
             await store.write(account, kind, user)
     await store.close()
+
+
+async def test_what_runs_in_an_earlier_database_runs_on_and_is_paid_as_it_was_agreed(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = migrate.migrations(engine_of(empty_url))
+    with monkeypatch.context() as patched:
+        await opened_with(patched, empty_url, [step for step in steps if step.version < 20])
+        store = await open_store(empty_url)
+    clock = Clock()
+    accepted_at = clock.seconds() - 3_600
+
+    async def fill(tx: Transaction) -> None:
+        await insert_user(tx, "buyer", "worker")
+        for user in ("buyer", "worker"):
+            await ledger.open_accounts(tx, user)
+        await tx.run(
+            """
+            INSERT INTO devices (id, user_id, token_hash, name, device_type, hostname, gpu_name,
+                created_at)
+            VALUES ('device', 'worker', 'hash', '', 'desktop', '', '', 1)
+            """
+        )
+        for job_id, status, device in (("runs", "running", "device"), ("waits", "waiting", None)):
+            await tx.run(
+                """
+                INSERT INTO jobs (id, user_id, title, job_type, price_credit, duration_hrs,
+                    description, requirements, status, created_at, attempts, device_id, accepted_at,
+                    currency, price_held)
+                VALUES (:id, 'buyer', '', 'script', 1000000, 2, '', '', :status, 1, 1,
+                    :device, :accepted_at, 'credit', 1000000)
+                """,
+                id=job_id,
+                status=status,
+                device=device,
+                accepted_at=accepted_at if device else None,
+            )
+            await tx.run(
+                """
+                INSERT INTO job_attempts (job_id, attempt, device_id, started_at, ended_at, outcome)
+                VALUES (:id, 1, 'device', :accepted_at, :ended_at, :outcome)
+                """,
+                id=job_id,
+                accepted_at=accepted_at,
+                ended_at=None if device else accepted_at,
+                outcome=None if device else "lost",
+            )
+            hold = HoldRow(f"job:{job_id}", "buyer", "credit", 1_000_000, None)
+            source = ledger.deposits(Currency.CREDIT)
+            await ledger.hold(tx, hold, transfer_id=job_id, now=accepted_at, source=source)
+
+    await store.write(fill)
+    await store.close()
+    store = await open_store(empty_url)
+    market = Market(store, clock)
+    try:
+        assert (await audit_ledger(store)).passed
+        await market.jobs.cancel("buyer", "runs")
+        await market.jobs.cancel("buyer", "waits")
+        assert (await market.jobs.find("buyer", "runs")).paid == 500_000
+        assert (await market.jobs.find("buyer", "waits")).paid == 0
+        assert (await audit_ledger(store)).passed
+    finally:
+        market.passwords.close()
+        await store.close()
 
 
 async def test_a_step_that_fails_leaves_the_database_as_it_was(

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 NAMES_KEPT: Final = 4_096  # more models than are sold; what is forgotten is cut again
+PAIRS_KEPT: Final = 16_384  # of a wanted name and a card's; what is forgotten is compared again
 
 
 def _words(text: str) -> frozenset[str]:
@@ -65,6 +66,7 @@ class _Name(NamedTuple):
     bus: str
 
 
+@lru_cache(maxsize=PAIRS_KEPT)
 def fits(wanted: str, name: str) -> bool:
     """Say whether a GPU of some name, as its driver has it, is the one that is wanted."""
     ours, theirs = _cut(wanted), _cut(name)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from proxyctl.protocol.jobspec import gpus
@@ -17,6 +19,8 @@ VRAM_SLACK: Final = 0.95
 # What a job that waits gains over those that come later: nothing starves, however low its price.
 GAIN_PER_HOUR: Final = 1.1
 HOUR_SECONDS: Final = 3_600
+# Devices whose GPUs are counted by name once; each is compared with many jobs.
+CAPACITIES_KEPT: Final = 1_024
 # Below a rounding error of sums and differences of what is free, in cores and GB.
 _NEAR: Final = 1e-9
 
@@ -95,9 +99,16 @@ def _fits_gpus(resources: Resources, capacity: Capacity) -> bool:
     if not resources.gpu_model:
         return True
     # Which of its GPUs are free is not told: so many that fit are, even if all others are as well.
-    fitting = sum(gpus.fits(resources.gpu_model, name) for name in capacity.gpu_names)
+    counted = _counted(capacity.gpu_names)
+    fitting = sum(number for name, number in counted if gpus.fits(resources.gpu_model, name))
     others = len(capacity.gpu_names) - fitting
     return min(fitting, capacity.gpus - others) >= count
+
+
+@lru_cache(maxsize=CAPACITIES_KEPT)
+def _counted(names: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
+    """Return each name once, and how often it is there."""
+    return tuple(Counter(names).items())
 
 
 def _vram_gb(resources: Resources) -> float:
