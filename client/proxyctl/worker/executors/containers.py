@@ -62,6 +62,7 @@ _SHARES: Final = 64  # of 1,024: the owner's own programs go first
 _TMP: Final = "/tmp"  # noqa: S108 - the container's
 _GATE: Final = 12  # a descriptor of the launch
 _KILLED: Final = 128 + 9  # the status of what SIGKILL has ended
+_OVER: Final = ("exited", "stopped", "dead")  # whatever ended it, it was nobody here
 
 
 class Containers:
@@ -162,10 +163,11 @@ class Containers:
             TaskError: the engine does not answer, so nobody knows.
         """
         name = _name(attempt_id)
-        self._stopped.add(attempt_id)
         try:
-            if self._state(name).get("Status") is None:
+            status = self._state(name).get("Status")
+            if status is None or str(status).lower() in _OVER:
                 return
+            self._stopped.add(attempt_id)
             seconds = max(0, round(grace_s))
             call(self.engine, "stop", "-t", str(seconds), name, seconds=seconds + PROBE_SECONDS)
         except EngineError as error:

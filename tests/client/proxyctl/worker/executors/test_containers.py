@@ -109,6 +109,7 @@ def test_more_memory_than_it_may_have_ends_a_job(containers: Containers, task: T
     eater = "held = [bytearray(1 << 20) for _ in range(1000)]"
     status, _, _ = run(containers, replace(task, command=("python3", "-c", eater)))
     assert status != 0
+    containers.stop(task.attempt_id, 0)  # as the agent does with whatever has ended
     assert containers.ended(task.attempt_id).is_out_of_memory
 
 
