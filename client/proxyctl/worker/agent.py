@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl import files
-from proxyctl.words import plain_line
+from proxyctl.words import OwnerError, plain_line
 from proxyctl.worker import names
 from proxyctl.worker.attempt import Attempt, Tools
 from proxyctl.worker.bell import Bell
@@ -87,6 +87,10 @@ class End:
     in_vain: bool = False
 
 
+class AgentError(OwnerError):
+    """A mistake of this program; the log tells which. Jobs run on, and the next agent has them."""
+
+
 class Agent:  # its parts, and what several threads have to know of one another
     """One agent, in a folder that is its own.
 
@@ -134,6 +138,7 @@ class Agent:  # its parts, and what several threads have to know of one another
         """Work until it is told to end.
 
         Raises:
+            AgentError: one of its threads has failed.
             FileError: the journal cannot be used.
             OSError: the folder cannot be used.
         """
@@ -154,7 +159,7 @@ class Agent:  # its parts, and what several threads have to know of one another
             self._add(entry, is_adopted=True)
         bell = Bell(self._folder, self._ring)
         threads = [
-            threading.Thread(target=target, name=name, daemon=True)
+            threading.Thread(target=self._seen_to, args=(target,), name=name, daemon=True)
             for name, target in (("next", self._ask), ("sync", self._sync))
         ]
         for thread in threads:
@@ -195,6 +200,8 @@ class Agent:  # its parts, and what several threads have to know of one another
             if orders.drains and not orders.is_drain_known:
                 orders.is_drain_known = True
                 self._ask_anew()
+            if orders.is_broken:
+                raise AgentError("the agent has failed, and jobs run on; start it again")
             if orders.is_leaving:
                 return End("jobs run on; start it again to go on with them")
             if orders.drains > 1 and stopped_at is None:
@@ -316,6 +323,15 @@ class Agent:  # its parts, and what several threads have to know of one another
                 _logger.warning("%s ran under %s, and nobody knows why: ended", attempt_id, name)
                 executor.stop(attempt_id, 0)
                 executor.clean(attempt_id)
+
+    def _seen_to(self, target: Callable[[], None]) -> None:
+        """Run a thread; without it the device would be there, and of no use to anybody."""
+        try:
+            target()
+        except Exception:
+            _logger.exception("the agent has failed")
+            self._orders.is_broken = True
+            self._orders.changed.set()
 
     # The thread that asks for work.
 
@@ -450,6 +466,7 @@ class _Orders:
         asks_for_nothing: the question that is under way was asked while nothing was free.
         is_drain_known: the daemon is asked for nothing since it was asked to end.
         is_stale: nobody waits for an answer to it any more.
+        is_broken: one of the threads has failed.
     """
 
     def __init__(self) -> None:
@@ -463,6 +480,7 @@ class _Orders:
         self.seen = 0
         self.asks_for_nothing = False
         self.is_stale = False
+        self.is_broken = False
         self.written: dict[str, Any] = {}
 
     @property

@@ -58,7 +58,7 @@ class Gpu:
 
 
 def read_gpus() -> list[Gpu]:
-    """Return the GPUs that can be used now; none where there is no driver, or no package."""
+    """Return the GPUs that can be used now; none without a driver, or the package."""
     try:
         import pynvml  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: PLC0415 - an extra
     except ImportError:
@@ -69,6 +69,8 @@ def read_gpus() -> list[Gpu]:
         return []
     try:
         return list(_gpus(pynvml))
+    except pynvml.NVMLError:  # the driver is just being replaced
+        return []
     finally:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()

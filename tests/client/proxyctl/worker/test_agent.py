@@ -4,15 +4,20 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.mounts import fill, small_disk
 from support.pythons import pythons
-from support.worker_market import WorkerMarket, worker_market
+from support.worker_market import TOKEN, WorkerMarket, worker_market
 from support.worker_process import WorkerAgent, require_sandbox, until, worker_agent
 
 from proxyctl.worker import names
+from proxyctl.worker.agent import AgentError
+from proxyctl.worker.record import Consent
+from proxyctl.worker.running import agent_with
 from proxyctl.worker.states import State
 
 FOR_A_SECOND = "import time\nprint('begun', flush=True)\ntime.sleep(1)\nprint('done')"
@@ -306,3 +311,17 @@ def test_what_the_daemon_is_told(agent: WorkerAgent, market: WorkerMarket) -> No
     assert job.id in shown
     assert "running" in shown
     assert json.loads((agent.folder / names.STATE).read_text())["words"] == "takes work"
+
+
+def test_an_agent_of_which_a_thread_fails_ends_and_says_so(
+    market: WorkerMarket, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def readings() -> dict[str, Any]:
+        raise RuntimeError("a sensor that nobody has thought of")
+
+    consent = Consent(market.url, TOKEN, "2026-01-01T00:00:00+00:00")
+    agent = agent_with(consent, tmp_path, {}, lambda: None)
+    agent._device = replace(agent._device, readings=readings)
+    with pytest.raises(AgentError, match="start it again"):
+        agent.run()
+    assert "a sensor that nobody has thought of" in caplog.text
