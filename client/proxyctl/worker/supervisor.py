@@ -42,7 +42,6 @@ _PIPE_BYTES: Final = 1 << 20  # what an ordinary user may ask for
 _RING_SECONDS: Final = 0.005  # a job that prints byte by byte rings 200 times a second at most
 # Timers stand still while the machine sleeps, and the time limit does not: so it is looked at.
 _TURN_SECONDS: Final = 5.0
-_SWEEP_SECONDS: Final = 5.0  # for processes beside the program that end when it does
 _DRAIN_SECONDS: Final = 2.0  # for what a pipe still holds when everything was killed
 _AGAIN_SECONDS: Final = 0.1  # between two tries to kill what does not end at once
 _HIGH: Final = 100  # descriptors from here on are our own between fork and exec
@@ -112,7 +111,7 @@ class Supervisor:
                 "log_kept": {log.stream: log.kept for log in self._logs.values()},
             }
         )
-        self._sweep()
+        self._sweep(launch.sweep_seconds)
 
     def _start(self, launch: Launch, log_bytes: int) -> None:
         writing: list[int] = []
@@ -208,12 +207,12 @@ class Supervisor:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._pid, number)
 
-    def _sweep(self) -> None:
+    def _sweep(self, seconds: float) -> None:
         """Kill what has outlived the program; all of it has this process as its parent now.
 
         What an executor has left behind to clean up, if the agent does not, ends by itself first.
         """
-        deadline = time.monotonic() + _SWEEP_SECONDS
+        deadline = time.monotonic() + seconds
         while True:
             try:
                 pid, _ = os.waitpid(-1, os.WNOHANG)

@@ -33,6 +33,7 @@ from proxyctl.worker.executors.base import (
 )
 from proxyctl.worker.executors.container_watch import ContainerWatch, Usage
 from proxyctl.worker.executors.engine import (
+    CALL_SECONDS,
     PROBE_SECONDS,
     Engine,
     EngineError,
@@ -40,6 +41,7 @@ from proxyctl.worker.executors.engine import (
     call_for_json,
     remove,
 )
+from proxyctl.worker.executors.guarded import GIVE_UP_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -144,6 +146,7 @@ class Containers:
             env={**self.engine.environment(), "PYTHONPATH": _import_path()},
             gate=gate,
             disk_bytes=task.bounds.disk_bytes,
+            sweep_seconds=GIVE_UP_SECONDS + CALL_SECONDS,  # the guard's, to end the container
         )
 
     def attach(self, task: Task, pid: int) -> None:

@@ -73,7 +73,7 @@ def test_a_program_has_nothing_of_the_agents(tmp_path: Path) -> None:
 
 def test_a_program_that_ignores_its_end_is_killed_with_all_it_started(tmp_path: Path) -> None:
     script = "trap '' TERM; setsid sleep 1000 & echo $!; while true; do sleep 1; done"
-    ended = run(tmp_path, script, seconds=1)
+    ended = run(tmp_path, script, seconds=1, launch={"sweep_seconds": 0.1})
     assert ended["timed_out"]
     assert ended["signal"] == signal.SIGKILL
     pid = int(ended["out"])
@@ -132,3 +132,26 @@ def test_the_name_of_a_process_may_be_given_to_another(tmp_path: Path) -> None:
         identity.send(signal.SIGKILL)
     assert not identity.is_alive()
     assert Identity.of(process.pid) is None
+
+
+def test_a_machine_that_can_start_nothing_for_a_while_runs_jobs_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> None:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    supervisors = Supervisors(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(supervisors, "_start", fails)
+        folder = prepared(tmp_path, "sleep 1000")
+        supervisors.give(folder)  # it waits already
+        until_true((folder / names.RUNNING).exists, "it runs")
+        with pytest.raises(OSError, match="temporarily"):
+            supervisors.give(tmp_path)
+    second = tmp_path / "attempts" / "two"
+    second.mkdir()
+    (second / names.LAUNCH).write_text((folder / names.LAUNCH).read_text().replace("1000", "0"))
+    supervisors.give(second)
+    until_true((second / names.ENDED).exists, "the second one has run")
+    Identity.of_fields(json.loads((folder / names.BEGUN).read_text())).send(signal.SIGKILL)
+    supervisors.close()
