@@ -1,5 +1,6 @@
 """The supervisor by itself: programs without a sandbox, in a folder of the test's."""
 
+import errno
 import json
 import os
 import signal
@@ -119,7 +120,16 @@ def test_an_attempt_is_begun_once(tmp_path: Path) -> None:
     assert not (folder / names.ENDED).exists()
 
 
-def test_the_name_of_a_process_may_be_given_to_another(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_descriptors", [True, False])
+def test_the_name_of_a_process_may_be_given_to_another(
+    monkeypatch: pytest.MonkeyPatch, *, has_descriptors: bool
+) -> None:
+    if not has_descriptors:  # Linux before 5.3
+
+        def fails(_: int) -> int:
+            raise OSError(errno.ENOSYS, "Function not implemented")
+
+        monkeypatch.setattr(os, "pidfd_open", fails)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         identity = Identity.of(process.pid)
         assert identity is not None
