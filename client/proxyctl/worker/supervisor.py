@@ -95,6 +95,8 @@ class Supervisor:
         status, usage = self._watch(started + float(task["seconds"]), float(task["grace_s"]))
         self._kill(signal.SIGKILL)
         self._drain()
+        if self._disk.is_full:
+            self._disk.is_over(_now())  # perhaps it was this job that has filled it
         for log in self._logs.values():
             log.close()
         self._end(
@@ -192,7 +194,7 @@ class Supervisor:
             try:
                 log.append(data)
             except OSError:
-                self._disk.is_full = True
+                self._disk.fill()
                 self._terms = 2
                 self._give_way()
             self._is_ring_due = True
@@ -288,6 +290,12 @@ class _Disk:
         if max_bytes:
             self._watch = DiskWatch(folder, max_bytes)
             self.look_at = _now() + self._watch.pause_seconds
+
+    def fill(self) -> None:
+        """Note that there is no room; whether this job has taken it is looked at at once."""
+        self.is_full = True
+        if self._watch is not None:
+            self.look_at = 0.0
 
     def is_over(self, now: float) -> bool:
         """Say whether the job must end; add up if it is time for that."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.mounts import small_disk
 from support.waiting import until_true
 
 from proxyctl.worker import names
@@ -165,3 +166,14 @@ def test_a_machine_that_can_start_nothing_for_a_while_runs_jobs_later(
     until_true((second / names.ENDED).exists, "the second one has run")
     Identity.of_fields(json.loads((folder / names.BEGUN).read_text())).send(signal.SIGKILL)
     supervisors.close()
+
+
+def test_a_job_that_fills_the_disk_is_to_blame_for_that(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", 16) as disk:
+        script = (
+            f"cd {disk}/attempts/one && mkdir work && head -c 40000000 /dev/zero > work/all;"
+            "while true; do echo and on it goes; done"
+        )
+        ended = run(disk, script, launch={"disk_bytes": 4 << 20})
+        assert "more than the 4194304 bytes" in ended["disk_over"]
+        assert not ended["disk_full"]

@@ -57,8 +57,9 @@ class DiskWatch:
         """Return why the job must end, or nothing; then pause for `pause_seconds`."""
         started_at = time.monotonic()
         try:
-            self._require_reserve()
+            # First what it has written itself: who fills a disk is not excused by its being full.
             _Sum(self._max_bytes).add(self._folder)
+            self._require_reserve()
         except TooMuchError as error:
             return str(error)
         except FileNotFoundError:
