@@ -18,6 +18,7 @@ from proxyctl.words import OwnerError, plain_line
 from proxyctl.worker import names
 from proxyctl.worker.attempt import Attempt, Tools
 from proxyctl.worker.bell import Bell
+from proxyctl.worker.executors.base import TaskError
 from proxyctl.worker.journal import Journal, Stop
 from proxyctl.worker.link import LinkError, RefusedError
 from proxyctl.worker.orders import NotUnderstoodError, Order, orders_of, work_of
@@ -49,6 +50,7 @@ _RULES_SECONDS: Final = 5.0  # between two looks at what the owner's rules are a
 # Somebody who only looks something up on their device does not end a job of hours.
 PATIENCE_SECONDS: Final = 60.0
 _GRACE_SECONDS: Final = 10.0
+_REFUSALS_MAX: Final = 16  # of jobs for which there is no room; each has a folder and a thread
 _FAREWELL_SECONDS: Final = 30.0  # for the last reports, once everything was stopped
 
 
@@ -138,11 +140,12 @@ class Agent:  # its parts, and what several threads have to know of one another
         """Work until it is told to end.
 
         Raises:
-            AgentError: one of its threads has failed.
+            AgentError: one of its threads has failed, or nobody knows what runs here.
             FileError: the journal cannot be used.
             OSError: the folder cannot be used.
         """
         entries = self._journal.load()
+        self._kill_strangers({each.attempt_id for each in entries})
         self._tools = Tools(
             consent=self._consent,
             link=self._link,
@@ -154,7 +157,6 @@ class Agent:  # its parts, and what several threads have to know of one another
             ended=self._ended,
             revoked=self._revoked,
         )
-        self._kill_strangers({each.attempt_id for each in entries})
         for entry in entries:
             self._add(entry, is_adopted=True)
         bell = Bell(self._folder, self._ring)
@@ -318,11 +320,15 @@ class Agent:  # its parts, and what several threads have to know of one another
 
     def _kill_strangers(self, known: set[str]) -> None:
         """End what runs here and is in no journal: nobody will ever pay for it."""
-        for name, executor in self._device.executors.items():
-            for attempt_id in executor.running() - known:
-                _logger.warning("%s ran under %s, and nobody knows why: ended", attempt_id, name)
-                executor.stop(attempt_id, 0)
-                executor.clean(attempt_id)
+        try:
+            for name, executor in self._device.executors.items():
+                for attempt_id in executor.running() - known:
+                    _logger.warning("%s ran under %s, nobody knows why: ended", attempt_id, name)
+                    executor.stop(attempt_id, 0)
+                    executor.clean(attempt_id)
+        except TaskError as error:
+            words = f"what runs under {name} cannot be found out, or ended: {error.message}"
+            raise AgentError(words) from None
 
     def _seen_to(self, target: Callable[[], None]) -> None:
         """Run a thread; without it the device would be there, and of no use to anybody."""
@@ -405,6 +411,9 @@ class Agent:  # its parts, and what several threads have to know of one another
             return
         attempt_id = f"{work['job_id']}-{work['attempt']}"
         if attempt_id in self._attempts:
+            return
+        if len(self._attempts) >= self._consent.lend.max_jobs + _REFUSALS_MAX:
+            _logger.warning("job %s: not taken: far more are given than were asked for", attempt_id)
             return
         with self._lock:
             gpus = self._shares.take(attempt_id, resources_wanted(work))
