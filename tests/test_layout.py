@@ -41,7 +41,6 @@ TESTED_IN = {
         "tests/client/proxyctl/protocol/jobspec/test_checks.py"
     ),
     "client/proxyctl/words.py": "tests/client/proxyctl/exit/test_consent.py",
-    "client/proxyctl/worker/attempt.py": "tests/client/proxyctl/worker/test_agent.py",
     "client/proxyctl/worker/bell.py": "tests/client/proxyctl/worker/test_agent.py",
     "client/proxyctl/worker/checks.py": "tests/client/proxyctl/worker/test_commands.py",
     "client/proxyctl/worker/endings.py": "tests/client/proxyctl/worker/test_agent.py",

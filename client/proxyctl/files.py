@@ -32,15 +32,19 @@ def default_folder() -> Path:
     return (Path(config) if config else Path.home() / ".config") / "proxyctl"
 
 
-def read(path: Path) -> dict[str, Any] | None:
+def read(path: Path, max_bytes: int = _FILE_MAX_BYTES) -> dict[str, Any] | None:
     """Return what a file says, or None if there is none.
+
+    Args:
+        path: of the file.
+        max_bytes: that it may have; what has more cannot be understood.
 
     Raises:
         FileError: it cannot be read, or it says nothing that could be understood.
     """
     try:
         with path.open("rb") as file:
-            data = file.read(_FILE_MAX_BYTES)
+            data = file.read(max_bytes)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -34,6 +34,21 @@ def test_systemd_does_not_start_again_what_is_in_vain(path: Path) -> None:
     assert f"RestartPreventExitStatus={IN_VAIN}\n" in path.read_text()
 
 
+def test_the_unit_of_a_worker_lets_podman_map_users() -> None:
+    lines = (FOLDER / "proxyctl-worker.service").read_text().splitlines()
+    said = {each.partition("=")[0] for each in lines if not each.startswith("#")}
+    # In a unit of a user each of the others implies the first, under which newuidmap is nobody.
+    assert not said & {
+        "NoNewPrivileges",
+        "LockPersonality",
+        "RestrictNamespaces",
+        "RestrictRealtime",
+        "RestrictSUIDSGID",
+        "SystemCallArchitectures",
+        "SystemCallFilter",
+    }
+
+
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
 def test_systemd_understands_its_units(path: Path, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ class WorkerAgent:
             self._process.kill()
             self._process.wait(timeout=30)
         for pid in self.processes():
-            with suppress(ProcessLookupError):  # it ended by itself meanwhile
+            with suppress(ProcessLookupError):  # one of them ends with another one
                 os.kill(pid, signal.SIGKILL)
 
     def supervisors(self) -> list[int]:

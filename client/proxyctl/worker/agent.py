@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl import files
-from proxyctl.words import plain_line
+from proxyctl.words import OwnerError, plain_line
 from proxyctl.worker import names
 from proxyctl.worker.attempt import Attempt, Tools
 from proxyctl.worker.bell import Bell
+from proxyctl.worker.executors.base import TaskError
 from proxyctl.worker.journal import Journal, Stop
 from proxyctl.worker.link import LinkError, RefusedError
 from proxyctl.worker.orders import NotUnderstoodError, Order, orders_of, work_of
@@ -49,6 +50,7 @@ _RULES_SECONDS: Final = 5.0  # between two looks at what the owner's rules are a
 # Somebody who only looks something up on their device does not end a job of hours.
 PATIENCE_SECONDS: Final = 60.0
 _GRACE_SECONDS: Final = 10.0
+_REFUSALS_MAX: Final = 16  # of jobs for which there is no room; each has a folder and a thread
 _FAREWELL_SECONDS: Final = 30.0  # for the last reports, once everything was stopped
 
 
@@ -85,6 +87,10 @@ class End:
 
     words: str
     in_vain: bool = False
+
+
+class AgentError(OwnerError):
+    """A mistake of this program; the log tells which. Jobs run on, and the next agent has them."""
 
 
 class Agent:  # its parts, and what several threads have to know of one another
@@ -134,10 +140,12 @@ class Agent:  # its parts, and what several threads have to know of one another
         """Work until it is told to end.
 
         Raises:
+            AgentError: one of its threads has failed, or nobody knows what runs here.
             FileError: the journal cannot be used.
             OSError: the folder cannot be used.
         """
         entries = self._journal.load()
+        self._kill_strangers({each.attempt_id for each in entries})
         self._tools = Tools(
             consent=self._consent,
             link=self._link,
@@ -149,12 +157,11 @@ class Agent:  # its parts, and what several threads have to know of one another
             ended=self._ended,
             revoked=self._revoked,
         )
-        self._kill_strangers({each.attempt_id for each in entries})
         for entry in entries:
             self._add(entry, is_adopted=True)
         bell = Bell(self._folder, self._ring)
         threads = [
-            threading.Thread(target=target, name=name, daemon=True)
+            threading.Thread(target=self._seen_to, args=(target,), name=name, daemon=True)
             for name, target in (("next", self._ask), ("sync", self._sync))
         ]
         for thread in threads:
@@ -195,6 +202,8 @@ class Agent:  # its parts, and what several threads have to know of one another
             if orders.drains and not orders.is_drain_known:
                 orders.is_drain_known = True
                 self._ask_anew()
+            if orders.is_broken:
+                raise AgentError("the agent has failed, and jobs run on; start it again")
             if orders.is_leaving:
                 return End("jobs run on; start it again to go on with them")
             if orders.drains > 1 and stopped_at is None:
@@ -311,11 +320,24 @@ class Agent:  # its parts, and what several threads have to know of one another
 
     def _kill_strangers(self, known: set[str]) -> None:
         """End what runs here and is in no journal: nobody will ever pay for it."""
-        for name, executor in self._device.executors.items():
-            for attempt_id in executor.running() - known:
-                _logger.warning("%s ran under %s, and nobody knows why: ended", attempt_id, name)
-                executor.stop(attempt_id, 0)
-                executor.clean(attempt_id)
+        try:
+            for name, executor in self._device.executors.items():
+                for attempt_id in executor.running() - known:
+                    _logger.warning("%s ran under %s, nobody knows why: ended", attempt_id, name)
+                    executor.stop(attempt_id, 0)
+                    executor.clean(attempt_id)
+        except TaskError as error:
+            words = f"what runs under {name} cannot be found out, or ended: {error.message}"
+            raise AgentError(words) from None
+
+    def _seen_to(self, target: Callable[[], None]) -> None:
+        """Run a thread; without it the device would be there, and of no use to anybody."""
+        try:
+            target()
+        except Exception:
+            _logger.exception("the agent has failed")
+            self._orders.is_broken = True
+            self._orders.changed.set()
 
     # The thread that asks for work.
 
@@ -390,6 +412,9 @@ class Agent:  # its parts, and what several threads have to know of one another
         attempt_id = f"{work['job_id']}-{work['attempt']}"
         if attempt_id in self._attempts:
             return
+        if len(self._attempts) >= self._consent.lend.max_jobs + _REFUSALS_MAX:
+            _logger.warning("job %s: not taken: far more are given than were asked for", attempt_id)
+            return
         with self._lock:
             gpus = self._shares.take(attempt_id, resources_wanted(work))
         try:
@@ -450,6 +475,7 @@ class _Orders:
         asks_for_nothing: the question that is under way was asked while nothing was free.
         is_drain_known: the daemon is asked for nothing since it was asked to end.
         is_stale: nobody waits for an answer to it any more.
+        is_broken: one of the threads has failed.
     """
 
     def __init__(self) -> None:
@@ -463,6 +489,7 @@ class _Orders:
         self.seen = 0
         self.asks_for_nothing = False
         self.is_stale = False
+        self.is_broken = False
         self.written: dict[str, Any] = {}
 
     @property

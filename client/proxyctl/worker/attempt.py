@@ -136,8 +136,9 @@ class Attempt:  # 12 fields, and the table of its steps
     def ring(self) -> None:
         """Look at what the supervisor has to say."""
         self._rung.set()
-        if self._pump is not None:
-            self._pump.ring()
+        pump = self._pump  # which the attempt's own thread may let go of just now
+        if pump is not None:
+            pump.ring()
 
     def stop(self, stop: Stop) -> None:
         """End it before its own end. That nobody wants its result any more is never overruled."""
@@ -175,7 +176,7 @@ class Attempt:  # 12 fields, and the table of its steps
             state = self.entry.state
             try:
                 self._STEPS[state](self)
-            except (files.FileError, TaskError) as error:
+            except (files.FileError, TaskError, OSError) as error:
                 # A full disk, or an engine that does not answer: nobody knows what runs there.
                 _logger.warning("job %s: %s; tried again", self.attempt_id, error)
                 self._rest(_JOURNAL_SECONDS)
@@ -185,9 +186,8 @@ class Attempt:  # 12 fields, and the table of its steps
                 _logger.exception("job %s: %s did not succeed", self.attempt_id, state.value)
                 mistakes += 1
                 self._rest(mistakes * _LOOK_SECONDS)
-                if mistakes >= _MISTAKES_MAX:
+                if mistakes >= _MISTAKES_MAX and self._give_up():
                     mistakes = 0
-                    self._give_up()
                 continue
             mistakes = 0
             if state is State.DONE:
@@ -201,32 +201,43 @@ class Attempt:  # 12 fields, and the table of its steps
     def _prepare(self) -> None:
         if self._is_over_early():
             return
-        folder = self._folder
         try:
-            payload = payload_of_work(self.entry.work)
-            task = task_of(self.entry, payload, folder, self._tools.consent)
-            executor = self._tools.executor_for(payload)
-            if self._is_adopted:
-                executor.stop(self.attempt_id, 0)
-                executor.clean(self.attempt_id)
-            for name in (WORK, INPUTS):
-                (folder / name).mkdir(mode=0o700, exist_ok=True)
-            if payload.script:
-                _write_script(folder / INPUTS / names.SCRIPT, payload.script)
-            self._tools.transfers.fetch(self.entry, folder, self._is_wanted_no_more)
-            launch = executor.prepare(self._with_image(executor, task))
+            is_ready = self._make_ready()
         except TaskError as error:
-            if self._stop is None:
+            if self._stop is None and not self._is_leaving:
                 self._move(State.REPORTING, report=failed(error.kind, error.message))
             return
         except LinkError as error:
             self._wait_for_link(error)
             return
         except RefusedError as error:
-            self._heed(error, "its inputs cannot be had")
+            if not self._heed(error, "its inputs cannot be had"):
+                reason = f"the marketplace does not give its inputs: {error}"
+                self._move(State.REPORTING, report=failed("input", reason))
             return
-        except OSError as error:
-            raise files.FileError(f"{folder} cannot be used: {error.strerror}") from None
+        if is_ready:
+            self._move(State.STARTING)
+            self._is_adopted = False
+            self._tools.supervisors.give(self._folder)
+
+    def _make_ready(self) -> bool:
+        """Lay out what the supervisor needs; say whether all of it is there."""
+        folder = self._folder
+        payload = payload_of_work(self.entry.work)
+        task = task_of(self.entry, payload, folder, self._tools.consent)
+        executor = self._tools.executor_for(payload)
+        if self._is_adopted:
+            executor.stop(self.attempt_id, 0)
+            executor.clean(self.attempt_id)
+        for name in (WORK, INPUTS):
+            (folder / name).mkdir(mode=0o700, exist_ok=True)
+        if payload.script:
+            _write_script(folder / INPUTS / names.SCRIPT, payload.script)
+        self._tools.transfers.fetch(self.entry, folder, self._is_wanted_no_more)
+        task = self._with_image(executor, task)
+        if self._is_wanted_no_more():  # which ends a fetch before all is there
+            return False
+        launch = executor.prepare(task)
         files.write(
             folder / names.LAUNCH,
             {
@@ -236,9 +247,7 @@ class Attempt:  # 12 fields, and the table of its steps
                 "log_bytes": LOG_MAX_BYTES,
             },
         )
-        self._move(State.STARTING)
-        self._is_adopted = False
-        self._tools.supervisors.give(folder)
+        return True
 
     def _with_image(self, executor: Executor, task: Task) -> Task:
         """Return a task that names the image that is here, by the digest that was resolved."""
@@ -304,10 +313,11 @@ class Attempt:  # 12 fields, and the table of its steps
         executor = self._executor()
         ended = self._read(names.ENDED)
         executor.stop(self.attempt_id, 0)  # whatever becomes of its supervisor, nothing runs on
-        stop = self._stop
-        if stop is not None and not stop.kind:
+        if self._is_unwanted():
             self._move(State.DONE)
             return
+        # Not one that came when the job had ended already: its result is whole, and is paid.
+        stop = self.entry.stop
         if ended is None and self.entry.boot != boot_id():
             stop = Stop("the device was restarted", "host")
         seconds = int(self.entry.work["timeout_s"])
@@ -318,7 +328,7 @@ class Attempt:  # 12 fields, and the table of its steps
     def _upload(self) -> None:
         report = self.entry.report
         assert report is not None  # noqa: S101 - it is written with this state
-        if self._is_wanted_no_more():
+        if self._is_unwanted():
             self._move(State.DONE)
             return
         try:
@@ -343,7 +353,7 @@ class Attempt:  # 12 fields, and the table of its steps
         """Tell the daemon, without end: what a job was paid for is not thrown away."""
         report = self.entry.report
         assert report is not None  # noqa: S101 - it is written with this state
-        if self._is_wanted_no_more():
+        if self._is_unwanted():
             self._move(State.DONE)
             return
         try:
@@ -445,11 +455,17 @@ class Attempt:  # 12 fields, and the table of its steps
         self.entry = replace(self.entry, state=State.UPLOADING, report=report)
         self._rest(_LOOK_SECONDS)
 
-    def _give_up(self) -> None:
+    def _give_up(self) -> bool:
+        """Report a failure instead; say whether that is written down. What is over stays over."""
+        if self.entry.state is State.DONE:
+            return False
         with suppress(Exception):
             self._executor().stop(self.attempt_id, 0)
         report = failed("host", "the agent of this device has failed")
-        self.entry = self._tools.journal.note(self.entry, state=State.REPORTING, report=report)
+        with suppress(files.FileError):  # the disk is full; it is tried again
+            self.entry = self._tools.journal.note(self.entry, state=State.REPORTING, report=report)
+            return True
+        return False
 
     def _begin_sending(self) -> None:
         if self._pump is None:
@@ -473,8 +489,12 @@ class Attempt:  # 12 fields, and the table of its steps
             self._rung.clear()
 
     def _is_wanted_no_more(self) -> bool:
+        return self._is_leaving or self._is_unwanted()
+
+    def _is_unwanted(self) -> bool:
+        """Say whether the daemon does not want to hear of it any more."""
         stop = self._stop
-        return self._is_leaving or (stop is not None and not stop.kind)
+        return stop is not None and not stop.kind
 
     def _read(self, name: str) -> dict[str, Any] | None:
         return files.read(self._folder / name)

@@ -6,6 +6,7 @@ an entry was made by an agent that was killed at once, before it had told anybod
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from dataclasses import asdict, dataclass, field, replace
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("worker")
 
 _VERSION: Final = 1
+# Of a job as it was given, written down. The largest that a buyer may describe has half of it, with
+# six bytes for each character that is not ASCII.
+WORK_MAX_BYTES: Final = 4 << 20
+_ENTRY_MAX_BYTES: Final = WORK_MAX_BYTES + (1 << 20)  # with the report, which is short
 _FOLDER: Final = re.compile(r"[0-9a-f-]{36}-\d{1,6}")
 _GONE: Final = ".gone-"
 
@@ -117,7 +122,9 @@ class Journal:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         entries = []
         for folder in sorted(self._folder.iterdir()):
-            fields = files.read(folder / names.ENTRY) if _FOLDER.fullmatch(folder.name) else None
+            fields = None
+            if _FOLDER.fullmatch(folder.name):
+                fields = files.read(folder / names.ENTRY, _ENTRY_MAX_BYTES)
             if fields is None:
                 remove_tree(folder)
                 continue
@@ -134,8 +141,14 @@ class Journal:
         """Take an attempt on.
 
         Raises:
-            FileError: it cannot be written down.
+            FileError: it cannot be written down, or not so that it could be read again.
         """
+        try:
+            size = len(json.dumps(work, indent=1))
+        except RecursionError:
+            size = WORK_MAX_BYTES + 1
+        if size > WORK_MAX_BYTES:
+            raise files.FileError("it is larger than any job may be")
         entry = Entry(work=work, state=State.TAKEN, boot=boot_id(), gpus=gpus)
         self._save(entry)
         return entry

@@ -151,8 +151,10 @@ class Link:
         with self._lock:
             connection = self._polling
             if connection is not None and connection.sock is not None:
+                # Not `SSLSocket.shutdown`: that lets go of the encryption first, and the other
+                # thread may be about to send the token just then.
                 with suppress(OSError):
-                    connection.sock.shutdown(socket.SHUT_RDWR)
+                    socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the connections that nobody uses now, and keep none from here on."""

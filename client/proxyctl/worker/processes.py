@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from proxyctl.worker.executors.signals import send
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,18 +68,4 @@ class Identity:
 
     def send(self, number: int) -> None:
         """Send it a signal, and nothing to whoever has its number now."""
-        if not hasattr(os, "pidfd_open"):  # Linux before 5.3, or a libc that is older
-            if self.is_alive():
-                with suppress(ProcessLookupError):
-                    os.kill(self.pid, number)
-            return
-        try:
-            descriptor = os.pidfd_open(self.pid)
-        except ProcessLookupError:
-            return
-        try:
-            if self.is_alive():
-                with suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(descriptor, number)
-        finally:
-            os.close(descriptor)
+        send(self.pid, number, lambda _: self.is_alive())

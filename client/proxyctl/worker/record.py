@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 AGREE: Final = "run: proxyctl worker setup"
 JOB_TYPES: Final = ("script", "docker", "training", "inference")
+WITHOUT_IMAGES: Final = ("script",)  # whoever lends this alone needs no engine
 EXECUTORS: Final = ("auto", "bwrap", "podman", "docker", "gvisor")
 LIMITS: Final = ("auto", "systemd", "cgroup2", "cgroup1")
 ALL_GPUS: Final = "all"

@@ -13,7 +13,7 @@ from proxyctl.worker.executors.limits.base import scope_of
 from proxyctl.worker.executors.limits.choose import choose
 from proxyctl.worker.executors.podman import Podman
 from proxyctl.worker.images import Images, Limits
-from proxyctl.worker.record import GIGABYTE
+from proxyctl.worker.record import GIGABYTE, WITHOUT_IMAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,8 +34,6 @@ _ENGINES: Final[dict[str, Callable[[Path], Engine]]] = {
     "gvisor": lambda _: Gvisor(),
 }
 ALL: Final = (BWRAP, *_ENGINES)
-# Of the types of jobs the one that needs no image: whoever lends this alone needs no engine.
-_WITHOUT_IMAGES: Final = ("script",)
 
 
 def usable(
@@ -62,7 +60,7 @@ def usable(
     scope = scope_of(folder)
     findings: dict[str, list[Finding]] = {}
     executors: dict[str, Executor] = {}
-    wants_engines = sandbox.executor != "auto" or lend.jobs != _WITHOUT_IMAGES
+    wants_engines = sandbox.executor != "auto" or lend.jobs != WITHOUT_IMAGES
     for name in ALL if wants_engines else (BWRAP,):
         if sandbox.executor not in ("auto", name):
             continue

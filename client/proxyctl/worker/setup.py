@@ -9,7 +9,15 @@ from proxyctl import files
 from proxyctl.api import api_address
 from proxyctl.words import OwnerError
 from proxyctl.worker import names, record
-from proxyctl.worker.record import ALL_GPUS, GIGABYTE, Consent, Lend, Sandbox, When
+from proxyctl.worker.record import (
+    ALL_GPUS,
+    GIGABYTE,
+    WITHOUT_IMAGES,
+    Consent,
+    Lend,
+    Sandbox,
+    When,
+)
 from proxyctl.worker.sensors import host, nvidia
 
 if TYPE_CHECKING:
@@ -90,7 +98,7 @@ def agree(
         _TEXT.format(
             lend=_lend_in_words(lend),
             when=_when_in_words(when),
-            sandbox=f"{sandbox.executor}, with limits by {sandbox.limits}",
+            sandbox=_sandbox_in_words(sandbox, lend),
             price=f"{lend.min_price_usd:g}",
             api=address,
         )
@@ -160,6 +168,17 @@ def _lend_in_words(lend: Lend) -> str:
         f"at most {lend.cores:g} cores, {lend.ram_gb:g} GB of memory and {lend.disk_gb:g} GB of"
         f" disk, shared by {lend.max_jobs} at once; {gpus}; {network};"
         f" types: {', '.join(lend.jobs)}"
+    )
+
+
+def _sandbox_in_words(sandbox: Sandbox, lend: Lend) -> str:
+    words = f"{sandbox.executor}, with limits by {sandbox.limits}"
+    if lend.jobs == WITHOUT_IMAGES and sandbox.executor == "auto":
+        return words
+    places = ["the public internet", *sandbox.registries]
+    return (
+        f"{words}; images like {', '.join(sandbox.images)}, from {', '.join(places)}; at most"
+        f" {sandbox.pull_gb_per_day:g} GB a day are fetched, and {sandbox.cache_gb:g} GB kept"
     )
 
 

@@ -42,7 +42,6 @@ _PIPE_BYTES: Final = 1 << 20  # what an ordinary user may ask for
 _RING_SECONDS: Final = 0.005  # a job that prints byte by byte rings 200 times a second at most
 # Timers stand still while the machine sleeps, and the time limit does not: so it is looked at.
 _TURN_SECONDS: Final = 5.0
-_SWEEP_SECONDS: Final = 5.0  # for processes beside the program that end when it does
 _DRAIN_SECONDS: Final = 2.0  # for what a pipe still holds when everything was killed
 _AGAIN_SECONDS: Final = 0.1  # between two tries to kill what does not end at once
 _HIGH: Final = 100  # descriptors from here on are our own between fork and exec
@@ -96,6 +95,8 @@ class Supervisor:
         status, usage = self._watch(started + float(task["seconds"]), float(task["grace_s"]))
         self._kill(signal.SIGKILL)
         self._drain()
+        if self._disk.is_full:
+            self._disk.is_over(_now())  # perhaps it was this job that has filled it
         for log in self._logs.values():
             log.close()
         self._end(
@@ -112,7 +113,7 @@ class Supervisor:
                 "log_kept": {log.stream: log.kept for log in self._logs.values()},
             }
         )
-        self._sweep()
+        self._sweep(launch.sweep_seconds)
 
     def _start(self, launch: Launch, log_bytes: int) -> None:
         writing: list[int] = []
@@ -193,7 +194,7 @@ class Supervisor:
             try:
                 log.append(data)
             except OSError:
-                self._disk.is_full = True
+                self._disk.fill()
                 self._terms = 2
                 self._give_way()
             self._is_ring_due = True
@@ -208,12 +209,12 @@ class Supervisor:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._pid, number)
 
-    def _sweep(self) -> None:
+    def _sweep(self, seconds: float) -> None:
         """Kill what has outlived the program; all of it has this process as its parent now.
 
         What an executor has left behind to clean up, if the agent does not, ends by itself first.
         """
-        deadline = time.monotonic() + _SWEEP_SECONDS
+        deadline = time.monotonic() + seconds
         while True:
             try:
                 pid, _ = os.waitpid(-1, os.WNOHANG)
@@ -289,6 +290,12 @@ class _Disk:
         if max_bytes:
             self._watch = DiskWatch(folder, max_bytes)
             self.look_at = _now() + self._watch.pause_seconds
+
+    def fill(self) -> None:
+        """Note that there is no room; whether this job has taken it is looked at at once."""
+        self.is_full = True
+        if self._watch is not None:
+            self.look_at = 0.0
 
     def is_over(self, now: float) -> bool:
         """Say whether the job must end; add up if it is time for that."""

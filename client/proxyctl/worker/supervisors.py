@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +32,7 @@ class Supervisors:
         self._folder = folder
         self._lock = threading.Lock()
         self._started: list[subprocess.Popen[bytes]] = []
-        self._waiting = self._start()
+        self._waiting: subprocess.Popen[bytes] | None = self._start()
 
     def give(self, folder: Path) -> None:
         """Have the attempt in a folder started.
@@ -41,12 +42,13 @@ class Supervisors:
         """
         line = os.fsencode(folder) + b"\n"
         with self._lock:
-            supervisor = self._waiting
-            if supervisor.poll() is not None:  # somebody has killed it while it waited
-                supervisor = self._start()
-            _tell(supervisor, line)
+            supervisor, self._waiting = self._waiting, None
+            if supervisor is None or supervisor.poll() is not None:
+                supervisor = self._start()  # somebody has killed it while it waited
             self._started.append(supervisor)
-            self._waiting = self._start()
+            _tell(supervisor, line)
+            with suppress(OSError):  # the machine has no room for it now; it is tried again
+                self._waiting = self._start()
 
     def reap(self) -> int:
         """Take note of those that have ended, for the kernel to forget; return how many run."""
@@ -57,8 +59,10 @@ class Supervisors:
     def close(self) -> None:
         """End the one that waits; those that were given an attempt stay."""
         with self._lock:
-            _tell(self._waiting, b"")
-            self._waiting.wait()
+            if self._waiting is not None:
+                _tell(self._waiting, b"")
+                self._waiting.wait()
+                self._waiting = None
             for each in self._started:
                 each.poll()
                 each.returncode = each.returncode or 0  # it is no longer ours to wait for

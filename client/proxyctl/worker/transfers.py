@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 import threading
 from contextlib import closing, suppress
 from functools import partial
@@ -215,6 +216,8 @@ class Checkpoints:
 
 def _opened(folder: Path) -> closing[JobFolder]:
     try:
+        # The job may have closed it, for the device to be blamed for what it has lost.
+        folder.chmod(stat.S_IRWXU)
         return closing(JobFolder(folder))
     except OSError as error:
         reason = f"the folder of the job cannot be opened: {error.strerror}"

@@ -114,6 +114,8 @@ class Launch:
             the executor sees to it by itself.
         is_asked_inside: the program would end with the job at a SIGTERM of its own, so that whoever
             asks the job to end calls `family.ask` instead.
+        sweep_seconds: how long what the program leaves behind may take to end by itself, before the
+            supervisor kills it.
     """
 
     argv: tuple[str, ...]
@@ -125,6 +127,7 @@ class Launch:
     rlimits: tuple[tuple[int, int, int], ...] = ()
     disk_bytes: int = 0
     is_asked_inside: bool = False
+    sweep_seconds: float = 5.0
 
     def as_fields(self) -> dict[str, Any]:
         """Return it as JSON can hold it; there may be secrets in it."""
@@ -151,6 +154,7 @@ class Launch:
             rlimits=tuple((each[0], each[1], each[2]) for each in fields["rlimits"]),
             disk_bytes=fields["disk_bytes"],
             is_asked_inside=fields["is_asked_inside"],
+            sweep_seconds=fields["sweep_seconds"],
         )
 
 

@@ -33,6 +33,7 @@ from proxyctl.worker.executors.base import (
 )
 from proxyctl.worker.executors.container_watch import ContainerWatch, Usage
 from proxyctl.worker.executors.engine import (
+    CALL_SECONDS,
     PROBE_SECONDS,
     Engine,
     EngineError,
@@ -40,6 +41,7 @@ from proxyctl.worker.executors.engine import (
     call_for_json,
     remove,
 )
+from proxyctl.worker.executors.guarded import GIVE_UP_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,6 +64,7 @@ _SHARES: Final = 64  # of 1,024: the owner's own programs go first
 _TMP: Final = "/tmp"  # noqa: S108 - the container's
 _GATE: Final = 12  # a descriptor of the launch
 _KILLED: Final = 128 + 9  # the status of what SIGKILL has ended
+_OVER: Final = ("exited", "stopped", "dead")  # whatever ended it, it was nobody here
 
 
 class Containers:
@@ -143,6 +146,7 @@ class Containers:
             env={**self.engine.environment(), "PYTHONPATH": _import_path()},
             gate=gate,
             disk_bytes=task.bounds.disk_bytes,
+            sweep_seconds=GIVE_UP_SECONDS + CALL_SECONDS,  # the guard's, to end the container
         )
 
     def attach(self, task: Task, pid: int) -> None:
@@ -162,10 +166,11 @@ class Containers:
             TaskError: the engine does not answer, so nobody knows.
         """
         name = _name(attempt_id)
-        self._stopped.add(attempt_id)
         try:
-            if self._state(name).get("Status") is None:
+            status = self._state(name).get("Status")
+            if status is None or str(status).lower() in _OVER:
                 return
+            self._stopped.add(attempt_id)
             seconds = max(0, round(grace_s))
             call(self.engine, "stop", "-t", str(seconds), name, seconds=seconds + PROBE_SECONDS)
         except EngineError as error:

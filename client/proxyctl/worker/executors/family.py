@@ -84,9 +84,13 @@ def _depth_and_number(folder: Path) -> tuple[int, int]:
 
 def children(pid: int) -> list[int]:
     """Return the children of a process; none of one that is gone."""
+    found: list[int] = []
     with suppress(OSError):
-        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []
+        for thread in Path(f"/proc/{pid}/task").iterdir():  # each has those that it has started
+            with suppress(OSError):
+                text = (thread / "children").read_text()
+                found += [int(each) for each in text.split()]
+    return found
 
 
 def family(pids: Iterable[int]) -> list[int]:

@@ -34,7 +34,7 @@ _CALL_SECONDS: Final = 60.0
 # A container whose start was under way may still begin to run: an engine takes so long at most.
 _STARTING_SECONDS: Final = 15.0
 # An engine that was ended for an update is back within minutes; after a reboot nothing runs anyway.
-_GIVE_UP_SECONDS: Final = 3600.0
+GIVE_UP_SECONDS: Final = 3600.0
 _OVER: Final = ("", "exited", "stopped", "dead", "removing")
 _RUNNING: Final = ("running", "paused", "stopping", "restarting")
 
@@ -71,7 +71,7 @@ def _guard(client: int, plan: dict[str, Any]) -> None:
     if os.getppid() == client:
         signal.sigtimedwait([signal.SIGUSR1], plan["seconds"])
     name, engine = plan["name"], plan["engine"]
-    deadline = time.monotonic() + _GIVE_UP_SECONDS
+    deadline = time.monotonic() + GIVE_UP_SECONDS
     starting = time.monotonic() + _STARTING_SECONDS
     while time.monotonic() < deadline:
         state = _state(engine, name)

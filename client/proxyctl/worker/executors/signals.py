@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from contextlib import suppress
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def send(pid: int, number: signal.Signals, still: Callable[[int], bool]) -> None:
+def send(pid: int, number: int, still: Callable[[int], bool]) -> None:
     """Send a signal to a process, if it is still the one that was meant.
 
     Args:
@@ -21,8 +22,13 @@ def send(pid: int, number: signal.Signals, still: Callable[[int], bool]) -> None
             to another one any more.
     """
     try:
-        descriptor = os.pidfd_open(pid)
+        descriptor = _opened(pid)
     except ProcessLookupError:
+        return
+    if descriptor is None:
+        if still(pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
         return
     try:
         if still(pid):
@@ -30,3 +36,15 @@ def send(pid: int, number: signal.Signals, still: Callable[[int], bool]) -> None
                 signal.pidfd_send_signal(descriptor, number)
     finally:
         os.close(descriptor)
+
+
+def _opened(pid: int) -> int | None:
+    """Return a descriptor of a process; None before Linux 5.3, or where Python knows of none."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno == errno.ENOSYS:
+            return None
+        raise

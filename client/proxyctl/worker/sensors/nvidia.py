@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from proxyctl.protocol.jobspec import gpus
 from proxyctl.words import plain_line
 
 if TYPE_CHECKING:
@@ -44,7 +45,10 @@ class Gpu:
     use: float | None = None
 
     def fits(self, resources: Resources) -> bool:
-        """Say whether it has the memory that a job asks for; the daemon has judged its name."""
+        """Say whether it is the model, and has the memory, that a job asks for."""
+        wanted = resources.gpu_model
+        if wanted and not gpus.fits(wanted, self.name):
+            return False
         return self.vram_mb * _MEBIBYTE >= resources.vram_gb * 1e9 * _SOLD_AS_SLACK
 
     def as_fields(self) -> dict[str, Any]:
@@ -58,7 +62,7 @@ class Gpu:
 
 
 def read_gpus() -> list[Gpu]:
-    """Return the GPUs that can be used now; none where there is no driver, or no package."""
+    """Return the GPUs that can be used now; none without a driver, or the package."""
     try:
         import pynvml  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: PLC0415 - an extra
     except ImportError:
@@ -69,6 +73,8 @@ def read_gpus() -> list[Gpu]:
         return []
     try:
         return list(_gpus(pynvml))
+    except pynvml.NVMLError:  # the driver is just being replaced
+        return []
     finally:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()

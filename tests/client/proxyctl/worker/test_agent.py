@@ -4,15 +4,21 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.mounts import fill, small_disk
 from support.pythons import pythons
-from support.worker_market import WorkerMarket, worker_market
+from support.worker_market import TOKEN, WorkerMarket, worker_market
 from support.worker_process import WorkerAgent, require_sandbox, until, worker_agent
 
 from proxyctl.worker import names
+from proxyctl.worker.agent import AgentError
+from proxyctl.worker.executors.base import TaskError
+from proxyctl.worker.record import Consent
+from proxyctl.worker.running import agent_with
 from proxyctl.worker.states import State
 
 FOR_A_SECOND = "import time\nprint('begun', flush=True)\ntime.sleep(1)\nprint('done')"
@@ -306,3 +312,54 @@ def test_what_the_daemon_is_told(agent: WorkerAgent, market: WorkerMarket) -> No
     assert job.id in shown
     assert "running" in shown
     assert json.loads((agent.folder / names.STATE).read_text())["words"] == "takes work"
+
+
+def test_an_agent_of_which_a_thread_fails_ends_and_says_so(
+    market: WorkerMarket, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def readings() -> dict[str, Any]:
+        raise RuntimeError("a sensor that nobody has thought of")
+
+    consent = Consent(market.url, TOKEN, "2026-01-01T00:00:00+00:00")
+    agent = agent_with(consent, tmp_path, {}, lambda: None)
+    agent._device = replace(agent._device, readings=readings)
+    with pytest.raises(AgentError, match="start it again"):
+        agent.run()
+    assert "a sensor that nobody has thought of" in caplog.text
+
+
+def test_an_agent_that_cannot_find_out_what_runs_does_not_begin(
+    market: WorkerMarket, tmp_path: Path
+) -> None:
+    class Silent:
+        def running(self) -> set[str]:
+            raise TaskError("host", "podman ps did not end within 20 s")
+
+    consent = Consent(market.url, TOKEN, "2026-01-01T00:00:00+00:00")
+    agent = agent_with(consent, tmp_path, {"podman": Silent()}, lambda: None)  # type: ignore[dict-item]
+    with pytest.raises(AgentError, match=r"under podman cannot be found out.* did not end within"):
+        agent.run()
+    assert not market.questions
+
+
+def test_a_marketplace_that_gives_more_than_was_asked_for_is_not_obeyed(
+    agent: WorkerAgent, market: WorkerMarket
+) -> None:
+    flood = [market.post(FOR_EVER, attempt=1).work for _ in range(200)]
+    with market.changed:
+        market.jobs.clear()
+    given: list[int] = []
+
+    def give(fields: dict[str, Any], is_there: object) -> dict[str, Any]:
+        market.questions.append(fields)
+        given.append(len(given))
+        jobs = [{**each, "lease_s": 4} for each in flood] if len(given) == 1 else []
+        return {"ok": True, "jobs": jobs, "actions": [], "lease_s": 4, "seen": len(given)}
+
+    market._next = give  # type: ignore[method-assign]
+    market.stop()
+    agent.start()
+    market.start()
+    until(lambda: "far more are given" in agent.log, agent)
+    until(lambda: len(market.questions) > 1, agent)
+    assert len(market.questions[-1]["attempts"]) <= 2 + 16

@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.process import ROOT
 from support.worker_market import TOKEN, WorkerMarket, worker_market
 from support.worker_process import WorkerAgent, worker_agent
 
 from proxyctl.worker import names, record
+from proxyctl.worker.setup import _OPTIONS
 
 
 @pytest.fixture
@@ -43,9 +45,23 @@ def test_setup_shows_what_is_lent_and_writes_it_down(agent: WorkerAgent) -> None
     consent = record.load(agent.folder / names.CONSENT)
     assert (consent.lend.cores, consent.lend.network) == (0.5, "egress")
     assert consent.token == TOKEN
+    assert "images" not in shown
     setup(agent, "--max-jobs", "3")
     again = record.load(agent.folder / names.CONSENT).lend
     assert (again.cores, again.max_jobs) == (0.5, 3)  # what was agreed to before stays
+
+
+def test_setup_shows_where_images_come_from(agent: WorkerAgent) -> None:
+    options = ("--jobs", "docker", "--images", "docker.io/library/*", "--pull-gb-per-day", "3")
+    shown = setup(agent, *options, "--registries", "192.168.1.5:5000")
+    for words in ("docker.io/library/*", "the public internet, 192.168.1.5:5000", "3 GB a day"):
+        assert words in shown
+
+
+def test_every_option_of_setup_is_documented() -> None:
+    text = (ROOT / "docs" / "workers.md").read_text("utf-8")
+    names_of = [f"`--{name.replace('_', '-')}`" for _, name, _, _ in _OPTIONS]
+    assert [each for each in names_of if each not in text] == []
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 
 from proxyctl.files import FileError
 from proxyctl.worker import names
-from proxyctl.worker.journal import Journal, Report, Stop
+from proxyctl.worker.journal import WORK_MAX_BYTES, Journal, Report, Stop
 from proxyctl.worker.states import State
 
 WORK = {"job_id": "01234567-89ab-cdef-0123-456789abcdef", "attempt": 1, "timeout_s": 60}
@@ -21,6 +21,22 @@ def test_an_entry_is_read_as_it_was_written(tmp_path: Path) -> None:
     journal.forget(entry)
     assert Journal(tmp_path).load() == []
     assert list((tmp_path / names.ATTEMPTS).iterdir()) == []
+
+
+def test_what_is_written_can_be_read_again_and_what_could_not_is_not_taken(
+    tmp_path: Path,
+) -> None:
+    journal = Journal(tmp_path)
+    # As large as a buyer may make it, of characters that take six bytes each.
+    entry = journal.add({**WORK, "payload": {"script": "\u00e9" * 500_000}}, ())
+    assert Journal(tmp_path).load() == [entry]
+    nested: dict[str, object] = {}
+    for _ in range(2000):
+        nested = {"x": nested}
+    for payload in ({"script": "x" * WORK_MAX_BYTES}, nested):
+        with pytest.raises(FileError, match="larger than any job may be"):
+            journal.add({**WORK, "attempt": 2, "payload": payload}, ())
+    assert Journal(tmp_path).load() == [entry]
 
 
 def test_no_state_is_left_out(tmp_path: Path) -> None:

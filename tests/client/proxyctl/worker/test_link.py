@@ -1,7 +1,13 @@
+import socket
+import ssl
 import threading
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from support.tls import make_certificate
+from support.waiting import until_true
 from support.worker_market import TOKEN, WorkerMarket, worker_market
 
 from proxyctl.worker.link import Link, LinkError, RefusedError
@@ -67,3 +73,43 @@ def test_a_poll_is_interrupted_wherever_it_is(market: WorkerMarket, link: Link) 
     with pytest.raises(LinkError):
         link.poll("/api/worker/next", QUESTION, 20, stale.is_set)
     assert len(market.questions) == 1
+
+
+def test_what_is_sent_while_a_poll_is_interrupted_is_never_in_the_clear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_the_clear: list[int] = []  # it lets go of the encryption, and then of the connection
+    monkeypatch.setattr(ssl.SSLSocket, "shutdown", lambda _, how: in_the_clear.append(how))
+    certificate = make_certificate(tmp_path)
+    came = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with (
+                listening.accept()[0] as sock,
+                certificate.server.wrap_socket(sock, server_side=True) as peer,
+            ):
+                while data := peer.recv(1 << 16):
+                    came.append(data)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        link = Link(f"https://127.0.0.1:{listening.getsockname()[1]}", TOKEN)
+        link._tls = ssl.create_default_context(cafile=str(certificate.path))
+        asking: list[Any] = []
+
+        def ask() -> None:
+            try:
+                link.poll("/api/worker/next", QUESTION, 20, lambda: bool(asking))
+            except LinkError as error:
+                asking.append(error)
+
+        poll = threading.Thread(target=ask)
+        poll.start()
+        until_true(lambda: b"".join(came).endswith(b"}"), "it is asked")
+        asking.append("interrupted")
+        link.interrupt()
+        poll.join(10)
+        thread.join(10)
+    assert isinstance(asking[-1], LinkError)
+    assert not in_the_clear

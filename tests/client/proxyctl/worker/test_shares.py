@@ -32,6 +32,13 @@ def test_no_gpu_is_shared_and_the_smallest_that_is_enough_is_given() -> None:
     assert shares.take("c", Resources(vram_gb=1)) == ("GPU-small",)
 
 
+def test_a_job_gets_the_model_that_it_asks_for() -> None:
+    wanted = Resources(gpus=1, gpu_model="RTX 4090")
+    shares = Shares(LEND, [SMALL, LARGE])
+    assert shares.take("a", wanted) == ("GPU-large",)
+    assert shares.take("b", wanted) is None
+
+
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5), st.booleans()), max_size=40))
 def test_no_more_is_given_than_is_lent(steps: list[tuple[int, int, bool]]) -> None:
     shares = Shares(LEND, [SMALL, LARGE])

@@ -1,5 +1,6 @@
 """The supervisor by itself: programs without a sandbox, in a folder of the test's."""
 
+import errno
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.mounts import small_disk
 from support.waiting import until_true
 
 from proxyctl.worker import names
@@ -73,7 +75,7 @@ def test_a_program_has_nothing_of_the_agents(tmp_path: Path) -> None:
 
 def test_a_program_that_ignores_its_end_is_killed_with_all_it_started(tmp_path: Path) -> None:
     script = "trap '' TERM; setsid sleep 1000 & echo $!; while true; do sleep 1; done"
-    ended = run(tmp_path, script, seconds=1)
+    ended = run(tmp_path, script, seconds=1, launch={"sweep_seconds": 0.1})
     assert ended["timed_out"]
     assert ended["signal"] == signal.SIGKILL
     pid = int(ended["out"])
@@ -119,7 +121,16 @@ def test_an_attempt_is_begun_once(tmp_path: Path) -> None:
     assert not (folder / names.ENDED).exists()
 
 
-def test_the_name_of_a_process_may_be_given_to_another(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_descriptors", [True, False])
+def test_the_name_of_a_process_may_be_given_to_another(
+    monkeypatch: pytest.MonkeyPatch, *, has_descriptors: bool
+) -> None:
+    if not has_descriptors:  # Linux before 5.3
+
+        def fails(_: int) -> int:
+            raise OSError(errno.ENOSYS, "Function not implemented")
+
+        monkeypatch.setattr(os, "pidfd_open", fails)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         identity = Identity.of(process.pid)
         assert identity is not None
@@ -132,3 +143,37 @@ def test_the_name_of_a_process_may_be_given_to_another(tmp_path: Path) -> None:
         identity.send(signal.SIGKILL)
     assert not identity.is_alive()
     assert Identity.of(process.pid) is None
+
+
+def test_a_machine_that_can_start_nothing_for_a_while_runs_jobs_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> None:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    supervisors = Supervisors(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(supervisors, "_start", fails)
+        folder = prepared(tmp_path, "sleep 1000")
+        supervisors.give(folder)  # it waits already
+        until_true((folder / names.RUNNING).exists, "it runs")
+        with pytest.raises(OSError, match="temporarily"):
+            supervisors.give(tmp_path)
+    second = tmp_path / "attempts" / "two"
+    second.mkdir()
+    (second / names.LAUNCH).write_text((folder / names.LAUNCH).read_text().replace("1000", "0"))
+    supervisors.give(second)
+    until_true((second / names.ENDED).exists, "the second one has run")
+    Identity.of_fields(json.loads((folder / names.BEGUN).read_text())).send(signal.SIGKILL)
+    supervisors.close()
+
+
+def test_a_job_that_fills_the_disk_is_to_blame_for_that(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", 16) as disk:
+        script = (
+            f"cd {disk}/attempts/one && mkdir work && head -c 40000000 /dev/zero > work/all;"
+            "while true; do echo and on it goes; done"
+        )
+        ended = run(disk, script, launch={"disk_bytes": 4 << 20})
+        assert "more than the 4194304 bytes" in ended["disk_over"]
+        assert not ended["disk_full"]

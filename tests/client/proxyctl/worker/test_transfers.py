@@ -22,7 +22,7 @@ from proxyctl.worker.executors.base import INPUTS, WORK, TaskError
 from proxyctl.worker.journal import Entry
 from proxyctl.worker.link import Link, LinkError, RefusedError
 from proxyctl.worker.states import State
-from proxyctl.worker.transfers import FileTransfers
+from proxyctl.worker.transfers import FileTransfers, _opened
 from proxyctl.worker.web import Web
 
 JOB = {"title": "x", "job_type": "script", "price_credit": 1, "duration_hrs": 1}
@@ -453,3 +453,9 @@ async def test_a_checkpoint_that_leads_elsewhere_is_not_laid_down(device: Device
         await device.fetch(checkpoint={"path": "ckpt", "every_s": 10})
     assert caught.value.kind == "input"
     assert list((device.folder / WORK).iterdir()) == []
+
+
+def test_a_folder_that_its_job_has_closed_is_opened(tmp_path: Path) -> None:
+    (tmp_path / WORK).mkdir(mode=0o000)
+    with _opened(tmp_path / WORK):
+        assert (tmp_path / WORK).stat().st_mode & 0o777 == 0o700

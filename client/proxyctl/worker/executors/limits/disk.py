@@ -57,12 +57,15 @@ class DiskWatch:
         """Return why the job must end, or nothing; then pause for `pause_seconds`."""
         started_at = time.monotonic()
         try:
-            self._require_reserve()
+            # First what it has written itself: who fills a disk is not excused by its being full.
             _Sum(self._max_bytes).add(self._folder)
+            self._require_reserve()
         except TooMuchError as error:
             return str(error)
         except FileNotFoundError:
             return ""  # cleaned meanwhile
+        except OSError as error:  # nothing that a job does there may end whoever looks
+            return f"something that cannot be added up: {error.strerror}"
         took = time.monotonic() - started_at
         self.pause_seconds = max(EVERY_SECONDS, took / SHARE)
         return ""
@@ -84,7 +87,9 @@ class _Sum:
         self._entries = 0
 
     def add(self, folder: str | Path) -> None:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = _open_folder(str(folder), None)
+        if descriptor is None:
+            return
         try:
             self._add_below(descriptor, 1)
         finally:
@@ -102,7 +107,7 @@ class _Sum:
         if self._entries > ENTRIES_MAX:
             raise TooMuchError(f"more than {ENTRIES_MAX} files and folders")
         try:
-            status = os.stat(entry.name, dir_fd=folder, follow_symlinks=False)
+            status = _status(entry.name, folder)
         except FileNotFoundError:  # the job has removed it meanwhile
             return
         self._bytes += status.st_blocks * _BLOCK_BYTES
@@ -117,7 +122,7 @@ class _Sum:
                     os.close(below)
 
 
-def _open_folder(name: str, parent: int) -> int | None:
+def _open_folder(name: str, parent: int | None) -> int | None:
     """Open a folder that the job may have closed to hide what is in it; None when it is gone."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -132,7 +137,15 @@ def _open_folder(name: str, parent: int) -> int | None:
         return None
 
 
-def _make_readable(name: str, parent: int) -> None:
+def _status(name: str, folder: int) -> os.stat_result:
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except PermissionError:  # the folder shows its names, and nothing of what they stand for
+        os.fchmod(folder, stat.S_IRWXU)
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+
+
+def _make_readable(name: str, parent: int | None) -> None:
     # By a descriptor: the job may put a link in the place of the folder at any time.
     with suppress(OSError):
         handle = os.open(

@@ -3,7 +3,9 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -449,3 +451,21 @@ def test_a_masked_proc_is_found_out(executor: BwrapExecutor, tmp_path: Path) -> 
     rows = {name: (is_met, remedy) for name, is_met, remedy in json.loads(shown.stdout)}
     assert not rows["user-namespaces"][0]
     assert "/proc" in rows["user-namespaces"][1]
+
+
+def test_the_children_of_all_threads_of_a_process_are_its_children() -> None:
+    program = (
+        "import subprocess, threading\n"
+        "def start():\n"
+        "    child = subprocess.Popen(['sleep', '60'])\n"
+        "    print(child.pid, flush=True)\n"
+        "    child.wait()\n"
+        "threading.Thread(target=start).start()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        try:
+            assert family.family((parent.pid,)) == [parent.pid, child]
+        finally:
+            os.kill(child, signal.SIGKILL)

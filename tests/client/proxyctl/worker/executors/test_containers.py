@@ -15,7 +15,7 @@ import pytest
 from support import engines, launching
 from support.waiting import until_true
 
-from proxyctl.worker.executors import netns
+from proxyctl.worker.executors import guarded, netns
 from proxyctl.worker.executors.base import Bounds, Launch, Task, TaskError
 from proxyctl.worker.executors.containers import Containers
 from proxyctl.worker.executors.engine import call
@@ -105,10 +105,16 @@ def test_a_job_has_its_streams_its_variables_its_folder_and_its_status(
     containers.clean(task.attempt_id)
 
 
+def test_a_guard_is_given_the_time_that_it_takes(containers: Containers, task: Task) -> None:
+    # The supervisor kills what is left of a program, and the guard is left on purpose.
+    assert containers.prepare(task).sweep_seconds > guarded.GIVE_UP_SECONDS
+
+
 def test_more_memory_than_it_may_have_ends_a_job(containers: Containers, task: Task) -> None:
     eater = "held = [bytearray(1 << 20) for _ in range(1000)]"
     status, _, _ = run(containers, replace(task, command=("python3", "-c", eater)))
     assert status != 0
+    containers.stop(task.attempt_id, 0)  # as the agent does with whatever has ended
     assert containers.ended(task.attempt_id).is_out_of_memory
 
 

@@ -1,4 +1,6 @@
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,3 +35,20 @@ def test_without_a_driver_there_is_no_gpu() -> None:
     if not Path("/dev/nvidiactl").exists():
         assert nvidia.read_gpus() == []
         assert nvidia.cuda_version() == ""
+
+
+def test_a_driver_that_is_being_replaced_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NVMLError(Exception):
+        pass
+
+    def fails() -> None:
+        raise NVMLError("driver/library version mismatch")
+
+    driver = SimpleNamespace(
+        NVMLError=NVMLError,
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlSystemGetDriverVersion=fails,
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    assert nvidia.read_gpus() == []

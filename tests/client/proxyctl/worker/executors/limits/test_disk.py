@@ -1,12 +1,15 @@
 """proxyctl.worker.executors.limits.disk"""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from proxyctl.worker.executors.limits import disk
 from proxyctl.worker.executors.limits.disk import DiskWatch
+
+UID = 61_001  # an ordinary user without a name
 
 
 @pytest.fixture
@@ -75,3 +78,44 @@ def test_no_descriptor_stays_open(work: Path) -> None:
     look(work)
     look(work, 1)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def as_ordinary_user(work: Path, looking: Callable[[], str]) -> str:
+    """Return what somebody says who may not open what is closed; root may."""
+    if os.geteuid() == 0:
+        os.chown(work, UID, UID)
+        work.parent.chmod(0o755)
+    receiver, sender = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.geteuid() == 0:
+                os.setgroups([])
+                os.setresgid(UID, UID, UID)
+                os.setresuid(UID, UID, UID)
+            said = looking()
+        except BaseException as error:  # noqa: BLE001 - it is told to the test
+            said = repr(error)
+        os.write(sender, said.encode())
+        os._exit(0)
+    os.close(sender)
+    os.waitpid(child, 0)
+    with os.fdopen(receiver, "rb") as file:
+        return file.read().decode()
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o100, 0o200, 0o300, 0o400, 0o600])
+@pytest.mark.parametrize("place", ["work", "work/closed"])
+def test_what_is_closed_is_opened(
+    work: Path, monkeypatch: pytest.MonkeyPatch, place: str, mode: int
+) -> None:
+    """A job hides nothing by closing a folder, be it the topmost one, and ends nobody by it."""
+    monkeypatch.chdir(work.parent)  # the folders above it are root's alone
+
+    def looking() -> str:
+        Path(place, "below").mkdir(parents=True)
+        Path(place, "below", "file").write_bytes(b"x" * (2 << 20))
+        Path(place).chmod(mode)
+        return DiskWatch("work", 1 << 20, reserve_bytes=0).look()
+
+    assert "more than the 1048576 bytes" in as_ordinary_user(work, looking)

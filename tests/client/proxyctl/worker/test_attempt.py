@@ -1,0 +1,275 @@
+"""Steps of an attempt at moments that real processes meet too seldom, with stand-ins for them."""
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.waiting import until_true
+
+from proxyctl.files import FileError
+from proxyctl.worker import attempt as attempts
+from proxyctl.worker import names
+from proxyctl.worker.attempt import Attempt, Tools
+from proxyctl.worker.executors.base import Ending, TaskError
+from proxyctl.worker.journal import Entry, Journal, Report, Stop
+from proxyctl.worker.link import RefusedError
+from proxyctl.worker.record import Consent
+from proxyctl.worker.states import State
+from proxyctl.worker.supervisor import write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WORK = {
+    "job_id": "01234567-89ab-cdef-0123-456789abcdef",
+    "attempt": 1,
+    "timeout_s": 60,
+    "job_type": "script",
+    "payload": {"script": "print(1)"},
+}
+ENDED = {
+    "status": 0,
+    "signal": None,
+    "timed_out": False,
+    "disk_full": False,
+    "disk_over": "",
+    "cpu_seconds": 0.1,
+    "max_memory_bytes": 1 << 20,
+    "log_kept": {"out": 0, "err": 0},
+}
+BY_OWNER = Stop("the owner has come back", "host")
+
+
+class DiskJournal(Journal):
+    """A journal on a disk that is full from time to time."""
+
+    is_full = False
+
+    def _save(self, entry: Entry) -> None:
+        if self.is_full:
+            raise FileError("no space")
+        super()._save(entry)
+
+
+class Device:
+    """Everything that an attempt uses, and what it has asked of that."""
+
+    def __init__(self, folder: Path) -> None:
+        self.journal = DiskJournal(folder)
+        self.posted: list[tuple[str, dict[str, Any]]] = []
+        self.given: list[Path] = []
+        self.is_over = threading.Event()
+        self.fetch: Callable[[Attempt], None] = lambda _: None
+        self.clean: Callable[[], None] = lambda: None
+        self.post_fails: Callable[[], None] = lambda: None
+
+    def attempt(self, state: State = State.TAKEN, **changes: Any) -> Attempt:
+        """Make one that is in some state, by an agent of before."""
+        entry = self.journal.note(self.journal.add(dict(WORK), ()), state=state, **changes)
+        consent = Consent("http://127.0.0.1:1", "token", "2026-01-01T00:00:00+00:00")
+        self.made = Attempt(entry, self._tools(consent), is_adopted=state is not State.TAKEN)
+        return self.made
+
+    def write(self, name: str, fields: dict[str, Any]) -> None:
+        write(str(self.journal.folder_of(self.made.entry) / name), fields)
+
+    def _tools(self, consent: Consent) -> Tools:
+        device = self
+
+        class Executor:
+            name = "stand-in"
+
+            def stop(self, attempt_id: str, grace_s: float) -> None:
+                pass
+
+            def clean(self, attempt_id: str) -> None:
+                device.clean()
+
+            def ended(self, attempt_id: str) -> Ending:
+                return Ending()
+
+            def prepare(self, task: object) -> None:
+                raise AssertionError("it must not be started")
+
+        class Link:
+            def post(self, path: str, fields: dict[str, Any]) -> dict[str, Any]:
+                device.post_fails()
+                device.posted.append((path.rpartition("/")[2], fields))
+                return {}
+
+        class Sender:
+            def send(self) -> bool:
+                return False
+
+        class Transfers:
+            def fetch(self, *_: object) -> None:
+                device.fetch(device.made)
+
+            def upload(self, *_: object) -> None:
+                pass
+
+            def begin_checkpoints(self, *_: object) -> None:
+                pass
+
+        return Tools(
+            consent=consent,
+            link=Link(),  # type: ignore[arg-type]
+            journal=self.journal,
+            supervisors=None,  # type: ignore[arg-type]
+            executor_for=lambda _: Executor(),  # type: ignore[arg-type, return-value]
+            log_sender=lambda *_: Sender(),
+            transfers=Transfers(),
+            ended=lambda _: self.is_over.set(),
+            revoked=lambda: None,
+        )
+
+
+@pytest.fixture
+def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Device:
+    monkeypatch.setattr(attempts, "_JOURNAL_SECONDS", 0.01)
+    monkeypatch.setattr(attempts, "_LOOK_SECONDS", 0.01)
+    return Device(tmp_path)
+
+
+def run(device: Device) -> None:
+    device.made.start()
+    assert device.is_over.wait(20), device.made.entry.state
+    assert device.made.join(20)
+
+
+def test_a_stop_that_comes_after_the_end_takes_no_result_away(device: Device) -> None:
+    attempt = device.attempt(State.ENDED)
+    device.write(names.ENDED, ENDED)
+    attempt.stop(BY_OWNER)
+    run(device)
+    [(verb, fields)] = device.posted
+    assert (verb, fields["exit_code"]) == ("complete", 0)
+
+
+def test_a_job_that_was_stopped_and_ended_well_is_not_complete(device: Device) -> None:
+    device.attempt(State.ENDED, stop=BY_OWNER)
+    device.write(names.ENDED, ENDED)
+    run(device)
+    [(verb, fields)] = device.posted
+    assert (verb, fields["kind"], fields["reason"]) == ("fail", "host", BY_OWNER.reason)
+
+
+def test_what_nobody_wants_is_not_reported_however_it_ended(device: Device) -> None:
+    attempt = device.attempt(State.ENDED)
+    device.write(names.ENDED, ENDED)
+    attempt.stop(Stop("cancelled"))
+    run(device)
+    assert not device.posted
+
+
+def test_a_disk_that_is_full_at_any_moment_does_not_end_the_thread_of_an_attempt(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = []
+
+    def claim(*_: object) -> bool:
+        tries.append(1)
+        if device.journal.is_full:
+            raise OSError(28, "No space left on device")
+        return True
+
+    monkeypatch.setattr(attempts, "claim", claim)
+    attempt = device.attempt(State.STARTING)
+    device.journal.is_full = True
+    attempt.start()
+    until_true(lambda: len(tries) > 2 * attempts._MISTAKES_MAX, "it is tried again")
+    device.journal.is_full = False
+    assert device.is_over.wait(20), attempt.entry.state
+    assert [verb for verb, _ in device.posted] == ["fail"]
+
+
+def test_a_mistake_with_a_full_disk_is_not_the_end_of_a_thread(device: Device) -> None:
+    report = Report("complete", {"result": ""})
+    attempt = device.attempt(State.REPORTING, report=report)
+    failures = []
+
+    def post_fails() -> None:
+        if device.journal.is_full:
+            failures.append(1)
+            raise RuntimeError("a mistake of this program")
+
+    device.post_fails = post_fails
+    device.journal.is_full = True
+    attempt.start()
+    until_true(lambda: len(failures) > attempts._MISTAKES_MAX, "it is tried again")
+    device.journal.is_full = False
+    assert device.is_over.wait(20), attempt.entry.state
+    assert len(device.posted) == 1
+
+
+def test_what_is_over_is_not_reported_again_if_it_cannot_be_removed(device: Device) -> None:
+    device.attempt(State.DONE)
+    failures = []
+
+    def clean() -> None:
+        if len(failures) <= attempts._MISTAKES_MAX:
+            failures.append(1)
+            raise RuntimeError("a mistake of this program")
+
+    device.clean = clean
+    run(device)
+    assert not device.posted
+
+
+def test_an_agent_that_leaves_while_it_prepares_starts_nothing_and_reports_nothing(
+    device: Device,
+) -> None:
+    for failure in (None, TaskError("image", "it is not wanted any more")):
+
+        def fetch(attempt: Attempt, failure: TaskError | None = failure) -> None:
+            attempt.leave()  # from here on inputs are fetched no more
+            if failure is not None:
+                raise failure
+
+        attempt = device.attempt(State.PREPARING)
+        device.fetch = fetch
+        attempt.start()
+        assert attempt.join(20)
+        assert attempt.entry.state is State.PREPARING
+        assert not device.posted
+
+
+def test_an_agent_that_leaves_throws_no_result_away(device: Device) -> None:
+    for state in (State.UPLOADING, State.REPORTING):
+        attempt = device.attempt(state, report=Report("complete", {"result": ""}))
+        attempt._is_leaving = True  # between two looks at it
+        attempt._STEPS[state](attempt)
+        assert attempt.entry.state is not State.DONE or device.posted
+
+
+def test_inputs_that_are_refused_are_a_failure_and_not_asked_for_again(device: Device) -> None:
+    asked = []
+
+    def fetch(_: Attempt) -> None:
+        asked.append(1)
+        raise RefusedError("There is no such artifact.", "artifact_not_found", 404)
+
+    device.attempt(State.PREPARING)
+    device.fetch = fetch
+    run(device)
+    assert len(asked) == 1
+    [(verb, fields)] = device.posted
+    assert (verb, fields["kind"]) == ("fail", "input")
+
+
+def test_a_bell_that_rings_while_the_log_is_closed_is_harmless(device: Device) -> None:
+    class Pump:
+        def ring(self) -> None:
+            rung.append(1)
+
+    rung: list[int] = []
+    looks = iter((Pump(), None))  # it is let go of between two looks
+
+    class Closing(Attempt):
+        _pump = property(lambda _: next(looks))  # type: ignore[assignment]
+
+    attempt = device.attempt()
+    attempt.__class__ = Closing
+    attempt.ring()
+    assert rung
