@@ -27,6 +27,7 @@ from storage.blobs.base import (
     MissingError,
     Part,
     Receiver,
+    UnwantedError,
     Upload,
 )
 
@@ -99,7 +100,7 @@ class LocalBlobs:
             finally:
                 await receiver.flush()
                 self._remember(upload, receiver)
-        except FullError:
+        except (FullError, UnwantedError):
             # What is there of it may be what the disk lacks for everybody else.
             await self._threads.run(_unlink, self._incoming(upload))
             raise
