@@ -217,7 +217,7 @@ class LogRoutes:
             call.user_id, job_id, query.attempt, query.stream
         )
         name = f"{job_id}-{number}.{query.stream}"
-        return Download(name=f"{name}.log", etag=f"{name}-{content.size_bytes}", content=content)
+        return Download(name=f"{name}.log", etag=f"{name}-{content.version}", content=content)
 
 
 async def _sent(

@@ -34,6 +34,7 @@ from storage.blobs.base import (
     MissingError,
     Part,
     Receiver,
+    UnwantedError,
     Upload,
 )
 from storage.devices import DeviceRow
@@ -258,7 +259,8 @@ class Artifacts:
 
         Raises:
             MarketError: `artifact_mismatch`, when more is sent than was announced, or `offset` is
-                behind what is there; `too_busy`, when another request sends the same artifact.
+                behind what is there; `too_busy`, when another request sends the same artifact;
+                `artifact_not_found`, when it was deleted, or finished, before this had its turn.
             BlobError: the bytes cannot be kept.
         """
         if artifact.content_id is not None or self._blobs.is_elsewhere:
@@ -271,11 +273,15 @@ class Artifacts:
                 self._uploads.slot(artifact.user_id, deadline=deadline),
                 self._blobs.receive(_upload(artifact), offset) as receiver,
             ):
+                # Now that there is a file: who deletes the artifact after this deletes the file.
+                await self._store.read(_require_unfinished, artifact.id)
                 yield _Bounded(receiver, artifact, self.traffic)
         except BusyError as error:
             raise MarketError(Code.TOO_BUSY, "Another request sends the same artifact.") from error
         except MismatchError as error:
             raise self._mismatch(error) from error
+        except UnwantedError as error:
+            raise MarketError(Code.ARTIFACT_NOT_FOUND) from error
 
     async def finish(
         self,
@@ -309,11 +315,17 @@ class Artifacts:
             raise MarketError(Code.TOO_BUSY, "Another request sends the same artifact.") from error
         except MismatchError as error:
             raise self._mismatch(error) from error
-        self.traffic.finished += 1
         device_id = None if device is None else device.id
-        return await self._store.write(
-            _finish, artifact.id, upload.key, is_checked, device_id, self._now()
-        )
+        try:
+            row = await self._store.write(
+                _finish, artifact.id, upload.key, is_checked, device_id, self._now()
+            )
+        except MarketError as error:
+            if error.code is Code.ARTIFACT_NOT_FOUND:  # it was deleted meanwhile
+                await self._store.write(_drop_content, artifact, upload.key, self._now())
+            raise
+        self.traffic.finished += 1
+        return row
 
     async def open(self, artifact: ArtifactRow) -> Content | str:
         """Open an artifact's content; or return the address where it can be fetched for a while.
@@ -653,6 +665,24 @@ async def _finish(
     row = row._replace(content_id=content_id, whole_at=now, expires_at=None)
     await _replace_older(tx, row, now)
     return row
+
+
+async def _require_unfinished(tx: Transaction, artifact_id: str) -> None:
+    row = await queries.find(tx, artifact_id)
+    if row is None or row.content_id is not None:
+        raise UnwantedError
+
+
+async def _drop_content(tx: Transaction, artifact: ArtifactRow, key: str, now: int) -> None:
+    """Have the bytes deleted that were kept for an artifact, unless they are known of."""
+    await queries.insert_content(
+        tx,
+        content_id=key,
+        digest=artifact.digest,
+        size_bytes=artifact.size_bytes,
+        is_checked=False,
+        dropped_at=now,
+    )
 
 
 async def _content(

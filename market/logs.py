@@ -10,9 +10,17 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -25,6 +33,7 @@ from market.log_pace import Pace
 from market.log_readers import STREAMS, Reader, Readers
 from market.log_text import text_of
 from market.states import JobStatus
+from market.sweeping import Sweep
 from storage import logs as queries
 from storage.blobs.base import BlobError
 from storage.devices import DeviceRow
@@ -240,6 +249,8 @@ class Logs:
         )
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="logs")
         self._open: OrderedDict[str, _OpenLog] = OrderedDict()
+        self._ending = Sweep("what the log %s takes cannot be counted", _logger)
+        self._removing = Sweep("the log %s cannot be removed", _logger)
 
     # --- devices ----------------------------------------------------------------------------
 
@@ -445,6 +456,8 @@ class Logs:
                     reader.is_stale = False
                     state = await self._state(user_id, job_id)
                 is_over = _is_over(state, place.attempt)
+                if is_over:  # another daemon may have told of the end before the last bytes
+                    reader.wake(STREAMS)
                 async for event in self._unread(reader, job_id, place, is_over=is_over):
                     place = event.position
                     yield event
@@ -498,38 +511,51 @@ class Logs:
             UnavailableError: the store did not answer.
         """
         now = self._now()
-        ended = await self._store.read(queries.newly_ended, limit=SWEEP_MAX_LOGS)
-        for row in ended:
+        rows: dict[str, LogRow] = {}
+        users: set[str] = set()
+
+        async def ended(limit: int) -> list[str]:
+            return _named(rows, await self._store.read(queries.newly_ended, limit=limit))
+
+        async def mark(name: str) -> None:
+            row = rows[name]
             kept = await self._in_thread(self._files.kept_bytes, _attempt_in(row))
             await self._store.write(queries.mark_ended, row._replace(kept_bytes=kept), now)
-        gone = await self._store.read(
-            queries.ended_before, now - self._terms.keep_seconds, limit=SWEEP_MAX_LOGS
-        )
-        await self._remove(gone)
-        removed = len(gone)
-        for user_id in {row.user_id for row in ended if self._terms.bytes_per_user}:
-            removed += await self._keep_to_bound(user_id)
+            users.add(row.user_id)
+
+        async def old(limit: int) -> list[LogRow]:
+            moment = now - self._terms.keep_seconds
+            return await self._store.read(queries.ended_before, moment, limit=limit)
+
+        await self._ending.run(ended, mark, most=SWEEP_MAX_LOGS, now=now)
+        removed = await self._remove(old, now)
+        for user_id in users if self._terms.bytes_per_user else ():
+            removed += await self._keep_to_bound(user_id, now)
         return removed
 
-    async def _keep_to_bound(self, user_id: str) -> int:
+    async def _keep_to_bound(self, user_id: str, now: int) -> int:
         """Remove the oldest logs of a user who has too many; return how many."""
         over = await self._store.read(queries.kept_bytes, user_id) - self._terms.bytes_per_user
-        if over <= 0:
-            return 0
-        gone = []
-        oldest = await self._store.read(queries.oldest_of_user, user_id, limit=SWEEP_MAX_LOGS)
-        while oldest and over > 0:
-            row = oldest.pop(0)
-            over -= row.kept_bytes
-            gone.append(row)
-        await self._remove(gone)
-        return len(gone)
 
-    async def _remove(self, rows: Sequence[LogRow]) -> None:
-        for row in rows:
-            await self._in_thread(self._files.remove, _attempt_in(row))
-        if rows:
-            await self._store.write(queries.delete, rows)
+        async def oldest(limit: int) -> list[LogRow]:
+            rows = await self._store.read(queries.oldest_of_user, user_id, limit=limit)
+            before = accumulate((row.kept_bytes for row in rows), initial=0)
+            return [row for row, size in zip(rows, before, strict=False) if size < over]
+
+        return 0 if over <= 0 else await self._remove(oldest, now)
+
+    async def _remove(self, find: Callable[[int], Awaitable[list[LogRow]]], now: int) -> int:
+        """Remove logs; return how many. One that cannot be removed holds up no other."""
+        rows: dict[str, LogRow] = {}
+
+        async def due(limit: int) -> list[str]:
+            return _named(rows, await find(limit))
+
+        async def remove(name: str) -> None:
+            await self._in_thread(self._files.remove, _attempt_in(rows[name]))
+            await self._store.write(queries.delete, [rows[name]])
+
+        return await self._removing.run(due, remove, most=SWEEP_MAX_LOGS, now=now)
 
     def close(self) -> None:
         """Let what is being written be written, and close."""
@@ -552,12 +578,17 @@ class LogContent:
     Args:
         extent: what is kept.
         read: returns bytes of the stream by their offset and number.
+
+    Attributes:
+        size_bytes: of the file.
+        version: another one for every other content: of a log that is cut, the size may stay.
     """
 
     def __init__(
         self, extent: Extent, read: Callable[[int, int], Coroutine[Any, Any, Part]]
     ) -> None:
         self._read = read
+        self.version = extent.size
         # Where a part begins in the file, and what it is: bytes of the stream, or a line.
         self._parts: list[tuple[int, tuple[int, int] | bytes]] = []
         self.size_bytes = offset = 0
@@ -661,6 +692,13 @@ def _is_over(state: StateRow, number: int) -> bool:
     if number == 0:  # there was none yet
         return state.attempts > 0 or state.status not in _OPEN
     return state.status != JobStatus.RUNNING or state.attempts != number
+
+
+def _named(rows: dict[str, LogRow], more: Sequence[LogRow]) -> list[str]:
+    """Add rows by the names of their logs, and return the names."""
+    names = [f"{row.job_id}-{row.attempt}" for row in more]
+    rows.update(zip(names, more, strict=True))
+    return names
 
 
 def _attempt_in(row: LogRow) -> Attempt:

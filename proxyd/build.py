@@ -416,7 +416,7 @@ def _services(
     terms = slices.terms(settings, bound_port(listeners.proxy), listeners.passwordless_ports)
     # On SQLite there is one marketplace, in however many processes its sessions are served.
     is_shared = not is_sqlite(settings.storage.url)
-    blobs = _blobs(settings)
+    blobs = _blobs(settings, is_shared=is_shared)
     market = Market(
         context,
         slices.rules(settings, terms, app_url, descriptors=raise_descriptors()),
@@ -445,11 +445,15 @@ def _services(
     )
 
 
-def _blobs(settings: Settings) -> Blobs:
+def _blobs(settings: Settings, *, is_shared: bool) -> Blobs:
     """Return what keeps the files of jobs: an S3 store if one is set, or a folder."""
     bucket = slices.bucket(settings)
     if bucket is None:
-        return LocalBlobs(slices.work_folder(settings))
+        return LocalBlobs(
+            slices.work_folder(settings),
+            reserve_bytes=settings.work.disk_reserve_bytes,
+            is_shared=is_shared,
+        )
     # Here, so that a daemon without a store does not wait for a client of HTTP.
     from proxyd.outbound.s3 import S3Blobs  # noqa: PLC0415
 

@@ -5,7 +5,7 @@ parts, to look at what came, and to delete.
 """
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from html import escape, unescape
 from urllib.parse import quote
@@ -161,8 +161,8 @@ class S3Blobs:
         *,
         data: bytes | None = None,
         headers: dict[str, str] | None = None,
-    ) -> AsyncIterator[tuple[int, str, dict[str, str]]]:
-        """Ask the store; yield status, body and headers of its answer.
+    ) -> AsyncIterator[tuple[int, str, Mapping[str, str]]]:
+        """Ask the store; yield status, body and headers of its answer, which any case names.
 
         Raises:
             BlobError: it did not answer. The message never has a signature in it.
@@ -178,8 +178,8 @@ class S3Blobs:
                 allow_redirects=False,
                 skip_auto_headers=("Content-Type",),
             ) as response:
-                body = await response.content.read(ANSWER_MAX_BYTES)
-                status, found = response.status, dict(response.headers)
+                body = await _whole(response.content)
+                status, found = response.status, response.headers
         except TimeoutError as error:
             raise BlobError("the S3 store does not answer in time") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -194,6 +194,20 @@ class S3Blobs:
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
+
+
+async def _whole(content: aiohttp.StreamReader) -> bytes:
+    """Return all of an answer, which may come in pieces: what went wrong can be in the last one.
+
+    Raises:
+        BlobError: it is too long.
+    """
+    body = b""
+    async for piece in content.iter_any():
+        body += piece
+        if len(body) > ANSWER_MAX_BYTES:
+            raise BlobError("the S3 store answers with more than can be taken")
+    return body
 
 
 def _failure(status: int, body: str) -> BlobError:

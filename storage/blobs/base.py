@@ -24,6 +24,10 @@ class MismatchError(Exception):
     """What was uploaded is not what was announced; the message says what differs."""
 
 
+class UnwantedError(Exception):
+    """Nobody wants an upload any more; raised where one is received, it deletes what there is."""
+
+
 class MissingError(Exception):
     """There is no content with this key."""
 

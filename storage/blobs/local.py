@@ -27,6 +27,7 @@ from storage.blobs.base import (
     MissingError,
     Part,
     Receiver,
+    UnwantedError,
     Upload,
 )
 
@@ -55,13 +56,17 @@ class LocalBlobs:
     Args:
         folder: where.
         reserve_bytes: how much of its file system is left free.
+        is_shared: whether other processes receive uploads there, too.
     """
 
     is_elsewhere = False
 
-    def __init__(self, folder: Path, *, reserve_bytes: int = RESERVE_BYTES) -> None:
+    def __init__(
+        self, folder: Path, *, reserve_bytes: int = RESERVE_BYTES, is_shared: bool = False
+    ) -> None:
         self._folder = folder
         self._reserve_bytes = reserve_bytes
+        self._is_shared = is_shared
         self._threads = _Threads()
         # Of uploads that are not whole yet: how much was hashed, and the state of the hash.
         self._hashes: OrderedDict[str, tuple[int, _Hash]] = OrderedDict()
@@ -86,7 +91,8 @@ class LocalBlobs:
     async def receive(self, upload: Upload, offset: int) -> AsyncIterator[Receiver]:
         """See `Blobs.receive`."""
         descriptor = await self._threads.open(self._open_incoming, upload, offset)
-        receiver = _FileReceiver(descriptor, offset, self._hash_at(upload, offset), self._threads)
+        digest = self._hash_at(upload, offset)
+        receiver = _FileReceiver(descriptor, offset, digest, self._threads, self._reserve_bytes)
         self._hashes.pop(upload.id, None)
         try:
             try:
@@ -94,7 +100,7 @@ class LocalBlobs:
             finally:
                 await receiver.flush()
                 self._remember(upload, receiver)
-        except FullError:
+        except (FullError, UnwantedError):
             # What is there of it may be what the disk lacks for everybody else.
             await self._threads.run(_unlink, self._incoming(upload))
             raise
@@ -140,19 +146,31 @@ class LocalBlobs:
     def _open_incoming(self, upload: Upload, offset: int) -> int:
         path = self._incoming(upload)
         _make_private(path.parent)
-        free = os.statvfs(path.parent)
-        missing = upload.size_bytes - offset
-        if free.f_bavail * free.f_frsize < missing + self._reserve_bytes:
-            raise FullError("there is no room for it on the disk")
+        _require_room(path.parent, upload.size_bytes - offset + self._reserve_bytes)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            _lock(descriptor)
+            _lock(descriptor, path)
+            if (self._folder / upload.key).exists():
+                path.unlink()
+                return self._open_renamed(upload, offset, descriptor)
             if os.fstat(descriptor).st_size < offset:
                 raise MismatchError(f"fewer than {offset} bytes are stored")
             os.truncate(descriptor, offset)
         except BaseException:
             os.close(descriptor)
             raise
+        return descriptor
+
+    def _open_renamed(self, upload: Upload, offset: int, empty: int) -> int:
+        """Return a descriptor of what was renamed, and then the daemon ended: nothing is missing.
+
+        Raises:
+            MismatchError: the sender does not begin behind it.
+        """
+        if offset != upload.size_bytes:
+            raise MismatchError(f"all {upload.size_bytes} bytes are stored")
+        descriptor = _open_whole(self._folder / upload.key)
+        os.close(empty)
         return descriptor
 
     def _hash_at(self, upload: Upload, offset: int) -> "_Hash | None":
@@ -163,21 +181,22 @@ class LocalBlobs:
         return known[1] if known is not None and known[0] == offset else None
 
     def _remember(self, upload: Upload, receiver: "_FileReceiver") -> None:
-        if receiver.digest is not None:
+        # Another process may write over the bytes before they are taken as whole.
+        if receiver.digest is not None and not self._is_shared:
             self._hashes[upload.id] = receiver.offset, receiver.digest
             if len(self._hashes) > HASHES_MAX:
                 self._hashes.popitem(last=False)
 
     def _finish(self, upload: Upload, digest: str) -> None:
         incoming, whole = self._incoming(upload), self._folder / upload.key
+        if whole.exists():  # it was renamed, and then the daemon ended
+            return
         try:
             descriptor = os.open(incoming, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
-            if whole.exists():  # it was renamed, and then the daemon ended
-                return
             raise MismatchError(f"0 of {upload.size_bytes} bytes are stored") from None
         try:
-            _lock(descriptor)
+            _lock(descriptor, incoming)
             size = os.fstat(descriptor).st_size
             if size != upload.size_bytes:
                 raise MismatchError(f"{size} of {upload.size_bytes} bytes are stored")
@@ -218,9 +237,15 @@ class _FileReceiver:
     """
 
     def __init__(
-        self, descriptor: int, offset: int, digest: "_Hash | None", threads: "_Threads"
+        self,
+        descriptor: int,
+        offset: int,
+        digest: "_Hash | None",
+        threads: "_Threads",
+        reserve_bytes: int,
     ) -> None:
         self._file = _File(descriptor)
+        self._reserve_bytes = reserve_bytes
         self._threads = threads
         self._written = offset
         self._pieces: list[bytes] = []
@@ -271,6 +296,8 @@ class _FileReceiver:
 
     def _write(self, pieces: list[bytes], at: int) -> None:
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        # There was room for all of this upload when it began, but not for all that come at once.
+        _require_room(self._file.descriptor, len(data) + self._reserve_bytes)
         view = memoryview(data)
         while view:
             count = os.pwrite(self._file.descriptor, view, at)
@@ -380,16 +407,34 @@ def _close_result(future: "asyncio.Future[int]") -> None:
         os.close(future.result())
 
 
-def _lock(descriptor: int) -> None:
+def _lock(descriptor: int, path: Path) -> None:
     """Take an upload for one request; the lock ends with the descriptor.
 
+    Args:
+        descriptor: of its file.
+        path: where that was opened; it may have been renamed before it was locked.
+
     Raises:
-        BusyError: another one has it.
+        BusyError: another request has it, or has just finished or dropped it.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+        is_there = os.path.samestat(os.fstat(descriptor), path.lstat())
+    except (BlockingIOError, FileNotFoundError) as error:
         raise BusyError("another request sends it") from error
+    if not is_there:
+        raise BusyError("another request has finished it")
+
+
+def _require_room(place: Path | int, size_bytes: int) -> None:
+    """See that a file system has so much room.
+
+    Raises:
+        FullError: it has less.
+    """
+    room = os.statvfs(place)
+    if room.f_bavail * room.f_frsize < size_bytes:
+        raise FullError("there is no room for it on the disk")
 
 
 def _digest(descriptor: int) -> str:

@@ -24,8 +24,9 @@ from market.artifacts import (
 from market.audit import audit_ledger
 from market.errors import Code, MarketError
 from proxyctl.protocol.jobspec import Input
+from storage import artifacts as queries
 from storage.artifacts import ArtifactRow
-from storage.blobs.base import Content
+from storage.blobs.base import Content, Upload
 from storage.blobs.local import LocalBlobs
 from storage.devices import DeviceRow
 from storage.store import Store
@@ -305,6 +306,41 @@ async def test_uploads_that_nobody_finishes_are_deleted_after_a_day(
     assert names(tmp_path / "work") == []
     assert await refusal(market.artifacts.find(buyer, begun.id)) is Code.ARTIFACT_NOT_FOUND
     assert await refusal(market.artifacts.finish(begun)) is Code.ARTIFACT_MISMATCH
+
+
+async def test_what_was_deleted_before_it_could_be_sent_leaves_no_bytes(
+    market: Market, tmp_path: Path
+) -> None:
+    """Nobody would count them, and nobody delete them."""
+    buyer, other = await market.person(), await market.person()
+    deleted = (await market.artifacts.announce(buyer, new(b"deleted"))).artifact
+    await market.artifacts.delete(buyer, deleted.id)
+    assert await refusal(send(market, deleted, b"deleted")) is Code.ARTIFACT_NOT_FOUND
+    assert names(tmp_path / "work") == []
+
+    begun = (await market.artifacts.announce(buyer, new(b"whole"))).artifact
+    whole = await upload(market, buyer, b"whole")
+    theirs = await upload(market, other, b"whole")  # they share its bytes
+    assert await refusal(send(market, begun, b"whole")) is Code.ARTIFACT_MISMATCH
+    await market.artifacts.delete(buyer, whole.id)
+    assert await refusal(send(market, begun, b"", len(b"whole"))) is Code.ARTIFACT_NOT_FOUND
+    assert await refusal(market.artifacts.finish(begun)) is Code.ARTIFACT_NOT_FOUND
+    await tidy(market)
+    assert await content_of(market, theirs) == b"whole"
+
+    late = (await market.artifacts.announce(buyer, new(b"late"))).artifact
+    await send(market, late, b"late")
+    finish = market.artifacts._blobs.finish
+
+    async def after_deletion(sent: Upload, etags: list[str]) -> bool:
+        is_checked = await finish(sent, etags)
+        await market.store.write(queries.delete, late.id)
+        return is_checked
+
+    market.artifacts._blobs.finish = after_deletion  # type: ignore[method-assign]
+    assert await refusal(market.artifacts.finish(late)) is Code.ARTIFACT_NOT_FOUND
+    await tidy(market)
+    assert len(names(tmp_path / "work")) == 1  # theirs
 
 
 async def test_a_job_is_given_whole_files_of_its_buyer_and_keeps_them(market: Market) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,18 @@ from support.market import Market
 from support.statements import counted
 
 from market.errors import Code
-from market.logs import CHECK_SECONDS, CHUNK_MAX_BYTES, FULL, Appended, Logs, LogTerms
+from market.logs import (
+    CHECK_SECONDS,
+    CHUNK_MAX_BYTES,
+    FULL,
+    Appended,
+    Began,
+    Logs,
+    LogTerms,
+    Over,
+    Wrote,
+)
+from market.sweeping import PUT_OFF_SECONDS
 from storage import logs as queries
 from storage.blobs.base import BlobError
 from storage.devices import DeviceRow
@@ -69,6 +81,13 @@ async def append(
 
 async def text_of(logs: Logs, user: str, job_id: str, number: int | None = None) -> bytes:
     return (await logs.read(user, job_id, number, "out", 0, 10 * MIB)).data
+
+
+async def job_ids(market: Market) -> list[str]:
+    async def read(tx: Transaction) -> list[str]:
+        return await tx.all(str, "SELECT job_id FROM job_logs")
+
+    return await market.store.read(read)
 
 
 async def rows(market: Market) -> list[tuple[int, int]]:
@@ -249,6 +268,60 @@ async def test_a_download_is_what_is_kept_or_breaks_off(market: Market, logs: Lo
     await append(logs, device, job_id, len(content) + 2 * MIB, b"z")
     with pytest.raises(BlobError, match="cut out meanwhile"):
         await file.read(MIB + len(line), MIB)
+
+
+async def test_a_download_of_other_bytes_has_another_version(market: Market, logs: Logs) -> None:
+    """Or a client that goes on with a part of the log would put two logs together."""
+    buyer, worker = await market.person(credit="20"), await market.person()
+    job_id, device = await running(market, buyer, worker)
+    files = []
+    for number in range(7):
+        await append(logs, device, job_id, number * MIB, bytes([number]) * MIB)
+        files.append((await logs.content(buyer, job_id, None, "out"))[1])
+    assert files[-1].size_bytes == files[-2].size_bytes
+    assert len({file.version for file in files}) == len(files)
+
+
+async def test_a_log_that_cannot_be_removed_keeps_no_other(
+    market: Market, logs: Logs, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    buyer, worker = await market.person(credit="50"), await market.person()
+    for _ in range(2):
+        job_id, device = await running(market, buyer, worker)
+        await append(logs, device, job_id, 0, b"x")
+        await market.jobs.complete(device, job_id, "")
+        await logs.sweep()
+        market.clock.now += 1
+    (first,) = (tmp_path / "logs").glob(f"*/{min(await job_ids(market))}-1")
+    (first / "out-folder").mkdir()
+    market.clock.now += 30 * DAY
+    assert await logs.sweep() == 1
+    assert f"the log {first.name} cannot be removed" in caplog.text
+    assert await rows(market) == [(1, 1)]
+    (first / "out-folder").rmdir()
+    market.clock.now += PUT_OFF_SECONDS
+    assert await logs.sweep() == 1
+    assert await rows(market) == []
+
+
+async def test_a_reader_at_another_daemon_gets_the_last_bytes(market: Market, make: Make) -> None:
+    """That a job is over is said at once, that its log was written to a moment later."""
+    buyer, worker = await market.person(credit="20"), await market.person()
+    job_id, device = await running(market, buyer, worker)
+    here, there = make(is_shared=True), make(is_shared=True)
+    await append(here, device, job_id, 0, b"first")
+    events = there.follow(buyer, job_id, position=None, number=None)
+    async with aclosing(events):
+        assert [type(await anext(events)) for _ in range(2)] == [Began, Wrote]
+        hears = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0)
+        await append(here, device, job_id, 5, b"last")
+        await market.jobs.complete(device, job_id, "")
+        there.jobs_gone((job_id,))
+        event = await hears
+        assert isinstance(event, Wrote)
+        assert event.data == b"last"
+        assert isinstance(await anext(events), Over)
 
 
 @pytest.mark.parametrize("engine", ["sqlite"], indirect=True)

@@ -86,7 +86,7 @@ class Web:
             RefusedError: it is in vain.
             FetchError: the address is not one that this device may ask.
         """
-        connection, target, own = self._connection(url, self._service)
+        connection, target, own = self._connection(url)
         try:
             connection.putrequest("PUT", target, skip_accept_encoding=True)
             for name, value in {**own, **headers, "Content-Length": str(size)}.items():
@@ -119,9 +119,8 @@ class Web:
             RefusedError: the API does not give it.
             FetchError: others do not give it, or the address is not one that may be asked.
         """
-        policy = self._strangers if is_strangers else self._service
         for _ in range(REDIRECTIONS_MAX + 1):
-            connection, target, own = self._connection(url, policy)
+            connection, target, own = self._connection(url, is_strangers=is_strangers)
             with closing(connection):
                 response = _asked(connection, target, own, offset)
                 if response.status not in _MOVED:
@@ -133,7 +132,7 @@ class Web:
         raise FetchError(f"it leads to another address more than {REDIRECTIONS_MAX} times")
 
     def _connection(
-        self, url: str, policy: Policy
+        self, url: str, *, is_strangers: bool = False
     ) -> tuple[http.client.HTTPConnection, str, dict[str, str]]:
         """Return a connection for a URL, its target there, and the headers that we add."""
         absolute = _absolute(self.api, url)
@@ -144,7 +143,11 @@ class Web:
             raise FetchError("its address is not one with http or https") from None
         if not parts.hostname or not absolute.isprintable() or " " in absolute:
             raise FetchError("its address is not one with http or https")
-        is_api = parts.netloc == self._host and absolute.startswith(f"{self.api}/")
+        # To strangers the API is an address like others: nothing is asked in this device's name.
+        is_api = (
+            not is_strangers and parts.netloc == self._host and absolute.startswith(f"{self.api}/")
+        )
+        policy = self._strangers if is_strangers else self._service
         own = {"User-Agent": f"proxyctl/{__version__}"}
         if is_api:
             own[TOKEN] = self._token

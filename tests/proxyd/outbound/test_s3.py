@@ -8,10 +8,12 @@ import asyncio
 import hashlib
 import io
 import os
+import re
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +157,66 @@ async def test_a_store_that_is_away_is_said_so_without_the_signature() -> None:
             await blobs.delete("x")
     assert "Signature" not in str(caught.value)
     await blobs.close()
+
+
+@asynccontextmanager
+async def answering(*pieces: bytes) -> AsyncIterator[S3Blobs]:
+    """A store that answers each request with these bytes, one piece after the other."""
+
+    ended: list[None] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"(?i)content-length: (\d+)", head)
+        await reader.readexactly(int(length[1]) if length else 0)
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0.05)  # so that they are read one by one
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        ended.append(None)
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    blobs = S3Blobs(Signer(Bucket(f"http://127.0.0.1:{port}", "b", "r", "k", "s"), clock.seconds))
+    async with server:
+        yield blobs
+        await blobs.close()
+        await until(lambda: bool(ended))
+
+
+@pytest.mark.parametrize("case", [str.lower, str.title, str.upper])
+async def test_the_headers_of_a_store_have_any_case(case: Callable[[str], str]) -> None:
+    upload = upload_of(b"content")
+    names = [case(name) for name in ("content-length", "x-amz-checksum-sha256")]
+    values = ["7", signing.checksum(upload.sha256)]
+    lines = "".join(f"{name}: {value}\r\n" for name, value in zip(names, values, strict=True))
+    async with answering(f"HTTP/1.1 200 OK\r\n{lines}\r\n".encode()) as blobs:
+        assert await blobs.finish(upload, []) is True
+
+
+async def test_an_answer_is_read_to_its_end() -> None:
+    """A store begins to answer before it has put the parts together, and then says it cannot."""
+    upload = upload_of(b"content")._replace(reference="begun")
+    head = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
+    async with answering(head, b" ", b"<Error><Code>InternalError</Code></Error>") as blobs:
+        with pytest.raises(BlobError, match="200 InternalError"):
+            await blobs.finish(upload, ['"tag"'])
+    begun = b"<Result><UploadId>a&amp;b</UploadId></Result>"
+    async with answering(head, begun[:20], begun[20:]) as blobs:
+        assert await blobs.begin(upload._replace(size_bytes=2**30)) == "a&b"
+
+
+async def test_an_answer_without_end_is_not_kept_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(s3, "ANSWER_MAX_BYTES", 1_000)
+    head = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
+    async with answering(head, bytes(1_001)) as blobs:
+        with pytest.raises(BlobError, match="more than can be taken"):
+            await blobs.delete("x")
 
 
 def settings_of(bucket: Bucket) -> dict[str, str]:

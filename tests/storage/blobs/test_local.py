@@ -20,6 +20,7 @@ from storage.blobs.base import (
     FullError,
     MismatchError,
     MissingError,
+    Receiver,
     Upload,
 )
 from storage.blobs.local import LocalBlobs
@@ -159,6 +160,61 @@ async def test_two_requests_do_not_send_the_same_upload_at_once(blobs: LocalBlob
     await blobs.finish(upload, [])
 
 
+async def test_what_another_process_wrote_over_an_upload_is_hashed(tmp_path: Path) -> None:
+    """Who knows a hash could otherwise put another content in the place of all that have it."""
+    ours, theirs = (LocalBlobs(tmp_path, reserve_bytes=0, is_shared=True) for _ in range(2))
+    half = len(CONTENT) // 2
+    for first, rest in ((CONTENT, b""), (CONTENT[:half], CONTENT[half:])):
+        upload = upload_of(CONTENT)
+        await send(ours, upload, first)
+        await send(theirs, upload, bytes(len(first)))
+        if rest:
+            await send(ours, upload, rest, half)
+        with pytest.raises(MismatchError, match="SHA-256"):
+            await ours.finish(upload, [])
+    assert files(tmp_path) == set()
+    for each in (ours, theirs):
+        await each.close()
+
+
+async def test_a_file_that_was_finished_before_it_was_locked_is_not_written_to(
+    blobs: LocalBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload = upload_of(CONTENT)
+    await send(blobs, upload, CONTENT)
+    opened, finished = threading.Event(), threading.Event()
+    lock = local._lock
+
+    def late(descriptor: int, path: Path) -> None:
+        opened.set()
+        assert finished.wait(10)
+        lock(descriptor, path)
+
+    monkeypatch.setattr(local, "_lock", late)
+    sending = asyncio.create_task(send(blobs, upload, b"x"))
+    await until(opened.is_set)
+    monkeypatch.undo()
+    await blobs.finish(upload, [])
+    finished.set()
+    with pytest.raises(BusyError):
+        await sending
+    assert await contents(blobs, upload.key) == CONTENT
+
+
+async def test_an_upload_that_a_kill_left_renamed_goes_on(
+    blobs: LocalBlobs, tmp_path: Path
+) -> None:
+    upload = upload_of(CONTENT)
+    await send(blobs, upload, CONTENT)
+    await blobs.finish(upload, [])  # nobody has written that down
+    await send(blobs, upload, b"", await blobs.stored(upload))
+    with pytest.raises(MismatchError, match=f"all {len(CONTENT)} bytes"):
+        await send(blobs, upload, CONTENT)
+    await blobs.finish(upload, [])
+    assert await contents(blobs, upload.key) == CONTENT
+    assert files(tmp_path / "work") == {upload.key}
+
+
 async def test_what_arrived_before_a_sender_left_is_there(blobs: LocalBlobs) -> None:
     upload = upload_of(CONTENT)
 
@@ -242,6 +298,29 @@ async def test_a_disk_that_becomes_full_keeps_nothing_of_what_filled_it(tmp_path
         await send(blobs, upload, CONTENT)
         await blobs.finish(upload, [])
         assert await contents(blobs, upload.key) == CONTENT
+        await blobs.close()
+
+
+async def test_uploads_that_come_at_once_leave_the_reserve(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", megabytes=16) as disk:
+        reserve = 8 * MIB
+        blobs = LocalBlobs(disk / "work", reserve_bytes=reserve)
+        first, second = upload_of(CONTENT), upload_of(CONTENT)
+        path = disk / "work" / "incoming" / first.id
+
+        async def send_beside(one: Receiver) -> None:
+            async with blobs.receive(second, 0) as other:  # there is room for each
+                await one.write(CONTENT)
+                await until(lambda: path.stat().st_size == len(CONTENT))
+                await other.write(CONTENT)
+
+        async with blobs.receive(first, 0) as one:
+            with pytest.raises(FullError):
+                await send_beside(one)
+        room = os.statvfs(disk)
+        assert room.f_bavail * room.f_frsize >= reserve
+        assert await blobs.stored(second) == 0
+        await blobs.finish(first, [])
         await blobs.close()
 
 

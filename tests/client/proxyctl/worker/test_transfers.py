@@ -336,13 +336,15 @@ async def test_what_others_have_put_somewhere_is_fetched_without_our_token(
         "http://169.254.169.254/latest/meta-data/",
         "http://10.0.0.1/",
         "http://192.168.1.1/",
+        "{api}/api/worker/jobs",  # which the device itself may ask
     ],
 )
 async def test_nothing_of_the_owners_own_network_is_asked(
     device: Device, target: WebTarget, url: str
 ) -> None:
     device.transfers = FileTransfers(device.link, Web(device.service.url, device.token))
-    device.given["inputs"] = [from_others(url.format(port=target.port), b"page")]
+    named = url.format(port=target.port, api=device.service.url)
+    device.given["inputs"] = [from_others(named, b"page")]
     with pytest.raises(TaskError, match="not an address that may be asked from here"):
         await device.fetch()
     assert target.asked == []
