@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from proxyctl.worker import names, sandboxes
@@ -108,7 +108,8 @@ class WorkerAgent:
             self._process.kill()
             self._process.wait(timeout=30)
         for pid in self.processes():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # a supervisor that waits ends with the agent
+                os.kill(pid, signal.SIGKILL)
 
     def supervisors(self) -> list[int]:
         """Return the supervisors of attempts that run now."""
