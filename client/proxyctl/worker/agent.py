@@ -205,6 +205,7 @@ class Agent:  # its parts, and what several threads have to know of one another
             if stopped_at is not None and now > stopped_at + _FAREWELL_SECONDS + _GRACE_SECONDS:
                 return End("what could not be reported is reported when it is started again")
             self._tools.supervisors.reap()
+            self._tools.supervisors.replenish()
             self._write_state()
             orders.changed.wait(_LOOK_SECONDS)
             orders.changed.clear()

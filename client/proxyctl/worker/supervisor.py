@@ -97,7 +97,7 @@ class Supervisor:
             return
         identity = Identity.of(self._pid)
         if identity is not None:  # else it has ended already, which is seen below
-            write(self._path(names.RUNNING), identity.as_fields())
+            write(self._path(names.RUNNING), identity.as_fields(), is_durable=False)
         self._ring()
         status, usage = self._watch(started + float(task["seconds"]), float(task["grace_s"]))
         self._kill(signal.SIGKILL)
@@ -344,7 +344,7 @@ def claim(folder: str, identity: Identity | None) -> bool:
     """
     path = f"{folder}/{names.BEGUN}"
     fresh = f"{path}.{os.getpid()}"
-    write(fresh, {} if identity is None else identity.as_fields())
+    write(fresh, {} if identity is None else identity.as_fields(), is_durable=False)
     try:
         os.link(fresh, path)
     except FileExistsError:
@@ -354,14 +354,19 @@ def claim(folder: str, identity: Identity | None) -> bool:
     return True
 
 
-def write(path: str, fields: Mapping[str, Any]) -> None:
-    """Replace a file, and return when it outlives a loss of power."""
+def write(path: str, fields: Mapping[str, Any], *, is_durable: bool = True) -> None:
+    """Replace a file, and return when it outlives a loss of power.
+
+    What is not durable tells of a process, which does not outlive that either; afterwards such a
+    file may be missing, or empty.
+    """
     fresh = f"{path}.new"
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump(fields, file)
-        file.flush()
-        os.fsync(descriptor)
+        if is_durable:
+            file.flush()
+            os.fsync(descriptor)
     os.rename(fresh, path)  # noqa: PTH104 - see above
 
 
