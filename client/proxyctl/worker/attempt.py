@@ -130,6 +130,14 @@ class Attempt:  # 12 fields, and the table of its steps
         """Its name on this device."""
         return self.entry.attempt_id
 
+    @property
+    def grace_s(self) -> float:
+        """How long its buyer lets it go on when it is asked to stop."""
+        try:
+            return payload_of_work(self.entry.work).grace_s
+        except TaskError:  # so it will not run
+            return 0.0
+
     def start(self) -> None:
         """Go on from where it is."""
         self._thread.start()

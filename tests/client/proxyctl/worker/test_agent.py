@@ -173,6 +173,33 @@ def test_a_cancelled_job_is_ended_and_nothing_is_reported(
     until(lambda: second.outcome == "complete", agent)
 
 
+def test_a_cancelled_job_has_the_time_of_grace_that_its_buyer_wants(
+    agent: WorkerAgent, market: WorkerMarket
+) -> None:
+    agent.start()
+    script = (
+        "import pathlib, signal, sys, time\n"
+        "def end(*_):\n"
+        "    time.sleep(0.5)\n"
+        "    pathlib.Path('kept').write_text('x')\n"
+        "    time.sleep(600)\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "print('begun', flush=True)\n"
+        "time.sleep(600)"
+    )
+    patient = market.post(script, payload={"grace_s": 60})
+    until(lambda: patient.logs.get((1, "out")), agent)
+    work = agent.folder / names.ATTEMPTS / f"{patient.id}-1" / "work"
+    market.take_back(patient)
+    until((work / "kept").exists, agent)
+    other = market.post(script, payload={"grace_s": 0})
+    until(lambda: other.logs.get((1, "out")), agent)
+    market.take_back(other)
+    attempts = work.parent.parent
+    until(lambda: not (attempts / f"{other.id}-1").exists(), agent)
+    assert work.exists()
+
+
 def test_a_job_outlives_its_agent_and_is_adopted(agent: WorkerAgent, market: WorkerMarket) -> None:
     agent.start()
     job = market.post(FOR_EVER)
