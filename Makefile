@@ -198,6 +198,8 @@ measured/bench-jobs: setup
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	@PYTHONPATH=.:client:tests $(VENV)/bin/python -W ignore -m bench.jobs
 	@PYTHONPATH=.:client:tests $(VENV)/bin/python -W ignore -m bench.jobs_artifacts
+	@PYTHONPATH=.:client:tests $(VENV)/bin/python -W ignore -m bench.jobs_logs
+	@PYTHONPATH=.:client:tests $(VENV)/bin/python -W ignore -m bench.jobs_whole
 
 # kill -9 under load, a hundred times on each engine, of several processes, and of a daemon and its exits on each
 # engine, at random moments (SEED): twenty minutes.

@@ -58,6 +58,14 @@ def read(path: Path, max_bytes: int = _FILE_MAX_BYTES) -> dict[str, Any] | None:
     return fields
 
 
+def is_empty(path: Path) -> bool:
+    """Say whether a file is there and holds nothing, as a loss of power may leave one."""
+    try:
+        return path.stat().st_size == 0
+    except OSError:
+        return False
+
+
 def write(path: Path, fields: dict[str, Any], *, durable: bool = False) -> None:
     """Replace a file, readable by its owner alone.
 

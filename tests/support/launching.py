@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 from proxyctl.worker.executors.base import GATE, Launch, Task
+from proxyctl.worker.supervisor import step_down
 from support.waiting import until_true
 
 LOG_MAX_BYTES = 64 << 20
@@ -79,6 +80,7 @@ def _become(task: Task, launch: Launch, out: int, err: int) -> None:
     os.closerange(ABOVE, os.sysconf("SC_OPEN_MAX"))
     for number, soft, hard in launch.rlimits:
         resource.setrlimit(number, (soft, hard))
+    step_down(launch)
     os.chdir(launch.cwd)
     os.execve(launch.argv[0], launch.argv, dict(launch.env))
 

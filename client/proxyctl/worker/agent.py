@@ -214,6 +214,7 @@ class Agent:  # its parts, and what several threads have to know of one another
             if stopped_at is not None and now > stopped_at + _FAREWELL_SECONDS + _GRACE_SECONDS:
                 return End("what could not be reported is reported when it is started again")
             self._tools.supervisors.reap()
+            self._tools.supervisors.replenish()
             self._write_state()
             orders.changed.wait(_LOOK_SECONDS)
             orders.changed.clear()
@@ -398,7 +399,7 @@ class Agent:  # its parts, and what several threads have to know of one another
         for stop in order.stops:
             attempt = self._attempts.get(stop.attempt_id)
             if attempt is not None:
-                attempt.stop(Stop(stop.reason))
+                attempt.stop(Stop(stop.reason, grace_s=attempt.grace_s))
         for work in order.jobs:
             self._take(work)
 

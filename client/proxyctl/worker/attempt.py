@@ -23,6 +23,7 @@ from proxyctl.worker.processes import Identity, boot_id
 from proxyctl.worker.pump import Pump
 from proxyctl.worker.retries import Retries
 from proxyctl.worker.sandboxes import fetch_image
+from proxyctl.worker.scratch import remove_tree
 from proxyctl.worker.states import TOLD, State
 from proxyctl.worker.supervisor import claim
 from proxyctl.worker.tasks import payload_of_work, task_of
@@ -129,6 +130,14 @@ class Attempt:  # 12 fields, and the table of its steps
         """Its name on this device."""
         return self.entry.attempt_id
 
+    @property
+    def grace_s(self) -> float:
+        """How long its buyer lets it go on when it is asked to stop."""
+        try:
+            return payload_of_work(self.entry.work).grace_s
+        except TaskError:  # so it will not run
+            return 0.0
+
     def start(self) -> None:
         """Go on from where it is."""
         self._thread.start()
@@ -229,6 +238,7 @@ class Attempt:  # 12 fields, and the table of its steps
         if self._is_adopted:
             executor.stop(self.attempt_id, 0)
             executor.clean(self.attempt_id)
+            self._begin_anew()
         for name in (WORK, INPUTS):
             (folder / name).mkdir(mode=0o700, exist_ok=True)
         if payload.script:
@@ -266,12 +276,19 @@ class Attempt:  # 12 fields, and the table of its steps
         for _ in range(int(_START_SECONDS / _LOOK_SECONDS)):
             running, ended = self._read(names.RUNNING), self._read(names.ENDED)
             if running is not None and ended is None:
+                self._move(State.RUNNING)  # before it can reach anybody
                 self._attach(Identity.of_fields(running))
-                self._move(State.RUNNING)
                 return
-            if ended is not None or (self._supervisor() is not None and not self._is_supervised()):
+            is_lost = self._is_of_another_boot() or (
+                self._supervisor() is not None and not self._is_supervised()
+            )
+            if ended is not None or is_lost:
                 self._move(State.ENDED)
                 return
+            has_ended = self._tools.supervisors.has_ended(self._folder)
+            if has_ended and not (self._folder / names.BEGUN).exists():
+                # It was killed before it had read what it was given.
+                self._tools.supervisors.give(self._folder)
             self._wait()
             if self._is_leaving:
                 return
@@ -318,7 +335,7 @@ class Attempt:  # 12 fields, and the table of its steps
             return
         # Not one that came when the job had ended already: its result is whole, and is paid.
         stop = self.entry.stop
-        if ended is None and self.entry.boot != boot_id():
+        if ended is None and self._is_of_another_boot():
             stop = Stop("the device was restarted", "host")
         seconds = int(self.entry.work["timeout_s"])
         ending = executor.ended(self.attempt_id)
@@ -497,7 +514,21 @@ class Attempt:  # 12 fields, and the table of its steps
         return stop is not None and not stop.kind
 
     def _read(self, name: str) -> dict[str, Any] | None:
-        return files.read(self._folder / name)
+        path = self._folder / name
+        # An empty one tells of a process that a loss of power has ended.
+        return None if files.is_empty(path) else files.read(path)
+
+    def _is_of_another_boot(self) -> bool:
+        return self.entry.boot != boot_id()
+
+    def _begin_anew(self) -> None:
+        """Leave no trace of a start that the journal has lost together with the power."""
+        if not self._is_of_another_boot():
+            return
+        for name in (names.BEGUN, names.RUNNING, names.ENDED, *names.LOGS.values()):
+            files.remove(self._folder / name)
+        remove_tree(self._folder / WORK)
+        self.entry = self._tools.journal.note(self.entry, boot=boot_id())
 
     def _supervisor(self) -> Identity | None:
         begun = self._read(names.BEGUN)

@@ -2,6 +2,7 @@
 
 Each attempt has a folder, and its entry is a file there that is replaced whole. A folder without
 an entry was made by an agent that was killed at once, before it had told anybody: it is removed.
+The disk is waited for only once there is something that others have heard of.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from proxyctl import files
 from proxyctl.worker import names
 from proxyctl.worker.processes import boot_id
 from proxyctl.worker.scratch import remove_tree
-from proxyctl.worker.states import State, may_follow
+from proxyctl.worker.states import UNHEARD, State, may_follow
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,9 +123,10 @@ class Journal:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         entries = []
         for folder in sorted(self._folder.iterdir()):
-            fields = None
-            if _FOLDER.fullmatch(folder.name):
-                fields = files.read(folder / names.ENTRY, _ENTRY_MAX_BYTES)
+            path, fields = folder / names.ENTRY, None
+            # An empty one was made just before the power was lost, and never written.
+            if _FOLDER.fullmatch(folder.name) and not files.is_empty(path):
+                fields = files.read(path, _ENTRY_MAX_BYTES)
             if fields is None:
                 remove_tree(folder)
                 continue
@@ -154,7 +156,9 @@ class Journal:
         return entry
 
     def move(self, entry: Entry, state: State, **changes: object) -> Entry:
-        """Return the entry of the next state, once it is on disk.
+        """Return the entry of the next state, once it is in its file.
+
+        It outlives a loss of power, too, unless it is one of `UNHEARD`.
 
         Raises:
             FileError: it cannot be written down.
@@ -188,7 +192,8 @@ class Journal:
 
     def _save(self, entry: Entry) -> None:
         fields = {"version": _VERSION, **asdict(entry)}
-        files.write(self.folder_of(entry) / names.ENTRY, fields, durable=True)
+        is_durable = entry.state not in UNHEARD
+        files.write(self.folder_of(entry) / names.ENTRY, fields, durable=is_durable)
 
 
 def _entry_of(fields: dict[str, Any]) -> Entry | None:

@@ -1,7 +1,8 @@
 """The life of an attempt on this device, in one table.
 
 A state is in the journal before anything is done in it. So after a crash the journal may be one
-step ahead of what has been done, and never behind; every step can be done again.
+step ahead of what has been done, and never behind; every step can be done again. Only a loss of
+power may leave it behind, and that ends whatever ran.
 """
 
 from __future__ import annotations
@@ -50,6 +51,12 @@ TOLD: Final[dict[State, str]] = {
     State.UPLOADING: "uploading",
     State.REPORTING: "reporting",
 }
+
+
+# Nothing of an attempt has reached anybody before it runs: no start, no log, no byte over a
+# network. So a loss of power may take these back, as if they had never been; the end of the
+# agent may not.
+UNHEARD: Final = frozenset({State.TAKEN, State.PREPARING, State.STARTING})
 
 
 def may_follow(before: State, after: State) -> bool:

@@ -26,14 +26,20 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl.worker import names
-from proxyctl.worker.executors.base import GATE, WORK, Launch
+from proxyctl.worker.executors.base import GATE, PLACES, WORK, Launch
 from proxyctl.worker.executors.family import ask
 from proxyctl.worker.executors.limits.disk import DiskWatch
 from proxyctl.worker.processes import Identity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+_CLONE_NEWNS: Final = 0x20000
+_MS_NOSUID: Final = 2
+_MS_NODEV: Final = 4
+_MS_BIND: Final = 4096
+_MS_REC: Final = 16384
+_MS_PRIVATE: Final = 1 << 18
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _READ_BYTES: Final = 1 << 18  # four times what a pipe holds unless it was made larger
@@ -90,7 +96,7 @@ class Supervisor:
             return
         identity = Identity.of(self._pid)
         if identity is not None:  # else it has ended already, which is seen below
-            write(self._path(names.RUNNING), identity.as_fields())
+            write(self._path(names.RUNNING), identity.as_fields(), is_durable=False)
         self._ring()
         status, usage = self._watch(started + float(task["seconds"]), float(task["grace_s"]))
         self._kill(signal.SIGKILL)
@@ -345,7 +351,7 @@ def claim(folder: str, identity: Identity | None) -> bool:
     """
     path = f"{folder}/{names.BEGUN}"
     fresh = f"{path}.{os.getpid()}"
-    write(fresh, {} if identity is None else identity.as_fields())
+    write(fresh, {} if identity is None else identity.as_fields(), is_durable=False)
     try:
         os.link(fresh, path)
     except FileExistsError:
@@ -355,14 +361,19 @@ def claim(folder: str, identity: Identity | None) -> bool:
     return True
 
 
-def write(path: str, fields: Mapping[str, Any]) -> None:
-    """Replace a file, and return when it outlives a loss of power."""
+def write(path: str, fields: Mapping[str, Any], *, is_durable: bool = True) -> None:
+    """Replace a file, and return when it outlives a loss of power.
+
+    What is not durable tells of a process, which does not outlive that either; afterwards such a
+    file may be missing, or empty.
+    """
     fresh = f"{path}.new"
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump(fields, file)
-        file.flush()
-        os.fsync(descriptor)
+        if is_durable:
+            file.flush()
+            os.fsync(descriptor)
     os.rename(fresh, path)  # noqa: PTH104 - see above
 
 
@@ -410,6 +421,7 @@ def _become(
         os.nice(_NICE)
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
+        step_down(launch)
         os.chdir(launch.cwd)
         os.execve(launch.argv[0], launch.argv, dict(launch.env))  # noqa: S606 - no shell is wanted
     except BaseException as error:  # noqa: BLE001 - nothing of this process may go on
@@ -436,6 +448,36 @@ def _arrange(sources: Mapping[int, int], fails: int) -> int:
     return fails  # all others are closed by exec
 
 
+def step_down(launch: Launch) -> None:
+    """Become the user that the program is to be, who has its places where it can reach them.
+
+    Raises:
+        OSError: the kernel does not allow that.
+    """
+    if launch.places:
+        _lay(launch.places)
+    if launch.user is not None:
+        os.setgroups([])
+        os.setresgid(launch.user, launch.user, launch.user)
+        os.setresuid(launch.user, launch.user, launch.user)
+
+
+def _lay(places: Sequence[tuple[str, str]]) -> None:
+    """Lay folders to where the program's user can reach them, and nobody else sees them."""
+    _call(_LIBC.unshare(_CLONE_NEWNS))
+    _mount("none", "/", _MS_REC | _MS_PRIVATE)  # so that no mount of here is seen elsewhere
+    _mount("none", PLACES, _MS_NOSUID | _MS_NODEV, kind="tmpfs", options="mode=0755,size=64k")
+    for folder, name in places:
+        place = f"{PLACES}/{name}"
+        os.mkdir(place)  # noqa: PTH102 - see above
+        _mount(folder, place, _MS_BIND)
+
+
+def _mount(source: str, target: str, flags: int, *, kind: str = "none", options: str = "") -> None:
+    words = (os.fsencode(source), os.fsencode(target), kind.encode())
+    _call(_LIBC.mount(*words, ctypes.c_ulong(flags), options.encode()), target)
+
+
 def _memory_file(content: bytes) -> int:
     descriptor = os.memfd_create("launch")
     view = memoryview(content)
@@ -454,9 +496,13 @@ def _children() -> list[str]:
 
 
 def _prctl(option: int, value: int) -> None:
-    if _LIBC.prctl(option, value, 0, 0, 0) != 0:
+    _call(_LIBC.prctl(option, value, 0, 0, 0))
+
+
+def _call(result: int, path: str | None = None) -> None:
+    if result != 0:
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+        raise OSError(number, os.strerror(number), path)
 
 
 def _read(path: str) -> dict[str, Any]:

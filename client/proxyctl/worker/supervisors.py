@@ -1,4 +1,8 @@
-"""The supervisors of attempts, as the agent starts them: one always waits in advance."""
+"""The supervisors of attempts, as the agent starts them: one waits in advance.
+
+The next one is started when the agent has nothing urgent to do: an interpreter that starts takes
+the processor for as long as a job that is small would have needed.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ class Supervisors:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock = threading.Lock()
-        self._started: list[subprocess.Popen[bytes]] = []
+        self._started: dict[Path, subprocess.Popen[bytes]] = {}  # by the folder of the attempt
         self._waiting: subprocess.Popen[bytes] | None = self._start()
 
     def give(self, folder: Path) -> None:
@@ -43,17 +47,30 @@ class Supervisors:
         line = os.fsencode(folder) + b"\n"
         with self._lock:
             supervisor, self._waiting = self._waiting, None
+            # None waits if two jobs come at once, or if somebody has killed it while it waited.
             if supervisor is None or supervisor.poll() is not None:
-                supervisor = self._start()  # somebody has killed it while it waited
-            self._started.append(supervisor)
+                supervisor = self._start()
+            self._started[folder] = supervisor
             _tell(supervisor, line)
-            with suppress(OSError):  # the machine has no room for it now; it is tried again
+
+    def has_ended(self, folder: Path) -> bool:
+        """Say whether the supervisor that was given the attempt in a folder runs no more."""
+        with self._lock:
+            supervisor = self._started.get(folder)
+            return supervisor is None or supervisor.poll() is not None
+
+    def replenish(self) -> None:
+        """Have one wait again; if it cannot be started, the next attempt finds out why."""
+        with self._lock, suppress(OSError):
+            if self._waiting is None:
                 self._waiting = self._start()
 
     def reap(self) -> int:
         """Take note of those that have ended, for the kernel to forget; return how many run."""
         with self._lock:
-            self._started = [each for each in self._started if each.poll() is None]
+            self._started = {
+                folder: each for folder, each in self._started.items() if each.poll() is None
+            }
             return len(self._started)
 
     def close(self) -> None:
@@ -63,10 +80,10 @@ class Supervisors:
                 _tell(self._waiting, b"")
                 self._waiting.wait()
                 self._waiting = None
-            for each in self._started:
+            for each in self._started.values():
                 each.poll()
                 each.returncode = each.returncode or 0  # it is no longer ours to wait for
-            self._started = []
+            self._started = {}
 
     def _start(self) -> subprocess.Popen[bytes]:
         root = str(Path(proxyctl.__file__).parent.parent)

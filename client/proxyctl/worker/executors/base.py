@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 WORK = "work"  # the job's /work, the only place it can write to that is kept
 INPUTS = "inputs"  # the job's /inputs, which it can only read
 GATE = "gate"  # a named pipe, where a launch waits until `attach` has been called
+# Where a program of another user finds folders that are below one which only root may enter.
+PLACES = "/mnt"
 
 # How a job learns which attempt it is, and how an executor finds again what it has started.
 LABEL = "PROXYD_ATTEMPT"
@@ -93,10 +95,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Launch:
-    """What the supervisor starts, in this order: files, gate, control groups, limits, program.
+    """What the supervisor starts.
 
-    The program gets descriptors 0 (/dev/null), 1 and 2 (pipes), those of `files` and that of
-    `gate`, and no others: what else is open would be the job's.
+    In this order: files, gate, control groups, limits, places, user, program. The program gets
+    descriptors 0 (/dev/null), 1 and 2 (pipes), those of `files` and that of `gate`, and no others:
+    what else is open would be the job's.
 
     Attributes:
         argv: the program and its arguments.
@@ -110,6 +113,8 @@ class Launch:
         cgroups: files into which the process writes "0" before it becomes the program; if one of
             them cannot be written the attempt must not start.
         rlimits: (resource, soft, hard), set before it becomes the program.
+        places: (folder, name), each laid to `PLACES`/name, which nobody but the program sees.
+        user: that the program is, and its group, if root starts it as somebody else.
         disk_bytes: that may be in `WORK`; the supervisor adds them up and ends the job. 0 where
             the executor sees to it by itself.
         is_asked_inside: the program would end with the job at a SIGTERM of its own, so that whoever
@@ -125,6 +130,8 @@ class Launch:
     gate: int | None = None
     cgroups: tuple[str, ...] = ()
     rlimits: tuple[tuple[int, int, int], ...] = ()
+    places: tuple[tuple[str, str], ...] = ()
+    user: int | None = None
     disk_bytes: int = 0
     is_asked_inside: bool = False
     sweep_seconds: float = 5.0
@@ -152,6 +159,8 @@ class Launch:
             gate=fields["gate"],
             cgroups=tuple(fields["cgroups"]),
             rlimits=tuple((each[0], each[1], each[2]) for each in fields["rlimits"]),
+            places=tuple((each[0], each[1]) for each in fields["places"]),
+            user=fields["user"],
             disk_bytes=fields["disk_bytes"],
             is_asked_inside=fields["is_asked_inside"],
             sweep_seconds=fields["sweep_seconds"],

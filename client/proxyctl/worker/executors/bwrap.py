@@ -27,6 +27,7 @@ from proxyctl.worker.executors.base import (
     GATE,
     INPUTS,
     LABEL,
+    PLACES,
     WORK,
     Ending,
     Finding,
@@ -77,8 +78,9 @@ _ETC: Final = (
 _OWN: Final = frozenset(("proc", "dev", "sys", "tmp", "work", "inputs", "run"))
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-# Root's way: a place that the job's user can reach, whatever folders the agent keeps to itself;
-# nobody else ever sees it. The arguments are: folder, name, and so on, "--", the program.
+# Root's way, if systemd holds the limits: `PLACES`, which the job's user can reach, whatever
+# folders the agent keeps to itself. Otherwise the supervisor does the same, without a program for
+# each step. The arguments are: folder, name, and so on, "--", the program.
 _AS_ROOT: Final = """
 set -e
 /bin/mount -t tmpfs -o mode=0755,nosuid,nodev,size=64k none /mnt
@@ -166,8 +168,11 @@ class BwrapExecutor:
         arguments += ["--remount-ro", "/dev", "--remount-ro", "/"]
         if gate is not None:
             arguments += ["--block-fd", str(gate)]
+        # What makes the limits needs root's rights, if it is a program, so it comes first then.
+        is_within = is_root and not admission.prefix
+        before = admission.prefix if not is_root or is_within else _before(task, admission)
         return Launch(
-            argv=(*self._before(task, admission, is_root=is_root), *self._command(task)),
+            argv=(*before, *self._command(task)),
             env=dict(admission.env),
             files={
                 _ARGS: b"".join(each.encode() + b"\0" for each in arguments),
@@ -178,6 +183,8 @@ class BwrapExecutor:
             gate=gate,
             cgroups=admission.cgroups,
             rlimits=rlimits_of(task.bounds),
+            places=_folders(task) if is_within else (),
+            user=uid_of(task.attempt_id) if is_within else None,
             disk_bytes=task.bounds.disk_bytes,
             is_asked_inside=True,
         )
@@ -228,20 +235,6 @@ class BwrapExecutor:
 
     def close(self) -> None:
         """Hold nothing: the way out belongs to whoever has made it, and the jobs run on."""
-
-    def _before(self, task: Task, admission: Admission, *, is_root: bool) -> tuple[str, ...]:
-        """Return what becomes bubblewrap in the end."""
-        if not is_root:
-            return admission.prefix
-        folders = [str(task.folder / WORK), WORK, str(task.folder / INPUTS), INPUTS]
-        if task.root is not None:
-            folders += [str(task.root), "root"]
-        return (
-            *admission.prefix,
-            *("/usr/bin/unshare", "--mount", "--", "/bin/sh", "-c", _AS_ROOT, "sh"),
-            *(*folders, "--"),
-            *_as_user(uid_of(task.attempt_id)),
-        )
 
     def _command(self, task: Task) -> tuple[str, ...]:
         label = ("--setenv", SCOPE_LABEL, self._scope, "--setenv", LABEL, task.attempt_id)
@@ -335,6 +328,25 @@ class BwrapExecutor:
         )
 
 
+def _folders(task: Task) -> tuple[tuple[str, str], ...]:
+    """Return the attempt's folders, and how they are called in `PLACES`."""
+    folders = [(str(task.folder / WORK), WORK), (str(task.folder / INPUTS), INPUTS)]
+    if task.root is not None:
+        folders.append((str(task.root), "root"))
+    return tuple(folders)
+
+
+def _before(task: Task, admission: Admission) -> tuple[str, ...]:
+    """Return what becomes bubblewrap in the end, started by root."""
+    return (
+        *admission.prefix,
+        *("/usr/bin/unshare", "--mount", "--", "/bin/sh", "-c", _AS_ROOT, "sh"),
+        *(each for folder in _folders(task) for each in folder),
+        "--",
+        *_as_user(uid_of(task.attempt_id)),
+    )
+
+
 def _as_user(uid: int) -> tuple[str, ...]:
     """Return what root puts before a program that is to be somebody else's."""
     name = str(uid)
@@ -361,8 +373,8 @@ def _walls() -> list[str]:
 
 def _places(task: Task, *, is_root: bool) -> dict[str, str]:
     """Return where bubblewrap finds the attempt's folders."""
-    top = Path("/mnt") if is_root else task.folder
-    root = "" if task.root is None else "/mnt/root" if is_root else str(task.root)
+    top = Path(PLACES) if is_root else task.folder
+    root = "" if task.root is None else f"{PLACES}/root" if is_root else str(task.root)
     return {WORK: str(top / WORK), INPUTS: str(top / INPUTS), "root": root}
 
 

@@ -10,6 +10,7 @@ import errno
 import itertools
 import platform
 import struct
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from proxyctl.worker.executors.base import TaskError
@@ -72,6 +73,7 @@ def numbers_of(table: str, machine: str) -> dict[str, int]:
     return {row[0]: int(row[column]) for row in rows if row[column] != "-"}
 
 
+@cache
 def program(machine: str) -> bytes:
     """Return the filter as an array of `struct sock_filter`.
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from support.mounts import fill, small_disk
 from support.pythons import pythons
-from support.worker_market import TOKEN, WorkerMarket, worker_market
+from support.waiting import until_true
+from support.worker_market import TOKEN, Job, WorkerMarket, worker_market
 from support.worker_process import WorkerAgent, require_sandbox, until, worker_agent
 
 from proxyctl.worker import names
@@ -107,6 +108,50 @@ def test_an_agent_that_is_killed_goes_on_where_it_was(
     assert not market.stale, market.stale
 
 
+def lose_power(agent: WorkerAgent, job: Job, **fields: Any) -> Path:
+    """Leave what the disk may have after a loss of power; return the folder of the attempt."""
+    for pid in agent.processes():
+        os.kill(pid, signal.SIGKILL)
+    until_true(lambda: not agent.processes(), "nothing runs")
+    folder = agent.folder / names.ATTEMPTS / f"{job.id}-1"
+    entry = json.loads((folder / names.ENTRY).read_text())
+    (folder / names.ENTRY).write_text(json.dumps({**entry, "boot": "another", **fields}))
+    return folder
+
+
+def test_a_start_that_is_lost_with_the_power_has_never_been(
+    agent: WorkerAgent, market: WorkerMarket
+) -> None:
+    job = market.post(FOR_A_SECOND)
+    agent.start(die_at=State.RUNNING.value)
+    assert agent.wait() == -signal.SIGKILL
+    folder = lose_power(agent, job, state=State.PREPARING.value)
+    assert (folder / names.BEGUN).exists()
+    (folder / "work" / "left").write_text("x")
+    agent.start()
+    until(lambda: job.outcome, agent)
+    agent.until_idle()
+    assert [verb for verb, _ in job.reports] == ["complete"]
+    assert job.logs[1, "out"] == WHOLE
+    assert not market.stale, market.stale
+
+
+def test_a_job_that_a_loss_of_power_has_ended_is_the_devices_failure(
+    agent: WorkerAgent, market: WorkerMarket
+) -> None:
+    job = market.post(FOR_A_SECOND)
+    agent.start(die_at=State.RUNNING.value)
+    assert agent.wait() == -signal.SIGKILL
+    folder = lose_power(agent, job, state=State.STARTING.value)
+    for name in (names.BEGUN, names.RUNNING):
+        (folder / name).write_bytes(b"")
+    agent.start()
+    until(lambda: job.outcome, agent)
+    [(verb, fields)] = job.reports
+    assert (verb, fields["kind"]) == ("fail", "host")
+    assert "restarted" in fields["reason"]
+
+
 def test_an_agent_that_is_killed_while_it_stops_a_job_stops_it(
     agent: WorkerAgent, market: WorkerMarket
 ) -> None:
@@ -131,6 +176,33 @@ def test_a_cancelled_job_is_ended_and_nothing_is_reported(
     assert not job.reports
     second = market.post("print(1)")
     until(lambda: second.outcome == "complete", agent)
+
+
+def test_a_cancelled_job_has_the_time_of_grace_that_its_buyer_wants(
+    agent: WorkerAgent, market: WorkerMarket
+) -> None:
+    agent.start()
+    script = (
+        "import pathlib, signal, sys, time\n"
+        "def end(*_):\n"
+        "    time.sleep(0.5)\n"
+        "    pathlib.Path('kept').write_text('x')\n"
+        "    time.sleep(600)\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "print('begun', flush=True)\n"
+        "time.sleep(600)"
+    )
+    patient = market.post(script, payload={"grace_s": 60})
+    until(lambda: patient.logs.get((1, "out")), agent)
+    work = agent.folder / names.ATTEMPTS / f"{patient.id}-1" / "work"
+    market.take_back(patient)
+    until((work / "kept").exists, agent)
+    other = market.post(script, payload={"grace_s": 0})
+    until(lambda: other.logs.get((1, "out")), agent)
+    market.take_back(other)
+    attempts = work.parent.parent
+    until(lambda: not (attempts / f"{other.id}-1").exists(), agent)
+    assert work.exists()
 
 
 def test_a_job_outlives_its_agent_and_is_adopted(agent: WorkerAgent, market: WorkerMarket) -> None:

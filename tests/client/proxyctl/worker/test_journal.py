@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,27 @@ def test_what_has_no_entry_is_removed_and_a_broken_entry_is_not(tmp_path: Path) 
     path.write_text("{")
     with pytest.raises(FileError):
         journal.load()
+
+
+def test_the_disk_is_waited_for_once_others_hear_of_an_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    journal = Journal(tmp_path)
+    entry = journal.add(dict(WORK), ())
+    for state in (State.PREPARING, State.STARTING):
+        entry = journal.move(entry, state)
+        assert Journal(tmp_path).load() == [entry]
+    assert not synced
+    for state in (State.RUNNING, State.ENDED, State.UPLOADING, State.REPORTING, State.DONE):
+        entry = journal.move(entry, state)
+    assert len(synced) == 5
+
+
+def test_an_entry_that_a_loss_of_power_has_left_empty_is_removed(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    entry = journal.add(dict(WORK), ())
+    (journal.folder_of(entry) / names.ENTRY).write_bytes(b"")
+    assert journal.load() == []
+    assert not journal.folder_of(entry).exists()
