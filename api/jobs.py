@@ -264,8 +264,9 @@ class CompleteRequest(Struct):
 class FailRequest(Struct):
     """Why it could not be done, and in which attempt; without that, in the one that runs.
 
-    `kind` says whose fault it is. A job that its device could not do (`host`), or would not
-    (`refused`), is no worse for it; every other kind is the job's.
+    `kind` says whose fault it is: the device's own (`host`, or `refused` where it would not), and
+    then the job may come back to its owner once, or the job's. A job that machines of three owners
+    have not done has failed, whoever was to blame.
     """
 
     reason: Annotated[str, Meta(min_length=1, max_length=2_000)]

@@ -35,7 +35,7 @@ class FailureKind(StrEnum):
     REFUSED = "refused"
 
 
-# The device's own: the job is no worse for it, and may come back to the same owner once.
+# The device's own: the job may come back to the same owner once.
 HOST_KINDS = frozenset((FailureKind.HOST, FailureKind.REFUSED))
 # What the work itself came to. Its buyer may have said that it is not to be run again.
 WORK_KINDS = frozenset((FailureKind.JOB, FailureKind.TIMEOUT, FailureKind.OOM))

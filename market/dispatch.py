@@ -52,6 +52,9 @@ DEVICES_MAX = 50_000
 # More than a device may hold, unless the operator wants that; of more, the rest are not told again.
 HELD_MAX = 1_000
 NOTHING = Capacity()
+# A device that has as many jobs as it may, and offers to do more, is tried again after so long:
+# nobody says here when it has finished one.
+FULL_SECONDS = 5.0
 JOB_TYPES = frozenset(("docker", "training", "inference", "script"))
 
 
@@ -118,11 +121,14 @@ class _Device:
     """What is known of a device: what it holds of jobs with a payload, and what it was told.
 
     `held` counts only while `is_certain`. `told` are actions that still stand, the last of them in
-    the answer with the number `told_at`: told again until the device has seen that.
+    the answer with the number `told_at`: told again until the device has seen that. `given` are the
+    attempts that it was given and does not name, with the number of the answer: one that it has
+    seen and does not take is not given again, but taken back.
     """
 
     __slots__ = (
         "claiming",
+        "given",
         "held",
         "is_certain",
         "offer",
@@ -137,6 +143,7 @@ class _Device:
         self.is_certain = False
         self.told: frozenset[Action] = frozenset()
         self.told_at = 0
+        self.given: dict[tuple[str, int], int] = {}
         self.offer: Offer | None = None
         self.request: _Request | None = None
         self.claiming = 0
@@ -307,7 +314,10 @@ class Dispatch:
             seconds = until - loop.time()
             if not request.claiming and (seconds <= 0 or self._is_draining):
                 break
-            await self._wait(request, seconds)
+            is_full = request.offer is not ask.offer
+            await self._wait(request, min(seconds, FULL_SECONDS) if is_full else seconds)
+            if is_full:
+                request.offer = ask.offer
             if request.error is not None:
                 raise request.error
             if request.jobs and request.is_wanted:
@@ -343,7 +353,8 @@ class Dispatch:
         actions: Sequence[Action] = (),
     ) -> Told:
         """Return an answer, with a number that neither side has had."""
-        number = max(device.told_at, ask.seen) + 1
+        number = max(device.told_at, ask.seen, *device.given.values()) + 1
+        device.given.update({(row.job_id, row.attempt): number for row in jobs})
         if actions:
             device.told, device.told_at = device.told.union(actions), number
         given = [GivenJob(row, self._payload(row)) for row in jobs]
@@ -383,13 +394,23 @@ class Dispatch:
             device.is_certain = False
             raise
         device.held = {(row.job_id, row.attempt) for row in found.held}
+        device.given = {
+            key: number
+            for key, number in device.given.items()
+            if key in device.held and key not in ask.attempts
+        }
         actions = found.actions
         if ask.seen >= device.told_at:  # what it was told it has heard, and is at work on
             device.told = device.told.intersection(actions)
             actions = [each for each in actions if each not in device.told]
         else:
             device.told = frozenset()
-        return found.unknown, actions
+        unknown = [
+            row
+            for row in found.unknown
+            if device.given.get((row.job_id, row.attempt), ask.seen + 1) > ask.seen
+        ]
+        return unknown, actions
 
     # --- matching ---------------------------------------------------------------------------
 

@@ -192,7 +192,7 @@ class JobBook:
         self._jobs: dict[str, WaitingJob] = {}
         self._shapes: dict[Needs, _Shape] = {}
         # How many jobs each buyer has of each shape.
-        self._of_buyer: dict[str, Counter[Needs]] = {}
+        self._of_buyer: dict[str, Counter[_Shape]] = {}
         # Every shape in the order in which they came, numbered from `_first` on.
         self._in_order: list[_Shape] = []
         self._first = 0
@@ -220,7 +220,7 @@ class JobBook:
     def has_room(self, job: WaitingJob) -> bool:
         """Say whether the buyer of a job has so few shapes that it may be added."""
         theirs = self._of_buyer.get(job.buyer, ())
-        return job.needs in theirs or len(theirs) < SHAPES_PER_BUYER_MAX
+        return len(theirs) < SHAPES_PER_BUYER_MAX or self._shapes.get(job.needs) in theirs
 
     def add(self, job: WaitingJob) -> None:
         """Add a job that is in no book; it takes the place of one with its identifier."""
@@ -232,7 +232,7 @@ class JobBook:
             self._in_order.append(shape)
         job.needs = shape.needs  # equal, and one object for all
         self._jobs[job.id] = job
-        self._of_buyer.setdefault(job.buyer, Counter())[job.needs] += 1
+        self._of_buyer.setdefault(job.buyer, Counter())[shape] += 1
         shape.add(job)
 
     def remove(self, job_id: str) -> WaitingJob | None:
@@ -241,13 +241,13 @@ class JobBook:
         if job is None:
             return None
         job.is_taken = True
+        shape = self._shapes[job.needs]
         theirs = self._of_buyer[job.buyer]
-        theirs[job.needs] -= 1
-        if not theirs[job.needs]:
-            del theirs[job.needs]
+        theirs[shape] -= 1
+        if not theirs[shape]:
+            del theirs[shape]
             if not theirs:
                 del self._of_buyer[job.buyer]
-        shape = self._shapes[job.needs]
         shape.forget_one()
         if not shape.live:
             del self._shapes[shape.needs]

@@ -12,7 +12,7 @@ from support.market import Market
 from support.waiting import until
 from support.work import SMALL, ask, attempts_of, given, offer, posted
 
-from market import matching
+from market import dispatch, matching
 from market.bounds import Bounds
 from market.dispatch import DispatchTerms
 from market.errors import Code, MarketError
@@ -227,6 +227,40 @@ async def test_an_attempt_that_is_over_is_to_be_stopped_and_told_until_it_was_he
     heard = await market.dispatch.next(device, ask(None, (job, 1), seen=lost.seen))
     assert list(heard.actions) == []
     assert heard.seen > lost.seen > told.seen
+
+
+async def test_a_job_that_a_device_has_seen_and_does_not_take_is_not_given_to_it_again(
+    market: Market,
+) -> None:
+    device = await device_for(market)
+    job = await posted(market, await buyer_of(market))
+    await waiting_jobs(market, 1)
+    told = await market.dispatch.next(device, ask())
+    assert attempts_of(told) == {(job, 1)}
+    lost = await market.dispatch.next(device, ask())
+    assert attempts_of(lost) == {(job, 1)}
+    for _ in range(2):
+        assert await given(market, device, ask(seen=lost.seen)) == []
+    # It may have begun anew, and have forgotten.
+    assert await given(market, device, ask()) == [job]
+
+
+async def test_a_device_that_was_full_gets_the_next_job_when_it_has_done_one(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "FULL_SECONDS", 0.01)
+    market.jobs.bounds = Bounds(device_slots=1)
+    device, buyer = await device_for(market), await buyer_of(market)
+    first, second = [await posted(market, buyer) for _ in range(2)]
+    await waiting_jobs(market, 2)
+    [job] = await given(market, device, ask(offer(replace(SMALL, slots=1))))
+    asking = asyncio.create_task(
+        market.dispatch.next(device, ask(None, (job, 1), wait_seconds=LONG))
+    )
+    await until(lambda: market.dispatch.held == 1 and not market.dispatch._claimed)
+    await market.jobs.complete(device, job, "")
+    told = await asking
+    assert attempts_of(told) == {({first, second}.difference({job}).pop(), 1)}
 
 
 async def test_two_that_are_to_be_stopped_are_told_once_each(market: Market) -> None:
