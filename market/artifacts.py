@@ -381,7 +381,8 @@ class Artifacts:
                 await self._drop(row)
 
         async def dropped(limit: int) -> list[str]:
-            return await self._store.read(queries.dropped, limit=limit)
+            until = now - self._blobs.late_seconds
+            return await self._store.read(queries.dropped, until=until, limit=limit)
 
         async def remove(content_id: str) -> None:
             await self._blobs.delete(content_id)
@@ -405,8 +406,12 @@ class Artifacts:
 
     async def _drop(self, row: ArtifactRow) -> None:
         """Delete what was received of an artifact that was not whole."""
-        if row.content_id is None:
-            await self._blobs.drop(_upload(row))
+        if row.content_id is not None:
+            return
+        upload = _upload(row)
+        if self._blobs.late_seconds:  # and what still comes of it, once nothing can
+            await self._store.write(_drop_content, row, upload.key, self._now())
+        await self._blobs.drop(upload)
 
     def _mismatch(self, error: MismatchError) -> MarketError:
         self.traffic.mismatches += 1

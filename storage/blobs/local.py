@@ -60,6 +60,7 @@ class LocalBlobs:
     """
 
     is_elsewhere = False
+    late_seconds = 0
 
     def __init__(
         self, folder: Path, *, reserve_bytes: int = RESERVE_BYTES, is_shared: bool = False
