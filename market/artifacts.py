@@ -248,7 +248,7 @@ class Artifacts:
 
     @asynccontextmanager
     async def receiving(
-        self, artifact: ArtifactRow, offset: int, size_bytes: int
+        self, artifact: ArtifactRow, offset: int, size_bytes: int, *, client: str = ""
     ) -> AsyncIterator[Receiver]:
         """Take bytes of an artifact within the block.
 
@@ -256,6 +256,7 @@ class Artifacts:
             artifact: what is being sent.
             offset: where in it the bytes begin.
             size_bytes: how many they will be, as far as is known.
+            client: the network that sends them, which has no more at once than one user.
 
         Raises:
             MarketError: `artifact_mismatch`, when more is sent than was announced, or `offset` is
@@ -268,9 +269,10 @@ class Artifacts:
         if offset + size_bytes > artifact.size_bytes:
             raise _longer(artifact)
         deadline = asyncio.get_running_loop().time() + UPLOAD_WAITING_SECONDS
+        callers = (artifact.user_id, client) if client else (artifact.user_id,)
         try:
             async with (
-                self._uploads.slot(artifact.user_id, deadline=deadline),
+                self._uploads.slot(*callers, deadline=deadline),
                 self._blobs.receive(_upload(artifact), offset) as receiver,
             ):
                 # Now that there is a file: who deletes the artifact after this deletes the file.

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,12 @@ from support.clock import Clock
 from support.jobs import device_of, running, wanted
 from support.market import Market
 
+from market import artifacts
 from market.artifacts import (
     CHECKPOINT,
     DAY_SECONDS,
     OUTPUT,
+    UPLOADS_PER_USER_MAX,
     Kind,
     NewArtifact,
     checkpoint_of,
@@ -341,6 +344,23 @@ async def test_what_was_deleted_before_it_could_be_sent_leaves_no_bytes(
     assert await refusal(market.artifacts.finish(late)) is Code.ARTIFACT_NOT_FOUND
     await tidy(market)
     assert len(names(tmp_path / "work")) == 1  # theirs
+
+
+async def test_one_network_does_not_send_in_the_place_of_all_users(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who sends a byte now and then keeps a slot for hours, and may have several accounts."""
+    monkeypatch.setattr(artifacts, "UPLOAD_WAITING_SECONDS", 0.0)
+    receiving = market.artifacts.receiving
+    async with AsyncExitStack() as slow:
+        for _ in range(UPLOADS_PER_USER_MAX):
+            announced = await market.artifacts.announce(await market.person(), new(b"slow"))
+            await slow.enter_async_context(receiving(announced.artifact, 0, 4, client="192.0.2.7"))
+        artifact = (await market.artifacts.announce(await market.person(), new(b"x"))).artifact
+        again = slow.enter_async_context(receiving(artifact, 0, 1, client="192.0.2.7"))
+        assert await refusal(again) is Code.TOO_BUSY
+        async with receiving(artifact, 0, 1, client="198.51.100.7") as receiver:
+            await receiver.write(b"x")
 
 
 class Elsewhere(LocalBlobs):
