@@ -299,7 +299,8 @@ class ArtifactRoutes:
     ) -> ReceiveReply:
         body, offset = call.body, call.query.offset
         size = body.declared_bytes or 0
-        async with self._artifacts.receiving(artifact, offset, size) as receiver:
+        receiving = self._artifacts.receiving(artifact, offset, size, client=call.client)
+        async with receiving as receiver:
             async for piece in body.pieces():
                 await receiver.write(piece)
         return ReceiveReply(offset=receiver.offset)

@@ -248,7 +248,7 @@ class Artifacts:
 
     @asynccontextmanager
     async def receiving(
-        self, artifact: ArtifactRow, offset: int, size_bytes: int
+        self, artifact: ArtifactRow, offset: int, size_bytes: int, *, client: str = ""
     ) -> AsyncIterator[Receiver]:
         """Take bytes of an artifact within the block.
 
@@ -256,6 +256,7 @@ class Artifacts:
             artifact: what is being sent.
             offset: where in it the bytes begin.
             size_bytes: how many they will be, as far as is known.
+            client: the network that sends them, which has no more at once than one user.
 
         Raises:
             MarketError: `artifact_mismatch`, when more is sent than was announced, or `offset` is
@@ -268,9 +269,10 @@ class Artifacts:
         if offset + size_bytes > artifact.size_bytes:
             raise _longer(artifact)
         deadline = asyncio.get_running_loop().time() + UPLOAD_WAITING_SECONDS
+        callers = (artifact.user_id, client) if client else (artifact.user_id,)
         try:
             async with (
-                self._uploads.slot(artifact.user_id, deadline=deadline),
+                self._uploads.slot(*callers, deadline=deadline),
                 self._blobs.receive(_upload(artifact), offset) as receiver,
             ):
                 # Now that there is a file: who deletes the artifact after this deletes the file.
@@ -381,7 +383,8 @@ class Artifacts:
                 await self._drop(row)
 
         async def dropped(limit: int) -> list[str]:
-            return await self._store.read(queries.dropped, limit=limit)
+            until = now - self._blobs.late_seconds
+            return await self._store.read(queries.dropped, until=until, limit=limit)
 
         async def remove(content_id: str) -> None:
             await self._blobs.delete(content_id)
@@ -405,8 +408,12 @@ class Artifacts:
 
     async def _drop(self, row: ArtifactRow) -> None:
         """Delete what was received of an artifact that was not whole."""
-        if row.content_id is None:
-            await self._blobs.drop(_upload(row))
+        if row.content_id is not None:
+            return
+        upload = _upload(row)
+        if self._blobs.late_seconds:  # and what still comes of it, once nothing can
+            await self._store.write(_drop_content, row, upload.key, self._now())
+        await self._blobs.drop(upload)
 
     def _mismatch(self, error: MismatchError) -> MarketError:
         self.traffic.mismatches += 1

@@ -353,14 +353,15 @@ async def drop_unused_content(tx: Transaction, content_id: str, now: int) -> Non
     )
 
 
-async def dropped(tx: Transaction, *, limit: int) -> list[str]:
-    """Return contents that are to be deleted."""
+async def dropped(tx: Transaction, *, until: int, limit: int) -> list[str]:
+    """Return contents that are to be deleted: those that were dropped until a moment."""
     return await tx.all(
         str,
         """
-        SELECT id FROM artifact_contents WHERE dropped_at IS NOT NULL
+        SELECT id FROM artifact_contents WHERE dropped_at IS NOT NULL AND dropped_at <= :until
         ORDER BY dropped_at LIMIT :limit
         """,
+        until=until,
         limit=limit,
     )
 

@@ -21,13 +21,22 @@ from storage.blobs.base import (
     Receiver,
     Upload,
 )
-from storage.blobs.s3 import PART_BYTES, Signer, checksum, part_bytes, parts_of
+from storage.blobs.s3 import (
+    ADDRESS_SECONDS,
+    PART_BYTES,
+    Signer,
+    checksum,
+    part_bytes,
+    parts_of,
+)
 
 CONNECTIONS_MAX = 32
 CONNECT_SECONDS = 5.0
 # A store puts the parts of 5 GiB together within a minute, and says so at the end.
 ANSWER_SECONDS = 120.0
 ANSWER_MAX_BYTES = 1024 * 1024  # of XML; each answer has a few hundred bytes
+# An address that was signed cannot be taken back, and a request may go on for longer than it.
+LATE_SECONDS = 2 * ADDRESS_SECONDS
 OWN_SECONDS = 300  # how long our own requests may be made, whose clocks may differ
 
 _UPLOAD_ID = re.compile(r"<UploadId>([^<]+)</UploadId>")
@@ -46,6 +55,7 @@ class S3Blobs:
     """
 
     is_elsewhere = True
+    late_seconds = LATE_SECONDS
 
     def __init__(self, signer: Signer) -> None:
         self._signer = signer

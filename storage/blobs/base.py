@@ -107,6 +107,10 @@ class Blobs(Protocol):
     def is_elsewhere(self) -> bool:
         """Whether clients send to and fetch from another service, by addresses signed for them."""
 
+    @property
+    def late_seconds(self) -> int:
+        """For how long after an upload was dropped its client may still send it, all the same."""
+
     async def begin(self, upload: Upload) -> str:
         """Prepare an upload elsewhere, and return its `reference`; "" where nothing is to be done.
 

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 WRITE_BYTES = 1024 * 1024
 # Hashing takes a core for each; more threads would only make uploads wait for the disk together.
 THREADS = 4
+# A file of 5 GiB is read again for several seconds: who sends and fetches does not wait for that.
+HASHING_THREADS = 2
 # Left free for the database, which may be beside the folder and must not be the one that fails.
 RESERVE_BYTES = 256 * 1024 * 1024
 # Hashes of uploads that stopped and may go on: a kilobyte each.
@@ -60,6 +62,7 @@ class LocalBlobs:
     """
 
     is_elsewhere = False
+    late_seconds = 0
 
     def __init__(
         self, folder: Path, *, reserve_bytes: int = RESERVE_BYTES, is_shared: bool = False
@@ -67,7 +70,8 @@ class LocalBlobs:
         self._folder = folder
         self._reserve_bytes = reserve_bytes
         self._is_shared = is_shared
-        self._threads = _Threads()
+        self._threads = _Threads(THREADS)
+        self._finishing = _Threads(HASHING_THREADS)
         # Of uploads that are not whole yet: how much was hashed, and the state of the hash.
         self._hashes: OrderedDict[str, tuple[int, _Hash]] = OrderedDict()
 
@@ -109,9 +113,7 @@ class LocalBlobs:
 
     async def finish(self, upload: Upload, etags: list[str]) -> bool:  # noqa: ARG002 - has none
         """See `Blobs.finish`."""
-        known = self._hashes.get(upload.id)
-        digest = known[1].hexdigest() if known and known[0] == upload.size_bytes else ""
-        await self._threads.run(self._finish, upload, digest)
+        await self._finishing.run(self._finish, upload)
         self._hashes.pop(upload.id, None)
         return True
 
@@ -132,6 +134,7 @@ class LocalBlobs:
     async def close(self) -> None:
         """See `Blobs.close`."""
         self._threads.close()
+        self._finishing.close()
 
     def _incoming(self, upload: Upload) -> Path:
         return self._folder / "incoming" / upload.id
@@ -187,7 +190,7 @@ class LocalBlobs:
             if len(self._hashes) > HASHES_MAX:
                 self._hashes.popitem(last=False)
 
-    def _finish(self, upload: Upload, digest: str) -> None:
+    def _finish(self, upload: Upload) -> None:
         incoming, whole = self._incoming(upload), self._folder / upload.key
         if whole.exists():  # it was renamed, and then the daemon ended
             return
@@ -200,7 +203,9 @@ class LocalBlobs:
             size = os.fstat(descriptor).st_size
             if size != upload.size_bytes:
                 raise MismatchError(f"{size} of {upload.size_bytes} bytes are stored")
-            digest = digest or _digest(descriptor)
+            # Only what is known under the lock is of these bytes.
+            known = self._hash_at(upload, size)
+            digest = known.hexdigest() if known is not None else _digest(descriptor)
             if digest != upload.sha256:
                 incoming.unlink()
                 raise MismatchError(f"the SHA-256 of what was sent is {digest}")
@@ -346,8 +351,8 @@ class _File:
 class _Threads:
     """Threads for what may block; the errors of files become `BlobError`s."""
 
-    def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(THREADS, "blobs")
+    def __init__(self, count: int) -> None:
+        self._executor = ThreadPoolExecutor(count, "blobs")
 
     def submit(
         self,

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,12 @@ from support.clock import Clock
 from support.jobs import device_of, running, wanted
 from support.market import Market
 
+from market import artifacts
 from market.artifacts import (
     CHECKPOINT,
     DAY_SECONDS,
     OUTPUT,
+    UPLOADS_PER_USER_MAX,
     Kind,
     NewArtifact,
     checkpoint_of,
@@ -26,7 +29,7 @@ from market.errors import Code, MarketError
 from proxyctl.protocol.jobspec import Input
 from storage import artifacts as queries
 from storage.artifacts import ArtifactRow
-from storage.blobs.base import Content, Upload
+from storage.blobs.base import Content, Part, Upload
 from storage.blobs.local import LocalBlobs
 from storage.devices import DeviceRow
 from storage.store import Store
@@ -341,6 +344,68 @@ async def test_what_was_deleted_before_it_could_be_sent_leaves_no_bytes(
     assert await refusal(market.artifacts.finish(late)) is Code.ARTIFACT_NOT_FOUND
     await tidy(market)
     assert len(names(tmp_path / "work")) == 1  # theirs
+
+
+async def test_one_network_does_not_send_in_the_place_of_all_users(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who sends a byte now and then keeps a slot for hours, and may have several accounts."""
+    monkeypatch.setattr(artifacts, "UPLOAD_WAITING_SECONDS", 0.0)
+    receiving = market.artifacts.receiving
+    async with AsyncExitStack() as slow:
+        for _ in range(UPLOADS_PER_USER_MAX):
+            announced = await market.artifacts.announce(await market.person(), new(b"slow"))
+            await slow.enter_async_context(receiving(announced.artifact, 0, 4, client="192.0.2.7"))
+        artifact = (await market.artifacts.announce(await market.person(), new(b"x"))).artifact
+        again = slow.enter_async_context(receiving(artifact, 0, 1, client="192.0.2.7"))
+        assert await refusal(again) is Code.TOO_BUSY
+        async with receiving(artifact, 0, 1, client="198.51.100.7") as receiver:
+            await receiver.write(b"x")
+
+
+class Elsewhere(LocalBlobs):
+    """A store elsewhere, which takes what comes by an address that was signed for an hour."""
+
+    is_elsewhere = True
+    late_seconds = 3_600
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.keys: set[str] = set()
+
+    def parts(self, upload: Upload) -> list[Part]:
+        return [Part(upload.key, {}, 0, upload.size_bytes)]
+
+    async def finish(self, upload: Upload, etags: list[str]) -> bool:
+        return True
+
+    async def drop(self, upload: Upload) -> None:
+        self.keys.discard(upload.key)
+
+    async def delete(self, key: str) -> None:
+        self.keys.discard(key)
+
+
+async def test_what_is_sent_elsewhere_after_its_deletion_is_deleted_once_nothing_more_can_come(
+    store: Store, clock: Clock, tmp_path: Path
+) -> None:
+    blobs = Elsewhere(tmp_path)
+    market = Market(store, clock, blobs)
+    buyer = await market.person()
+    for is_whole in (False, True):
+        announced = await market.artifacts.announce(buyer, new(b"x"))
+        (part,) = announced.parts
+        blobs.keys.add(part.url)
+        if is_whole:
+            await market.artifacts.finish(announced.artifact)
+        await market.artifacts.delete(buyer, announced.artifact.id)
+        blobs.keys.add(part.url)  # the address is still good
+        await tidy(market, blobs.late_seconds - 1)
+        assert blobs.keys
+        await tidy(market, 1)
+        assert not blobs.keys
+    market.passwords.close()
+    await blobs.close()
 
 
 async def test_a_job_is_given_whole_files_of_its_buyer_and_keeps_them(market: Market) -> None:

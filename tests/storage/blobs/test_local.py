@@ -125,6 +125,33 @@ async def test_bytes_that_are_sent_again_replace_what_was_there(blobs: LocalBlob
     assert await contents(blobs, upload.key) == CONTENT
 
 
+async def test_files_that_are_hashed_again_hold_up_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs = LocalBlobs(tmp_path, reserve_bytes=0, is_shared=True)
+    kept, *others = uploads = [upload_of(bytes([number])) for number in range(9)]
+    for number, upload in enumerate(uploads):
+        await send(blobs, upload, bytes([number]))
+    await blobs.finish(kept, [])
+    goes_on, hash_of = threading.Event(), local._digest
+
+    def slow(descriptor: int) -> str:
+        assert goes_on.wait(30)
+        return hash_of(descriptor)
+
+    monkeypatch.setattr(local, "_digest", slow)
+    finishing = [asyncio.create_task(blobs.finish(each, [])) for each in others]
+    await asyncio.sleep(0)
+    try:
+        async with asyncio.timeout(10):
+            assert await contents(blobs, kept.key) == b"\0"
+            await send(blobs, upload_of(b"x"), b"x")
+    finally:
+        goes_on.set()
+        await asyncio.gather(*finishing)
+    await blobs.close()
+
+
 async def test_a_gap_is_not_taken(blobs: LocalBlobs) -> None:
     upload = upload_of(CONTENT)
     await send(blobs, upload, CONTENT[:10])
@@ -199,6 +226,29 @@ async def test_a_file_that_was_finished_before_it_was_locked_is_not_written_to(
     with pytest.raises(BusyError):
         await sending
     assert await contents(blobs, upload.key) == CONTENT
+
+
+async def test_what_is_sent_while_another_request_finishes_it_is_hashed(
+    blobs: LocalBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload = upload_of(CONTENT)
+    await send(blobs, upload, CONTENT)
+    opened, sent = threading.Event(), threading.Event()
+    lock = local._lock
+
+    def late(descriptor: int, path: Path) -> None:
+        opened.set()
+        assert sent.wait(10)
+        lock(descriptor, path)
+
+    monkeypatch.setattr(local, "_lock", late)
+    finishing = asyncio.create_task(blobs.finish(upload, []))
+    await until(opened.is_set)
+    monkeypatch.undo()
+    await send(blobs, upload, bytes(len(CONTENT)))
+    sent.set()
+    with pytest.raises(MismatchError, match="SHA-256"):
+        await finishing
 
 
 async def test_an_upload_that_a_kill_left_renamed_goes_on(
