@@ -17,11 +17,16 @@ from support.worker_process import WorkerAgent, require_sandbox, until, worker_a
 
 from proxyctl.worker import names
 from proxyctl.worker.agent import AgentError
-from proxyctl.worker.executors.base import TaskError
+from proxyctl.worker.executors.base import WORK, TaskError
 from proxyctl.worker.record import Consent
 from proxyctl.worker.running import agent_with
 from proxyctl.worker.states import State
 
+UNTIL_TOLD = """
+import os, time
+while not os.path.exists("told"):
+    time.sleep(0.05)
+"""
 FOR_A_SECOND = "import time\nprint('begun', flush=True)\ntime.sleep(1)\nprint('done')"
 FOR_EVER = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(1)"
 WHOLE = b"begun\ndone\n"
@@ -302,11 +307,13 @@ def test_two_agents_in_one_folder(agent: WorkerAgent, market: WorkerMarket) -> N
 
 def test_a_drain_waits_for_what_runs(agent: WorkerAgent, market: WorkerMarket) -> None:
     agent.start()
-    job = market.post(FOR_A_SECOND)
+    job = market.post(UNTIL_TOLD)
     until(lambda: job.started, agent)
     assert "takes no more work" in agent.command("drain").stdout
     until(lambda: market.questions[-1]["capacity"]["slots"] == 0, agent)
     late = market.post("print(1)")
+    [work] = (agent.folder / names.ATTEMPTS).glob(f"*/{WORK}")
+    (work / "told").touch()
     assert agent.wait() == 0
     assert job.outcome == "complete"
     assert not late.attempt
