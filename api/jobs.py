@@ -266,7 +266,7 @@ class FailRequest(Struct):
 
     `kind` says whose fault it is: the device's own (`host`, or `refused` where it would not), and
     then the job may come back to its owner once, or the job's. A job that machines of three owners
-    have not done has failed, whoever was to blame.
+    have not done has failed, whoever was to blame; those that refuse it do not count.
     """
 
     reason: Annotated[str, Meta(min_length=1, max_length=2_000)]

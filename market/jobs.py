@@ -58,6 +58,8 @@ DURATION_MAX_HOURS = 8_760
 PRICE_MAX = 1_000_000 * MICRO
 # Owners of devices, not devices or attempts: anybody may register as many devices as they like.
 OWNERS_MAX = 3
+# However many refuse it: each of them costs a transaction, and a line that its buyer is shown.
+ATTEMPTS_MAX = 100
 TAKE_BACK_MAX_JOBS = 100
 EXPIRE_MAX_JOBS = 100
 # Adding up what a user has takes the writer milliseconds, whether there is room or not.
@@ -619,10 +621,15 @@ class Jobs:
     ) -> bool:
         """Put a running job up again, and return whether it waits now, or has failed for good.
 
-        It has when so many owners' devices did not do it, or its buyer wants it run once.
+        It has when so many owners' devices did not do it, refusals apart, or its buyer wants it run
+        once.
         """
         attempt = "lost" if is_lost else _outcome(ending)
-        over = await queries.count_unsuccessful(tx, job.id, job.attempts) >= OWNERS_MAX
+        # Owners may have rules of their own, such as which images they run: the job is no worse for
+        # what these refuse, and waits for others.
+        counted = None if ending.kind is FailureKind.REFUSED else job.attempts
+        over = await queries.count_unsuccessful(tx, job.id, counted) >= OWNERS_MAX
+        over = over or job.attempts >= ATTEMPTS_MAX
         if ending.kind in WORK_KINDS:
             over = over or await _runs_once(tx, job.id)
         status = JobStatus.FAILED if over else JobStatus.WAITING

@@ -321,17 +321,26 @@ async def has_no_chance(tx: Transaction, *, job_id: str, device_id: str) -> bool
     return (used or 0) >= CHANCES
 
 
-async def count_unsuccessful(tx: Transaction, job_id: str, attempt: int) -> int:
-    """Return how many owners' devices failed at a job or were lost, this attempt's included."""
+async def count_unsuccessful(tx: Transaction, job_id: str, attempt: int | None) -> int:
+    """Return how many owners' devices failed at a job or were lost; refusals do not count.
+
+    Args:
+        tx: the transaction.
+        job_id: the job.
+        attempt: the one that is ending, which counts; None when it was refused.
+    """
     count = await tx.one(
         int,
         """
         SELECT COUNT(DISTINCT d.user_id) FROM job_attempts AS a
         JOIN devices AS d ON d.id = a.device_id
-        WHERE a.job_id = :job_id AND (a.outcome IN ('failed', 'lost') OR a.attempt = :attempt)
+        WHERE a.job_id = :job_id AND (
+            a.outcome IN ('failed', 'lost') AND COALESCE(a.failure_kind, '') <> 'refused'
+            OR a.attempt = :attempt
+        )
         """,
         job_id=job_id,
-        attempt=attempt,
+        attempt=attempt or 0,
     )
     return count or 0
 

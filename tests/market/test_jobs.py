@@ -11,11 +11,12 @@ from msgspec.structs import replace
 from support import books
 from support.books import refusal, stored_job
 from support.clock import Clock
-from support.jobs import code_of, device_of, history, running, wanted
+from support.jobs import code_of, device_of, history, on, running, wanted
 from support.market import RULES, SWEEP_SECONDS, Market
 
 from market import jobs as jobs_module
 from market import overdue as overdue_module
+from market.attempts import Ending, FailureKind
 from market.audit import audit_ledger
 from market.bounds import Bounds
 from market.devices import Devices
@@ -963,3 +964,23 @@ async def test_a_buyer_lists_all_jobs_of_its_own(market: Market) -> None:
     assert await listed(JobStatus.CANCELLED) == [made[1]]
     assert await listed(limit=3) == made[:0:-1]
     assert await listed(before=made[1]) == [made[0]]
+
+
+async def test_owners_who_refuse_a_job_do_not_end_it(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_module, "ATTEMPTS_MAX", 6)
+    buyer = await market.person(credit="20")
+    job_id = await market.jobs.create(buyer, wanted())
+    refused = Ending(FailureKind.REFUSED)
+    for _ in range(4):
+        device = await on(market, job_id, await market.person())
+        await market.jobs.fail(device, job_id, "not this image", ending=refused)
+        assert (await stored_job(market, job_id)).status == JobStatus.WAITING
+    device = await on(market, job_id, await market.person())
+    await market.jobs.fail(device, job_id, "broken")
+    assert (await stored_job(market, job_id)).status == JobStatus.WAITING
+    # And not for ever.
+    device = await on(market, job_id, await market.person())
+    await market.jobs.fail(device, job_id, "not this image", ending=refused)
+    assert (await stored_job(market, job_id)).status == JobStatus.FAILED
