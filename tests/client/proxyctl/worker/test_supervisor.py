@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from support.mounts import small_disk
 from support.waiting import until_true
@@ -119,6 +120,32 @@ def test_an_attempt_is_begun_once(tmp_path: Path) -> None:
     until_true(lambda: not supervisors.reap(), "it has ended")
     supervisors.close()
     assert not (folder / names.ENDED).exists()
+
+
+def test_a_supervisor_that_is_killed_before_it_has_read_its_order_can_be_replaced(
+    tmp_path: Path,
+) -> None:
+    def started() -> set[psutil.Process]:
+        return set(psutil.Process().children()) - before
+
+    before = set(psutil.Process().children())
+    folder = prepared(tmp_path, "echo ran")
+    supervisors = Supervisors(tmp_path)
+    [waiting] = started()
+    waiting.send_signal(signal.SIGSTOP)
+    supervisors.give(folder)
+    assert not supervisors.has_ended(folder)
+    waiting.kill()
+    until_true(lambda: supervisors.has_ended(folder), "it is gone")
+    assert not (folder / names.BEGUN).exists()
+    supervisors.give(folder)  # nobody waits, so another one is started
+    until_true((folder / names.ENDED).exists, "it has ended")
+    supervisors.replenish()
+    supervisors.replenish()
+    until_true(lambda: not supervisors.reap(), "nothing runs")
+    assert len(started()) == 1
+    supervisors.close()
+    assert not started()
 
 
 @pytest.mark.parametrize("has_descriptors", [True, False])
