@@ -67,10 +67,9 @@ class Cluster:
 
     Args:
         folder: for everything.
-        constrains: whether it holds jobs to their memory.
     """
 
-    def __init__(self, folder: Path, *, constrains: bool = True) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.host = socket.gethostname().split(".")[0]
         self.environment = {"SLURM_CONF": str(folder / "slurm.conf")}
@@ -93,9 +92,13 @@ class Cluster:
             "memory": MEMORY_MB,
         }
         (folder / "slurm.conf").write_text(CONFIG.format(**fields))
+        self.constrain(constrains=True)
+
+    def constrain(self, *, constrains: bool) -> None:
+        """Have the node hold jobs to their memory, or not, from its next start."""
         plugin = "cgroup/v1" if find_parents() else "cgroup/v2"
         words = {"plugin": plugin, "constrains": "yes" if constrains else "no"}
-        (folder / "cgroup.conf").write_text(CGROUPS.format(**words))
+        (self.folder / "cgroup.conf").write_text(CGROUPS.format(**words))
 
     def start(self, name: str) -> None:
         """Start a daemon."""
@@ -149,9 +152,9 @@ class Cluster:
 
 
 @contextmanager
-def cluster(folder: Path, *, constrains: bool = True) -> Iterator[Cluster]:
+def cluster(folder: Path) -> Iterator[Cluster]:
     """Start one, and end it with all its jobs."""
-    made = Cluster(folder, constrains=constrains)
+    made = Cluster(folder)
     with ExitStack() as stack:
         for name in _DAEMONS:
             stack.callback(made.stop, name)

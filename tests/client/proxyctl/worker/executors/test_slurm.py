@@ -4,13 +4,15 @@ import json
 import os
 import signal
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support import battery, slurm, worker_process
+from support import battery, launching, slurm, worker_process
 from support.battery import EXPECTED, SECRET, Outcome
 from support.bombs import BOMBS
 from support.slurm import Cluster
@@ -34,6 +36,21 @@ while not os.path.exists("/work/go"):
     time.sleep(0.01)
 print("ended")
 """
+
+FORKS = """
+import os, time
+count = 0
+try:
+    while count < 5000:
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+        count += 1
+except OSError:
+    pass
+print(count)
+"""
+NOBODY = 65_534
 
 
 @pytest.fixture(scope="module")
@@ -109,10 +126,73 @@ def outcomes(agent: WorkerAgent, market: WorkerMarket) -> dict[str, Outcome]:
     return reported
 
 
+def by_user(home: Path, program: str, *arguments: str) -> dict[str, Any]:
+    """Run a program on a node, as an ordinary user who has no agent but what an agent does."""
+    attempt = home / names.ATTEMPTS / "job-1"
+
+    def run_it() -> dict[str, Any]:
+        sys.executable = battery.PYTHON  # that of the tests may be in root's own folder
+        executor = Slurm(home)
+        task = battery.python_task(attempt, program)
+        try:
+            launch = executor.prepare(replace(task, command=(*task.command, *arguments)))
+        except TaskError as error:
+            return {"refused": error.message}
+        told = {"seconds": 60, "grace_s": 1, "log_bytes": 1 << 26}
+        (attempt / names.LAUNCH).write_text(json.dumps(told))
+        started = launching.start(task, launch)
+        status = started.wait()
+        ending = asdict(executor.ended(task.attempt_id))
+        executor.clean(task.attempt_id)
+        return {"status": status, "out": started.out.decode(), "ending": ending}
+
+    home.mkdir()
+    os.chown(home, NOBODY, NOBODY)
+    told = battery.as_user(NOBODY, run_it)
+    assert isinstance(told, dict)
+    return told
+
+
 @pytest.mark.parametrize("line", [each for each in EXPECTED if each != "connect abstract"])
 def test_nothing_gets_through(line: str, outcomes: dict[str, Outcome]) -> None:
     """On a node there are the same walls as on a device."""
     battery.judge(line, outcomes)
+
+
+def test_nothing_gets_through_for_an_ordinary_user(cluster: Cluster, top: Path) -> None:
+    """On most clusters nobody but an administrator is root, and the agent is not."""
+    told = by_user(top / "user", PROBE.read_text(), str(os.getpid()), "nobody-listens")
+    assert told.get("status") == 0, told
+    rows = [json.loads(line) for line in told["out"].splitlines() if line.startswith("{")]
+    reported = {row["name"]: Outcome(str(row["outcome"]), row["detail"]) for row in rows}
+    assert "done" in reported
+    for line in reported:
+        battery.judge(line, reported)
+
+
+def test_bounds_hold_for_an_ordinary_user(cluster: Cluster, top: Path) -> None:
+    told = by_user(top / "user-memory", BOMBS["memory"])
+    assert told["ending"]["is_out_of_memory"], told
+    told = by_user(top / "user-forks", FORKS)
+    assert 50 < int(told["out"]) < 64, told
+
+
+def test_where_nothing_holds_the_limits_nothing_is_run(cluster: Cluster, top: Path) -> None:
+    """A Slurm that merely counts memory is no bound, and this user has no control groups."""
+    cluster.constrain(constrains=False)
+    cluster.stop("slurmd")
+    cluster.start("slurmd")
+    cluster.until_ready()
+    try:
+        told = by_user(top / "user-loose", "print('not reached')")
+    finally:
+        cluster.constrain(constrains=True)
+        cluster.stop("slurmd")
+        cluster.start("slurmd")
+        cluster.until_ready()
+    assert "nothing bounds a job" in told["refused"]
+    assert "may use all of memory" in told["refused"]
+    assert cluster.jobs() == ""
 
 
 def test_no_secret_is_in_proc(outcomes: dict[str, Outcome], agent: WorkerAgent) -> None:
@@ -158,21 +238,9 @@ def test_a_bomb_ends_alone_and_its_buyer_is_told(
 
 def test_forks_end_at_their_bound(agent: WorkerAgent, market: WorkerMarket) -> None:
     """Slurm has none; a job has one all the same."""
-    forks = """
-import os, time
-count = 0
-try:
-    while count < 5000:
-        if os.fork() == 0:
-            time.sleep(60)
-            os._exit(0)
-        count += 1
-except OSError:
-    pass
-print(100 < count < 600)
-"""
-    job = run(agent, market, forks)
-    assert (job.outcome, job.logs[1, "out"]) == ("complete", b"True\n")
+    job = run(agent, market, FORKS)
+    assert job.outcome == "complete"
+    assert 500 < int(job.logs[1, "out"]) < 512
 
 
 def test_a_job_that_is_late_is_asked_first(agent: WorkerAgent, market: WorkerMarket) -> None:
