@@ -133,8 +133,8 @@ async def claim(
     await tx.lock("jobs", sorted(pair.job_id for pair in pairs))
     left = {
         row.device_id: len(pairs) if most is None else most - row.running
-        for row in await queries.loads(tx, devices, completed_max=PROVEN_JOBS)
-        for most in (slots_of(row.completed, bounds),)
+        for row in await queries.loads(tx, devices, proven_jobs=PROVEN_JOBS)
+        for most in (slots_of(PROVEN_JOBS if row.is_proven else 0, bounds),)
     }
     outcomes: dict[str, Outcome] = {}
     allowed = []

@@ -179,7 +179,7 @@ class Services:
         await self.market.artifacts.expire()
 
     async def take_back(self) -> None:
-        """Take jobs back from devices that have vanished.
+        """Take jobs back from devices that are silent, or take too long.
 
         Raises:
             StoreError: devices may not have been heard either, so that this time does not count.
@@ -187,4 +187,4 @@ class Services:
         taken = await self.market.jobs.take_back()
         self._observed_time.tick()
         if taken:
-            _logger.info("jobs taken back from devices that have vanished: %d", taken)
+            _logger.info("jobs taken back, because devices are silent or slow: %d", taken)

@@ -50,12 +50,20 @@ class PairRow(NamedTuple):
     attempts: int
 
 
+class StateRow(NamedTuple):
+    """How a job is, and how many attempts it has had."""
+
+    job_id: str
+    attempts: int
+    status: str
+
+
 class LoadRow(NamedTuple):
-    """How many jobs a device runs, and how many it has completed, counted up to a bound."""
+    """How many jobs a device runs, and whether it has completed enough to be proven."""
 
     device_id: str
     running: int
-    completed: int
+    is_proven: bool
 
 
 class HeldRow(NamedTuple):
@@ -93,9 +101,6 @@ class OfferedRow(NamedTuple):
     resources: str
 
 
-# So that the few jobs of a statement are looked up by their identifiers, and never among all that
-# wait, of which a planner may think that there are fewer.
-_STILL_WAITS = "jobs.status || '' = 'waiting'"
 # Older ones first, which is how the index of open jobs can be read backwards on both engines.
 _WAITING = """
     FROM jobs AS j JOIN job_specs AS s ON s.job_id = j.id
@@ -145,32 +150,46 @@ async def excluded(tx: Transaction, job_ids: Sequence[str]) -> list[ExcludedRow]
     )
 
 
-async def loads(tx: Transaction, device_ids: Sequence[str], *, completed_max: int) -> list[LoadRow]:
-    """Count what devices run and have completed, up to a bound; revoked ones are left out."""
+async def loads(tx: Transaction, device_ids: Sequence[str], *, proven_jobs: int) -> list[LoadRow]:
+    """Count what devices run, and say which are proven; revoked ones are left out."""
     return await tx.all(
         LoadRow,
         f"""
         SELECT d.id,
             (SELECT COUNT(*) FROM jobs WHERE status = 'running' AND device_id = d.id),
-            (SELECT COUNT(*) FROM (
+            EXISTS (
                 SELECT 1 FROM job_attempts
                 WHERE outcome = 'completed' AND device_id = d.id
-                LIMIT :completed_max
-            ) AS completed)
+                LIMIT 1 OFFSET :others
+            )
         FROM {tx.table("asked", id="TEXT")} JOIN devices AS d ON d.id = asked.id
         WHERE d.revoked_at IS NULL
         """,
         asked=json.dumps([{"id": device_id} for device_id in device_ids]),
-        completed_max=completed_max,
+        others=proven_jobs - 1,
     )
 
 
 async def start(tx: Transaction, pairs: Sequence[PairRow], *, now: int) -> list[str]:
     """Start jobs on devices, those that still wait in the attempt that they were read in.
 
-    Returns which were started. A device is not checked here; nor is whether its owner has a chance
-    left at a job, which nobody can lose while the job waits.
+    Returns which were started. The jobs must be locked. A device is not checked here; nor is
+    whether its owner has a chance left at a job, which nobody can lose while the job waits.
     """
+    # The state is read first, and is no condition of the change: a planner that is told of it may
+    # look through all jobs that wait, instead of looking up these few.
+    states = await tx.all(
+        StateRow,
+        f"""
+        SELECT id, attempts, status FROM jobs
+        WHERE id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
+        """,
+        asked=json.dumps([{"id": pair.job_id} for pair in pairs]),
+    )
+    waits = {(row.job_id, row.attempts) for row in states if row.status == "waiting"}
+    pairs = [pair for pair in pairs if (pair.job_id, pair.attempts) in waits]
+    if not pairs:
+        return []
     rows = json.dumps([pair._asdict() for pair in pairs])
     columns = {"job_id": "TEXT", "device_id": "TEXT", "attempts": "BIGINT"}
     started = await tx.all(
@@ -180,7 +199,7 @@ async def start(tx: Transaction, pairs: Sequence[PairRow], *, now: int) -> list[
         SET status = 'running', device_id = pairs.device_id, accepted_at = :now,
             attempts = jobs.attempts + 1
         FROM {tx.table("pairs", **columns)}
-        WHERE jobs.id = pairs.job_id AND {_STILL_WAITS} AND jobs.attempts = pairs.attempts
+        WHERE jobs.id = pairs.job_id AND jobs.attempts = pairs.attempts
         RETURNING jobs.id
         """,
         pairs=rows,

@@ -91,7 +91,7 @@ def test_the_walk_through_of_workers_runs(tmp_path: Path) -> None:
     printed = walk_through("workers.md", tmp_path, FOLDER=str(tmp_path / "worker"))
     assert "at most 1 cores, 0.5 GB of memory and 1 GB of disk" in printed
     assert "ok   marketplace/reachable" in printed
-    assert "takes work" in printed
+    assert "running as process" in printed
     assert "\n42\n" in printed
     assert printed.rstrip().endswith("not running")
 

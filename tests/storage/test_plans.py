@@ -17,11 +17,13 @@ from support.exits import SomeAttached, exit_device
 from support.jobs import device_of
 from support.market import Market
 from support.plans import watched
+from support.work import posted
 
 from market.artifacts import CHECKPOINT, OUTPUT, ArtifactTerms, NewArtifact, checkpoint_of
 from market.attempt_reports import Named
 from market.audit import audit_ledger
 from market.bounds import Bounds
+from market.claims import claim
 from market.errors import MarketError
 from market.exit_payouts import claw_back
 from market.exit_wishes import ExitWishes
@@ -31,9 +33,11 @@ from market.money import GB, MICRO
 from market.reviews import disputes
 from market.states import JobStatus, SessionStatus
 from storage import bandwidth, idempotency, ledger, logs, nodes, users
+from storage import claims as claim_queries
 from storage import exits as exit_queries
 from storage import jobs as job_queries
 from storage.blobs.local import LocalBlobs
+from storage.claims import GivenRow, PairRow
 from storage.open import open_store
 from storage.store import Transaction
 
@@ -334,7 +338,25 @@ REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "buying, selling, working": trade,
     "logging in and out": logins,
 }
+
+
+async def given_to_a_device(market: Market, buyer: str) -> None:
+    """Have jobs read that wait, and given to a device, which is then told what it holds."""
+    device = await device_of(market, buyer)
+    jobs = [await posted(market, buyer, price=0) for _ in range(4)]
+    rows = await market.store.read(claim_queries.waiting, jobs)
+    assert len(rows) == len(jobs)
+    pairs = [PairRow(row.job_id, device.id, row.attempts) for row in rows]
+    outcomes = await market.store.write(claim, pairs, Bounds(), market.clock.seconds())
+    assert all(isinstance(each, GivenRow) for each in outcomes.values())
+    held = await market.store.read(claim_queries.held, device.id, limit=100)
+    assert {row.job_id for row in held} == set(jobs)
+    await market.store.read(claim_queries.offered, jobs)
+    await market.store.read(claim_queries.excluded, jobs)
+
+
 SWEEPERS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
+    "jobs given to a device": given_to_a_device,
     "expired sessions": lambda market, _: market.bandwidth.expire(),
     "logs that are too old": lambda market, _: market.store.read(
         logs.ended_before, grown.NOW, limit=200

@@ -436,7 +436,8 @@ class Agent:  # its parts, and what several threads have to know of one another
     def _say(self, words: str) -> None:
         if words != self._says:
             _logger.info("%s", words)
-        self._says = words
+            self._says = words
+            self._orders.changed.set()  # for the owner to see it at once
 
 
 class _Orders:

@@ -125,6 +125,7 @@ class Egress:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
         if loop is not None and thread is not None:
+            _call(loop, _end_all())
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
@@ -157,6 +158,7 @@ class _Job:
         self._loop = loop
         self._server: asyncio.AbstractServer | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     async def serve(self, listening: socket.socket) -> None:
         self._server = await asyncio.start_server(
@@ -164,6 +166,7 @@ class _Job:
         )
 
     async def close(self) -> None:
+        self._is_closed = True
         if self._server is not None:
             self._server.close()
         for task in self._tasks:
@@ -172,7 +175,8 @@ class _Job:
             await asyncio.wait(self._tasks, timeout=_SPARE_SECONDS)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._tasks) >= CONNECTIONS_MAX:
+        # One may have been taken from the kernel in the moment before the close.
+        if self._is_closed or len(self._tasks) >= CONNECTIONS_MAX:
             writer.transport.abort()
             return
         task = self._loop.create_task(self._connection(reader, writer))
@@ -303,6 +307,16 @@ async def _within(seconds: float, reading: Coroutine[object, object, bytes]) -> 
         return task.result()
     finally:
         task.cancel()
+
+
+async def _end_all() -> None:
+    """End what is left in this loop: connections that were just being taken."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=_SPARE_SECONDS)
+    await asyncio.sleep(0)  # sockets are closed in the next turn
 
 
 def _call(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[object, object, None]) -> None:

@@ -129,15 +129,18 @@ def test_a_cancelled_job_is_ended_and_nothing_is_reported(
 
 def test_a_job_outlives_its_agent_and_is_adopted(agent: WorkerAgent, market: WorkerMarket) -> None:
     agent.start()
-    job = market.post(FOR_A_SECOND)
+    job = market.post(FOR_EVER)
     until(lambda: job.logs.get((1, "out")), agent)
     assert agent.kill(signal.SIGHUP) == 0
-    assert agent.supervisors()
+    supervisors = agent.supervisors()
+    assert supervisors
     agent.start()
-    until(lambda: job.outcome, agent)
+    until(lambda: "is adopted" in agent.log, agent)
+    assert agent.supervisors() == supervisors
+    market.take_back(job)
     agent.until_idle()
     assert job.started == [1]
-    assert job.logs[1, "out"] == WHOLE
+    assert job.logs[1, "out"] == b"begun\n"
 
 
 def test_a_job_whose_supervisor_is_killed_is_the_devices_failure(
