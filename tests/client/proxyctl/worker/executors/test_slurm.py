@@ -279,6 +279,23 @@ def test_an_agent_that_is_killed_adopts_its_job(
     agent.until_idle()
 
 
+def test_an_agent_that_is_killed_while_a_job_waits_for_a_node_begins_it_once(
+    agent: WorkerAgent, market: WorkerMarket, cluster: Cluster
+) -> None:
+    cluster.call("scontrol", "update", "partitionname=main", "state=down")
+    try:
+        job = market.post("print('once')")
+        until(lambda: f"{job.id}-1 PENDING" in cluster.jobs(), agent)
+        agent.kill()
+    finally:
+        cluster.call("scontrol", "update", "partitionname=main", "state=up")
+    agent.start()
+    until(lambda: job.outcome, agent)
+    assert (job.outcome, job.logs[1, "out"]) == ("complete", b"once\n")
+    agent.until_idle()
+    assert cluster.jobs() == ""
+
+
 def test_a_job_whose_supervisor_here_is_killed_is_taken_from_its_node(
     agent: WorkerAgent, market: WorkerMarket, cluster: Cluster
 ) -> None:
