@@ -82,7 +82,7 @@ class Client:
         pause, gone_at = _LOOK_SECONDS, 0.0
         ask_at = time.monotonic() + _ASK_SECONDS
         while True:
-            over = files.read(self._exchange / OVER_FILE)
+            over = self._last_words()
             has_more = [each.show() for each in self._logs]  # of all, so no short circuit
             if over is not None:
                 return over
@@ -98,6 +98,12 @@ class Client:
                 self._is_asked = not self._tell()
             pause = _LOOK_SECONDS if any(has_more) else min(pause * 1.5, _LOOK_MAX_SECONDS)
             time.sleep(pause)
+
+    def _last_words(self) -> dict[str, Any] | None:
+        try:
+            return files.read(self._exchange / OVER_FILE)
+        except files.FileError:  # a shared folder that is away for a moment
+            return None
 
     def _show_rest(self, kept: dict[str, int]) -> None:
         """Show what is there, and wait for what a shared folder does not show yet."""
@@ -152,7 +158,7 @@ class _Log:
             with self._path.open("rb") as file:
                 file.seek(self.offset)
                 data = file.read(_READ_BYTES)
-        except FileNotFoundError:
+        except OSError:  # nothing was printed yet, or a shared folder is away for a moment
             return False
         view = memoryview(data)
         while view:
