@@ -20,7 +20,7 @@ from support.waiting import until_true
 from support.worker_market import TOKEN, Job, WorkerMarket, worker_market
 from support.worker_process import WorkerAgent, require_sandbox, until, worker_agent
 
-from proxyctl.worker import names, record
+from proxyctl.worker import names, record, sandboxes
 from proxyctl.worker.executors.base import Bounds, Task, TaskError
 from proxyctl.worker.executors.limits.slurm import SlurmGroups
 from proxyctl.worker.executors.slurm import EXCHANGE, Slurm
@@ -380,6 +380,35 @@ def test_a_job_for_which_there_is_no_room_is_given_back(cluster: Cluster, top: P
         assert cluster.jobs() == ""
     finally:
         cluster.call("scontrol", "update", "partitionname=main", "state=up")
+
+
+def test_an_owner_cannot_lend_what_a_cluster_has_not(
+    agent: WorkerAgent, market: WorkerMarket, cluster: Cluster, top: Path
+) -> None:
+    token = top / "token"
+    token.write_text("not asked for")
+    token.chmod(0o600)
+    for option, value, words in (
+        ("--network", "egress", "cannot be given a network"),
+        ("--gpus", "all", "GPUs of a cluster cannot be lent"),
+        ("--cores", "1000", f"1000 cores are lent, and {os.cpu_count()} are there"),
+        ("--ram-gb", "5", "5 GB of memory are lent, and 4.2 are there"),
+    ):
+        said = agent.command(
+            *("setup", "--api", market.url, "--token-file", str(token), option, value),
+            typed="yes\n",
+        )
+        assert said.returncode != 0
+        assert words in said.stderr + said.stdout
+
+
+def test_a_machine_without_slurm_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    [finding] = Slurm(tmp_path).check()
+    assert not finding.is_met
+    assert "sbatch" in finding.actual
+    with pytest.raises(TaskError, match="sinfo is not installed"):
+        sandboxes.capacity("slurm")
 
 
 def test_limits_that_slurm_does_not_hold_are_found_out() -> None:
