@@ -68,11 +68,17 @@ TESTED_IN = {
     "client/proxyctl/worker/executors/limits/base.py": (
         "tests/client/proxyctl/worker/executors/test_bwrap.py"
     ),
+    "client/proxyctl/worker/executors/limits/slurm.py": (
+        "tests/client/proxyctl/worker/executors/test_slurm.py"
+    ),
     "client/proxyctl/worker/executors/limits/unbounded.py": (
         "tests/client/proxyctl/worker/executors/test_bwrap.py"
     ),
     "client/proxyctl/worker/executors/signals.py": (
         "tests/client/proxyctl/worker/executors/test_bwrap.py"
+    ),
+    "client/proxyctl/worker/executors/slurm_calls.py": (
+        "tests/client/proxyctl/worker/executors/test_slurm.py"
     ),
     "client/proxyctl/worker/executors/syscalls.py": (
         "tests/client/proxyctl/worker/executors/test_seccomp.py"
@@ -89,6 +95,10 @@ TESTED_IN = {
     "client/proxyctl/worker/running.py": "tests/client/proxyctl/worker/test_agent.py",
     "client/proxyctl/worker/sensors/nvidia.py": "tests/client/proxyctl/worker/sensors/test_host.py",
     "client/proxyctl/worker/setup.py": "tests/client/proxyctl/worker/test_commands.py",
+    "client/proxyctl/worker/slurm_client.py": (
+        "tests/client/proxyctl/worker/executors/test_slurm.py"
+    ),
+    "client/proxyctl/worker/slurm_node.py": "tests/client/proxyctl/worker/executors/test_slurm.py",
     "client/proxyctl/worker/supervisors.py": "tests/client/proxyctl/worker/test_supervisor.py",
     "client/proxyctl/worker/tasks.py": "tests/client/proxyctl/worker/test_agent.py",
     "client/proxyctl/worker/uploads.py": "tests/client/proxyctl/worker/test_transfers.py",

@@ -43,6 +43,7 @@ Exits
 Workers
     engines: container engines with storage of their own, and images that are made here
     registry: registries of images on loopback: a real one, and one that lies
+    slurm: a real Slurm with one node, in a folder of its own
     around: what is around a sandbox while the battery runs in it
 
 Clients and targets

@@ -78,7 +78,7 @@ def _device(consent: Consent | None, folder: Path) -> list[Finding]:
         )
     ]
     if consent is not None:
-        problems = not_there(consent.lend, folder)
+        problems = not_there(consent.lend, consent.sandbox, folder)
         findings.append(
             Finding(
                 "lent",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 AGREE: Final = "run: proxyctl worker setup"
 JOB_TYPES: Final = ("script", "docker", "training", "inference")
 WITHOUT_IMAGES: Final = ("script",)  # whoever lends this alone needs no engine
-EXECUTORS: Final = ("auto", "bwrap", "podman", "docker", "gvisor")
+EXECUTORS: Final = ("auto", "bwrap", "podman", "docker", "gvisor", "slurm")
 LIMITS: Final = ("auto", "systemd", "cgroup2", "cgroup1")
 ALL_GPUS: Final = "all"
 GIGABYTE: Final = 1_000_000_000
@@ -85,7 +85,8 @@ class Sandbox:
     """In what jobs run.
 
     Attributes:
-        executor: `auto` takes what is there, in the order of `EXECUTORS`.
+        executor: `auto` takes what is there, in the order of `EXECUTORS`; a cluster is taken only
+            by its name.
         limits: who holds a job to its share of the machine; `auto` takes what is there.
         images: patterns of the images that may be run, like `docker.io/library/*`.
         registries: hosts with their ports, like `192.168.1.5:5000`, that images are fetched from

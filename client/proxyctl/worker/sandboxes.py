@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from proxyctl.worker.executors import slurm
 from proxyctl.worker.executors.base import TaskError
 from proxyctl.worker.executors.bwrap import BwrapExecutor
 from proxyctl.worker.executors.containers import Containers
@@ -12,8 +13,11 @@ from proxyctl.worker.executors.gvisor import Gvisor
 from proxyctl.worker.executors.limits.base import scope_of
 from proxyctl.worker.executors.limits.choose import choose
 from proxyctl.worker.executors.podman import Podman
+from proxyctl.worker.executors.slurm import Slurm
+from proxyctl.worker.executors.slurm_calls import SlurmError
 from proxyctl.worker.images import Images, Limits
 from proxyctl.worker.record import GIGABYTE, WITHOUT_IMAGES
+from proxyctl.worker.sensors import host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,7 +37,9 @@ _ENGINES: Final[dict[str, Callable[[Path], Engine]]] = {
     "docker": Docker,
     "gvisor": lambda _: Gvisor(),
 }
-ALL: Final = (BWRAP, *_ENGINES)
+# Whole clusters, each of which is one device; nobody's is used because it happens to be there.
+CLUSTERS: Final = ("slurm",)
+ALL: Final = (BWRAP, *_ENGINES, *CLUSTERS)
 
 
 def usable(
@@ -62,12 +68,14 @@ def usable(
     executors: dict[str, Executor] = {}
     wants_engines = sandbox.executor != "auto" or lend.jobs != WITHOUT_IMAGES
     for name in ALL if wants_engines else (BWRAP,):
-        if sandbox.executor not in ("auto", name):
+        if sandbox.executor != name and (sandbox.executor != "auto" or name in CLUSTERS):
             continue
         executor: Executor | None
         if name == BWRAP:
             limits, findings[name] = choose(sandbox.limits, scope=scope)
             executor = None if limits is None else BwrapExecutor(limits, network, scope=scope)
+        elif name in CLUSTERS:
+            executor = Slurm(folder, limits=sandbox.limits)
         else:
             engine = _ENGINES[name](folder)
             images = None
@@ -90,6 +98,20 @@ def usable(
             if name != BWRAP and permits is not None:
                 break
     return executors, findings
+
+
+def capacity(name: str) -> tuple[int, int]:
+    """Return the cores and the bytes of memory of what an executor runs jobs on.
+
+    Raises:
+        TaskError: nobody knows.
+    """
+    if name not in CLUSTERS:
+        return host.cores(), host.memory_bytes()
+    try:
+        return slurm.capacity()
+    except SlurmError as error:
+        raise TaskError("host", f"Slurm: {error}") from None
 
 
 def fetch_image(executor: Executor, name: str, is_stopped: Callable[[], bool]) -> Image | None:

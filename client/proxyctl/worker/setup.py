@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from proxyctl import files
 from proxyctl.api import api_address
 from proxyctl.words import OwnerError
-from proxyctl.worker import names, record
+from proxyctl.worker import names, record, sandboxes
+from proxyctl.worker.executors.base import TaskError
 from proxyctl.worker.record import (
     ALL_GPUS,
     GIGABYTE,
@@ -91,7 +92,7 @@ def agree(
     """
     address = api_address(arguments.api)
     lend, when, sandbox = _wanted(path, arguments)
-    problems = not_there(lend, path.parent)
+    problems = not_there(lend, sandbox, path.parent)
     if problems:
         raise NoConsentError("; ".join(problems))
     show(
@@ -110,17 +111,23 @@ def agree(
     files.remove(path.with_name(names.CONTROL))
 
 
-def not_there(lend: Lend, folder: Path) -> list[str]:
+def not_there(lend: Lend, sandbox: Sandbox, folder: Path) -> list[str]:
     """Return what is lent and not there, in words."""
     problems = []
-    if lend.cores > host.cores():
-        problems.append(f"{lend.cores:g} cores are lent, and {host.cores()} are there")
-    memory_gb = host.memory_bytes() / GIGABYTE
+    try:
+        cores, memory = sandboxes.capacity(sandbox.executor)
+    except TaskError as error:
+        return [error.message]
+    if lend.cores > cores:
+        problems.append(f"{lend.cores:g} cores are lent, and {cores} are there")
+    memory_gb = memory / GIGABYTE
     if lend.ram_gb > memory_gb:
         problems.append(f"{lend.ram_gb:g} GB of memory are lent, and {memory_gb:.1f} are there")
     disk_gb = _free_gb(folder)
     if lend.disk_gb > disk_gb:
         problems.append(f"{lend.disk_gb:g} GB of disk are lent, and {disk_gb:.1f} are free")
+    if sandbox.executor in sandboxes.CLUSTERS:
+        return problems + _not_on_clusters(lend)
     if lend.gpus:
         known = {each.uuid for each in nvidia.read_gpus()}
         missing = set(lend.gpus) - {ALL_GPUS} - known
@@ -130,12 +137,22 @@ def not_there(lend: Lend, folder: Path) -> list[str]:
     return problems
 
 
+def _not_on_clusters(lend: Lend) -> list[str]:
+    problems = []
+    if lend.gpus:
+        problems.append("GPUs of a cluster cannot be lent")
+    if lend.network != "none":
+        problems.append("jobs on a cluster cannot be given a network")
+    return problems
+
+
 def _wanted(path: Path, arguments: argparse.Namespace) -> tuple[Lend, When, Sandbox]:
     """Return what was agreed to before, with what the command line changes."""
     stored = files.read(path)
     parts = {name: dict((stored or {}).get(name) or {}) for name in ("lend", "when", "sandbox")}
     if stored is None:
-        parts["lend"] = _suggested(path.parent)
+        executor = getattr(arguments, "sandbox.executor", None) or Sandbox().executor
+        parts["lend"] = _suggested(path.parent, executor)
     for part, name, kind, _ in _OPTIONS:
         value = getattr(arguments, f"{part}.{name}", None)
         if value is not None:
@@ -144,12 +161,16 @@ def _wanted(path: Path, arguments: argparse.Namespace) -> tuple[Lend, When, Sand
     return checked["lend"], checked["when"], checked["sandbox"]
 
 
-def _suggested(folder: Path) -> dict[str, Any]:
+def _suggested(folder: Path, executor: str) -> dict[str, Any]:
     """Return half of the processor and of the memory, and no GPU."""
-    cores = max(1, host.cores() // 2)
+    try:
+        all_cores, memory = sandboxes.capacity(executor)
+    except TaskError as error:
+        raise NoConsentError(error.message) from None
+    cores = max(1, all_cores // 2)
     return {
         "cores": cores,
-        "ram_gb": max(0.1, int(host.memory_bytes() / GIGABYTE / 2 * 10) / 10),
+        "ram_gb": max(0.1, int(memory / GIGABYTE / 2 * 10) / 10),
         "disk_gb": max(0.1, min(_DISK_MOST_GB, int(_free_gb(folder) * _DISK_PART * 10) / 10)),
         "max_jobs": min(2, cores),
     }
@@ -207,7 +228,7 @@ _OPTIONS: Final[tuple[tuple[str, str, type, str], ...]] = (
     ("when", "on_battery", bool, "work while nothing charges the device; no"),
     ("when", "cpu_temp_max", int, "in degrees Celsius; 90"),
     ("when", "gpu_temp_max", int, "in degrees Celsius; 87"),
-    ("sandbox", "executor", str, "auto, bwrap, podman, docker or gvisor"),
+    ("sandbox", "executor", str, "auto, bwrap, podman, docker, gvisor or slurm"),
     ("sandbox", "limits", str, "auto, systemd, cgroup2 or cgroup1"),
     ("sandbox", "images", list, "pattern of the images that may be run; may be repeated"),
     ("sandbox", "registries", list, "host of a registry that is not public; may be repeated"),

@@ -62,10 +62,12 @@ class Supervisor:
 
     Args:
         folder: of the attempt.
+        work: that the job writes to; beneath that folder, unless it is elsewhere.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, work: str = "") -> None:
         self._folder = folder
+        self._work = work or f"{folder}/{WORK}"
         self._name = os.path.basename(folder)  # noqa: PTH119 - spares the supervisor pathlib
         self._logs: dict[int, _Log] = {}
         self._poll = select.poll()
@@ -73,7 +75,8 @@ class Supervisor:
         self._ring_at = 0.0  # monotonic; when the agent was told last
         self._is_ring_due = False
         self._pid = 0
-        self._terms = 0  # how often the agent has asked for the end
+        self._terms = 0  # how often the end was asked for
+        self._is_asked = False  # by a signal from outside
         self._kill_at: float | None = None
         self._is_asked_inside = False
         self._is_timed_out = False
@@ -90,7 +93,7 @@ class Supervisor:
             self._is_asked_inside = launch.is_asked_inside
             self._reserve()
             self._start(launch, int(task["log_bytes"]))
-            self._disk.watch(self._path(WORK), launch.disk_bytes)
+            self._disk.watch(self._work, launch.disk_bytes)
         except (OSError, ValueError, KeyError) as error:
             self._end({"failed": f"the sandbox could not be started: {_words(error)}"})
             return
@@ -110,6 +113,7 @@ class Supervisor:
                 "status": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
                 "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
                 "timed_out": self._is_timed_out,
+                "asked": self._is_asked,
                 "disk_full": self._disk.is_full,
                 "disk_over": self._disk.over,
                 "seconds": _now() - started,
@@ -270,6 +274,7 @@ class Supervisor:
             self._bell.sendto(self._name.encode(), names.BELL)
 
     def _asked(self, *_: object) -> None:
+        self._is_asked = True
         self._terms += 1
 
     def _path(self, name: str) -> str:
@@ -394,8 +399,13 @@ def main() -> None:
         os.dup2(own, standard)
     os.close(nothing)
     os.close(log)
+    supervise(folder)
+
+
+def supervise(folder: str, work: str = "") -> None:
+    """See the attempt in a folder to its end, in this process; see `Supervisor`."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    Supervisor(folder).run()
+    Supervisor(folder, work).run()
 
 
 def _become(
