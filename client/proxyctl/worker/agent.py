@@ -201,6 +201,9 @@ class Agent:  # its parts, and what several threads have to know of one another
                 rested_since = self._rest(rested_since, now)
             if orders.drains and not orders.is_drain_known:
                 orders.is_drain_known = True
+                jobs = len(self._all())
+                if jobs and orders.drains == 1:
+                    _logger.info("draining: jobs go on: %d; once more to stop them now", jobs)
                 self._ask_anew()
             if orders.is_broken:
                 raise AgentError("the agent has failed, and jobs run on; start it again")

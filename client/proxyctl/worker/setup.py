@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from proxyctl import files
 from proxyctl.api import api_address
 from proxyctl.words import OwnerError
-from proxyctl.worker import names, record
+from proxyctl.worker import lock, names, record
 from proxyctl.worker.record import (
     ALL_GPUS,
     GIGABYTE,
@@ -86,9 +86,10 @@ def agree(
     Raises:
         ApiError: the address is none.
         ConsentError: something cannot be lent.
-        NoConsentError: anything but `yes` was typed.
+        NoConsentError: anything but `yes` was typed, or an agent runs in the folder.
         FileError: it cannot be written down.
     """
+    _refuse_beside_agent(path.parent)
     address = api_address(arguments.api)
     lend, when, sandbox = _wanted(path, arguments)
     problems = not_there(lend, path.parent)
@@ -106,8 +107,20 @@ def agree(
     if ask(f"Type {_YES} if you agree to all of this: ").strip() != _YES:
         raise NoConsentError("nothing was agreed to, and nothing was changed")
     agreed_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    record.save(path, Consent(address, token(), agreed_at, lend, when, sandbox))
+    consent = Consent(address, token(), agreed_at, lend, when, sandbox)
+    _refuse_beside_agent(path.parent)  # one that was started in the meantime
+    record.save(path, consent)
     files.remove(path.with_name(names.CONTROL))
+
+
+def _refuse_beside_agent(folder: Path) -> None:
+    """An agent keeps to what it has read when it was started: nothing is changed beside it."""
+    pid = lock.holder(folder)
+    if pid is not None:
+        raise NoConsentError(
+            f"an agent works in {folder} as process {pid}, by what was agreed to when it was"
+            f" started; nothing was changed. End it first: proxyctl worker drain --folder {folder}"
+        )
 
 
 def not_there(lend: Lend, folder: Path) -> list[str]:
