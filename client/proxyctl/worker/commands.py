@@ -7,11 +7,12 @@ import logging
 import os
 import signal
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from proxyctl import files
-from proxyctl.tokens import read_token
+from proxyctl.tokens import TOKEN_VARIABLE, TokenError, read_token
 from proxyctl.words import OwnerError, plain_line
 from proxyctl.worker import lock, names, record, setup
 from proxyctl.worker.journal import Journal
@@ -92,13 +93,27 @@ def _setup(arguments: argparse.Namespace) -> int:
     setup.agree(
         path,
         arguments,
-        token=lambda: read_token(arguments.token_file, getpass.getpass),
+        token=lambda before: read_token(
+            arguments.token_file, lambda prompt: before or _ask_token(prompt)
+        ),
         show=_show,
         ask=input,
     )
     run = _command("run", arguments.folder)
     _show(f"Agreed, and written to {path}. It takes jobs while this runs: {run}")
     return DONE
+
+
+def _ask_token(prompt: str) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", getpass.GetPassWarning)
+        try:
+            return getpass.getpass(prompt)
+        except getpass.GetPassWarning:
+            raise TokenError(
+                "there is no terminal to ask for the token at; name a file that has it"
+                f" (--token-file), or set {TOKEN_VARIABLE}"
+            ) from None
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -111,6 +126,9 @@ def _check(arguments: argparse.Namespace) -> int:
     findings = checks.everything(consent, arguments.folder)
     for part, each in findings:
         _show(checks.line_of(part, each))
+    if consent is None:
+        _show(f"\nnothing is done before that was agreed to; {record.AGREE}")
+        return FAILED
     return DONE if checks.can_work(findings) else FAILED
 
 

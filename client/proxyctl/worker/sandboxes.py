@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from proxyctl.worker.executors.base import TaskError
@@ -11,6 +12,7 @@ from proxyctl.worker.executors.docker import Docker
 from proxyctl.worker.executors.gvisor import Gvisor
 from proxyctl.worker.executors.limits.base import scope_of
 from proxyctl.worker.executors.limits.choose import choose
+from proxyctl.worker.executors.limits.unbounded import Unbounded
 from proxyctl.worker.executors.podman import Podman
 from proxyctl.worker.images import Images, Limits
 from proxyctl.worker.record import GIGABYTE, WITHOUT_IMAGES
@@ -67,7 +69,15 @@ def usable(
         executor: Executor | None
         if name == BWRAP:
             limits, findings[name] = choose(sandbox.limits, scope=scope)
-            executor = None if limits is None else BwrapExecutor(limits, network, scope=scope)
+            if limits is None:
+                # The rest is to be seen all the same.
+                rest = BwrapExecutor(Unbounded(), network, scope=scope).check()
+                findings[name] = rest + [
+                    replace(each, needed=f"{each.needed} (one way to hold limits is enough)")
+                    for each in findings[name]
+                ]
+                continue
+            executor = BwrapExecutor(limits, network, scope=scope)
         else:
             engine = _ENGINES[name](folder)
             images = None

@@ -274,6 +274,32 @@ def test_a_drain_at_once_without_an_agent_ends_what_it_has_left(
     assert [each.attempt for each in market.jobs.values()] == [1, 0]  # nothing new was taken
 
 
+def test_an_owner_who_ends_it_is_told_what_goes_on(
+    agent: WorkerAgent, market: WorkerMarket
+) -> None:
+    agent.start()
+    job = market.post(FOR_EVER)
+    until(lambda: job.started, agent)
+    agent.send(signal.SIGINT)
+    until(lambda: "draining: jobs go on: 1; once more to stop them now" in agent.log, agent)
+    assert agent.kill(signal.SIGINT) == 0
+    assert not agent.processes()
+
+
+def test_it_says_that_it_takes_work_before_there_is_any(
+    agent: WorkerAgent, market: WorkerMarket
+) -> None:
+    agent.start()
+    until(lambda: "takes work" in agent.log, agent)
+    assert market.questions[0]["wait_s"] == 0
+    until(lambda: len(market.questions) > 1, agent)
+    assert market.questions[1]["wait_s"] > 0
+    market.stop()
+    until(lambda: f"{market.url[7:]} cannot be reached" in agent.command("status").stdout, agent)
+    market.start()
+    until(lambda: "takes work" in agent.command("status").stdout, agent)
+
+
 def test_setup_changes_nothing_beside_an_agent(agent: WorkerAgent, market: WorkerMarket) -> None:
     agent.start()
     until(lambda: market.questions, agent)
