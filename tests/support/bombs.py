@@ -52,6 +52,15 @@ for number in range(20):
 os.chmod("/work/hidden", 0)
 time.sleep(600)
 """,
+    "removed disk": """
+import os, time
+held = []
+for number in range(20):
+    held.append(open(f"/work/{number}", "wb", buffering=0))
+    os.unlink(f"/work/{number}")
+    held[-1].write(bytes(8 << 20))
+time.sleep(600)
+""",
     "deep": """
 import os, time
 os.chdir("/work")

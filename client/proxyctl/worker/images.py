@@ -26,6 +26,7 @@ from proxyctl.worker.executors.base import TaskError
 from proxyctl.worker.executors.engine import EngineError, call
 from proxyctl.worker.references import is_allowed, parse
 from proxyctl.worker.registry import Manifest, Registry, failure
+from proxyctl.worker.scratch import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from proxyctl.worker.registry import Permits
 
 NAME: Final = "localhost/proxyd-image"  # of all that is kept here; the tag is the digest
+_UNFINISHED: Final = "image-"  # folders of archives that are not whole yet
 _LOAD_SECONDS: Final = 900.0  # of the largest images, on a slow disk
 _LAYERS_MAX: Final = 127  # what overlay file systems can stack
 _CONFIG_MAX_BYTES: Final = 4 << 20
@@ -97,6 +99,9 @@ class Images:
         folder: the agent's; what is kept is remembered there, and files on their way lie there.
         limits: the owner's.
         permits: judges addresses of registries before they are connected to.
+
+    Raises:
+        FileError: what an agent that was killed has left of an image cannot be removed.
     """
 
     def __init__(self, engine: Engine, folder: Path, limits: Limits, permits: Permits) -> None:
@@ -106,6 +111,8 @@ class Images:
         self._limits = limits
         self._permits = permits
         self._pulling = threading.Lock()
+        for left in folder.glob(f"{_UNFINISHED}*"):  # by an agent that was killed as it fetched
+            remove_tree(left)
 
     def ensure(self, name: str, is_stopped: Callable[[], bool] = lambda: False) -> Image:
         """Return an image that the engine has now, pulled if need be.
@@ -165,7 +172,7 @@ class Images:
             raise TaskError("refused", f"this device pulls {allowed:g} GB of images a day at most")
         self._require_disk(compressed)
         plan = _plan(registry, manifest, layers)
-        with tempfile.TemporaryDirectory(prefix="image-", dir=self._folder) as folder:
+        with tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=self._folder) as folder:
             path = Path(folder) / "image.tar"
             try:
                 unpacked = self._write(registry, plan, path)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl.worker import names
 from proxyctl.worker.executors.base import GATE, WORK, Launch
-from proxyctl.worker.executors.family import ask
+from proxyctl.worker.executors.family import ask, family
 from proxyctl.worker.executors.limits.disk import DiskWatch
 from proxyctl.worker.processes import Identity
 
@@ -288,7 +288,9 @@ class _Disk:
     def watch(self, folder: str, max_bytes: int) -> None:
         """Add the folder up from now on, if there is a bound."""
         if max_bytes:
-            self._watch = DiskWatch(folder, max_bytes)
+            self._watch = DiskWatch(
+                folder, max_bytes, processes=lambda: family(map(int, _children()))
+            )
             self.look_at = _now() + self._watch.pause_seconds
 
     def fill(self) -> None:

@@ -306,3 +306,16 @@ def test_a_registry_at_home_is_not_reached(podman: Containers, folder: Path, lia
     error = refusal(images, f"{liar.host}/own")
     assert "not on the public internet" in error.message
     assert liar.asked == []
+
+
+def test_what_a_killed_agent_has_fetched_of_an_image_is_removed(
+    podman: Containers, folder: Path
+) -> None:
+    left = folder / "image-a1b2"
+    left.mkdir()
+    (left / "image.tar").write_bytes(b"half of it")
+    state = folder / f"images-{podman.engine.name}.json"
+    state.write_text("{}")
+    images_of(podman, folder)
+    assert not left.exists()
+    assert state.exists()

@@ -97,6 +97,7 @@ def test_neither_the_agents_token_nor_its_folder_is_in_proc(
         ("memory", "oom", "memory"),
         ("disk", "job", "bytes that the job may write"),
         ("hidden disk", "job", "bytes that the job may write"),
+        ("removed disk", "job", "bytes that the job may write"),
         ("deep", "job", "folders within folders"),
     ],
 )

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 EVERY_SECONDS: Final = 1.0
@@ -42,14 +43,21 @@ class DiskWatch:
         folder: that the job writes to, and that is there as long as the job is.
         max_bytes: it may hold.
         reserve_bytes: that must stay free where the folder is.
+        processes: returns those of the job; what they have removed and not closed takes room, too.
     """
 
     def __init__(
-        self, folder: str | Path, max_bytes: int, *, reserve_bytes: int = RESERVE_BYTES
+        self,
+        folder: str | Path,
+        max_bytes: int,
+        *,
+        reserve_bytes: int = RESERVE_BYTES,
+        processes: Callable[[], Iterable[int]] = tuple,
     ) -> None:
         self._folder = folder
         self._max_bytes = max_bytes
         self._reserve_bytes = reserve_bytes
+        self._processes = processes
         self.pause_seconds = EVERY_SECONDS
         self.is_short = False
 
@@ -58,7 +66,9 @@ class DiskWatch:
         started_at = time.monotonic()
         try:
             # First what it has written itself: who fills a disk is not excused by its being full.
-            _Sum(self._max_bytes).add(self._folder)
+            total = _Sum(self._max_bytes)
+            total.add(self._folder)
+            total.add_removed(self._processes(), os.stat(self._folder).st_dev)  # noqa: PTH116 - text or path
             self._require_reserve()
         except TooMuchError as error:
             return str(error)
@@ -95,6 +105,25 @@ class _Sum:
         finally:
             os.close(descriptor)
 
+    def add_removed(self, processes: Iterable[int], device: int) -> None:
+        """Add files that have no name any more, and are there until nobody has them open."""
+        counted = set()
+        for pid in processes:
+            with suppress(OSError):  # it has ended
+                for descriptor in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208 - as below
+                    status = _status_of(f"/proc/{pid}/fd/{descriptor}")
+                    is_removed = status is not None and not status.st_nlink
+                    if status is None or not is_removed or status.st_dev != device:
+                        continue
+                    if stat.S_ISREG(status.st_mode) and status.st_ino not in counted:
+                        counted.add(status.st_ino)
+                        self._add_bytes(status)
+
+    def _add_bytes(self, status: os.stat_result) -> None:
+        self._bytes += status.st_blocks * _BLOCK_BYTES
+        if self._bytes > self._max_bytes:
+            raise TooMuchError(f"more than the {self._max_bytes} bytes that the job may write")
+
     def _add_below(self, folder: int, depth: int) -> None:
         if depth > DEPTH_MAX:
             raise TooMuchError(f"folders within folders, more than {DEPTH_MAX} deep")
@@ -110,9 +139,7 @@ class _Sum:
             status = _status(entry.name, folder)
         except FileNotFoundError:  # the job has removed it meanwhile
             return
-        self._bytes += status.st_blocks * _BLOCK_BYTES
-        if self._bytes > self._max_bytes:
-            raise TooMuchError(f"more than the {self._max_bytes} bytes that the job may write")
+        self._add_bytes(status)
         if stat.S_ISDIR(status.st_mode):
             below = _open_folder(entry.name, folder)
             if below is not None:
@@ -134,6 +161,13 @@ def _open_folder(name: str, parent: int | None) -> int | None:
     except PermissionError:
         raise TooMuchError("a folder that cannot be looked into") from None
     except OSError:  # gone, or something else by now, which the next look finds
+        return None
+
+
+def _status_of(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)  # noqa: PTH116 - thousands of them, every second
+    except OSError:  # closed meanwhile
         return None
 
 

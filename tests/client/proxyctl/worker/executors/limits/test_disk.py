@@ -36,6 +36,21 @@ def test_bytes_are_those_on_the_disk(work: Path) -> None:
     assert "bytes" in look(work)
 
 
+def test_what_was_removed_counts_until_it_is_closed(work: Path) -> None:
+    """Each file once, however many have it open; files elsewhere are not the job's."""
+    watch = DiskWatch(work, 1 << 20, reserve_bytes=0, processes=lambda: (os.getpid(), 1 << 30))
+    with (work / "file").open("wb", buffering=0) as file:
+        file.write(b"x" * 600_000)
+        (work / "file").unlink()
+        with os.fdopen(os.dup(file.fileno()), "wb"):
+            assert watch.look() == ""
+        with (work / "more").open("wb", buffering=0) as more:
+            (work / "more").unlink()
+            more.write(b"x" * 600_000)
+            assert "bytes" in watch.look()
+        assert watch.look() == ""
+
+
 def test_links_are_not_followed(work: Path, tmp_path: Path) -> None:
     """Neither a link to a large folder nor one in a circle counts for more than itself."""
     (tmp_path / "large").write_bytes(b"x" * (2 << 20))
