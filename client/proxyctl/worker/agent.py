@@ -22,6 +22,7 @@ from proxyctl.worker.executors.base import TaskError
 from proxyctl.worker.journal import Journal, Stop
 from proxyctl.worker.link import LinkError, RefusedError
 from proxyctl.worker.orders import NotUnderstoodError, Order, orders_of, work_of
+from proxyctl.worker.record import NEW_TOKEN
 from proxyctl.worker.retries import Retries
 from proxyctl.worker.shares import Shares, capacity_fields
 from proxyctl.worker.supervisors import Supervisors
@@ -201,6 +202,9 @@ class Agent:  # its parts, and what several threads have to know of one another
                 rested_since = self._rest(rested_since, now)
             if orders.drains and not orders.is_drain_known:
                 orders.is_drain_known = True
+                jobs = len(self._all())
+                if jobs and orders.drains == 1:
+                    _logger.info("draining: jobs go on: %d; once more to stop them now", jobs)
                 self._ask_anew()
             if orders.is_broken:
                 raise AgentError("the agent has failed, and jobs run on; start it again")
@@ -221,7 +225,11 @@ class Agent:  # its parts, and what several threads have to know of one another
 
     def _end(self) -> End:
         if self._orders.is_revoked:
-            return End("the token of this device was revoked, or was never one", in_vain=True)
+            return End(
+                "the token of this device is not known to the marketplace, or was revoked;"
+                f" {NEW_TOKEN}",
+                in_vain=True,
+            )
         return End("drained")
 
     def _rest(self, since: float | None, now: float) -> float | None:
@@ -315,7 +323,7 @@ class Agent:  # its parts, and what several threads have to know of one another
     def _revoked(self) -> None:
         if not self._orders.is_revoked:
             self._orders.is_revoked = True
-            _logger.warning("the marketplace does not know this device: its token was revoked")
+            _logger.warning("the marketplace does not know the token of this device, or revoked it")
         self._stop_all(Stop("the token of this device was revoked"))
         self._orders.changed.set()
 
@@ -345,27 +353,31 @@ class Agent:  # its parts, and what several threads have to know of one another
     def _ask(self) -> None:
         retries = Retries()
         orders = self._orders
+        # The first question, and the first one after the marketplace was away, is answered at
+        # once: the owner is to see that it is there before there is work.
+        wait_s = 0.0
         while not orders.is_ending and not orders.is_revoked:
             orders.is_stale = False
-            fields = self._question()
+            fields = {**self._question(), "wait_s": wait_s}
             orders.asks_for_nothing = not fields["capacity"]["slots"]
             try:
-                reply = self._link.poll(
-                    "/api/worker/next", fields, _WAIT_SECONDS, lambda: orders.is_stale
-                )
+                reply = self._link.poll("/api/worker/next", fields, wait_s, lambda: orders.is_stale)
                 order = orders_of(reply)
             except LinkError as error:
                 if not orders.is_stale:
+                    wait_s = 0.0
                     self._wait(retries, error)
                 continue
             except RefusedError as error:
                 if error.is_revoked:
                     self._revoked()
                     return
+                wait_s = 0.0
                 self._say(f"the marketplace gives no work: {error}")
                 orders.pause(retries.failed())
                 continue
             retries.succeeded()
+            wait_s = _WAIT_SECONDS
             self._say("takes work")
             orders.seen = order.seen
             self._carry_out(order)
@@ -391,7 +403,6 @@ class Agent:  # its parts, and what several threads have to know of one another
             "capabilities": self._device.capabilities,
             "min_price_usd": self._consent.lend.min_price_usd,
             "attempts": attempts,
-            "wait_s": _WAIT_SECONDS,
             "seen": orders.seen,
         }
 

@@ -7,13 +7,17 @@ import logging
 import os
 import signal
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from proxyctl import files
-from proxyctl.tokens import read_token
-from proxyctl.words import OwnerError
+from proxyctl.tokens import TOKEN_VARIABLE, TokenError, read_token
+from proxyctl.words import OwnerError, plain_line
 from proxyctl.worker import lock, names, record, setup
+from proxyctl.worker.journal import Journal
+from proxyctl.worker.states import HANDED_OVER
+from proxyctl.worker.supervisors import is_running
 
 if TYPE_CHECKING:
     import argparse
@@ -23,6 +27,14 @@ if TYPE_CHECKING:
 DONE: Final = 0
 FAILED: Final = 1
 IN_VAIN: Final = 2  # the units in client/autostart do not start it again after this one
+
+
+class _OneLine(logging.Formatter):
+    """Writes one line for each record: what strangers' jobs say must not look like others."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
+        record.message = plain_line(record.message)
+        return super().formatMessage(record)
 
 
 def default_folder() -> Path:
@@ -81,15 +93,27 @@ def _setup(arguments: argparse.Namespace) -> int:
     setup.agree(
         path,
         arguments,
-        token=lambda: read_token(arguments.token_file, getpass.getpass),
+        token=lambda before: read_token(
+            arguments.token_file, lambda prompt: before or _ask_token(prompt)
+        ),
         show=_show,
         ask=input,
     )
-    run = "proxyctl worker run"
-    if arguments.folder != default_folder():
-        run += f" --folder {arguments.folder}"
+    run = _command("run", arguments.folder)
     _show(f"Agreed, and written to {path}. It takes jobs while this runs: {run}")
     return DONE
+
+
+def _ask_token(prompt: str) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", getpass.GetPassWarning)
+        try:
+            return getpass.getpass(prompt)
+        except getpass.GetPassWarning:
+            raise TokenError(
+                "there is no terminal to ask for the token at; name a file that has it"
+                f" (--token-file), or set {TOKEN_VARIABLE}"
+            ) from None
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -102,19 +126,32 @@ def _check(arguments: argparse.Namespace) -> int:
     findings = checks.everything(consent, arguments.folder)
     for part, each in findings:
         _show(checks.line_of(part, each))
+    if consent is None:
+        _show(f"\nnothing is done before that was agreed to; {record.AGREE}")
+        return FAILED
     return DONE if checks.can_work(findings) else FAILED
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    end = _work(arguments.folder, drains=0)
+    return IN_VAIN if end.in_vain else DONE
+
+
+def _work(folder: Path, *, drains: int) -> End:
+    """Be the agent of a folder; with `drains`, one that was asked to end before it begins."""
     from proxyctl.worker import running  # noqa: PLC0415 - it imports all executors
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    folder = arguments.folder.expanduser().absolute()
+    shown = logging.StreamHandler()
+    shown.setFormatter(_OneLine("%(asctime)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[shown])
+    folder = folder.expanduser().absolute()
     consent = record.load(folder / names.CONSENT)
     held = lock.Lock(folder)
     try:
         files.remove(folder / names.CONTROL)  # a drain of before
         agent = running.agent_of(consent, folder)
+        for _ in range(drains):
+            agent.drain()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: agent.drain())
         signal.signal(signal.SIGHUP, lambda *_: agent.leave())
@@ -122,17 +159,42 @@ def _run(arguments: argparse.Namespace) -> int:
     finally:
         held.close()
     logging.getLogger("worker").info("ended: %s", end.words)
-    return IN_VAIN if end.in_vain else DONE
+    return end
 
 
 def _drain(arguments: argparse.Namespace) -> int:
     if lock.holder(arguments.folder) is None:
-        _show("no agent runs here")
-        return DONE
+        return _drain_without_agent(arguments)
     files.write(arguments.folder / names.CONTROL, {"drains": 2 if arguments.now else 1})
     words = "stops what runs" if arguments.now else "ends when what runs has ended"
     _show(f"the agent takes no more work, and {words}")
     return DONE
+
+
+def _drain_without_agent(arguments: argparse.Namespace) -> int:
+    """End what an agent has left behind that was killed, as the next one would."""
+    count = len(Journal(arguments.folder).kept())
+    if not count:
+        _show("no agent runs here")
+        return DONE
+    if not arguments.now:
+        _show(
+            f"no agent runs here, and {count} of its jobs are left; they are ended by:"
+            f" {_command('drain --now', arguments.folder)}"
+        )
+        return FAILED
+    _show(f"no agent runs here; {count} of its jobs are left, and are ended now")
+    _work(arguments.folder, drains=2)
+    left = len(Journal(arguments.folder).kept())
+    if left:
+        _show(f"{left} of them could not be reported; the next agent in this folder does it")
+    return FAILED if left else DONE
+
+
+def _command(words: str, folder: Path) -> str:
+    """Return a command for the same folder, to be typed."""
+    place = "" if folder == default_folder() else f" --folder {folder}"
+    return f"proxyctl worker {words}{place}"
 
 
 def _status(arguments: argparse.Namespace) -> int:
@@ -150,13 +212,22 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _jobs(arguments: argparse.Namespace) -> int:
-    state = files.read(arguments.folder / names.STATE) or {}
     if lock.holder(arguments.folder) is None:
         _show("not running")
+        journal = Journal(arguments.folder)
+        for entry in journal.kept():
+            runs = is_running(journal.folder_of(entry))
+            words = "runs on" if runs else "is over" if entry.state in HANDED_OVER else "waits"
+            _show_job(entry.attempt_id, words, str(entry.work.get("title", "")))
         return FAILED
+    state = files.read(arguments.folder / names.STATE) or {}
     for each in state.get("attempts", []):
-        _show(f"{each['attempt_id']}  {each['state']:10}  {each['title']}")
+        _show_job(each["attempt_id"], each["state"], each["title"])
     return DONE
+
+
+def _show_job(attempt_id: str, state: str, title: str) -> None:
+    _show(f"{attempt_id}  {state:10}  {plain_line(title)}")
 
 
 def _show(text: str) -> None:

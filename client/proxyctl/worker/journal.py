@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -113,6 +114,17 @@ class Journal:
     def folder_of(self, entry: Entry) -> Path:
         """Return the folder of an attempt."""
         return self._folder / entry.attempt_id
+
+    def kept(self) -> list[Entry]:
+        """Return all entries that can be read, and change nothing: also beside an agent."""
+        entries = []
+        for folder in sorted(self._folder.glob("*")):
+            with suppress(files.FileError):
+                fields = files.read(folder / names.ENTRY, _ENTRY_MAX_BYTES)
+                entry = None if fields is None else _entry_of(fields)
+                if entry is not None and _attempt_id(entry.work) == folder.name:
+                    entries.append(entry)
+        return entries
 
     def load(self) -> list[Entry]:
         """Return all entries, and remove what belongs to none.

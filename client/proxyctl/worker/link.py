@@ -73,6 +73,12 @@ class Address:
     port: int
     prefix: str
 
+    @property
+    def place(self) -> str:
+        """Host and port, as they are written for people."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
 
 class Link:
     """Asks the API of one marketplace as one device.
@@ -177,7 +183,7 @@ class Link:
         if status == http.client.OK:
             fields = object_of(reply)
             if fields is None:
-                raise LinkError(f"{self._address.host} did not answer as a marketplace does")
+                raise LinkError(f"{self._address.place} did not answer as a marketplace does")
             return fields
         error = refusal_of(status, reply)
         # Nothing in between is in vain: a proxy that has lost its daemon answers 502 or 504.
@@ -185,7 +191,7 @@ class Link:
             raise LinkError(str(error), after)
         if not error.code:
             raise LinkError(
-                f"{self._address.host} answered {status}, and not as a marketplace does"
+                f"{self._address.place} answered {status}, and not as a marketplace does"
             )
         raise RefusedError(str(error), error.code, status)
 
@@ -216,7 +222,7 @@ class Link:
                 )
                 if is_fresh or not is_idle_end or (is_stale is not None and is_stale()):
                     raise LinkError(
-                        f"{self._address.host} cannot be reached: {_reason(error)}"
+                        f"{self._address.place} cannot be reached: {_reason(error)}"
                     ) from None
                 connection, is_fresh = self._connection(seconds), True
                 continue
@@ -226,7 +232,7 @@ class Link:
             break
         if len(reply) > REPLY_MAX_BYTES:
             connection.close()
-            raise LinkError(f"{self._address.host} answered with more than can be taken")
+            raise LinkError(f"{self._address.place} answered with more than can be taken")
         after = _seconds_of(response.getheader("Retry-After"))
         self._give_back(connection, will_close=response.will_close)
         return response.status, reply, after

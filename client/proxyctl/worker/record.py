@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     Check = Callable[[object], Any]
 
 AGREE: Final = "run: proxyctl worker setup"
+NEW_TOKEN: Final = f"make a new one in your account, under devices, and {AGREE}"
 JOB_TYPES: Final = ("script", "docker", "training", "inference")
 WITHOUT_IMAGES: Final = ("script",)  # whoever lends this alone needs no engine
 EXECUTORS: Final = ("auto", "bwrap", "podman", "docker", "gvisor", "slurm")
 LIMITS: Final = ("auto", "systemd", "cgroup2", "cgroup1")
 ALL_GPUS: Final = "all"
 GIGABYTE: Final = 1_000_000_000
+ALWAYS: Final = "always"  # instead of hours: all of them
 _HOURS: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
 _JOBS_MAX: Final = 64  # at once: each has a process that watches it, and two threads
 _TEXTS_MAX: Final = 64
@@ -234,6 +236,10 @@ def _texts(is_valid: Callable[[str], object], words: str) -> Check:
     return check
 
 
+def _is_span(text: str) -> bool:
+    return _HOURS.fullmatch(text) is not None and text[:5] != text[6:]
+
+
 def _is_within(hours: str, now: datetime) -> bool:
     match = _HOURS.fullmatch(hours)
     assert match is not None  # noqa: S101 - checked when it was read
@@ -252,7 +258,9 @@ _CHECKS: Final[dict[str, Check]] = {
     "lend.max_jobs": _whole(1, _JOBS_MAX),
     "lend.network": _one_of("none", "egress"),
     "lend.min_price_usd": _number(0, 1_000_000),
-    "when.hours": _texts(_HOURS.fullmatch, "must be a list of spans like 22:00-07:00"),
+    "when.hours": _texts(
+        _is_span, "must be a list of spans like 22:00-07:00, which begin and end at other times"
+    ),
     "when.idle_minutes": _whole(0, 24 * 60),
     "when.on_battery": _flag,
     "when.cpu_temp_max": _whole(0, 150),

@@ -16,9 +16,10 @@ from proxyctl.worker.executors.base import TaskError
 from proxyctl.worker.executors.egress import Egress
 from proxyctl.worker.link import Link
 from proxyctl.worker.logs import LogSender
-from proxyctl.worker.record import ALL_GPUS
+from proxyctl.worker.record import AGREE, ALL_GPUS
 from proxyctl.worker.rules import Readings, Rules
 from proxyctl.worker.sensors import host, nvidia
+from proxyctl.worker.setup import not_in_machine
 from proxyctl.worker.transfers import FileTransfers
 from proxyctl.worker.web import Web
 
@@ -44,8 +45,12 @@ def agent_of(consent: Consent, folder: Path) -> Agent:
     """Return the agent of a device.
 
     Raises:
-        CannotWorkError: there is no sandbox that could be used, or it cannot hold its limits.
+        CannotWorkError: more is lent than is there, there is no sandbox that could be used, or it
+            cannot hold its limits.
     """
+    problems = not_in_machine(consent.lend, consent.sandbox)
+    if problems:
+        raise CannotWorkError(f"{'; '.join(problems)}; {AGREE}")
     way_out = _WayOut()
     try:
         executors, findings = sandboxes.usable(

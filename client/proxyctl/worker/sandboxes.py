@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from proxyctl.worker.executors import slurm
@@ -12,6 +13,7 @@ from proxyctl.worker.executors.docker import Docker
 from proxyctl.worker.executors.gvisor import Gvisor
 from proxyctl.worker.executors.limits.base import scope_of
 from proxyctl.worker.executors.limits.choose import choose
+from proxyctl.worker.executors.limits.unbounded import Unbounded
 from proxyctl.worker.executors.podman import Podman
 from proxyctl.worker.executors.slurm import Slurm
 from proxyctl.worker.executors.slurm_calls import SlurmError
@@ -70,10 +72,18 @@ def usable(
     for name in ALL if wants_engines else (BWRAP,):
         if sandbox.executor != name and (sandbox.executor != "auto" or name in CLUSTERS):
             continue
-        executor: Executor | None
+        executor: Executor
         if name == BWRAP:
             limits, findings[name] = choose(sandbox.limits, scope=scope)
-            executor = None if limits is None else BwrapExecutor(limits, network, scope=scope)
+            if limits is None:
+                # The rest is to be seen all the same.
+                rest = BwrapExecutor(Unbounded(), network, scope=scope).check()
+                findings[name] = rest + [
+                    replace(each, needed=f"{each.needed} (one way to hold limits is enough)")
+                    for each in findings[name]
+                ]
+                continue
+            executor = BwrapExecutor(limits, network, scope=scope)
         elif name in CLUSTERS:
             executor = Slurm(folder, limits=sandbox.limits)
         else:
@@ -90,8 +100,6 @@ def usable(
                 images=images,
                 network=network,
             )
-        if executor is None:
-            continue
         findings[name] = executor.check()
         if all(each.is_met for each in findings[name]):
             executors[name] = executor

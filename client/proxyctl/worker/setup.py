@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 from proxyctl import files
 from proxyctl.api import api_address
 from proxyctl.words import OwnerError
-from proxyctl.worker import names, record, sandboxes
+from proxyctl.worker import lock, names, record, sandboxes
 from proxyctl.worker.executors.base import TaskError
+from proxyctl.worker.link import Link, LinkError, RefusedError
 from proxyctl.worker.record import (
     ALL_GPUS,
+    ALWAYS,
     GIGABYTE,
     WITHOUT_IMAGES,
     Consent,
@@ -71,7 +73,7 @@ def agree(
     path: Path,
     arguments: argparse.Namespace,
     *,
-    token: Callable[[], str],
+    token: Callable[[str], str],
     show: Callable[[str], None],
     ask: Callable[[str], str],
 ) -> None:
@@ -80,16 +82,20 @@ def agree(
     Args:
         path: of the record.
         arguments: of the command line.
-        token: returns the worker token; called after the `yes`.
+        token: returns the worker token, given the one of before or an empty text; called after the
+            `yes`.
         show: shows lines to whoever sits at the device.
         ask: shows a question and returns what was typed.
 
     Raises:
         ApiError: the address is none.
         ConsentError: something cannot be lent.
-        NoConsentError: anything but `yes` was typed.
+        TokenError: there is no token.
+        NoConsentError: anything but `yes` was typed, an agent runs in the folder, or there is no
+            marketplace that knows the token.
         FileError: it cannot be written down.
     """
+    _refuse_beside_agent(path.parent)
     address = api_address(arguments.api)
     lend, when, sandbox = _wanted(path, arguments)
     problems = not_there(lend, sandbox, path.parent)
@@ -107,12 +113,58 @@ def agree(
     if ask(f"Type {_YES} if you agree to all of this: ").strip() != _YES:
         raise NoConsentError("nothing was agreed to, and nothing was changed")
     agreed_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    record.save(path, Consent(address, token(), agreed_at, lend, when, sandbox))
+    stored = files.read(path) or {}
+    # A token is for one marketplace: another one is not told it.
+    before = str(stored.get("token") or "") if stored.get("api") == address else ""
+    consent = Consent(address, token(before), agreed_at, lend, when, sandbox)
+    _try(consent)
+    _refuse_beside_agent(path.parent)  # one that was started in the meantime
+    record.save(path, consent)
     files.remove(path.with_name(names.CONTROL))
+
+
+def _try(consent: Consent) -> None:
+    """Ask the marketplace something that only a device may."""
+    link = Link(consent.api, consent.token)
+    try:
+        reply = link.get("/api/worker/jobs?limit=1")
+        if "jobs" not in reply:
+            raise NoConsentError(f"{consent.api} is no marketplace; nothing was changed")
+    except RefusedError as error:
+        if error.is_revoked:
+            raise NoConsentError(
+                f"{consent.api} does not know this token, or has revoked it; {record.NEW_TOKEN}"
+            ) from None
+        raise NoConsentError(f"{consent.api} refuses: {error}; nothing was changed") from None
+    except LinkError as error:
+        raise NoConsentError(
+            f"{error}; nothing was changed. Look at the address (--api) and the network"
+        ) from None
+    finally:
+        link.close()
+
+
+def _refuse_beside_agent(folder: Path) -> None:
+    """An agent keeps to what it has read when it was started: nothing is changed beside it."""
+    pid = lock.holder(folder)
+    if pid is not None:
+        raise NoConsentError(
+            f"an agent works in {folder} as process {pid}, by what was agreed to when it was"
+            f" started; nothing was changed. End it first: proxyctl worker drain --folder {folder}"
+        )
 
 
 def not_there(lend: Lend, sandbox: Sandbox, folder: Path) -> list[str]:
     """Return what is lent and not there, in words."""
+    problems = not_in_machine(lend, sandbox)
+    disk_gb = _free_gb(folder)
+    if lend.disk_gb > disk_gb:
+        problems.append(f"{lend.disk_gb:g} GB of disk are lent, and {disk_gb:.1f} are free")
+    return problems
+
+
+def not_in_machine(lend: Lend, sandbox: Sandbox) -> list[str]:
+    """Return the same without the disk, which has less free as soon as jobs are there."""
     problems = []
     try:
         cores, memory = sandboxes.capacity(sandbox.executor)
@@ -123,9 +175,6 @@ def not_there(lend: Lend, sandbox: Sandbox, folder: Path) -> list[str]:
     memory_gb = memory / GIGABYTE
     if lend.ram_gb > memory_gb:
         problems.append(f"{lend.ram_gb:g} GB of memory are lent, and {memory_gb:.1f} are there")
-    disk_gb = _free_gb(folder)
-    if lend.disk_gb > disk_gb:
-        problems.append(f"{lend.disk_gb:g} GB of disk are lent, and {disk_gb:.1f} are free")
     if sandbox.executor in sandboxes.CLUSTERS:
         return problems + _not_on_clusters(lend)
     if lend.gpus:
@@ -156,6 +205,8 @@ def _wanted(path: Path, arguments: argparse.Namespace) -> tuple[Lend, When, Sand
     for part, name, kind, _ in _OPTIONS:
         value = getattr(arguments, f"{part}.{name}", None)
         if value is not None:
+            if (part, name, value) == ("when", "hours", [ALWAYS]):
+                value = []
             parts[part][name] = value == _YES if kind is bool else value
     checked = record.parts_of(parts)
     return checked["lend"], checked["when"], checked["sandbox"]
@@ -223,7 +274,7 @@ _OPTIONS: Final[tuple[tuple[str, str, type, str], ...]] = (
     ("lend", "max_jobs", int, "at once"),
     ("lend", "network", str, "none, or egress: jobs may reach public addresses"),
     ("lend", "min_price_usd", float, "per hour"),
-    ("when", "hours", list, "like 22:00-07:00; may be repeated"),
+    ("when", "hours", list, "like 22:00-07:00; may be repeated; always: at all hours again"),
     ("when", "idle_minutes", int, "for so long nobody has touched the device"),
     ("when", "on_battery", bool, "work while nothing charges the device; no"),
     ("when", "cpu_temp_max", int, "in degrees Celsius; 90"),

@@ -40,6 +40,9 @@ NEXT: Final[dict[State, frozenset[State]]] = {
     State.DONE: frozenset(),
 }
 
+# A supervisor was given it, or may have been.
+HANDED_OVER: Final = frozenset(State) - {State.TAKEN, State.PREPARING}
+
 # What the daemon is told of each; it has no word for the steps between two of its own.
 TOLD: Final[dict[State, str]] = {
     State.TAKEN: "taken",

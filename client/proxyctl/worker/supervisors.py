@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Final
 
 import proxyctl
+from proxyctl import files
+from proxyctl.worker import names
+from proxyctl.worker.processes import Identity
 
 # Neither the environment nor the packages of whoever runs the agent have a say in it.
 _PROGRAM: Final = """\
@@ -95,6 +98,18 @@ class Supervisors:
             start_new_session=True,
             bufsize=0,
         )
+
+
+def is_running(folder: Path) -> bool:
+    """Say whether the attempt in a folder runs, in the care of its supervisor.
+
+    Raises:
+        FileError: that cannot be read.
+    """
+    begun = files.read(folder / names.BEGUN)
+    if not begun or files.read(folder / names.ENDED) is not None:
+        return False
+    return Identity.of_fields(begun).is_alive()
 
 
 def _tell(supervisor: subprocess.Popen[bytes], line: bytes) -> None:

@@ -331,6 +331,77 @@ def test_a_drain_at_once_stops_what_runs(agent: WorkerAgent, market: WorkerMarke
     assert not agent.processes()
 
 
+def test_a_drain_at_once_without_an_agent_ends_what_it_has_left(
+    agent: WorkerAgent, market: WorkerMarket
+) -> None:
+    agent.start()
+    job = market.post(FOR_EVER, title="for\x1bever")
+    until(lambda: job.started, agent)
+    agent.kill()
+    listed = agent.command("jobs").stdout
+    assert listed.startswith("not running\n")
+    assert f"{job.id}-1  runs on" in listed
+    assert "for ever" in listed
+    waited = agent.command("drain")
+    assert (waited.returncode, "drain --now" in waited.stdout) == (1, True)
+    market.post("print()")
+    ended = agent.command("drain", "--now")
+    assert ended.returncode == 0, ended.stderr
+    assert not agent.processes()
+    assert [verb for verb, _ in job.reports] == ["fail"]
+    assert agent.command("jobs").stdout == "not running\n"
+    assert [each.attempt for each in market.jobs.values()] == [1, 0]  # nothing new was taken
+
+
+def test_an_owner_who_ends_it_is_told_what_goes_on(
+    agent: WorkerAgent, market: WorkerMarket
+) -> None:
+    agent.start()
+    job = market.post(FOR_EVER)
+    until(lambda: job.started, agent)
+    agent.send(signal.SIGINT)
+    until(lambda: "draining: jobs go on: 1; once more to stop them now" in agent.log, agent)
+    assert agent.kill(signal.SIGINT) == 0
+    assert not agent.processes()
+
+
+def test_it_says_that_it_takes_work_before_there_is_any(
+    agent: WorkerAgent, market: WorkerMarket
+) -> None:
+    agent.start()
+    until(lambda: "takes work" in agent.log, agent)
+    assert market.questions[0]["wait_s"] == 0
+    until(lambda: len(market.questions) > 1, agent)
+    assert market.questions[1]["wait_s"] > 0
+    market.stop()
+    until(lambda: f"{market.url[7:]} cannot be reached" in agent.command("status").stdout, agent)
+    market.start()
+    until(lambda: "takes work" in agent.command("status").stdout, agent)
+
+
+def test_setup_changes_nothing_beside_an_agent(agent: WorkerAgent, market: WorkerMarket) -> None:
+    agent.start()
+    until(lambda: market.questions, agent)
+    before = (agent.folder / names.CONSENT).read_bytes()
+    done = agent.command("setup", "--api", market.url, "--cores", "0.5", typed="yes\n")
+    assert done.returncode == 1
+    assert "an agent works in" in done.stderr
+    assert "End it first: proxyctl worker drain --folder" in done.stderr
+    assert (agent.folder / names.CONSENT).read_bytes() == before
+
+
+def test_what_a_job_says_at_last_is_one_line_of_the_log(
+    agent: WorkerAgent, market: WorkerMarket
+) -> None:
+    agent.start()
+    job = market.post("import sys\nsys.exit('no\\n2026-01-01 00:00:00,000 job x: \\x1b[31mpaid')")
+    until(lambda: job.outcome, agent)
+    agent.until_idle()
+    assert "\n2026-01-01" not in agent.log
+    assert "\x1b" not in agent.log
+    assert "no 2026-01-01 00:00:00,000 job x: " in agent.log
+
+
 def test_an_agent_that_was_asleep_goes_on(agent: WorkerAgent, market: WorkerMarket) -> None:
     agent.start()
     job = market.post(FOR_A_SECOND)

@@ -72,6 +72,7 @@ def test_every_option_of_setup_is_documented() -> None:
         (("--disk-gb", "900000"), "GB of disk are lent, and"),
         (("--gpus", "GPU-none"), "GPUs are lent that are not there: GPU-none"),
         (("--hours", "noon"), "when.hours: must be a list of spans like 22:00-07:00"),
+        (("--hours", "22:00-22:00"), "which begin and end at other times"),
         (("--limits", "none"), "sandbox.limits: must be one of"),
     ],
 )
@@ -80,6 +81,57 @@ def test_nothing_is_lent_that_is_not_there(
 ) -> None:
     assert words in setup(agent, *options)
     assert not (agent.folder / names.CONSENT).exists()
+
+
+def test_setup_tries_the_token_before_it_writes_anything_down(agent: WorkerAgent) -> None:
+    agent.market.is_revoked = True
+    assert "does not know this token, or has revoked it; make a new one" in setup(agent)
+    agent.market.stop()
+    place = agent.market.url.rpartition("/")[2]
+    assert f"{place} cannot be reached" in setup(agent)
+
+
+def test_setup_keeps_the_token_of_before_for_the_same_marketplace_alone(agent: WorkerAgent) -> None:
+    before = agent.command("setup", "--api", agent.market.url, typed="yes\n")
+    assert before.returncode == 1
+    assert "there is no terminal to ask for the token at; name a file" in before.stderr
+    assert "GetPassWarning" not in before.stderr
+    setup(agent, "--hours", "22:00-07:00")
+    kept = agent.command("setup", "--api", agent.market.url, "--hours", "always", typed="yes\n")
+    assert kept.returncode == 0, kept.stderr
+    consent = record.load(agent.folder / names.CONSENT)
+    assert (consent.token, consent.when.hours) == (TOKEN, ())
+    other = agent.market.url.replace("127.0.0.1", "localhost")
+    done = agent.command("setup", "--api", other, typed="yes\n")
+    assert "there is no terminal" in done.stderr
+
+
+def test_no_more_is_lent_by_the_file_than_is_there(agent: WorkerAgent) -> None:
+    setup(agent)
+    path = agent.folder / names.CONSENT
+    fields = json.loads(path.read_text())
+    fields["lend"]["cores"] = 5000
+    path.write_text(json.dumps(fields))
+    done = agent.command("run")
+    assert done.returncode == 1
+    assert "5000 cores are lent, and" in done.stderr
+    assert not agent.market.questions
+
+
+def test_check_shows_everything_where_no_limits_can_be_held(agent: WorkerAgent) -> None:
+    done = agent.command("check")
+    assert done.returncode == 1
+    assert done.stdout.endswith(f"nothing is done before that was agreed to; {record.AGREE}\n")
+    setup(agent, "--executor", "bwrap")
+    path = agent.folder / names.CONSENT
+    fields = json.loads(path.read_text())
+    fields["sandbox"]["limits"] = (
+        "systemd" if not Path("/run/systemd/system").is_dir() else "cgroup1"
+    )
+    path.write_text(json.dumps(fields))
+    shown = agent.command("check").stdout
+    assert "bwrap/bubblewrap" in shown
+    assert "(one way to hold limits is enough)" in shown
 
 
 def test_anything_but_yes_is_no(agent: WorkerAgent) -> None:
