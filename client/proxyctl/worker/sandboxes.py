@@ -92,8 +92,6 @@ def usable(
                 images=images,
                 network=network,
             )
-        if executor is None:
-            continue
         findings[name] = executor.check()
         if all(each.is_met for each in findings[name]):
             executors[name] = executor
