@@ -80,7 +80,8 @@ WORKER = """Have work done by a device of somebody else, walled in: run
 
   {make_worker}
 
-in another terminal, post a script, and follow what it prints:
+in another terminal (it earns for {owner}, whose password is the same as yours), post a
+script, and follow what it prints:
 
   job=$(curl -s --json '{job}' -H 'Authorization: Bearer {token}' {api}/api/jobs | \\
     grep -o '"job_id":"[^"]*' | cut -d'"' -f4) && curl -sN -H 'Authorization: Bearer {token}' \\
@@ -243,7 +244,9 @@ def _text(daemon: Daemon, token: str, bought: Purchase) -> str:
         exits = EXITS.format(make_exit=make_exit, owner=OWNER_EMAIL, **used)
     if is_sqlite(daemon.settings.storage.url):
         make_worker = _make("worker", daemon.settings, url)
-        worker = WORKER.format(make_worker=make_worker, job=JOB, token=token, api=url)
+        worker = WORKER.format(
+            make_worker=make_worker, owner=OWNER_EMAIL, job=JOB, token=token, api=url
+        )
     return TEXT.format(
         email=EMAIL, password=PASSWORD, token=token, exits=exits, worker=worker, **used
     )

@@ -89,7 +89,7 @@ def test_the_walk_through_of_the_proxy_runs(tmp_path: Path) -> None:
 def test_the_walk_through_of_workers_runs(tmp_path: Path) -> None:
     require_sandbox(tmp_path)
     printed = walk_through("workers.md", tmp_path, FOLDER=str(tmp_path / "worker"))
-    assert "at most 1 cores, 0.5 GB of memory and 1 GB of disk" in printed
+    assert "at most 1 core, 0.5 GB of memory and 1 GB of disk" in printed
     assert "ok   marketplace/reachable" in printed
     assert "running as process" in printed
     assert "\n42\n" in printed

@@ -234,10 +234,11 @@ def _free_gb(folder: Path) -> float:
 
 
 def _lend_in_words(lend: Lend) -> str:
-    gpus = ", ".join(lend.gpus) or "no GPU"
+    gpus = "all GPUs" if ALL_GPUS in lend.gpus else ", ".join(lend.gpus) or "no GPU"
+    cores = "1 core" if lend.cores == 1 else f"{lend.cores:g} cores"
     network = "no network" if lend.network == "none" else "public addresses, if it wants them"
     return (
-        f"at most {lend.cores:g} cores, {lend.ram_gb:g} GB of memory and {lend.disk_gb:g} GB of"
+        f"at most {cores}, {lend.ram_gb:g} GB of memory and {lend.disk_gb:g} GB of"
         f" disk, shared by {lend.max_jobs} at once; {gpus}; {network};"
         f" types: {', '.join(lend.jobs)}"
     )
