@@ -106,7 +106,9 @@ def is_running(folder: Path) -> bool:
     Raises:
         FileError: that cannot be read.
     """
-    begun = files.read(folder / names.BEGUN)
+    path = folder / names.BEGUN
+    # An empty one tells of a supervisor that a loss of power has ended.
+    begun = None if files.is_empty(path) else files.read(path)
     if not begun or files.read(folder / names.ENDED) is not None:
         return False
     return Identity.of_fields(begun).is_alive()
