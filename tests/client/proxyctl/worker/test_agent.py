@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,8 @@ def test_an_agent_that_is_killed_goes_on_where_it_was(
 def lose_power(agent: WorkerAgent, job: Job, **fields: Any) -> Path:
     """Leave what the disk may have after a loss of power; return the folder of the attempt."""
     for pid in agent.processes():
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # one of them ends with another one
+            os.kill(pid, signal.SIGKILL)
     until_true(lambda: not agent.processes(), "nothing runs")
     folder = agent.folder / names.ATTEMPTS / f"{job.id}-1"
     entry = json.loads((folder / names.ENTRY).read_text())
@@ -247,7 +249,8 @@ def test_a_supervisor_that_is_killed_while_it_waits_is_replaced(
     agent.start()
     until(lambda: market.syncs and agent.processes(), agent)
     for pid in agent.processes():
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # one of them ends with another one
+            os.kill(pid, signal.SIGKILL)
     job = market.post("print(1)")
     until(lambda: job.outcome == "complete", agent)
 
