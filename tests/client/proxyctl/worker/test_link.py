@@ -63,8 +63,7 @@ def test_a_poll_is_interrupted_wherever_it_is(market: WorkerMarket, link: Link) 
 
     thread = threading.Thread(target=ask)
     thread.start()
-    with market.changed:
-        assert market.changed.wait_for(lambda: market.questions, timeout=20)
+    until_true(lambda: market.questions, "it is asked")
     stale.set()
     link.interrupt()
     thread.join(10)
