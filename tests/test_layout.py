@@ -40,6 +40,7 @@ TESTED_IN = {
     "client/proxyctl/protocol/jobspec/errors.py": (
         "tests/client/proxyctl/protocol/jobspec/test_checks.py"
     ),
+    "client/proxyctl/status.py": "tests/client/proxyctl/exit/test_commands.py",
     "client/proxyctl/words.py": "tests/client/proxyctl/exit/test_consent.py",
     "client/proxyctl/worker/bell.py": "tests/client/proxyctl/worker/test_agent.py",
     "client/proxyctl/worker/checks.py": "tests/client/proxyctl/worker/test_commands.py",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from proxyctl import __version__
+from proxyctl import __version__, status
 
 
 def main() -> None:
@@ -21,12 +21,12 @@ def main() -> None:
         from proxyctl.worker import commands as worker  # noqa: PLC0415 - see above
 
         worker.add_commands(topics)
-        sys.exit(worker.call(parser.parse_args()))
+        sys.exit(status.call(parser.parse_args()))
     from proxyctl.exit import commands  # noqa: PLC0415 - see above
 
     commands.add_commands(topics)
     topics.add_parser("worker", help="run strangers' jobs on this device, walled in")
-    sys.exit(commands.call(parser.parse_args()))
+    sys.exit(status.call(parser.parse_args()))
 
 
 if __name__ == "__main__":

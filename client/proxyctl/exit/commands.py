@@ -25,8 +25,8 @@ from proxyctl.exit.limits import DeviceLimits, LimitError, limits_from, size_fro
 from proxyctl.exit.restraints import reason_to_rest
 from proxyctl.exit.watcher import STATE_STALE_SECONDS
 from proxyctl.power import read_power
+from proxyctl.status import DONE, FAILED, IN_VAIN
 from proxyctl.tokens import read_token
-from proxyctl.words import OwnerError
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Network, IPv6Network
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 
     Network = Union[IPv4Network, IPv6Network]
 
-DONE: Final = 0
-FAILED: Final = 1
-IN_VAIN: Final = 2  # the units in client/autostart do not start it again after this one
 
 _ACKNOWLEDGED_SECONDS: Final = 5.0  # an agent looks once a second
 _STEP_SECONDS: Final = 0.1
@@ -91,24 +88,6 @@ def _add_consent_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--on-metered", action="store_true", default=None)
     parser.add_argument("--udp", type=_yes_or_no, metavar="yes|no", help="carry datagrams; no")
     parser.set_defaults(call=_consent)
-
-
-def call(arguments: argparse.Namespace) -> int:
-    """Run a command; return its exit status."""
-    try:
-        return int(arguments.call(arguments))
-    except OwnerError as error:
-        sys.stderr.write(f"proxyctl: {error}\n")
-        return IN_VAIN if isinstance(error, record.ConsentError) else FAILED
-    except BrokenPipeError:  # whoever reads what is printed has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
-    except EOFError:
-        sys.stderr.write("\nproxyctl: there was no answer; nothing was agreed to\n")
-        return FAILED
-    except KeyboardInterrupt:
-        sys.stderr.write("\n")
-        return FAILED
 
 
 def _consent(arguments: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl import files
 from proxyctl.exit.limits import DeviceLimits, LimitError, limits_from
-from proxyctl.words import OwnerError
+from proxyctl.status import InVainError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +17,7 @@ AGREE: Final = "run: proxyctl exit consent"
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
-class ConsentError(OwnerError):
+class ConsentError(InVainError):
     """There is no valid consent; the message says what to do."""
 
 

@@ -9,11 +9,12 @@ import signal
 import sys
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from proxyctl import files
+from proxyctl.status import DONE, FAILED, IN_VAIN
 from proxyctl.tokens import TOKEN_VARIABLE, TokenError, read_token
-from proxyctl.words import OwnerError, plain_line
+from proxyctl.words import plain_line
 from proxyctl.worker import lock, names, record, setup
 from proxyctl.worker.journal import Journal
 from proxyctl.worker.states import HANDED_OVER
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     import argparse
 
     from proxyctl.worker.agent import End
-
-DONE: Final = 0
-FAILED: Final = 1
-IN_VAIN: Final = 2  # the units in client/autostart do not start it again after this one
 
 
 class _OneLine(logging.Formatter):
@@ -68,24 +65,6 @@ def add_commands(topics: argparse._SubParsersAction[argparse.ArgumentParser]) ->
             default=default_folder(),
             help="where the files of this agent are (%(default)s)",
         )
-
-
-def call(arguments: argparse.Namespace) -> int:
-    """Run a command; return its exit status."""
-    try:
-        return int(arguments.call(arguments))
-    except OwnerError as error:
-        sys.stderr.write(f"proxyctl: {error}\n")
-        return IN_VAIN if isinstance(error, record.ConsentError) else FAILED
-    except BrokenPipeError:  # whoever reads what is printed has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
-    except EOFError:
-        sys.stderr.write("\nproxyctl: there was no answer; nothing was agreed to\n")
-        return FAILED
-    except KeyboardInterrupt:
-        sys.stderr.write("\n")
-        return FAILED
 
 
 def _setup(arguments: argparse.Namespace) -> int:

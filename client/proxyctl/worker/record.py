@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl import files
-from proxyctl.words import OwnerError
+from proxyctl.status import InVainError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ _JOBS_MAX: Final = 64  # at once: each has a process that watches it, and two th
 _TEXTS_MAX: Final = 64
 
 
-class ConsentError(OwnerError):
+class ConsentError(InVainError):
     """There is no valid consent; the message says what to do."""
 
 
