@@ -53,7 +53,7 @@ def routes(
         *LogRoutes(market.logs).table(),
         *ArtifactRoutes(market.artifacts).table(),
         *ReferralRoutes(market.referrals, app_url).table(),
-        *DeployRoutes(market.deploys).table(),
+        *DeployRoutes(market.deploys, market.rollouts).table(),
         *assistant.table(),
         *WalletRoutes(market.wallet, market.exits, market.reviews).table(),
     ]

@@ -16,6 +16,7 @@ from api.literals import (
     DEPLOY_TYPES,
     DeployStatus,
     DeployType,
+    Network,
 )
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.deploys import (
@@ -30,14 +31,47 @@ from market.deploys import (
 from market.errors import Code
 from market.jobs import DURATION_MAX_HOURS
 from market.money import Currency
+from market.rollout import Strategy
+from market.rollouts import Rollouts
+from market.templates import Change, Template, template_of
+from proxyctl.protocol.jobspec import Port, Ready, Resources
 from storage.deploys import DeployRow
+from storage.rollouts import RevisionRow
+
+Size = Annotated[float, Meta(ge=0)]
+
+
+class ReplicaResources(Struct):
+    """What a replica needs beside its GPUs, at least; 0 and "" ask for nothing."""
+
+    vram_gb: Size = 0.0
+    cores: Size = 0.0
+    ram_gb: Size = 0.0
+    disk_gb: Size = 0.0
+    arch: str = ""
+    cuda: str = ""
+
+    def as_resources(self) -> Resources:
+        """Return it as jobs have it."""
+        return Resources(**msgspec.structs.asdict(self))
+
+
+class DeployStrategy(Struct):
+    """How replicas are replaced: see `Strategy`."""
+
+    max_surge: Annotated[int, Meta(ge=0, le=REPLICAS_MAX)] = 0
+    max_unavailable: Annotated[int, Meta(ge=0, le=REPLICAS_MAX)] = 1
+    min_ready_s: Annotated[int, Meta(ge=0, le=86_400)] = 0
+    progress_s: Annotated[int, Meta(ge=1, le=86_400)] = 600
+    auto_revert: bool = False
 
 
 class DeployRequest(Struct):
     """What to run, on which GPUs, for how many hours, and what to pay with.
 
-    `image` and `command` are told to each worker that has accepted a replica, and anybody may be
-    one: keep secrets out of them.
+    `image`, `command`, `env` and the rest of what is to run are told to each worker that has a
+    replica, and anybody may be one: keep secrets out of them. A deploy that says any of it is given
+    to devices that have what it needs, and its replicas are replaced as `strategy` says.
     """
 
     job_name: RequiredText
@@ -49,6 +83,65 @@ class DeployRequest(Struct):
     payment_type: literals.Currency | None = None
     image: Annotated[str, Meta(max_length=IMAGE_MAX_CHARACTERS)] | None = None
     command: Annotated[str, Meta(max_length=COMMAND_MAX_CHARACTERS)] | None = None
+    env: dict[str, str] | None = None
+    ports: list[Port] | None = None
+    ready: Ready | None = None
+    network: Network | None = None
+    resources: ReplicaResources | None = None
+    strategy: DeployStrategy | None = None
+
+
+class RevisionRequest(Struct):
+    """What is other from now on; what is not said stays as it is. `replicas` scales as well."""
+
+    image: Annotated[str, Meta(max_length=IMAGE_MAX_CHARACTERS)] | None = None
+    command: Annotated[str, Meta(max_length=COMMAND_MAX_CHARACTERS)] | None = None
+    env: dict[str, str] | None = None
+    ports: list[Port] | None = None
+    ready: Ready | None = None
+    network: Network | None = None
+    resources: ReplicaResources | None = None
+    replicas: Annotated[int, Meta(ge=0, le=REPLICAS_MAX)] | None = None
+
+
+class ScaleRequest(Struct):
+    """How many replicas there should be."""
+
+    replicas: Annotated[int, Meta(ge=0, le=REPLICAS_MAX)]
+
+
+class RollbackRequest(Struct):
+    """Which revision to go back to; by default the last one that was available."""
+
+    revision: Annotated[int, Meta(ge=1)] | None = None
+
+
+class RevisionReply(Reply, kw_only=True):
+    """The number of the revision that replicas are replaced by from now on."""
+
+    revision: int
+
+
+class Revision(Struct):
+    """What was to run from some time on, and how far that has come."""
+
+    revision: int
+    cause: str
+    state: literals.RevisionState
+    created_at: Timestamp
+    image: str
+    command: str
+    env: dict[str, str]
+    ports: list[Port]
+    network: Network
+    resources: Resources
+    ready: Ready | UnsetType = UNSET
+
+
+class RevisionsReply(Reply, kw_only=True):
+    """The last revisions of a deploy, the newest first."""
+
+    revisions: list[Revision]
 
 
 class DeployReply(Reply, kw_only=True):
@@ -76,7 +169,11 @@ class RatesReply(Reply, kw_only=True):
 
 
 class DeployItem(Struct):
-    """A deploy; `cost`, and `paid` once it is over, are in the currency of `payment_type`."""
+    """A deploy; `cost`, and `paid` once it is over, are in the currency of `payment_type`.
+
+    `ready_replicas` are those that run, or, if the deploy says what they run, those that can be
+    used; how far such a deploy is with its `revision` is there as well.
+    """
 
     # One field for each of the documented reply.
     id: str
@@ -92,6 +189,10 @@ class DeployItem(Struct):
     cost: float
     created_at: Timestamp
     paid: float | UnsetType = UNSET
+    updated_replicas: int | UnsetType = UNSET
+    available_replicas: int | UnsetType = UNSET
+    revision: int | UnsetType = UNSET
+    state: literals.RolloutState | UnsetType = UNSET
 
 
 class OneDeploy(DeployItem, kw_only=True):
@@ -100,6 +201,7 @@ class OneDeploy(DeployItem, kw_only=True):
     job_ids: list[str]
     image: str | UnsetType = UNSET
     command: str | UnsetType = UNSET
+    problem: str | UnsetType = UNSET
 
 
 class OneReply(Reply, kw_only=True):
@@ -118,11 +220,15 @@ class ListReply(Reply, kw_only=True):
 class DeployRoutes:
     """The routes of deploys."""
 
-    def __init__(self, deploys: Deploys) -> None:
+    def __init__(self, deploys: Deploys, rollouts: Rollouts) -> None:
         self._deploys = deploys
+        self._rollouts = rollouts
 
     def table(self) -> list[Route]:
         """Return the declarations."""
+        return [*self._whole(), *self._changes()]
+
+    def _whole(self) -> list[Route]:
         return [
             Route(
                 "POST",
@@ -142,6 +248,7 @@ class DeployRoutes:
                 idempotent=True,
                 errors=(
                     Code.INSUFFICIENT_FUNDS,
+                    Code.PAYLOAD_INVALID,
                     Code.TOO_MANY_JOBS,
                     Code.TOO_MANY_FREE_JOBS,
                     Code.TOO_MUCH_JOB_TEXT,
@@ -178,6 +285,87 @@ class DeployRoutes:
             ),
         ]
 
+    def _changes(self) -> list[Route]:
+        errors = (Code.DEPLOY_NOT_FOUND, Code.DEPLOY_HAS_NO_REVISIONS, Code.DEPLOY_OVER)
+        costs = (
+            Code.INSUFFICIENT_FUNDS,
+            Code.TOO_MANY_JOBS,
+            Code.TOO_MANY_FREE_JOBS,
+            Code.TOO_MUCH_JOB_TEXT,
+        )
+        one = "/api/deploy/job/{deploy_id}"
+        return [
+            Route(
+                "POST",
+                f"{one}/revision",
+                "Have the replicas of a deploy run something else",
+                self.revise,
+                RevisionReply,
+                auth=Auth.JWT,
+                body=RevisionRequest,
+                example={"image": "jupyter/scipy-notebook:2026-11-01"},
+                errors=(*errors, Code.PAYLOAD_INVALID, *costs),
+            ),
+            Route(
+                "POST",
+                f"{one}/scale",
+                "Have more or fewer replicas",
+                self.scale,
+                Reply,
+                auth=Auth.JWT,
+                body=ScaleRequest,
+                example={"replicas": 3},
+                errors=(*errors, *costs),
+            ),
+            Route(
+                "POST",
+                f"{one}/rollback",
+                "Have the replicas run what they ran before",
+                self.rollback,
+                RevisionReply,
+                auth=Auth.JWT,
+                body=RollbackRequest,
+                body_optional=True,
+                errors=(*errors, Code.REVISION_NOT_FOUND),
+            ),
+            Route(
+                "POST",
+                f"{one}/restart",
+                "Replace every replica by one that runs the same",
+                self.restart,
+                RevisionReply,
+                auth=Auth.JWT,
+                errors=errors,
+            ),
+            Route(
+                "POST",
+                f"{one}/pause",
+                "Start and stop no replica for now",
+                self.pause,
+                Reply,
+                auth=Auth.JWT,
+                errors=errors,
+            ),
+            Route(
+                "POST",
+                f"{one}/resume",
+                "Go on with a deploy that was paused",
+                self.resume,
+                Reply,
+                auth=Auth.JWT,
+                errors=errors,
+            ),
+            Route(
+                "GET",
+                f"{one}/revisions",
+                "List the last revisions of a deploy",
+                self.revisions,
+                RevisionsReply,
+                auth=Auth.JWT,
+                errors=errors[:2],
+            ),
+        ]
+
     async def create(self, call: Call[DeployRequest, Any]) -> DeployReply:
         """Queue a deploy."""
         body = call.body
@@ -191,6 +379,8 @@ class DeployRoutes:
             currency=Currency(body.payment_type or "usd"),
             image=body.image or "",
             command=body.command or "",
+            template=_change(body).of(Template()),
+            strategy=Strategy(**msgspec.structs.asdict(body.strategy or DeployStrategy())),
         )
         deploy = await self._deploys.create(call.user_id, new, call.receipt(_queued))
         return _queued(deploy)
@@ -218,9 +408,10 @@ class DeployRoutes:
         return OneReply(
             deploy=OneDeploy(
                 **msgspec.structs.asdict(_item(deploy)),
-                job_ids=[replica.job_id for replica in deploy.replicas],
+                job_ids=deploy.job_ids,
                 image=UNSET if row.image is None else row.image,
                 command=UNSET if row.command is None else row.command,
+                problem=(deploy.rollout.problem or UNSET) if deploy.rollout else UNSET,
             )
         )
 
@@ -228,6 +419,75 @@ class DeployRoutes:
         """Cancel what is left of a deploy."""
         await self._deploys.cancel(call.user_id, _deploy_id(call))
         return Reply()
+
+    async def revise(self, call: Call[RevisionRequest, Any]) -> RevisionReply:
+        """Have something else run, and perhaps more or fewer of it."""
+        deploy_id, body = _deploy_id(call), call.body
+        revision = await self._rollouts.revise(
+            call.user_id, deploy_id, _change(body), replicas=body.replicas
+        )
+        return RevisionReply(revision=revision)
+
+    async def scale(self, call: Call[ScaleRequest, Any]) -> Reply:
+        """Have more or fewer replicas."""
+        await self._rollouts.scale(call.user_id, _deploy_id(call), call.body.replicas)
+        return Reply()
+
+    async def rollback(self, call: Call[RollbackRequest, Any]) -> RevisionReply:
+        """Go back to an earlier revision."""
+        deploy_id, wanted = _deploy_id(call), call.body.revision
+        revision = await self._rollouts.rollback(call.user_id, deploy_id, wanted)
+        return RevisionReply(revision=revision)
+
+    async def restart(self, call: Call[Nothing, Any]) -> RevisionReply:
+        """Replace every replica."""
+        revision = await self._rollouts.restart(call.user_id, _deploy_id(call))
+        return RevisionReply(revision=revision)
+
+    async def pause(self, call: Call[Nothing, Any]) -> Reply:
+        """Start and stop nothing for now."""
+        await self._rollouts.pause(call.user_id, _deploy_id(call), is_paused=True)
+        return Reply()
+
+    async def resume(self, call: Call[Nothing, Any]) -> Reply:
+        """Go on."""
+        await self._rollouts.pause(call.user_id, _deploy_id(call), is_paused=False)
+        return Reply()
+
+    async def revisions(self, call: Call[Nothing, Any]) -> RevisionsReply:
+        """List the last revisions."""
+        rows = await self._rollouts.revisions(call.user_id, _deploy_id(call))
+        return RevisionsReply(revisions=[_revision(row) for row in rows])
+
+
+def _change(body: DeployRequest | RevisionRequest) -> Change:
+    """Return what a request says of what is to run."""
+    return Change(
+        image=body.image,
+        command=body.command,
+        env=body.env,
+        ports=None if body.ports is None else tuple(body.ports),
+        ready=body.ready,
+        network=body.network,
+        resources=None if body.resources is None else body.resources.as_resources(),
+    )
+
+
+def _revision(row: RevisionRow) -> Revision:
+    template = template_of(row.template)
+    return Revision(
+        revision=row.revision,
+        cause=row.cause,
+        state=literals.REVISION_STATES[row.state],
+        created_at=timestamp(row.created_at),
+        image=template.image,
+        command=template.command,
+        env=template.env,
+        ports=list(template.ports),
+        network=literals.NETWORKS[template.network],
+        resources=template.resources,
+        ready=UNSET if template.ready is None else template.ready,
+    )
 
 
 def _deploy_id(call: Call[Any, Any]) -> str:
@@ -245,15 +505,15 @@ def _queued(deploy: DeployRow) -> DeployReply:
 
 
 def _item(deploy: Deploy) -> DeployItem:
-    row = deploy.row
-    return DeployItem(
+    row, rollout = deploy.row, deploy.rollout
+    item = DeployItem(
         id=row.id,
         job_name=row.job_name,
         job_type=DEPLOY_TYPES[row.job_type],
         gpu_model=row.gpu_model,
         gpu_count=row.gpu_count,
         duration_hrs=row.duration_hrs,
-        replicas=row.replicas,
+        replicas=deploy.desired,
         ready_replicas=deploy.ready_replicas,
         status=DEPLOY_STATUSES[deploy.status],
         payment_type=CURRENCIES[row.currency],
@@ -261,3 +521,8 @@ def _item(deploy: Deploy) -> DeployItem:
         created_at=timestamp(row.created_at),
         paid=UNSET if deploy.paid is None else money(deploy.paid),
     )
+    if rollout is not None:
+        item.updated_replicas = deploy.updated_replicas
+        item.available_replicas = deploy.available_replicas
+        item.revision, item.state = rollout.revision, literals.ROLLOUT_STATES[rollout.state]
+    return item

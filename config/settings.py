@@ -128,6 +128,8 @@ class MarketSettings(Struct, frozen=True):  # as wide as its section: settings a
     credit_usd: Decimal = Decimal("0.01")
     gpu_rate_default_usd: Decimal = Decimal("1.0")
     gpu_rates_usd: dict[str, Decimal] = {}
+    jupyter_image: str = "jupyter/minimal-notebook:latest"
+    inference_image: str = "vllm/vllm-openai:latest"
     referrer_reward_credits: Annotated[int, Meta(ge=0, le=1_000_000)] = 50
     referred_reward_credits: Annotated[int, Meta(ge=0, le=1_000_000)] = 25
     referral_verification: Literal["auto", "required", "none"] = "auto"

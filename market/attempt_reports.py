@@ -74,10 +74,12 @@ class AttemptReports:
         await self._store.write(
             _begin, device.id, job_id, attempt, False, image_digest, now=self._now()
         )
+        self._jobs.changed(job_id)
 
     async def ready(self, device: DeviceRow, job_id: str, attempt: int | None) -> None:
         """Note that what a job serves can be used; raises as `started`."""
         await self._store.write(_begin, device.id, job_id, attempt, True, None, now=self._now())
+        self._jobs.changed(job_id)
 
     async def sync(
         self, device: DeviceRow, report: Report, named: Sequence[Named] | None

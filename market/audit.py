@@ -5,6 +5,7 @@ from msgspec import Struct
 from market.money import Currency, as_decimal
 from storage import assistant as assistant_queries
 from storage import bandwidth as bandwidth_queries
+from storage import draws as draw_queries
 from storage import exits as exit_queries
 from storage import ledger as queries
 from storage import reviews as review_queries
@@ -81,6 +82,14 @@ async def _audit(tx: Transaction) -> Report:
         Check(
             "every reward for a photo was paid once, and nothing else was",
             _lines(await assistant_queries.rewards_against_postings(tx)),
+        ),
+        Check(
+            "holds are drawn from as attempts at replicas were paid, for the time that these have",
+            (
+                *_lines(await draw_queries.against_holds(tx)),
+                *_lines(await draw_queries.against_postings(tx)),
+                *_counts(await draw_queries.overused(tx)),
+            ),
         ),
         *await _review_checks(tx),
         *await _exit_checks(tx),

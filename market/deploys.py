@@ -1,7 +1,9 @@
 """Deploys: so many replicas on such GPUs for so many hours; every replica is a job."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -11,11 +13,16 @@ from market.errors import Code, MarketError
 from market.idempotency import Receipt
 from market.jobs import DURATION_MAX_HOURS, PRICE_MAX, Jobs, NewJob, put_up, waiting
 from market.money import Currency, as_decimal
+from market.rollout import Strategy
+from market.rollouts import Rollouts, description, needs
 from market.states import JobStatus
+from market.templates import HOUR_SECONDS, JOB_TYPES, Template, spec_of
 from proxyctl.protocol.jobspec import gpus
 from storage import deploys as queries
+from storage import rollouts as rollout_queries
 from storage.deploys import DeployRow, ReplicaRow
 from storage.jobs import JobRow
+from storage.rollouts import PresentRow, RolloutRow
 from storage.store import Transaction
 
 NAME_MAX_CHARACTERS = 180
@@ -24,14 +31,7 @@ IMAGE_MAX_CHARACTERS = 300
 COMMAND_MAX_CHARACTERS = 2_000
 GPU_COUNT_MAX = 64
 REPLICAS_MAX = 100
-
-JOB_TYPES = {
-    "Docker": "docker",
-    "Jupyter": "docker",
-    "Inference": "inference",
-    "Training": "training",
-    "Script": "script",
-}
+OPEN = frozenset((JobStatus.WAITING, JobStatus.RUNNING))
 
 
 class Rates(Struct, frozen=True):
@@ -58,8 +58,8 @@ class Rates(Struct, frozen=True):
         return usd * 1_000_000 // self.credit
 
 
-class NewDeploy(Struct, frozen=True):
-    """What a buyer wants to run; its workers get `image` and `command`, in `Work`."""
+class NewDeploy(Struct, frozen=True):  # as wide as the request
+    """What a buyer wants to run; if it says what that is, devices can run it by themselves."""
 
     job_name: str
     job_type: str
@@ -70,13 +70,18 @@ class NewDeploy(Struct, frozen=True):
     currency: Currency
     image: str = ""
     command: str = ""
+    template: Template = Template()
+    strategy: Strategy = Strategy()
 
 
 class Deploy(Struct, frozen=True):
-    """A deploy and how its replicas are."""
+    """A deploy and how its replicas are; `rollout` is there if it says what they run."""
 
     row: DeployRow
     replicas: tuple[ReplicaRow, ...]
+    rollout: RolloutRow | None = None
+    present: tuple[PresentRow, ...] = ()
+    now: int = 0
 
     @property
     def statuses(self) -> tuple[JobStatus, ...]:
@@ -87,7 +92,8 @@ class Deploy(Struct, frozen=True):
     def paid(self) -> int | None:
         """What it has cost, in micro-units of its currency; None while a replica is not over."""
         amounts = [each.captured for each in self.replicas if each.captured is not None]
-        return sum(amounts) if len(amounts) == len(self.replicas) else None
+        is_over = self.status not in ("queued", "running")
+        return sum(amounts) if len(amounts) == len(self.replicas) and is_over else None
 
     @property
     def id(self) -> str:
@@ -95,14 +101,52 @@ class Deploy(Struct, frozen=True):
         return self.row.id
 
     @property
+    def job_ids(self) -> list[str]:
+        """The jobs of its replicas, without those that others have taken the place of."""
+        if self.rollout is not None:
+            return [row.job_id for row in self.present]
+        return [replica.job_id for replica in self.replicas]
+
+    @property
+    def desired(self) -> int:
+        """How many replicas there should be."""
+        return self.row.replicas if self.rollout is None else self.rollout.desired
+
+    @property
     def ready_replicas(self) -> int:
-        """How many replicas run."""
-        return self.statuses.count(JobStatus.RUNNING)
+        """How many replicas can be used; those that do not say what they run are when they run."""
+        if self.rollout is None:
+            return self.statuses.count(JobStatus.RUNNING)
+        return sum(row.ready_at is not None for row in self.present)
+
+    @property
+    def available_replicas(self) -> int:
+        """How many replicas have been ready for as long as they must be."""
+        if self.rollout is None:
+            return self.ready_replicas
+        least = msgspec.json.decode(self.rollout.strategy, type=Strategy).min_ready_s
+        since = [row.ready_at for row in self.present if row.ready_at is not None]
+        return sum(self.now - each >= least for each in since)
+
+    @property
+    def updated_replicas(self) -> int:
+        """How many replicas of the current revision there are that are not over."""
+        if self.rollout is None:
+            return 0
+        open_rows = [row for row in self.present if row.status in OPEN]
+        return sum(row.revision == self.rollout.revision for row in open_rows)
 
     @property
     def status(self) -> str:
-        """The whole in a word: running or queued as long as any replica is, then how it ended."""
+        """The whole in a word: running or queued as long as any replica is, then how it ended.
+
+        One that may go on has its replicas replaced, so it is queued when none is there.
+        """
         present = set(self.statuses)
+        if self.rollout is not None:
+            present = {JobStatus(row.status) for row in self.present}
+            if self.rollout.state != "over" and JobStatus.FAILED not in present:
+                present.add(JobStatus.WAITING)
         for status, word in (
             (JobStatus.RUNNING, "running"),
             (JobStatus.WAITING, "queued"),
@@ -111,7 +155,7 @@ class Deploy(Struct, frozen=True):
         ):
             if status in present:
                 return word
-        return "completed"
+        return "completed" if present or self.rollout is None else "cancelled"
 
 
 class Deploys:
@@ -120,12 +164,23 @@ class Deploys:
     Args:
         context: the store, identifiers and the time.
         jobs: the marketplace that their replicas go to.
+        rollouts: put up replicas that say what they run.
         rates: what GPUs cost.
+        images: what runs by default, by type.
     """
 
-    def __init__(self, context: Context, jobs: Jobs, rates: Rates) -> None:
+    def __init__(
+        self,
+        context: Context,
+        jobs: Jobs,
+        rollouts: Rollouts,
+        rates: Rates,
+        images: Mapping[str, str],
+    ) -> None:
         self._store = context.store
         self._jobs = jobs
+        self._rollouts = rollouts
+        self._images = images
         self._identifiers = context.identifiers
         self._now = context.now
         self.rates = rates
@@ -164,13 +219,19 @@ class Deploys:
             image=new.image or None,
             command=new.command or None,
         )
-        replicas = [
-            (self._replica(deploy, number, price_credit, price), self._identifiers.new())
-            for number in range(1, new.replicas + 1)
-        ]
+        template = self._template(new)
         try:
             with self._jobs.counting_refusals(user_id):
-                await self._store.write(_create, deploy, replicas, self._jobs.bounds, receipt)
+                if template is None:
+                    await self._store.write(
+                        _create,
+                        deploy,
+                        self._replicas(deploy, price_credit, price),
+                        self._jobs.bounds,
+                        receipt,
+                    )
+                else:
+                    await self._begin(deploy, template, new.strategy, price_credit, receipt)
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
@@ -185,11 +246,11 @@ class Deploys:
         Raises:
             MarketError: `deploy_not_found`, when there is none or it is another user's.
         """
-        return await self._store.read(_find, user_id, deploy_id)
+        return await self._store.read(_find, user_id, deploy_id, self._now())
 
     async def page(self, user_id: str, *, before: str, limit: int) -> list[Deploy]:
         """Return a user's deploys, newest first."""
-        return await self._store.read(_page, user_id, before=before, limit=limit)
+        return await self._store.read(_page, user_id, before=before, limit=limit, now=self._now())
 
     async def cancel(self, user_id: str, deploy_id: str) -> None:
         """Cancel what is left of a deploy.
@@ -201,7 +262,51 @@ class Deploys:
             MarketError: `deploy_not_found`.
         """
         deploy = await self.find(user_id, deploy_id)
-        await self._jobs.cancel_all(user_id, [replica.job_id for replica in deploy.replicas])
+        if deploy.rollout is not None:
+            await self._rollouts.end(deploy_id)
+            deploy = await self.find(user_id, deploy_id)  # nothing is started any more
+        await self._jobs.cancel_all(user_id, deploy.job_ids)
+
+    def _template(self, new: NewDeploy) -> Template | None:
+        """Return what the replicas of a deploy run; None if it does not say so."""
+        template = replace(new.template, image=new.image, command=new.command)
+        if template == Template():
+            return None
+        needed = dataclasses.replace(
+            template.resources, gpus=new.gpu_count, gpu_model=new.gpu_model
+        )
+        image = template.image or self._images.get(new.job_type, "")
+        return replace(template, image=image, resources=needed)
+
+    async def _begin(
+        self,
+        deploy: DeployRow,
+        template: Template,
+        strategy: Strategy,
+        price_credit: int,
+        receipt: Receipt[DeployRow] | None,
+    ) -> None:
+        """Add a deploy that says what its replicas run."""
+        deploy = deploy._replace(image=template.image or None)
+        spec_of(template, deploy.job_type, deploy.duration_hrs * HOUR_SECONDS)
+
+        async def begin(tx: Transaction) -> list[str]:
+            if receipt is not None:
+                await receipt.keep(tx, deploy)
+            await queries.insert(tx, deploy)
+            return await self._rollouts.begin(tx, deploy, template, strategy, price_credit)
+
+        for job_id in await self._store.write(begin):
+            self._rollouts.put_up(job_id)
+
+    def _replicas(
+        self, deploy: DeployRow, price_credit: int, price: int
+    ) -> list[tuple[JobRow, str]]:
+        """Return the replicas of a deploy that does not say what they run."""
+        return [
+            (self._replica(deploy, number, price_credit, price), self._identifiers.new())
+            for number in range(1, deploy.replicas + 1)
+        ]
 
     def _replica(self, deploy: DeployRow, number: int, price_credit: int, price: int) -> JobRow:
         new = NewJob(
@@ -209,8 +314,8 @@ class Deploys:
             job_type=JOB_TYPES[deploy.job_type],
             price=price_credit,
             duration_hrs=deploy.duration_hrs,
-            description=_description(deploy, number),
-            requirements=f"GPU: {deploy.gpu_count} x {deploy.gpu_model}",
+            description=description(deploy, number, deploy.replicas),
+            requirements=needs(deploy),
         )
         return waiting(
             new,
@@ -221,13 +326,6 @@ class Deploys:
             currency=Currency(deploy.currency),
             price_held=price,
         )
-
-
-def _description(deploy: DeployRow, number: int) -> str:
-    """Return what a worker may know of a replica before it runs it."""
-    return (
-        f"Replica {number} of {deploy.replicas} of the deploy {deploy.id}\nType: {deploy.job_type}"
-    )
 
 
 def _check(new: NewDeploy) -> None:
@@ -253,6 +351,10 @@ def _check(new: NewDeploy) -> None:
         if not 1 <= number <= most:
             message = f"{field} must be from 1 to {most}."
             raise MarketError(Code.INVALID_FIELD, message, field=field)
+    strategy = new.strategy
+    if not (strategy.max_surge or strategy.max_unavailable):
+        message = "Without a surge at least one replica must be allowed to be unavailable."
+        raise MarketError(Code.INVALID_FIELD, message, field="strategy")
 
 
 async def _create(
@@ -268,22 +370,40 @@ async def _create(
     await put_up(tx, replicas, bounds)
 
 
-async def _find(tx: Transaction, user_id: str, deploy_id: str) -> Deploy:
+async def _find(tx: Transaction, user_id: str, deploy_id: str, now: int) -> Deploy:
     row = await queries.find(tx, deploy_id)
     if row is None or row.user_id != user_id:
         raise MarketError(Code.DEPLOY_NOT_FOUND)
-    (deploy,) = await _with_replicas(tx, [row])
+    (deploy,) = await _with_replicas(tx, [row], now)
     return deploy
 
 
-async def _page(tx: Transaction, user_id: str, *, before: str, limit: int) -> list[Deploy]:
+async def _page(
+    tx: Transaction, user_id: str, *, before: str, limit: int, now: int
+) -> list[Deploy]:
     rows = await queries.page(tx, user_id=user_id, before=before, limit=limit)
-    return await _with_replicas(tx, rows)
+    return await _with_replicas(tx, rows, now)
 
 
-async def _with_replicas(tx: Transaction, rows: Sequence[DeployRow]) -> list[Deploy]:
-    replicas: dict[str, list[ReplicaRow]] = {row.id: [] for row in rows}
-    if rows:
-        for replica in await queries.replicas(tx, list(replicas)):
-            replicas[replica.deploy_id].append(replica)
-    return [Deploy(row, tuple(replicas[row.id])) for row in rows]
+async def _with_replicas(tx: Transaction, rows: Sequence[DeployRow], now: int) -> list[Deploy]:
+    if not rows:
+        return []
+    ids = [row.id for row in rows]
+    replicas: dict[str, list[ReplicaRow]] = {each: [] for each in ids}
+    for replica in await queries.replicas(tx, ids):
+        replicas[replica.deploy_id].append(replica)
+    rollouts = {each.deploy_id: each for each in await rollout_queries.of_deploys(tx, ids)}
+    present: dict[str, list[PresentRow]] = {each: [] for each in rollouts}
+    if rollouts:
+        for row in await rollout_queries.present(tx, list(rollouts)):
+            present[row.deploy_id].append(row)
+    return [
+        Deploy(
+            row,
+            tuple(replicas[row.id]),
+            rollouts.get(row.id),
+            tuple(present.get(row.id, ())),
+            now,
+        )
+        for row in rows
+    ]

@@ -202,6 +202,17 @@ class Code(Enum):
         "The owner of this code was referred by the caller, directly or through others.",
     )
     DEPLOY_NOT_FOUND = "deploy_not_found", Kind.NOT_FOUND, "The caller has no such deploy."
+    DEPLOY_HAS_NO_REVISIONS = (
+        "deploy_has_no_revisions",
+        Kind.INVALID,
+        "This deploy does not say what its replicas run, so that cannot be changed.",
+    )
+    DEPLOY_OVER = "deploy_over", Kind.INVALID, "The deploy is over."
+    REVISION_NOT_FOUND = (
+        "revision_not_found",
+        Kind.NOT_FOUND,
+        "The deploy has no such earlier revision; only the last few are kept.",
+    )
     USER_NOT_FOUND = "user_not_found", Kind.NOT_FOUND, "There is no such user."
     REFERENCE_REUSED = (
         "reference_reused",

@@ -7,7 +7,8 @@ no late report is paid.
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -26,11 +27,12 @@ from market.attempts import (
 )
 from market.bounds import Bounds, lock_user, require
 from market.context import Context
+from market.draws import FEE_WHOLE, SECONDS_MIN, Drawing, Drawn, accounts_of, draw
 from market.errors import Code, MarketError
 from market.idempotency import Receipt
 from market.ledger import Movement, Transfer, TransferIds, TransferKind
 from market.money import MICRO, Currency, as_decimal
-from market.overdue import Ended, Leases, Overdue
+from market.overdue import GRACE_SECONDS, Ended, Leases, Overdue
 from market.specs import Spec, Specs, size_of
 from market.states import JobStatus, ReviewStatus
 from market.sweeping import Sweep
@@ -70,7 +72,6 @@ FULL = frozenset((Code.TOO_MANY_JOBS, Code.TOO_MANY_FREE_JOBS, Code.TOO_MUCH_JOB
 JOB_BYTES = 1_024
 HOUR_SECONDS = 3_600
 DAY_SECONDS = 86_400
-FEE_WHOLE = 10_000
 NOTHING_SAID = Ending()
 UNWANTED = "No worker took the job in time."
 REVOKED = "the token of the device was revoked"
@@ -202,6 +203,8 @@ class Jobs:
         self.bounds = bounds
         # Whoever keeps logs puts itself here.
         self.logs: AttemptLogs | None = None
+        # And whoever replaces replicas; it neither waits nor raises.
+        self.on_change: Callable[[str], None] | None = None
         # How many attempts ended here, by outcome.
         self.ends = dict.fromkeys(("completed", "failed", "lost", "cancelled"), 0)
         self._specs = specs
@@ -306,12 +309,20 @@ class Jobs:
         Raises:
             MarketError: `job_not_found`, `job_over`.
         """
-        job = await self._store.write(self._cancel, self._moment(), user_id, job_id)
+        job = await self._store.write(self._cancel, self.moment(), user_id, job_id)
         if job is not None:
-            self._waking.gone([job_id])
-            if job.device_id is not None:
-                self._waking.device(job.device_id)
-                self._ended(job_id, "cancelled")
+            self.stopped(job)
+
+    def stopped(self, job: JobRow) -> None:
+        """Tell whoever waits for it that a job was cancelled, once that is committed.
+
+        Args:
+            job: as it was before.
+        """
+        self._waking.gone([job.id])
+        if job.device_id is not None:
+            self._waking.device(job.device_id)
+            self._ended(job.id, "cancelled")
 
     async def cancel_all(self, user_id: str, job_ids: Sequence[str]) -> None:
         """Cancel those of a buyer's jobs that are not over; raises as `cancel`."""
@@ -377,7 +388,7 @@ class Jobs:
         """
         is_logged = await self._has_log(job_id, attempt, ending.log_bytes)
         is_new = await self._store.write(
-            self._complete, self._moment(), device, job_id, attempt, result, ending, is_logged
+            self._complete, self.moment(), device, job_id, attempt, result, ending, is_logged
         )
         if is_new:
             self._ended(job_id, "completed")
@@ -412,7 +423,7 @@ class Jobs:
             MarketError: `job_not_found`, `attempt_not_current`.
         """
         is_waiting = await self._store.write(
-            self._fail, self._moment(), device, job_id, attempt, reason, ending
+            self._fail, self.moment(), device, job_id, attempt, reason, ending
         )
         if is_waiting:
             self._waking.job(job_id)
@@ -441,7 +452,7 @@ class Jobs:
         return await self._end(Ended(job_id, attempt, reason))
 
     async def _end(self, ended: Ended) -> bool:
-        job = await self._store.write(self._take_back, self._moment(), ended)
+        job = await self._store.write(self._take_back, self.moment(), ended)
         if job is None:
             return False
         if job.device_id is not None:
@@ -456,9 +467,15 @@ class Jobs:
         self._changed(job_id)
 
     def _changed(self, job_id: str) -> None:
-        """Tell who keeps logs that an attempt began or ended."""
+        """Tell who keeps logs, and who replaces replicas, that an attempt began or ended."""
         if self.logs is not None:
             self.logs.changed(job_id)
+        self.changed(job_id)
+
+    def changed(self, job_id: str) -> None:
+        """Tell who replaces replicas that an attempt began, was ready, or ended."""
+        if self.on_change is not None:
+            self.on_change(job_id)
 
     async def expire(self) -> int:
         """Cancel jobs that have waited for a worker for too long; return how many.
@@ -475,7 +492,7 @@ class Jobs:
             return await self._store.read(queries.due_to_expire, created_before=before, limit=limit)
 
         async def cancel(job_id: str) -> None:
-            await self._store.write(self._expire, self._moment(), job_id)
+            await self._store.write(self._expire, self.moment(), job_id)
             self._waking.gone([job_id])
 
         return await self._expiring.run(find, cancel, most=EXPIRE_MAX_JOBS, now=now)
@@ -518,8 +535,12 @@ class Jobs:
 
     async def _work(self, tx: Transaction, device_id: str, job_id: str) -> Work:
         job = await require_current(tx, device_id, job_id, None)
+        spec = await self._specs.work_of(tx, job_id)
         if job.deploy_id is None:
-            return Work(job, spec=await self._specs.work_of(tx, job_id))
+            return Work(job, spec=spec)
+        if spec is not None and spec.payload is not None:
+            image, command = spec.payload.image, shlex.join(spec.payload.command)
+            return Work(job, image or None, command or None, spec)
         deploy = await deploy_queries.find(tx, job.deploy_id)
         return Work(job, deploy.image, deploy.command) if deploy is not None else Work(job)
 
@@ -535,12 +556,16 @@ class Jobs:
             return None
         if job.status not in (JobStatus.WAITING, JobStatus.RUNNING):
             raise MarketError(Code.JOB_OVER)
+        await self.stop(tx, job, moment)
+        return job
+
+    async def stop(self, tx: Transaction, job: JobRow, moment: Moment) -> None:
+        """Cancel an open job, which is locked; what was done of it is paid."""
         device_id = job.device_id
         worker = None if device_id is None else await device_queries.owner_of(tx, device_id)
-        began = await attempt_queries.work_started_at(tx, job.id, job.attempts)
+        began, _, _ = await attempt_queries.begun(tx, job.id, job.attempts)
         gross = _share(job, began, moment.now) if worker is not None else 0
         await self._leave(tx, moment, job, Outcome(JobStatus.CANCELLED, gross), worker)
-        return job
 
     async def _complete(
         self,
@@ -625,6 +650,11 @@ class Jobs:
         once.
         """
         attempt = "lost" if is_lost else _outcome(ending)
+        drawn = await self._draw(tx, moment, job, is_lost=is_lost)
+        if drawn is not None and _is_used_up(drawn, ending):
+            done = Outcome(JobStatus.COMPLETED, result=reason, attempt=attempt, ending=ending)
+            await self._leave(tx, moment, job, done, None, drawn=drawn)
+            return False
         # Owners may have rules of their own, such as which images they run: the job is no worse for
         # what these refuse, and waits for others.
         counted = None if ending.kind is FailureKind.REFUSED else job.attempts
@@ -635,10 +665,19 @@ class Jobs:
         status = JobStatus.FAILED if over else JobStatus.WAITING
         outcome = Outcome(status, failure_reason=reason, attempt=attempt, ending=ending)
         if over:
-            await self._leave(tx, moment, job, outcome, None)
+            await self._leave(tx, moment, job, outcome, None, drawn=drawn)
         else:
             await _move(tx, job, outcome, 0, moment.now)
+            if drawn is not None:
+                await spec_queries.set_timeout(tx, job.id, drawn.left)
         return not over
+
+    async def _draw(
+        self, tx: Transaction, moment: Moment, job: JobRow, *, is_lost: bool = False
+    ) -> Drawn | None:
+        """Pay an attempt at a replica that ends now; None for a job that is none."""
+        how = Drawing(self._terms.fee, moment.now, self._identifiers.new)
+        return await draw(tx, job, hold_of(job.id), how, is_lost=is_lost)
 
     async def _leave(
         self,
@@ -649,12 +688,22 @@ class Jobs:
         worker: str | None,
         *,
         review_seconds: int = 0,
+        drawn: Drawn | None = None,
     ) -> None:
         """End a job and settle its hold: what the work was worth, and the rest.
 
         A worker is always paid in credits. Where the buyer holds another currency, the house takes
-        that and pays the credits. With `review_seconds` all of it waits for so long.
+        that and pays the credits. With `review_seconds` all of it waits for so long. A replica that
+        is paid by time, and by attempts, is paid so; `drawn` says that its last one was.
         """
+        drawn = drawn or await self._draw(tx, moment, job)
+        if drawn is not None:
+            await _move(tx, job, outcome, 0, moment.now)
+            await spec_queries.forget_secrets(tx, job.id)
+            hold_id, ids = hold_of(job.id), moment.resolution
+            await tx.lock("accounts", sorted(await accounts_of(tx, job)))
+            await ledger.capture(tx, hold_id, [], transfer_ids=ids, now=moment.now)
+            return
         fee = outcome.gross * self._terms.fee // FEE_WHOLE
         earned = outcome.gross - fee if worker is not None else 0
         await _move(tx, job, outcome, earned, moment.now)
@@ -682,7 +731,8 @@ class Jobs:
             tx, hold_of(job.id), payments, transfer_ids=moment.resolution, now=moment.now
         )
 
-    def _moment(self) -> Moment:
+    def moment(self) -> Moment:
+        """Return what a change needs that is made now."""
         new = self._identifiers.new
         return Moment(self._now(), TransferIds(new(), new()), new())
 
@@ -693,6 +743,15 @@ def _share(job: JobRow, began: int | None, now: int) -> int:
         return 0
     ran = max(now - began, 0)
     return min(job.price_credit * ran // (job.duration_hrs * HOUR_SECONDS), job.price_credit)
+
+
+def _is_used_up(drawn: Drawn, ending: Ending) -> bool:
+    """Say whether a replica has had all its time: a service ends then, and that is no failure.
+
+    One that became ready late has worked for all of it and was paid for less.
+    """
+    has_worked = drawn.worked >= drawn.had - GRACE_SECONDS
+    return drawn.left < SECONDS_MIN or (ending.kind is FailureKind.TIMEOUT and has_worked)
 
 
 def _outcome(ending: Ending) -> str:

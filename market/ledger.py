@@ -197,7 +197,7 @@ async def capture(
     transfer_ids: TransferIds,
     now: int,
 ) -> HoldRow | None:
-    """Resolve a hold: pay `payments` from it, and release the rest to its user.
+    """Resolve a hold: pay `payments` from what was not drawn, and release the rest to its user.
 
     Args:
         tx: the transaction.
@@ -213,16 +213,46 @@ async def capture(
     resolved = await queries.resolve_hold(tx, hold_id, captured=captured, resolved_at=now)
     if resolved is None:
         return None
-    assert 0 <= captured <= resolved.amount  # noqa: S101 - the schema's own check, said here too
+    used = resolved.captured or 0  # with what was drawn before
+    assert captured <= used <= resolved.amount  # noqa: S101 - the schema's own check, said here too
     currency = Currency(resolved.currency)
     source = held(resolved.user_id, currency)
     captures = [Movement(source, account, amount) for account, amount in payments]
-    rest = Movement(source, available(resolved.user_id, currency), resolved.amount - captured)
+    rest = Movement(source, available(resolved.user_id, currency), resolved.amount - used)
     await lock(tx, [*captures, rest])
     capture_id, release_id = transfer_ids
     await post(tx, _of_hold(capture_id, resolved, TransferKind.CAPTURE, captures, now))
     await post(tx, _of_hold(release_id, resolved, TransferKind.RELEASE, (rest,), now))
     return resolved
+
+
+async def draw(
+    tx: Transaction,
+    hold_id: str,
+    payments: Sequence[tuple[str, int]],
+    *,
+    key: str,
+    transfer_id: str,
+    now: int,
+) -> None:
+    """Pay some of a hold, which stays open.
+
+    Args:
+        tx: the transaction.
+        hold_id: the hold, which is open, and has so much left.
+        payments: `(account, micro-units)` each.
+        key: the business key: what is paid with the same one is paid once.
+        transfer_id: the identifier of the transfer.
+        now: UTC seconds.
+    """
+    row = await queries.draw_from_hold(tx, hold_id, sum(amount for _, amount in payments))
+    assert row is not None  # noqa: S101 - open work has an open hold
+    currency = Currency(row.currency)
+    source = held(row.user_id, currency)
+    movements = [Movement(source, account, amount) for account, amount in payments]
+    kind = TransferKind.CAPTURE
+    is_new = await post(tx, Transfer(transfer_id, key, kind, hold_id, currency, movements, now))
+    assert is_new  # noqa: S101 - or the hold would be drawn from without it
 
 
 def _of_hold(

@@ -3,7 +3,7 @@
 A new service is a line here, and a line of `api.app.routes` for its endpoints.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import monotonic
 
 from msgspec import Struct
@@ -32,6 +32,7 @@ from market.recovery import Recovery
 from market.referrals import Referrals, Rewards
 from market.renewals import Renewals
 from market.reviews import Reviews
+from market.rollouts import Rollouts
 from market.sealing import Sealing
 from market.specs import Specs
 from market.tokens import Tokens
@@ -57,6 +58,7 @@ class Rules(Struct, frozen=True):
     dispatch: DispatchTerms = DispatchTerms()
     artifacts: ArtifactTerms = ArtifactTerms()
     logs: LogTerms = LogTerms()
+    deploy_images: Mapping[str, str] = {}
 
 
 class Keys(Struct, frozen=True):
@@ -138,7 +140,9 @@ class Market:
         )
         self.reviews = Reviews(context)
         self.artifacts = Artifacts(context, blobs, rules.artifacts)
-        self.deploys = Deploys(context, self.jobs, rules.rates)
+        self.rollouts = Rollouts(context, self.jobs, self.specs, self.waking)
+        self.jobs.on_change = self.rollouts.hear
+        self.deploys = Deploys(context, self.jobs, self.rollouts, rules.rates, rules.deploy_images)
 
     def change_bounds(self, bounds: Bounds) -> None:
         """Hold each user to other bounds from now on; nothing that is open is ended."""

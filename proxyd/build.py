@@ -431,6 +431,7 @@ def _services(
     metrics.count_artifacts(market.artifacts.traffic)
     metrics.count_attempts(lambda: market.jobs.ends)
     metrics.count_dispatch(market.dispatch)
+    metrics.count_rollouts(market.rollouts)
     metrics.count_logs(market.logs)
     model, photos = _model(settings), Photos(slices.photo_limits(settings))
     assistant = _assistant(settings, market, model, photos)

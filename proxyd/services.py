@@ -30,6 +30,8 @@ REVIEW_CHECK_SECONDS = 30.0  # workers have waited for hours
 REFERRAL_CHECK_SECONDS = 10.0  # how long a bonus takes once an address is confirmed, at most
 # An owner's own decision bites at once; this is for those of other processes, and for places.
 EXIT_LOOK_SECONDS = 5.0
+# What happens to a replica here is looked at at once; this is for other daemons, and for deadlines.
+ROLLOUT_LOOK_SECONDS = 5.0
 EXIT_PAYOUT_CHECK_SECONDS = 60.0  # owners have waited for days, and an hour's owners fit in one
 EXIT_ADVANCE_CHECK_SECONDS = 60.0  # each hour's advance begins within a minute of the hour
 ARTIFACT_CHECK_SECONDS = 15.0  # 200 files at most each time; their times are days
@@ -106,6 +108,10 @@ class Services:
         )
         tasks.every(EXIT_LOOK_SECONDS, "exits", market.exits.look, "exits that were ended")
         tasks.spawn("dispatch", market.dispatch.run())
+        tasks.spawn("rollouts", market.rollouts.run())
+        tasks.every(
+            ROLLOUT_LOOK_SECONDS, "rollout looks", market.rollouts.sweep, "rollouts of deploys"
+        )
         tasks.every(
             ARTIFACT_CHECK_SECONDS, "artifacts", self.tidy_artifacts, "files that nobody needs"
         )

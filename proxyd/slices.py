@@ -70,6 +70,10 @@ def rules(settings: Settings, session_terms: Terms, app_url: str, *, descriptors
         dispatch=dispatch_terms(settings, descriptors),
         artifacts=artifact_terms(settings),
         logs=log_terms(settings),
+        deploy_images={
+            "Jupyter": settings.market.jupyter_image,
+            "Inference": settings.market.inference_image,
+        },
     )
 
 

@@ -33,6 +33,17 @@ class AttemptRow(NamedTuple):  # as wide as what its buyer is shown
     max_memory_bytes: int | None
 
 
+class BegunRow(NamedTuple):
+    """When the work of an attempt began, was ready, and was last heard of.
+
+    All in UTC seconds, None for not yet.
+    """
+
+    work_started_at: int | None
+    ready_at: int | None
+    renewed_at: int | None
+
+
 class EndRow(NamedTuple):
     """How an attempt ended: `outcome`, and what the device said of it."""
 
@@ -157,17 +168,18 @@ async def of_job(tx: Transaction, job_id: str, *, limit: int) -> list[AttemptRow
     )
 
 
-async def work_started_at(tx: Transaction, job_id: str, attempt: int) -> int | None:
-    """Return when the work of an attempt began, in UTC seconds; None while it has not."""
-    return await tx.one(
-        int,
+async def begun(tx: Transaction, job_id: str, attempt: int) -> BegunRow:
+    """Return when the work of an attempt began, was ready, and was last heard of."""
+    row = await tx.one(
+        BegunRow,
         """
-        SELECT work_started_at FROM job_attempts
-        WHERE job_id = :job_id AND attempt = :attempt AND work_started_at IS NOT NULL
+        SELECT work_started_at, ready_at, renewed_at FROM job_attempts
+        WHERE job_id = :job_id AND attempt = :attempt
         """,
         job_id=job_id,
         attempt=attempt,
     )
+    return row or BegunRow(None, None, None)
 
 
 async def begin_work(

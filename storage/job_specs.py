@@ -44,3 +44,12 @@ async def forget_secrets(tx: Transaction, job_id: str) -> None:
         "UPDATE job_specs SET secrets = NULL WHERE job_id = :job_id AND secrets IS NOT NULL",
         job_id=job_id,
     )
+
+
+async def set_timeout(tx: Transaction, job_id: str, seconds: int) -> None:
+    """Let a job take so long from now on."""
+    await tx.run(
+        "UPDATE job_specs SET timeout_seconds = :seconds WHERE job_id = :job_id",
+        job_id=job_id,
+        seconds=seconds,
+    )

@@ -94,6 +94,8 @@ class EarnedRow(NamedTuple):
 # The chances that the devices of one owner have at a job. A failed attempt uses both, a lost device
 # one: a machine that was restarted may go on, and no owner can keep a job for ever.
 CHANCES = 2
+# Who has served for so long does not count among those who could not run a replica.
+SERVED_SECONDS = 600
 _CHANCES_USED = """(
     SELECT COALESCE(SUM(CASE a.outcome WHEN 'failed' THEN 2 WHEN 'lost' THEN 1 ELSE 0 END), 0)
     FROM job_attempts AS a
@@ -322,7 +324,10 @@ async def has_no_chance(tx: Transaction, *, job_id: str, device_id: str) -> bool
 
 
 async def count_unsuccessful(tx: Transaction, job_id: str, attempt: int | None) -> int:
-    """Return how many owners' devices failed at a job or were lost; refusals do not count.
+    """Return how many owners' devices failed at a job or were lost.
+
+    Refusals do not count, nor does a replica that was paid for a while: it had served before, and
+    will again.
 
     Args:
         tx: the transaction.
@@ -337,10 +342,14 @@ async def count_unsuccessful(tx: Transaction, job_id: str, attempt: int | None) 
         WHERE a.job_id = :job_id AND (
             a.outcome IN ('failed', 'lost') AND COALESCE(a.failure_kind, '') <> 'refused'
             OR a.attempt = :attempt
+        ) AND NOT EXISTS (
+            SELECT 1 FROM job_draws AS paid WHERE paid.job_id = a.job_id
+                AND paid.attempt = a.attempt AND paid.seconds >= :served
         )
         """,
         job_id=job_id,
         attempt=attempt or 0,
+        served=SERVED_SECONDS,
     )
     return count or 0
 
@@ -396,14 +405,22 @@ async def open_work(
 
 
 async def earned_since(tx: Transaction, *, user_id: str, since: int) -> list[EarnedRow]:
-    """Return what each device of a user earned since a moment."""
+    """Return what each device of a user earned since a moment.
+
+    What is paid by time is in `job_draws`, and the job has earned nothing beside that.
+    """
     return await tx.all(
         EarnedRow,
         """
-        SELECT j.device_id, CAST(SUM(j.earned) AS BIGINT) FROM jobs AS j
-        JOIN devices AS d ON d.id = j.device_id
-        WHERE d.user_id = :user_id AND j.finished_at >= :since AND j.earned > 0
-        GROUP BY j.device_id
+        SELECT device_id, CAST(SUM(earned) AS BIGINT) FROM (
+            SELECT j.device_id, j.earned FROM jobs AS j
+            JOIN devices AS d ON d.id = j.device_id
+            WHERE d.user_id = :user_id AND j.finished_at >= :since AND j.earned > 0
+            UNION ALL
+            SELECT device_id, earned FROM job_draws
+            WHERE user_id = :user_id AND created_at >= :since
+        ) AS earnings
+        GROUP BY device_id
         """,
         user_id=user_id,
         since=since,

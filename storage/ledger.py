@@ -169,17 +169,41 @@ async def insert_hold(tx: Transaction, hold: HoldRow, created_at: int) -> None:
 async def resolve_hold(
     tx: Transaction, hold_id: str, *, captured: int, resolved_at: int
 ) -> HoldRow | None:
-    """Resolve an open hold and return it; None when it is not open."""
+    """Resolve an open hold and return it; None when it is not open.
+
+    Args:
+        tx: the transaction.
+        hold_id: the hold.
+        captured: what is paid of it now, beside what was drawn before.
+        resolved_at: UTC seconds.
+    """
     return await tx.one(
         HoldRow,
         """
-        UPDATE holds SET captured = :captured, resolved_at = :resolved_at
+        UPDATE holds SET captured = drawn + CAST(:captured AS BIGINT), resolved_at = :resolved_at
         WHERE id = :id AND resolved_at IS NULL
         RETURNING id, user_id, currency, amount, captured
         """,
         id=hold_id,
         captured=captured,
         resolved_at=resolved_at,
+    )
+
+
+async def draw_from_hold(tx: Transaction, hold_id: str, amount: int) -> HoldRow | None:
+    """Record that some of an open hold is paid now, and return it; None when it is not open.
+
+    Raises:
+        ConstraintError: `holds_drawn_within`, when it has less left.
+    """
+    return await tx.one(
+        HoldRow,
+        """
+        UPDATE holds SET drawn = drawn + :amount WHERE id = :id AND resolved_at IS NULL
+        RETURNING id, user_id, currency, amount, captured
+        """,
+        id=hold_id,
+        amount=amount,
     )
 
 
@@ -314,8 +338,8 @@ async def held_against_holds(tx: Transaction) -> list[DifferenceRow]:
         DifferenceRow,
         differences(
             """
-            SELECT 'user:' || user_id || ':held:' || currency AS reference, amount FROM holds
-            WHERE resolved_at IS NULL
+            SELECT 'user:' || user_id || ':held:' || currency AS reference, amount - drawn AS amount
+            FROM holds WHERE resolved_at IS NULL
             """,
             "SELECT id AS reference, balance AS amount FROM accounts WHERE kind = 'held'",
         ),
@@ -356,7 +380,7 @@ async def resolutions_against_postings(tx: Transaction) -> list[DifferenceRow]:
     """
     is_resolved = "h.resolved_at IS NOT NULL"
     return [
-        *await tx.all(DifferenceRow, _postings("capture", "h.captured", is_resolved)),
+        *await tx.all(DifferenceRow, _postings("capture", "h.captured - h.drawn", is_resolved)),
         *await tx.all(DifferenceRow, _postings("release", "h.amount - h.captured", is_resolved)),
     ]
 

@@ -121,6 +121,7 @@ TESTED_IN = {
     "market/photos/trailers.py": "tests/market/photos/test_decoding.py",
     "market/proofs.py": "tests/market/test_recovery.py",
     "market/renewals.py": "tests/market/test_attempts.py",
+    "market/templates.py": "tests/market/test_rollouts.py",
     "proxyd/__main__.py": "tests/proxyd/cli/test_commands.py",
     "proxyd/acceptor.py": "tests/conformance/test_shedding.py",
     "proxyd/build.py": "tests/proxyd/cli/test_serving.py",
@@ -170,6 +171,7 @@ TESTED_IN = {
     "storage/claims.py": "tests/market/test_claims.py",
     "storage/deploys.py": "tests/market/test_deploys.py",
     "storage/devices.py": "tests/market/test_devices.py",
+    "storage/draws.py": "tests/market/test_draws.py",
     "storage/errors.py": "tests/storage/test_store.py",
     "storage/exits.py": "tests/market/test_exits.py",
     "storage/job_specs.py": "tests/market/test_specs.py",
@@ -183,6 +185,7 @@ TESTED_IN = {
     "storage/postgres_link.py": "tests/storage/test_postgres.py",
     "storage/referrals.py": "tests/market/test_referrals.py",
     "storage/reviews.py": "tests/market/test_reviews.py",
+    "storage/rollouts.py": "tests/market/test_rollouts.py",
     "storage/users.py": "tests/market/test_accounts.py",
 }
 

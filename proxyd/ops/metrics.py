@@ -19,6 +19,7 @@ from market.artifacts import Traffic
 from market.dispatch import Dispatch
 from market.logs import Logs
 from market.money import MICRO
+from market.rollouts import Rollouts
 from proxyd.counters import LATENCY_BOUNDS_SECONDS, Latency
 from proxyd.exits.listener import ExitListener
 from proxyd.gateway import Gateway
@@ -75,6 +76,7 @@ class Metrics(Collector):
         self._dispatch: Dispatch | None = None
         self._files: Traffic | None = None
         self._logs: Logs | None = None
+        self._rollouts: Rollouts | None = None
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         self.process = ProcessMetrics()
@@ -100,6 +102,10 @@ class Metrics(Collector):
     def count_dispatch(self, dispatch: Dispatch) -> None:
         """Have jobs and devices counted that wait for each other, where they do so."""
         self._dispatch = dispatch
+
+    def count_rollouts(self, rollouts: Rollouts) -> None:
+        """Have replicas counted that were started and stopped, where this process does so."""
+        self._rollouts = rollouts
 
     def count_artifacts(self, traffic: Traffic) -> None:
         """Have the files of jobs counted, where this process has the marketplace."""
@@ -244,6 +250,13 @@ class Metrics(Collector):
                 review.add_metric([state], row.earned / MICRO)
         yield jobs
         yield review
+        if self._rollouts is not None:
+            replicas = CounterMetricFamily(
+                "proxyd_rollout_replicas", "Replicas started and stopped", labels=["step"]
+            )
+            replicas.add_metric(["start"], self._rollouts.started)
+            replicas.add_metric(["stop"], self._rollouts.stopped)
+            yield replicas
         logs = self._logs
         if logs is not None:
             totals = logs.totals

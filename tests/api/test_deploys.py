@@ -32,6 +32,7 @@ FIELD_TYPES = {
     "cost": float,
     "created_at": str,
 }
+ROLLOUT_TYPES = {"updated_replicas": int, "available_replicas": int, "revision": int, "state": str}
 
 
 async def create(service: Service, person: Person, **changes: Any) -> Answer:
@@ -112,7 +113,8 @@ async def test_a_deploy_shows_what_was_asked_for_and_how_it_is(service: Service)
     assert answer.body["ok"] is True
     deploy = answer.body["deploy"]
     told = {"job_ids": list, "image": str, "command": str}
-    assert {name: type(value) for name, value in deploy.items()} == {**FIELD_TYPES, **told}
+    types = {name: type(value) for name, value in deploy.items()}
+    assert types == {**FIELD_TYPES, **told, **ROLLOUT_TYPES}
     assert {name: deploy[name] for name in asked} == asked
     assert (deploy["id"], deploy["ready_replicas"], deploy["status"]) == (deploy_id, 0, "queued")
     assert deploy["cost"] == 2_400
@@ -402,3 +404,103 @@ async def test_a_part_that_can_not_be_is_refused(service: Service) -> None:
     ):
         refused(await listing(service, buyer, query), "invalid_field", field)
     assert (await listing(service, buyer, "?limit=1000")).body == {"ok": True, "deploys": []}
+
+
+async def change(
+    service: Service, person: Person, deploy_id: str, how: str, **body: Any
+) -> dict[str, Any]:
+    path = f"{CREATE}/{deploy_id}/{how}"
+    answer = await service.call("POST", path, body or None, token=person.token)
+    assert answer.status == 200, answer.body
+    return dict(answer.body)
+
+
+async def test_a_deploy_is_changed_scaled_rolled_back_and_paused(service: Service) -> None:
+    buyer = await service.person(usd="10")
+    ports = [{"name": "web", "port": 8080, "protocol": "tcp"}]
+    deploy_id = await created(
+        service,
+        buyer,
+        replicas=2,
+        job_type="Docker",
+        image="web:1",
+        env={"MODE": "fast"},
+        ports=ports,
+        ready={"port": 8080},
+        resources={"ram_gb": 4},
+        strategy={"min_ready_s": 5},
+    )
+    shown = await one(service, buyer, deploy_id)
+    assert {name: shown[name] for name in ROLLOUT_TYPES} == {
+        "updated_replicas": 2,
+        "available_replicas": 0,
+        "revision": 1,
+        "state": "progressing",
+    }
+    assert await change(service, buyer, deploy_id, "revision", image="web:2", replicas=3) == {
+        "ok": True,
+        "revision": 2,
+    }
+    assert (await one(service, buyer, deploy_id))["image"] == "web:2"
+    assert await balances(service, buyer) == (7, 0)
+    await change(service, buyer, deploy_id, "scale", replicas=1)
+    assert await balances(service, buyer) == (9, 0)
+    assert (await change(service, buyer, deploy_id, "rollback"))["revision"] == 3
+    assert (await change(service, buyer, deploy_id, "restart"))["revision"] == 4
+    await change(service, buyer, deploy_id, "pause")
+    assert (await one(service, buyer, deploy_id))["state"] == "paused"
+    await change(service, buyer, deploy_id, "resume")
+    answer = await service.call("GET", f"{CREATE}/{deploy_id}/revisions", token=buyer.token)
+    rows = answer.body["revisions"]
+    assert [(row["revision"], row["cause"], row["image"]) for row in rows] == [
+        (4, "restart", "web:1"),
+        (3, "rollback to 1", "web:1"),
+        (2, "revision", "web:2"),
+        (1, "created", "web:1"),
+    ]
+    assert rows[0]["env"] == {"MODE": "fast"}
+    assert rows[0]["ports"] == ports
+    assert rows[0]["ready"]["port"] == 8080
+    assert (rows[0]["resources"]["ram_gb"], rows[0]["resources"]["gpu_model"]) == (4.0, "T4")
+    shown = await one(service, buyer, deploy_id)
+    assert (shown["replicas"], len(shown["job_ids"])) == (1, 1)
+    await cancel(service, buyer, deploy_id)
+    assert await balances(service, buyer) == (10, 0)
+    refused(
+        await service.call("POST", f"{CREATE}/{deploy_id}/restart", token=buyer.token),
+        "deploy_over",
+        None,
+    )
+
+
+async def test_a_notebook_has_an_image_by_default(service: Service) -> None:
+    buyer = await service.person(usd="10")
+    deploy_id = await created(service, buyer, job_type="Jupyter", env={"MODE": "fast"})
+    shown = await one(service, buyer, deploy_id)
+    assert (shown["image"], shown["revision"]) == ("jupyter/minimal-notebook:latest", 1)
+    plain = await one(service, buyer, await created(service, buyer, job_type="Jupyter"))
+    assert not plain.keys() & {*ROLLOUT_TYPES, "image"}
+    path = f"{CREATE}/{plain['id']}/scale"
+    answer = await service.call("POST", path, {"replicas": 2}, token=buyer.token)
+    refused(answer, "deploy_has_no_revisions", None)
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "field"),
+    [
+        ({"image": "Not An Image"}, "payload_invalid", "image"),
+        ({"image": "web:1", "strategy": {"max_unavailable": 0}}, "invalid_field", "strategy"),
+        ({"image": "web:1", "resources": {"arch": "vax"}}, "payload_invalid", "resources.arch"),
+        (
+            {"image": "web:1", "ports": [{"name": "web", "port": 0}]},
+            "payload_invalid",
+            "ports[0].port",
+        ),
+    ],
+)
+async def test_what_cannot_be_run_is_refused(
+    service: Service, body: dict[str, Any], code: str, field: str
+) -> None:
+    buyer = await service.person(usd="10")
+    refused(await create(service, buyer, **body), code, field)
+    await nothing_was_bought(service, buyer, 10)

@@ -570,7 +570,7 @@ async def test_a_page_asks_the_same_however_many_deploys_there_are(
         assert [len(deploy.replicas) for deploy in found] == [
             deploy.row.replicas for deploy in found
         ]
-    assert asked == [2, 2]
+    assert asked == [3, 3]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,144 @@
+"""Draws: replicas are paid for the time that they can be used, to the second, attempt by attempt.
+
+A replica's hold is drawn from whenever an attempt at it ends, however it ends. What an attempt did
+not use is there for the next one, and is released when the replica is over. Nobody looks at a
+result first, as there is none: a buyer who is not served stops the replica.
+"""
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from market import ledger
+from market.ledger import Movement, Transfer, TransferKind
+from market.money import Currency
+from market.states import JobStatus
+from storage import attempts as attempt_queries
+from storage import devices as device_queries
+from storage import draws as queries
+from storage import rollouts as rollout_queries
+from storage.draws import DrawRow
+from storage.jobs import JobRow
+from storage.rollouts import ReplicaRow
+from storage.store import Transaction
+
+FEE_WHOLE = 10_000
+# What a replica gets, and pays, that has less left: less is not worth a device's while.
+SECONDS_MIN = 60
+
+
+class Drawn(Struct, frozen=True):
+    """What attempts at a replica were paid.
+
+    Attributes:
+        left: for how many seconds the replica may still be paid.
+        had: the same, before this attempt.
+        worked: for how many seconds this attempt worked, whatever of it is paid.
+    """
+
+    left: int
+    had: int
+    worked: int = 0
+
+
+class Drawing(Struct, frozen=True):
+    """What a draw needs from outside: the house's fee in ten-thousandths, the time, identifiers."""
+
+    fee: int
+    now: int
+    new_id: Callable[[], str]
+
+
+async def draw(
+    tx: Transaction, job: JobRow, hold_id: str, how: Drawing, *, is_lost: bool = False
+) -> Drawn | None:
+    """Pay the attempt at a replica that ends now; None for a job that is no such replica.
+
+    An attempt that was paid before is not paid again.
+
+    Args:
+        tx: the transaction, which has locked the job.
+        job: as it is before the attempt ends.
+        hold_id: the hold that pays for it.
+        how: what is needed from outside.
+        is_lost: whether its device has fallen silent; it is paid until it was last heard of then.
+    """
+    replica = None if job.deploy_id is None else await rollout_queries.replica(tx, job.id)
+    if replica is None:
+        return None
+    before = await queries.drawn(tx, job.id, job.attempts)
+    left = replica.seconds - before.seconds
+    if job.status != JobStatus.RUNNING or job.device_id is None or before.has_last:
+        return Drawn(left, left)
+    seconds, worked = await _time(tx, job, replica, how.now, is_lost=is_lost)
+    seconds = min(seconds, left)
+    owner = await device_queries.owner_of(tx, job.device_id)
+    if seconds == 0 or owner is None:
+        return Drawn(left, left, worked)
+
+    def worth(price: int) -> int:
+        """Return what of a price these seconds are worth, so that all of them make the price."""
+        used = before.seconds
+        return price * (used + seconds) // replica.seconds - price * used // replica.seconds
+
+    gross, amount = worth(job.price_credit), worth(job.price_held)
+    earned = gross - gross * how.fee // FEE_WHOLE
+    row = DrawRow(
+        job_id=job.id,
+        attempt=job.attempts,
+        device_id=job.device_id,
+        user_id=owner,
+        seconds=seconds,
+        amount=amount,
+        earned=earned,
+        created_at=how.now,
+    )
+    await queries.insert(tx, row)
+    await _pay(tx, job, row, hold_id, how)
+    return Drawn(left - seconds, left, worked)
+
+
+async def accounts_of(tx: Transaction, job: JobRow) -> set[str]:
+    """Return every account that ending a replica, or starting another one for it, may touch."""
+    currency, buyer = Currency(job.currency), job.user_id
+    accounts = {
+        ledger.available(buyer, currency),
+        ledger.available(buyer, Currency.CREDIT),
+        ledger.held(buyer, currency),
+        ledger.revenue(currency),
+        ledger.revenue(Currency.CREDIT),
+    }
+    owner = None if job.device_id is None else await device_queries.owner_of(tx, job.device_id)
+    if owner is not None:
+        accounts.add(ledger.available(owner, Currency.CREDIT))
+    return accounts
+
+
+async def _time(
+    tx: Transaction, job: JobRow, replica: ReplicaRow, now: int, *, is_lost: bool
+) -> tuple[int, int]:
+    """Return for how many seconds an attempt could be used, and for how many it worked."""
+    began, ready, renewed = await attempt_queries.begun(tx, job.id, job.attempts)
+    until = min(now, renewed) if is_lost and renewed is not None else now
+    since = ready if replica.says_ready else began
+    usable = 0 if since is None else max(until - since, 0)
+    return usable, 0 if began is None else max(until - began, 0)
+
+
+async def _pay(tx: Transaction, job: JobRow, row: DrawRow, hold_id: str, how: Drawing) -> None:
+    """Pay what was drawn; a worker is paid in credits, whatever the buyer holds."""
+    await tx.lock("accounts", sorted(await accounts_of(tx, job)))
+    key, currency = f"{hold_id}:attempt:{row.attempt}", Currency(job.currency)
+    worker = ledger.available(row.user_id, Currency.CREDIT)
+    house = ledger.revenue(currency)
+    payments = [(house, row.amount)]
+    if currency is Currency.CREDIT:
+        payments = [(worker, row.earned), (house, row.amount - row.earned)]
+    await ledger.draw(tx, hold_id, payments, key=key, transfer_id=how.new_id(), now=how.now)
+    if currency is not Currency.CREDIT:
+        kind = TransferKind.PAYOUT
+        movement = Movement(ledger.revenue(Currency.CREDIT), worker, row.earned)
+        payout = Transfer(
+            how.new_id(), f"{key}:{kind}", kind, hold_id, Currency.CREDIT, (movement,), how.now
+        )
+        await ledger.post(tx, payout)

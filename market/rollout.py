@@ -1,0 +1,112 @@
+"""What is to be done so that the replicas of a deploy become those that its buyer wants.
+
+This is a pure function of what there is: it remembers nothing, so whoever carries it out may stop
+after any step, and the next plan goes on from there.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+
+class Strategy(Struct, frozen=True):
+    """How replicas are replaced.
+
+    Attributes:
+        max_surge: how many more replicas than wanted there may be meanwhile; each is paid for as
+            well, therefore none by default.
+        max_unavailable: how many fewer than wanted may be available meanwhile.
+        min_ready_s: for how many seconds a replica must be ready to be available.
+        progress_s: after how many seconds without progress a rollout is stuck.
+        auto_revert: whether one that is stuck goes back to the last revision that was available.
+    """
+
+    max_surge: int = 0
+    max_unavailable: int = 1
+    min_ready_s: int = 0
+    progress_s: int = 600
+    auto_revert: bool = False
+
+
+class Goal(Struct, frozen=True):
+    """The replicas that there should be: one of `revision` for each of these numbers."""
+
+    revision: int
+    numbers: frozenset[int]
+
+
+class Replica(Struct, frozen=True):
+    """A replica that waits for a device or runs; `ready_at` in UTC seconds, None until it is."""
+
+    job_id: str
+    number: int
+    revision: int
+    ready_at: int | None = None
+
+    def is_available(self, strategy: Strategy, now: int) -> bool:
+        """Say whether it has been ready for long enough."""
+        return self.ready_at is not None and now - self.ready_at >= strategy.min_ready_s
+
+
+class Stop(Struct, frozen=True):
+    """Stop a replica."""
+
+    job_id: str
+
+
+class Start(Struct, frozen=True):
+    """Start a replica of the goal's revision."""
+
+    number: int
+
+
+class Wait(Struct, frozen=True):
+    """Nothing can be done before something happens; `until` is when it will, if that is known."""
+
+    until: int | None = None
+
+
+Step = Stop | Start | Wait
+
+
+def plan(goal: Goal, replicas: Sequence[Replica], strategy: Strategy, now: int) -> list[Step]:
+    """Return what is to be done now, in this order; nothing when all is as it should be.
+
+    What is not available may be stopped at any time; what is, only while enough others are. What
+    has stopped makes room for what starts, so starts come last.
+
+    Args:
+        goal: what there should be.
+        replicas: what there is.
+        strategy: how replicas are replaced.
+        now: UTC seconds.
+    """
+    available = {each.job_id for each in replicas if each.is_available(strategy, now)}
+    kept = _kept(goal, replicas, available)
+    surplus = [each for each in replicas if each.job_id not in kept.values()]
+    stops = [Stop(each.job_id) for each in surplus if each.job_id not in available]
+    spare = len(available) - max(len(goal.numbers) - strategy.max_unavailable, 0)
+    # First what nobody wants at all, then the oldest.
+    surplus.sort(key=lambda each: (each.number in goal.numbers, each.revision, each.number))
+    unneeded = [each for each in surplus if each.job_id in available]
+    stops += [Stop(each.job_id) for each in unneeded[: max(spare, 0)]]
+    room = len(goal.numbers) + strategy.max_surge - (len(replicas) - len(stops))
+    missing = sorted(goal.numbers - kept.keys())
+    steps: list[Step] = [*stops, *(Start(number) for number in missing[: max(room, 0)])]
+    if steps or (not surplus and all(each in available for each in kept.values())):
+        return steps
+    later = [
+        each.ready_at + strategy.min_ready_s
+        for each in replicas
+        if each.ready_at is not None and each.job_id not in available
+    ]
+    return [Wait(min(later, default=None))]
+
+
+def _kept(goal: Goal, replicas: Sequence[Replica], available: set[str]) -> dict[int, str]:
+    """Return which replica stays for each number; of two, the one that is available."""
+    kept: dict[int, str] = {}
+    for each in sorted(replicas, key=lambda each: (each.job_id not in available, each.job_id)):
+        if each.revision == goal.revision and each.number in goal.numbers:
+            kept.setdefault(each.number, each.job_id)
+    return kept

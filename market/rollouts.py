@@ -1,0 +1,634 @@
+"""Rollouts: a deploy gets the replicas that its buyer wants, one change after the other.
+
+Every change is a unit of work of its own with the deploy locked: it reads what there is, plans, and
+stops and starts some replicas. Nothing is remembered in between, so a daemon may stop anywhere, and
+several may look at the same deploy.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from market.context import Context
+from market.draws import SECONDS_MIN, accounts_of
+from market.errors import Code, MarketError
+from market.jobs import Jobs, NewJob, put_up, waiting
+from market.money import Currency
+from market.rollout import Goal, Replica, Start, Step, Stop, Strategy, Wait, plan
+from market.specs import Specs, size_of
+from market.states import JobStatus
+from market.templates import Change, Template, job_type_of, spec_of, template_of
+from market.waking import Waking
+from storage import deploys as deploy_queries
+from storage import job_specs as spec_queries
+from storage import jobs as job_queries
+from storage import rollouts as queries
+from storage.deploys import DeployRow
+from storage.errors import StoreError
+from storage.jobs import JobRow
+from storage.rollouts import PresentRow, ReplicaRow, RevisionRow, RolloutRow
+from storage.store import Transaction
+
+HOUR_SECONDS = 3_600
+REVISIONS_KEPT = 10
+# A unit of work that is longer would hold up other writers: each step is some ten statements.
+STEPS_PER_UNIT = 10
+# Whoever wants more at once than this many units do waits for the next look.
+UNITS_PER_LOOK = 40
+LOOK_MAX_DEPLOYS = 200  # of those that may go on; others have their turn in the next look
+HEARD_MAX = 10_000  # jobs that were heard of and not looked at yet; those beyond wait for a look
+# After a refusal: money or room for jobs comes back when the buyer does something.
+REFUSED_SECONDS = 30
+FAILED_SECONDS = 1.0  # after a failure of the store
+
+_logger = logging.getLogger("jobs")
+
+
+class Judgement(Struct, frozen=True):
+    """What is to be done for a deploy now, and where it is with that."""
+
+    steps: list[Step]
+    after: RolloutRow
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether there is nothing to do."""
+        return all(isinstance(step, Wait) for step in self.steps)
+
+
+class Done(Struct, frozen=True):
+    """What was done in a unit of work: jobs as they were before they stopped, and new ones."""
+
+    stopped: list[JobRow] = []
+    started: list[str] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.stopped or self.started)
+
+
+def judge(rollout: RolloutRow, rows: Sequence[PresentRow], now: int) -> Judgement:
+    """Return what is to be done for a deploy, and where it is with that."""
+    if rollout.state in ("paused", "over"):
+        return Judgement([], rollout)
+    strategy = msgspec.json.decode(rollout.strategy, type=Strategy)
+    numbers = frozenset(range(1, rollout.desired + 1))
+    done = {row.number for row in rows if row.status in (JobStatus.COMPLETED, JobStatus.CANCELLED)}
+    failed = {
+        row.number: row
+        for row in rows
+        if row.status == JobStatus.FAILED and row.revision == rollout.revision
+    }
+    replicas = [
+        Replica(row.job_id, row.number, row.revision, row.ready_at)
+        for row in rows
+        if row.status in (JobStatus.WAITING, JobStatus.RUNNING)
+    ]
+    goal = Goal(rollout.revision, numbers - done - failed.keys())
+    steps = plan(goal, replicas, strategy, now)
+    updated = len(numbers & done) + len(
+        {
+            each.number
+            for each in replicas
+            if each.revision == goal.revision
+            and each.number in goal.numbers
+            and each.is_available(strategy, now)
+        }
+    )
+    has_progressed = updated > rollout.updated or rollout.state == "available"
+    progressed_at = now if has_progressed and steps else rollout.progressed_at
+    problem = None if has_progressed else rollout.problem
+    if steps:
+        is_stuck = now - progressed_at >= strategy.progress_s
+        state = "stuck" if is_stuck else "progressing"
+        if is_stuck and problem is None:
+            problem = f"Nothing has got better for {strategy.progress_s} seconds."
+    elif numbers & failed.keys():
+        number = min(numbers & failed.keys())
+        state = "stuck"
+        problem = f"Replica {number} has failed: {failed[number].failure_reason or 'unknown'}"
+    elif numbers and numbers <= done:
+        state, problem = "over", None
+    else:
+        state, problem = "available", None
+    after = rollout._replace(
+        state=state, updated=updated, progressed_at=progressed_at, problem=problem
+    )
+    return Judgement(steps, after)
+
+
+class Rollouts:
+    """Replaces replicas, and takes what their buyers want otherwise.
+
+    Args:
+        context: the store, identifiers and the time.
+        jobs: the marketplace that replicas go to.
+        specs: stores what jobs run.
+        waking: passes on that jobs wait.
+    """
+
+    def __init__(self, context: Context, jobs: Jobs, specs: Specs, waking: Waking) -> None:
+        self._store = context.store
+        self._identifiers = context.identifiers
+        self._now = context.now
+        self._jobs = jobs
+        self._specs = specs
+        self._waking = waking
+        # In all: replicas that were started, and stopped, by rollouts here.
+        self.started = self.stopped = 0
+        self._heard: dict[str, None] = {}
+        self._wake = asyncio.Event()
+        self._after = ""
+        self._refused: dict[str, int] = {}
+
+    # --- what buyers want -------------------------------------------------------------------
+
+    async def revise(
+        self, user_id: str, deploy_id: str, change: Change, *, replicas: int | None = None
+    ) -> int:
+        """Have something else run from now on; return the number of the revision.
+
+        Args:
+            user_id: whose deploy it is.
+            deploy_id: the deploy.
+            change: what is other.
+            replicas: how many there should be; None for as many as before.
+
+        Raises:
+            MarketError: `deploy_not_found`, `deploy_over`, `deploy_has_no_revisions`,
+                `payload_invalid`; with `replicas` also as `scale`.
+        """
+
+        async def revise(tx: Transaction) -> tuple[int, Done]:
+            revision = await self._revise(tx, user_id, deploy_id, change)
+            if replicas is None:
+                return revision, Done()
+            return revision, await self._scale(tx, user_id, deploy_id, replicas)
+
+        revision, done = await self._store.write(revise)
+        self._tell(done)
+        self._hear_deploy(deploy_id)
+        return revision
+
+    async def restart(self, user_id: str, deploy_id: str) -> int:
+        """Replace every replica by one that runs the same; as `revise`.
+
+        Those that have failed get another chance.
+        """
+        revision = await self._store.write(
+            self._revise, user_id, deploy_id, Change(), cause="restart"
+        )
+        self._hear_deploy(deploy_id)
+        return revision
+
+    async def rollback(self, user_id: str, deploy_id: str, revision: int | None) -> int:
+        """Have run what ran in an earlier revision, by default the last one that was available.
+
+        That is a new revision as well, whose number is returned.
+
+        Raises:
+            MarketError: as `revise`; `revision_not_found`.
+        """
+        new = await self._store.write(self._roll_back, user_id, deploy_id, revision)
+        self._hear_deploy(deploy_id)
+        return new
+
+    async def scale(self, user_id: str, deploy_id: str, replicas: int) -> None:
+        """Have so many replicas: hold what more of them cost, and release what fewer do.
+
+        A replica that comes back has the hours that it has not used.
+
+        Raises:
+            MarketError: `deploy_not_found`, `deploy_over`, `deploy_has_no_revisions`;
+                `insufficient_funds`, `too_many_jobs`, `too_many_free_jobs`, `too_much_job_text`,
+                and nothing was changed then.
+        """
+        done = await self._store.write(self._scale, user_id, deploy_id, replicas)
+        self._tell(done)
+        self._hear_deploy(deploy_id)
+
+    async def pause(self, user_id: str, deploy_id: str, *, is_paused: bool) -> None:
+        """Start and stop nothing until it goes on; what runs, runs on.
+
+        Raises:
+            MarketError: `deploy_not_found`, `deploy_over`, `deploy_has_no_revisions`.
+        """
+        await self._store.write(self._pause, user_id, deploy_id, is_paused)
+        self._hear_deploy(deploy_id)
+
+    async def revisions(self, user_id: str, deploy_id: str) -> list[RevisionRow]:
+        """Return what a deploy was to run, the newest first.
+
+        Raises:
+            MarketError: `deploy_not_found`, `deploy_has_no_revisions`.
+        """
+        return await self._store.read(_revisions, user_id, deploy_id)
+
+    async def end(self, deploy_id: str) -> None:
+        """Start no replica of a deploy any more."""
+        await self._store.write(_end, deploy_id)
+
+    # --- what happens to replicas -----------------------------------------------------------
+
+    def hear(self, job_id: str) -> None:
+        """Hear that something has happened to a job; neither waits nor raises."""
+        if len(self._heard) < HEARD_MAX:
+            self._heard[job_id] = None
+        self._wake.set()
+
+    def _hear_deploy(self, deploy_id: str) -> None:
+        self._refused.pop(deploy_id, None)
+        self.hear(deploy_id)
+
+    async def run(self) -> None:
+        """Look at once at deploys whose replicas were heard of, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            heard, self._heard = list(self._heard), {}
+            try:
+                for start in range(0, len(heard), LOOK_MAX_DEPLOYS):
+                    await self._look_at(heard[start : start + LOOK_MAX_DEPLOYS])
+            except StoreError as error:  # the sweep finds them
+                _logger.warning("rollouts go on later: %s", error)
+                await asyncio.sleep(FAILED_SECONDS)
+
+    async def sweep(self) -> int:
+        """Look at some of the deploys that may go on; return how many had something to be done.
+
+        To be called again and again; then each has its turn.
+
+        Raises:
+            StoreError: they wait.
+        """
+        ids = await self._store.read(queries.open_ids, after=self._after, limit=LOOK_MAX_DEPLOYS)
+        self._after = ids[-1] if len(ids) == LOOK_MAX_DEPLOYS else ""
+        return await self._look_at_deploys(ids)
+
+    async def _look_at(self, ids: Sequence[str]) -> None:
+        """Look at the deploys that these are, or whose replicas."""
+        deploys = await self._store.read(queries.of_jobs, ids)
+        await self._look_at_deploys(list({*deploys, *ids}))
+
+    async def _look_at_deploys(self, ids: Sequence[str]) -> int:
+        if not ids:
+            return 0
+        rollouts, rows = await self._store.read(_present, ids)
+        now, looks = self._now(), 0
+        self._refused = {each: until for each, until in self._refused.items() if until > now}
+        for rollout in rollouts:
+            judged = judge(rollout, rows[rollout.deploy_id], now)
+            if judged.is_settled and judged.after == rollout:
+                continue
+            if rollout.deploy_id not in self._refused:
+                looks += 1
+                await self.look(rollout.deploy_id)
+        return looks
+
+    async def look(self, deploy_id: str) -> None:
+        """Do for a deploy what is to be done now.
+
+        Raises:
+            StoreError: what was not done yet waits.
+        """
+        try:
+            for _ in range(UNITS_PER_LOOK):
+                done = await self._store.write(self._step, deploy_id)
+                self._tell(done)
+                if not done:
+                    return
+        except StoreError:
+            raise
+        except MarketError as error:
+            self._refused[deploy_id] = self._now() + REFUSED_SECONDS
+            await self._store.write(_note, deploy_id, error.message)
+        except Exception:  # it holds up no other
+            self._refused[deploy_id] = self._now() + REFUSED_SECONDS
+            _logger.exception("the rollout of deploy %s cannot go on", deploy_id)
+
+    def _tell(self, done: Done) -> None:
+        for job in done.stopped:
+            self._jobs.stopped(job)
+        for job_id in done.started:
+            self.put_up(job_id)
+        self.stopped += len(done.stopped)
+
+    def put_up(self, job_id: str) -> None:
+        """Tell whoever waits for jobs of a new replica, once that is committed."""
+        self._waking.job(job_id)
+        self.started += 1
+
+    # --- units of work ----------------------------------------------------------------------
+
+    async def begin(
+        self,
+        tx: Transaction,
+        deploy: DeployRow,
+        template: Template,
+        strategy: Strategy,
+        replica_credit: int,
+    ) -> list[str]:
+        """Add the rollout of a new deploy, whose row is there, and its replicas; return their jobs.
+
+        Raises:
+            MarketError: as `Deploys.create`.
+        """
+        rollout = RolloutRow(
+            deploy_id=deploy.id,
+            revision=1,
+            desired=deploy.replicas,
+            strategy=msgspec.json.encode(strategy).decode(),
+            state="progressing",
+            replica_price=deploy.price // deploy.replicas,
+            replica_credit=replica_credit,
+            updated=0,
+            progressed_at=deploy.created_at,
+            problem=None,
+        )
+        await queries.insert(tx, rollout)
+        revision = RevisionRow(
+            deploy.id, 1, template.as_json(), "created", deploy.created_at, "progressing"
+        )
+        await queries.insert_revision(tx, revision, keep=REVISIONS_KEPT)
+        numbers = range(1, deploy.replicas + 1)
+        return await self._start(tx, deploy, rollout, template, numbers)
+
+    async def _revise(
+        self,
+        tx: Transaction,
+        user_id: str,
+        deploy_id: str,
+        change: Change,
+        *,
+        cause: str = "revision",
+    ) -> int:
+        deploy, rollout = await _own(tx, user_id, deploy_id)
+        revisions = await queries.revisions(tx, deploy_id)
+        template = change.of(template_of(revisions[0].template))
+        spec_of(template, deploy.job_type, deploy.duration_hrs * HOUR_SECONDS)
+        return await _add_revision(tx, rollout, template, cause, self._now())
+
+    async def _roll_back(
+        self, tx: Transaction, user_id: str, deploy_id: str, revision: int | None
+    ) -> int:
+        _, rollout = await _own(tx, user_id, deploy_id)
+        found = _earlier(await queries.revisions(tx, deploy_id), rollout.revision, revision)
+        if found is None:
+            raise MarketError(Code.REVISION_NOT_FOUND, field="revision")
+        cause = f"rollback to {found.revision}"
+        template = template_of(found.template)
+        return await _add_revision(tx, rollout, template, cause, self._now())
+
+    async def _scale(self, tx: Transaction, user_id: str, deploy_id: str, replicas: int) -> Done:
+        deploy, rollout = await _own(tx, user_id, deploy_id)
+        now = self._now()
+        scaled = rollout._replace(desired=replicas, progressed_at=now)
+        if rollout.state != "paused":
+            scaled = scaled._replace(state="progressing", problem=None)
+        await _change(tx, rollout, scaled)
+        await queries.set_price(tx, deploy_id, rollout.replica_price * replicas)
+        rows = await queries.present(tx, [deploy_id])
+        # All of it, so that it is refused here if it costs too much.
+        return await self._carry_out(tx, deploy, judge(scaled, rows, now), rows, most=None)
+
+    async def _pause(self, tx: Transaction, user_id: str, deploy_id: str, is_paused: bool) -> None:
+        _, rollout = await _own(tx, user_id, deploy_id)
+        if is_paused != (rollout.state == "paused"):
+            state = "paused" if is_paused else "progressing"
+            after = rollout._replace(state=state, progressed_at=self._now(), problem=None)
+            await _change(tx, rollout, after)
+
+    async def _step(self, tx: Transaction, deploy_id: str) -> Done:
+        """Do some of what is to be done for a deploy; nothing when there is nothing."""
+        await tx.lock("deploys", [deploy_id])
+        deploy = await deploy_queries.find(tx, deploy_id)
+        rollout = await queries.find(tx, deploy_id)
+        if deploy is None or rollout is None:
+            return Done()
+        rows, now = await queries.present(tx, [deploy_id]), self._now()
+        judged = judge(rollout, rows, now)
+        done = await self._carry_out(tx, deploy, judged, rows, most=STEPS_PER_UNIT)
+        if judged.after != rollout:
+            await _change(tx, rollout, judged.after)
+            await self._mark(tx, rollout, judged.after)
+        return done
+
+    async def _mark(self, tx: Transaction, before: RolloutRow, after: RolloutRow) -> None:
+        """Record how far a revision has come, and go back to another one if it is to."""
+        if after.state in ("available", "stuck", "over"):
+            state = "stuck" if after.state == "stuck" else "available"
+            await queries.mark_revision(tx, after.deploy_id, after.revision, state)
+        strategy = msgspec.json.decode(after.strategy, type=Strategy)
+        if after.state != "stuck" or before.state == "stuck" or not strategy.auto_revert:
+            return
+        revisions = await queries.revisions(tx, after.deploy_id)
+        found = _earlier(revisions, after.revision, None, is_available=True)
+        if found is not None and revisions[0].state != "available":
+            cause = f"revision {after.revision} was stuck, back to {found.revision}"
+            await _add_revision(tx, after, template_of(found.template), cause, self._now())
+
+    async def _carry_out(
+        self,
+        tx: Transaction,
+        deploy: DeployRow,
+        judged: Judgement,
+        rows: Sequence[PresentRow],
+        *,
+        most: int | None,
+    ) -> Done:
+        steps = judged.steps[:most]
+        stops = {step.job_id for step in steps if isinstance(step, Stop)}
+        numbers = [step.number for step in steps if isinstance(step, Start)]
+        stopped = await self._stop(tx, [row for row in rows if row.job_id in stops])
+        if not numbers:
+            return Done(stopped)
+        revisions = await queries.revisions(tx, deploy.id)
+        template = template_of(revisions[0].template)
+        started = await self._start(tx, deploy, judged.after, template, numbers)
+        return Done(stopped, started)
+
+    async def _stop(self, tx: Transaction, rows: Sequence[PresentRow]) -> list[JobRow]:
+        """Stop replicas, and return their jobs as they were; what was done of them is paid."""
+        if not rows:
+            return []
+        await tx.lock("jobs", sorted(row.job_id for row in rows))
+        jobs = [await job_queries.find(tx, row.job_id) for row in rows]
+        running = [
+            job
+            for job in jobs
+            if job is not None and job.status in (JobStatus.WAITING, JobStatus.RUNNING)
+        ]
+        # Of all of them at once: accounts are locked in one order, whoever locks them.
+        accounts = {account for job in running for account in await accounts_of(tx, job)}
+        await tx.lock("accounts", sorted(accounts))
+        for job in running:
+            await self._jobs.stop(tx, job, self._jobs.moment())
+            await queries.stop(tx, job.id, now=self._now())
+        return running
+
+    async def _start(
+        self,
+        tx: Transaction,
+        deploy: DeployRow,
+        rollout: RolloutRow,
+        template: Template,
+        numbers: Collection[int],
+    ) -> list[str]:
+        """Put up replicas, each for the time that it has left; return their jobs."""
+        whole = deploy.duration_hrs * HOUR_SECONDS
+        used = {row.number: row.seconds for row in await queries.used(tx, deploy.id)}
+        replicas = []
+        for number in numbers:
+            seconds = max(whole - used.get(number, 0), SECONDS_MIN)
+            job = self._replica(deploy, rollout, template, number, seconds)
+            row = self._specs.row(job.id, spec_of(template, deploy.job_type, seconds))
+            job = job._replace(text_bytes=job.text_bytes + size_of(row))
+            replica = ReplicaRow(
+                job_id=job.id,
+                deploy_id=deploy.id,
+                number=number,
+                revision=rollout.revision,
+                seconds=seconds,
+                says_ready=int(template.ready is not None),
+            )
+            replicas.append((job, row, replica))
+        new = self._identifiers.new
+        await put_up(tx, [(job, new()) for job, _, _ in replicas], self._jobs.bounds)
+        for _, row, replica in replicas:
+            await spec_queries.insert(tx, row)
+            await queries.insert_replica(tx, replica)
+        return [job.id for job, _, _ in replicas]
+
+    def _replica(
+        self,
+        deploy: DeployRow,
+        rollout: RolloutRow,
+        template: Template,
+        number: int,
+        seconds: int,
+    ) -> JobRow:
+        whole = deploy.duration_hrs * HOUR_SECONDS
+        new = NewJob(
+            title=f"{deploy.job_name} ({number} of {rollout.desired})",
+            job_type=job_type_of(deploy.job_type, template),
+            price=rollout.replica_credit * seconds // whole,
+            duration_hrs=-(-seconds // HOUR_SECONDS),
+            description=description(deploy, number, rollout.desired),
+            requirements=needs(deploy),
+        )
+        return waiting(
+            new,
+            job_id=self._identifiers.new(),
+            user_id=deploy.user_id,
+            now=self._now(),
+            deploy_id=deploy.id,
+            currency=Currency(deploy.currency),
+            price_held=rollout.replica_price * seconds // whole,
+        )
+
+
+def description(deploy: DeployRow, number: int, replicas: int) -> str:
+    """Return what a worker may know of a replica before it runs it."""
+    return f"Replica {number} of {replicas} of the deploy {deploy.id}\nType: {deploy.job_type}"
+
+
+def needs(deploy: DeployRow) -> str:
+    """Return in words what each replica needs."""
+    return f"GPU: {deploy.gpu_count} x {deploy.gpu_model}"
+
+
+def _earlier(
+    revisions: Sequence[RevisionRow],
+    current: int,
+    wanted: int | None,
+    *,
+    is_available: bool = False,
+) -> RevisionRow | None:
+    """Return the wanted revision of those before the current one.
+
+    Without one, it is the last that was available; else the last, unless that is asked for.
+    """
+    earlier = [row for row in revisions if row.revision < current]
+    if wanted is not None:
+        return next((row for row in earlier if row.revision == wanted), None)
+    available = [row for row in earlier if row.state == "available"]
+    return next(iter(available if available or is_available else earlier), None)
+
+
+async def _own(tx: Transaction, user_id: str, deploy_id: str) -> tuple[DeployRow, RolloutRow]:
+    """Lock one of a user's deploys, and return it as it is.
+
+    Raises:
+        MarketError: `deploy_not_found`, `deploy_has_no_revisions`, `deploy_over`.
+    """
+    await tx.lock("deploys", [deploy_id])
+    deploy = await deploy_queries.find(tx, deploy_id)
+    if deploy is None or deploy.user_id != user_id:
+        raise MarketError(Code.DEPLOY_NOT_FOUND)
+    rollout = await queries.find(tx, deploy_id)
+    if rollout is None:
+        raise MarketError(Code.DEPLOY_HAS_NO_REVISIONS)
+    if rollout.state == "over":
+        raise MarketError(Code.DEPLOY_OVER)
+    return deploy, rollout
+
+
+async def _change(tx: Transaction, before: RolloutRow, after: RolloutRow) -> None:
+    is_changed = await queries.change(tx, before, after)
+    assert is_changed  # noqa: S101 - the deploy is locked since this was read
+
+
+async def _add_revision(
+    tx: Transaction, rollout: RolloutRow, template: Template, cause: str, now: int
+) -> int:
+    """Have a template run from now on; return the number of its revision."""
+    deploy_id, number = rollout.deploy_id, rollout.revision + 1
+    revision = RevisionRow(deploy_id, number, template.as_json(), cause, now, "progressing")
+    await queries.insert_revision(tx, revision, keep=REVISIONS_KEPT)
+    await queries.forget_failed(tx, deploy_id, now=now)
+    await queries.set_running(
+        tx, deploy_id, image=template.image or None, command=template.command or None
+    )
+    state = "paused" if rollout.state == "paused" else "progressing"
+    after = rollout._replace(
+        revision=number, state=state, updated=0, progressed_at=now, problem=None
+    )
+    await _change(tx, rollout, after)
+    return number
+
+
+async def _present(
+    tx: Transaction, ids: Sequence[str]
+) -> tuple[list[RolloutRow], Mapping[str, list[PresentRow]]]:
+    rollouts = await queries.of_deploys(tx, ids)
+    rows: dict[str, list[PresentRow]] = {rollout.deploy_id: [] for rollout in rollouts}
+    for row in await queries.present(tx, list(rows)):
+        rows[row.deploy_id].append(row)
+    return rollouts, rows
+
+
+async def _revisions(tx: Transaction, user_id: str, deploy_id: str) -> list[RevisionRow]:
+    deploy = await deploy_queries.find(tx, deploy_id)
+    if deploy is None or deploy.user_id != user_id:
+        raise MarketError(Code.DEPLOY_NOT_FOUND)
+    revisions = await queries.revisions(tx, deploy_id)
+    if not revisions:
+        raise MarketError(Code.DEPLOY_HAS_NO_REVISIONS)
+    return revisions
+
+
+async def _end(tx: Transaction, deploy_id: str) -> None:
+    await tx.lock("deploys", [deploy_id])
+    rollout = await queries.find(tx, deploy_id)
+    if rollout is not None and rollout.state != "over":
+        await _change(tx, rollout, rollout._replace(state="over", problem=None))
+
+
+async def _note(tx: Transaction, deploy_id: str, problem: str) -> None:
+    """Record why a rollout does not go on."""
+    await tx.lock("deploys", [deploy_id])
+    rollout = await queries.find(tx, deploy_id)
+    if rollout is not None and rollout.state != "over":
+        await _change(tx, rollout, rollout._replace(problem=problem))

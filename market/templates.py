@@ -1,0 +1,106 @@
+"""What each replica of a deploy runs: a template, which becomes the payload of a job."""
+
+import shlex
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from market.errors import Code, MarketError
+from market.specs import NewSpec, Spec, understand
+from proxyctl.protocol.jobspec import Payload, Port, Ready, Resources
+
+HOUR_SECONDS = 3_600
+JOB_TYPES = {
+    "Docker": "docker",
+    "Jupyter": "docker",
+    "Inference": "inference",
+    "Training": "training",
+    "Script": "script",
+}
+_OF_PAYLOAD = "payload."
+
+
+class Template(Struct, frozen=True):
+    """What a replica runs, and needs beside its GPUs.
+
+    `command` is written as for a shell, which does not run it. Nobody but whoever runs a replica,
+    and its buyer, is shown any of it; secrets should not be in it all the same.
+    """
+
+    image: str = ""
+    command: str = ""
+    env: dict[str, str] = {}
+    ports: tuple[Port, ...] = ()
+    ready: Ready | None = None
+    network: str = "none"
+    resources: Resources = Resources()
+
+    def as_json(self) -> str:
+        """Return it as it is stored."""
+        return msgspec.json.encode(self).decode()
+
+
+class Change(Struct, frozen=True):
+    """What is other in the next revision; None stays as it is."""
+
+    image: str | None = None
+    command: str | None = None
+    env: dict[str, str] | None = None
+    ports: tuple[Port, ...] | None = None
+    ready: Ready | None = None
+    network: str | None = None
+    resources: Resources | None = None
+
+    def of(self, template: Template) -> Template:
+        """Return a template with the change."""
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        return replace(
+            template, **{name: said for name, said in fields.items() if said is not None}
+        )
+
+
+def template_of(stored: str) -> Template:
+    """Return a template as `as_json` stored it."""
+    return msgspec.json.decode(stored, type=Template)
+
+
+def job_type_of(deploy_type: str, template: Template) -> str:
+    """Return the type of a replica's job: an image that runs by itself is a docker job."""
+    if template.image and not template.command:
+        return "docker"
+    return JOB_TYPES[deploy_type]
+
+
+def spec_of(template: Template, deploy_type: str, seconds: int) -> Spec:
+    """Return what the job of a replica says that is paid for so many seconds.
+
+    Raises:
+        MarketError: `payload_invalid`, naming the field of the template.
+    """
+    try:
+        command = tuple(shlex.split(template.command))
+    except ValueError:  # a quote without its end
+        message = "command: A quotation mark, or what a \\ is for, is missing."
+        raise MarketError(Code.PAYLOAD_INVALID, message, field="command") from None
+    payload = Payload(
+        image=template.image,
+        command=command,
+        env=template.env,
+        ports=template.ports,
+        ready=template.ready,
+        network="egress" if template.network == "egress" else "none",
+        restart="on_failure",
+    )
+    try:
+        spec = understand(
+            NewSpec(payload, template.resources),
+            job_type=job_type_of(deploy_type, template),
+            duration_hrs=-(-seconds // HOUR_SECONDS),
+            text="",
+        )
+    except MarketError as error:
+        field = (error.field or "").removeprefix(_OF_PAYLOAD)
+        message = (error.message or "").removeprefix(_OF_PAYLOAD)
+        raise MarketError(error.code, message, field=field) from error
+    return replace(spec, timeout_seconds=seconds)

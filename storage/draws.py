@@ -1,0 +1,98 @@
+"""Queries on draws: what attempts at replicas were paid for the time that they could be used."""
+
+from typing import NamedTuple
+
+from storage.ledger import DifferenceRow
+from storage.store import Transaction
+
+
+class DrawRow(NamedTuple):
+    """What an attempt was paid: `amount` in micro-units of the hold, `earned` in micro-credits."""
+
+    job_id: str
+    attempt: int
+    device_id: str
+    user_id: str
+    seconds: int
+    amount: int
+    earned: int
+    created_at: int
+
+
+class DrawnRow(NamedTuple):
+    """For how many seconds all attempts at a job were paid, and whether the last one was."""
+
+    seconds: int
+    has_last: int
+
+
+_COLUMNS = ", ".join(DrawRow._fields)
+_VALUES = ", ".join(f":{name}" for name in DrawRow._fields)
+
+
+async def insert(tx: Transaction, draw: DrawRow) -> None:
+    """Record what an attempt was paid."""
+    await tx.run(f"INSERT INTO job_draws ({_COLUMNS}) VALUES ({_VALUES})", **draw._asdict())
+
+
+async def drawn(tx: Transaction, job_id: str, attempt: int) -> DrawnRow:
+    """Return for how long all attempts at a job were paid, and whether this one was."""
+    row = await tx.one(
+        DrawnRow,
+        """
+        SELECT CAST(COALESCE(SUM(seconds), 0) AS BIGINT),
+            CAST(COALESCE(SUM(CASE WHEN attempt = :attempt THEN 1 ELSE 0 END), 0) AS BIGINT)
+        FROM job_draws WHERE job_id = :job_id
+        """,
+        job_id=job_id,
+        attempt=attempt,
+    )
+    return row or DrawnRow(0, 0)
+
+
+async def against_holds(tx: Transaction) -> list[DifferenceRow]:
+    """Return each hold that was not drawn as its attempts were paid."""
+    return await tx.all(
+        DifferenceRow,
+        """
+        SELECT reference, CAST(SUM(expected) AS BIGINT), CAST(SUM(actual) AS BIGINT) FROM (
+            SELECT 'job:' || job_id AS reference, amount AS expected, 0 AS actual FROM job_draws
+            UNION ALL
+            SELECT id, 0, drawn FROM holds WHERE drawn > 0
+        ) AS both_lists
+        GROUP BY reference HAVING SUM(expected) <> SUM(actual)
+        ORDER BY reference
+        """,
+    )
+
+
+async def against_postings(tx: Transaction) -> list[DifferenceRow]:
+    """Return each draw whose transfer did not take its amount from the hold."""
+    return await tx.all(
+        DifferenceRow,
+        """
+        SELECT 'job:' || d.job_id || ':attempt:' || d.attempt, d.amount,
+            CAST(COALESCE(SUM(e.amount), 0) AS BIGINT)
+        FROM job_draws AS d
+        LEFT JOIN transfers AS t
+            ON t.business_key = 'job:' || d.job_id || ':attempt:' || d.attempt
+        LEFT JOIN entries AS e ON e.transfer_id = t.id
+        GROUP BY d.job_id, d.attempt, d.amount
+        HAVING d.amount <> COALESCE(SUM(e.amount), 0)
+        """,
+    )
+
+
+async def overused(tx: Transaction) -> list[DifferenceRow]:
+    """Return each replica that was paid for more seconds than it has."""
+    return await tx.all(
+        DifferenceRow,
+        """
+        SELECT 'job:' || job_id, CAST(SUM(had) AS BIGINT), CAST(SUM(used) AS BIGINT) FROM (
+            SELECT job_id, seconds AS had, 0 AS used FROM deploy_replicas
+            UNION ALL
+            SELECT job_id, 0, seconds FROM job_draws
+        ) AS both_lists
+        GROUP BY job_id HAVING SUM(used) > SUM(had)
+        """,
+    )

@@ -1,0 +1,450 @@
+"""Deploys that say what they run: revisions, scale, and what is paid, on both engines."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.books import available, held
+from support.jobs import device_of
+from support.market import Market
+
+from market import rollouts
+from market.attempts import Ending, FailureKind
+from market.audit import audit_ledger
+from market.deploys import Deploy, NewDeploy
+from market.errors import Code, MarketError
+from market.money import Currency, micro
+from market.rollout import Strategy
+from market.rollouts import Rollouts
+from market.templates import Change, Template
+from proxyctl.protocol.jobspec import Port, Ready
+from storage.jobs import JobRow
+
+if TYPE_CHECKING:
+    from storage.devices import DeviceRow
+
+USD, CREDIT = Currency.USD, Currency.CREDIT
+HOUR = 3_600
+REPLICA_USD = micro(3)  # 1.50 x 2 hours
+PROBE = Template(ports=(Port("web", 8080),), ready=Ready(8080))
+FIELDS: dict[str, Any] = {
+    "job_name": "a service",
+    "job_type": "Docker",
+    "gpu_model": "A100",
+    "gpu_count": 1,
+    "duration_hrs": 2,
+    "replicas": 3,
+    "currency": USD,
+    "image": "web:1",
+}
+NEXT = Change(image="web:2")
+
+
+class Fleet:
+    """Devices of one owner, one for each replica that waits, and a daemon that looks at deploys."""
+
+    def __init__(self, market: Market, owner: str) -> None:
+        self.market = market
+        self.owner = owner
+        self.devices: dict[str, DeviceRow] = {}
+
+    async def jobs(self, user: str, deploy_id: str) -> list[JobRow]:
+        deploy = await self.market.deploys.find(user, deploy_id)
+        return [(await self.market.jobs.find(user, each)).job for each in deploy.job_ids]
+
+    async def take(self, user: str, deploy_id: str) -> list[str]:
+        """Accept what waits, and begin the work; return which jobs that were."""
+        taken = []
+        for job in await self.jobs(user, deploy_id):
+            if job.status == "waiting":
+                device = await device_of(self.market, self.owner)
+                self.devices[job.id] = device
+                await self.market.jobs.accept(device, job.id)
+                await self.market.attempt_reports.started(device, job.id, None)
+                taken.append(job.id)
+        return taken
+
+    async def ready(self, job_ids: Sequence[str]) -> None:
+        for each in job_ids:
+            await self.market.attempt_reports.ready(self.devices[each], each, None)
+
+    async def settle(self, user: str, deploy_id: str) -> Deploy:
+        """Take what waits and look at the deploy until it is as it should be."""
+        for _ in range(30):
+            await self.market.rollouts.look(deploy_id)
+            if not await self.take(user, deploy_id):
+                break
+        return await self.market.deploys.find(user, deploy_id)
+
+    async def images(self, user: str, deploy_id: str) -> list[str]:
+        images = []
+        for job in await self.jobs(user, deploy_id):
+            owned = await self.market.jobs.find(user, job.id)
+            assert owned.spec is not None
+            assert owned.spec.payload is not None
+            images.append(owned.spec.payload.image)
+        return images
+
+
+@pytest.fixture
+async def fleet(market: Market) -> Fleet:
+    return Fleet(market, await market.person())
+
+
+async def create(market: Market, user: str, **changes: Any) -> str:
+    return (await market.deploys.create(user, NewDeploy(**{**FIELDS, **changes}))).id
+
+
+async def running(fleet: Fleet, user: str, **changes: Any) -> str:
+    deploy_id = await create(fleet.market, user, **changes)
+    deploy = await fleet.settle(user, deploy_id)
+    assert deploy.rollout is not None
+    assert deploy.rollout.state == "available"
+    return deploy_id
+
+
+async def audited(market: Market) -> bool:
+    return (await audit_ledger(market.store)).passed
+
+
+async def state(market: Market, user: str, deploy_id: str) -> str:
+    rollout = (await market.deploys.find(user, deploy_id)).rollout
+    assert rollout is not None
+    return rollout.state
+
+
+async def test_a_replica_says_what_it_runs(market: Market, fleet: Fleet) -> None:
+    user = await market.person("100")
+    template = Template(env={"MODE": "fast"}, ports=(Port("web", 8080),), network="egress")
+    deploy_id = await create(market, user, command="serve --port '80 80'", template=template)
+    assert await held(market, user) == 3 * REPLICA_USD
+    for job in await fleet.jobs(user, deploy_id):
+        spec = (await market.jobs.find(user, job.id)).spec
+        assert spec is not None
+        assert spec.payload is not None
+        assert (spec.payload.image, spec.payload.command) == ("web:1", ("serve", "--port", "80 80"))
+        assert (spec.payload.env, spec.payload.network) == ({"MODE": "fast"}, "egress")
+        assert (spec.resources.gpus, spec.resources.gpu_model) == (1, "A100")
+        assert (spec.timeout_seconds, job.duration_hrs) == (2 * HOUR, 2)
+    assert await audited(market)
+
+
+async def test_one_that_says_nothing_has_no_revisions(market: Market) -> None:
+    user = await market.person("100")
+    deploy_id = await create(market, user, image="")
+    assert (await market.deploys.find(user, deploy_id)).rollout is None
+    for act in (
+        market.rollouts.revise(user, deploy_id, NEXT),
+        market.rollouts.scale(user, deploy_id, 1),
+        market.rollouts.revisions(user, deploy_id),
+    ):
+        with pytest.raises(MarketError) as caught:
+            await act
+        assert caught.value.code is Code.DEPLOY_HAS_NO_REVISIONS
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"image": "Not An Image"}, "image"),
+        ({"command": "say 'hello"}, "command"),
+        ({"template": Template(env={"1": ""})}, "env"),
+        ({"image": "", "command": "serve"}, "image"),
+    ],
+)
+async def test_what_no_device_could_run_is_refused(
+    market: Market, changes: dict[str, Any], field: str
+) -> None:
+    user = await market.person("100")
+    with pytest.raises(MarketError) as caught:
+        await create(market, user, **changes)
+    assert (caught.value.code, caught.value.field) == (Code.PAYLOAD_INVALID, field)
+    assert await held(market, user) == 0
+
+
+async def test_a_replica_counts_as_ready_when_its_device_says_so(
+    market: Market, fleet: Fleet
+) -> None:
+    user = await market.person("100")
+    deploy_id = await create(market, user, template=PROBE)
+    taken = await fleet.take(user, deploy_id)
+    assert (await market.deploys.find(user, deploy_id)).ready_replicas == 0
+    await fleet.ready(taken[:2])
+    found = await market.deploys.find(user, deploy_id)
+    assert (found.ready_replicas, found.available_replicas, found.updated_replicas) == (2, 2, 3)
+
+
+async def test_replicas_are_replaced_one_after_the_other(market: Market, fleet: Fleet) -> None:
+    user = await market.person("9")  # not a cent more than it costs
+    deploy_id = await create(market, user, template=PROBE)
+    await fleet.ready(await fleet.take(user, deploy_id))
+    await market.rollouts.look(deploy_id)
+    assert await state(market, user, deploy_id) == "available"
+    assert await market.rollouts.revise(user, deploy_id, NEXT) == 2
+    for done in range(3):
+        await market.rollouts.look(deploy_id)
+        await market.rollouts.look(deploy_id)  # nothing more before the next one is ready
+        found = await market.deploys.find(user, deploy_id)
+        assert (found.ready_replicas, found.updated_replicas) == (2, done + 1)
+        assert await fleet.images(user, deploy_id) == ["web:2"] * (done + 1) + ["web:1"] * (
+            2 - done
+        )
+        await fleet.ready(await fleet.take(user, deploy_id))
+    await market.rollouts.look(deploy_id)
+    found = await market.deploys.find(user, deploy_id)
+    assert found.rollout is not None
+    assert (found.rollout.state, found.available_replicas, found.status) == (
+        "available",
+        3,
+        "running",
+    )
+    rows = await market.rollouts.revisions(user, deploy_id)
+    assert [(row.revision, row.state) for row in rows] == [(2, "available"), (1, "available")]
+    assert await audited(market)
+
+
+async def test_what_was_used_is_paid_and_the_rest_pays_the_next_one(
+    market: Market, fleet: Fleet
+) -> None:
+    user = await market.person("3")
+    deploy_id = await running(fleet, user, replicas=1)
+    market.clock.now += HOUR
+    await market.rollouts.restart(user, deploy_id)
+    await fleet.settle(user, deploy_id)
+    assert await held(market, user) == REPLICA_USD // 2
+    assert await available(market, fleet.owner, CREDIT) == micro(135)  # of 150 for the hour
+    [job] = await fleet.jobs(user, deploy_id)
+    spec = (await market.jobs.find(user, job.id)).spec
+    assert spec is not None
+    assert (job.duration_hrs, spec.timeout_seconds) == (1, HOUR)
+    market.clock.now += HOUR // 3
+    await market.deploys.cancel(user, deploy_id)
+    assert await available(market, user) == micro(1)
+    assert await available(market, fleet.owner, CREDIT) == micro(180)
+    found = await market.deploys.find(user, deploy_id)
+    assert (found.status, found.paid) == ("cancelled", micro(2))
+    assert await audited(market)
+
+
+async def test_a_crash_between_any_two_steps_is_harmless(
+    market: Market, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollouts, "STEPS_PER_UNIT", 1)
+    monkeypatch.setattr(rollouts, "UNITS_PER_LOOK", 1)
+    user = await market.person("9")
+    deploy_id = await running(fleet, user)
+    await market.rollouts.revise(user, deploy_id, NEXT)
+    for _ in range(30):  # each time by a daemon that knows nothing
+        daemon = Rollouts(market.context, market.jobs, market.specs, market.waking)
+        await daemon.look(deploy_id)
+        jobs = await fleet.jobs(user, deploy_id)
+        assert len([job for job in jobs if job.status == "running"]) >= 2
+        assert len(jobs) <= 3
+        assert await audited(market)
+        await fleet.take(user, deploy_id)
+        if await state(market, user, deploy_id) == "available":
+            break
+    assert await fleet.images(user, deploy_id) == ["web:2"] * 3
+
+
+async def test_two_daemons_do_not_do_it_twice(market: Market, fleet: Fleet) -> None:
+    user = await market.person("100")
+    deploy_id = await running(fleet, user, replicas=4)
+    other = Rollouts(market.context, market.jobs, market.specs, market.waking)
+    await market.rollouts.revise(user, deploy_id, NEXT)
+    for _ in range(5):
+        await asyncio.gather(*(each.look(deploy_id) for each in (other, market.rollouts) * 3))
+        jobs = await fleet.jobs(user, deploy_id)
+        assert len(jobs) == 4
+        assert len([job for job in jobs if job.status == "running"]) >= 3
+        await fleet.take(user, deploy_id)
+    assert await fleet.images(user, deploy_id) == ["web:2"] * 4
+    assert other.started + market.rollouts.started == 8
+    assert await audited(market)
+
+
+async def test_without_progress_a_rollout_is_stuck_and_goes_on_when_there_is(
+    market: Market, fleet: Fleet
+) -> None:
+    user = await market.person("100")
+    deploy_id = await running(fleet, user)
+    await market.rollouts.revise(user, deploy_id, NEXT)
+    await market.rollouts.sweep()
+    market.clock.now += 599
+    await market.rollouts.sweep()
+    assert await state(market, user, deploy_id) == "progressing"
+    market.clock.now += 1
+    await market.rollouts.sweep()
+    assert await state(market, user, deploy_id) == "stuck"
+    found = await market.deploys.find(user, deploy_id)
+    assert found.ready_replicas == 2  # what was there stays
+    assert found.rollout is not None
+    assert found.rollout.problem is not None
+    await fleet.settle(user, deploy_id)
+    assert await state(market, user, deploy_id) == "available"
+
+
+async def test_one_that_is_stuck_goes_back_if_it_is_to(market: Market, fleet: Fleet) -> None:
+    user = await market.person("100")
+    deploy_id = await running(fleet, user, strategy=Strategy(auto_revert=True))
+    await market.rollouts.revise(user, deploy_id, Change(image="web:broken"))
+    await market.rollouts.look(deploy_id)
+    market.clock.now += 600
+    await market.rollouts.look(deploy_id)
+    await fleet.settle(user, deploy_id)
+    assert await fleet.images(user, deploy_id) == ["web:1"] * 3
+    rows = await market.rollouts.revisions(user, deploy_id)
+    assert [row.state for row in rows] == ["available", "stuck", "available"]
+    assert rows[0].cause == "revision 2 was stuck, back to 1"
+
+
+async def test_a_rollback_is_a_new_revision_with_the_old_template(
+    market: Market, fleet: Fleet
+) -> None:
+    user = await market.person("100")
+    deploy_id = await running(fleet, user)
+    for image in ("web:2", "web:3"):
+        await market.rollouts.revise(user, deploy_id, Change(image=image))
+        await fleet.settle(user, deploy_id)
+    assert await market.rollouts.rollback(user, deploy_id, None) == 4
+    await fleet.settle(user, deploy_id)
+    assert await fleet.images(user, deploy_id) == ["web:2"] * 3
+    assert await market.rollouts.rollback(user, deploy_id, 1) == 5
+    await fleet.settle(user, deploy_id)
+    assert await fleet.images(user, deploy_id) == ["web:1"] * 3
+    for unknown in (5, 6, 99):
+        with pytest.raises(MarketError) as caught:
+            await market.rollouts.rollback(user, deploy_id, unknown)
+        assert caught.value.code is Code.REVISION_NOT_FOUND
+    for _ in range(8):
+        await market.rollouts.restart(user, deploy_id)
+    rows = await market.rollouts.revisions(user, deploy_id)
+    assert [row.revision for row in rows] == list(range(13, 3, -1))
+
+
+async def test_while_it_is_paused_nothing_starts_or_stops(market: Market, fleet: Fleet) -> None:
+    user = await market.person("100")
+    deploy_id = await running(fleet, user)
+    await market.rollouts.pause(user, deploy_id, is_paused=True)
+    await market.rollouts.revise(user, deploy_id, NEXT)
+    await market.rollouts.scale(user, deploy_id, 5)
+    await market.rollouts.sweep()
+    await market.rollouts.look(deploy_id)
+    assert await fleet.images(user, deploy_id) == ["web:1"] * 3
+    assert await state(market, user, deploy_id) == "paused"
+    await market.rollouts.pause(user, deploy_id, is_paused=False)
+    await fleet.settle(user, deploy_id)
+    assert await fleet.images(user, deploy_id) == ["web:2"] * 5
+
+
+async def test_to_nothing_and_back(market: Market, fleet: Fleet) -> None:
+    user = await market.person("9")
+    deploy_id = await running(fleet, user)
+    market.clock.now += HOUR // 2
+    await market.rollouts.scale(user, deploy_id, 0)
+    found = await fleet.settle(user, deploy_id)
+    assert (found.status, found.desired, found.job_ids, found.row.price) == ("queued", 0, [], 0)
+    assert await held(market, user) == 0
+    rest = 3 * REPLICA_USD * 3 // 4
+    assert await available(market, user) == rest
+    market.clock.now += 10 * HOUR  # what is stopped costs nothing
+    await market.rollouts.scale(user, deploy_id, 2)
+    found = await fleet.settle(user, deploy_id)
+    assert (found.status, found.ready_replicas) == ("running", 2)
+    assert await held(market, user) == rest * 2 // 3
+    await market.rollouts.scale(user, deploy_id, 3)
+    with pytest.raises(MarketError) as caught:
+        await market.rollouts.scale(user, deploy_id, 4)
+    assert caught.value.code is Code.INSUFFICIENT_FUNDS
+    assert (await market.deploys.find(user, deploy_id)).desired == 3
+    assert await audited(market)
+
+
+async def test_a_replica_that_is_lost_waits_and_one_that_failed_needs_its_buyer(
+    market: Market, fleet: Fleet
+) -> None:
+    user = await market.person("100")
+    deploy_id = await running(fleet, user, replicas=2)
+    first, second = await fleet.jobs(user, deploy_id)
+    await market.jobs.take_back_attempt(first.id, 1, "gone")
+    await market.rollouts.look(deploy_id)
+    assert await state(market, user, deploy_id) == "progressing"
+    await fleet.settle(user, deploy_id)
+    assert await state(market, user, deploy_id) == "available"
+    for _ in range(3):  # whose devices fail at it one after the other
+        device = fleet.devices[second.id]
+        await market.jobs.fail(device, second.id, "no memory")
+        fleet.owner = await market.person()
+        await fleet.take(user, deploy_id)
+    await market.rollouts.look(deploy_id)
+    found = await market.deploys.find(user, deploy_id)
+    assert found.rollout is not None
+    assert (found.rollout.state, found.ready_replicas) == ("stuck", 1)
+    assert found.rollout.problem == "Replica 2 has failed: no memory"
+    await market.rollouts.restart(user, deploy_id)
+    found = await fleet.settle(user, deploy_id)
+    assert (found.status, found.ready_replicas) == ("running", 2)
+    assert await audited(market)
+
+
+async def test_a_replica_whose_hours_are_over_is_done(market: Market, fleet: Fleet) -> None:
+    user = await market.person("100")
+    deploy_id = await running(fleet, user, replicas=1)
+    [job] = await fleet.jobs(user, deploy_id)
+    market.clock.now += 2 * HOUR
+    await market.jobs.fail(
+        fleet.devices[job.id], job.id, "time", ending=Ending(FailureKind.TIMEOUT)
+    )
+    await market.rollouts.look(deploy_id)
+    found = await market.deploys.find(user, deploy_id)
+    assert (found.status, found.paid) == ("completed", REPLICA_USD)
+    assert await state(market, user, deploy_id) == "over"
+    assert await available(market, fleet.owner, CREDIT) == micro(270)
+    with pytest.raises(MarketError) as caught:
+        await market.rollouts.restart(user, deploy_id)
+    assert caught.value.code is Code.DEPLOY_OVER
+
+
+async def test_nothing_starts_after_a_cancel(market: Market, fleet: Fleet) -> None:
+    user = await market.person("100")
+    deploy_id = await running(fleet, user)
+    await market.rollouts.revise(user, deploy_id, NEXT)
+    await asyncio.gather(
+        market.deploys.cancel(user, deploy_id),
+        *(market.rollouts.look(deploy_id) for _ in range(5)),
+    )
+    await market.rollouts.look(deploy_id)
+    assert {job.status for job in await fleet.jobs(user, deploy_id)} <= {"cancelled"}
+    assert await held(market, user) == 0
+    assert await state(market, user, deploy_id) == "over"
+    assert await audited(market)
+
+
+async def test_what_happens_to_a_replica_is_looked_at_at_once(market: Market, fleet: Fleet) -> None:
+    user = await market.person("100")
+    deploy_id = await create(market, user)
+    task = asyncio.create_task(market.rollouts.run())
+    try:
+        await fleet.take(user, deploy_id)
+        async with asyncio.timeout(10):
+            while await state(market, user, deploy_id) != "available":
+                await asyncio.sleep(0.01)
+    finally:
+        task.cancel()
+
+
+async def test_somebody_elses_deploy_is_not_found(market: Market) -> None:
+    user, other = await market.person("100"), await market.person()
+    deploy_id = await create(market, user)
+    for act in (
+        market.rollouts.revise(other, deploy_id, NEXT),
+        market.rollouts.scale(other, deploy_id, 0),
+        market.rollouts.rollback(other, deploy_id, None),
+        market.rollouts.restart(other, deploy_id),
+        market.rollouts.pause(other, deploy_id, is_paused=True),
+        market.rollouts.revisions(other, deploy_id),
+    ):
+        with pytest.raises(MarketError) as caught:
+            await act
+        assert caught.value.code is Code.DEPLOY_NOT_FOUND
