@@ -160,6 +160,7 @@ class Agent:  # its parts, and what several threads have to know of one another
         )
         for entry in entries:
             self._add(entry, is_adopted=True)
+        self._link.on_return(self._returned)
         bell = Bell(self._folder, self._ring)
         threads = [
             threading.Thread(target=self._seen_to, args=(target,), name=name, daemon=True)
@@ -317,8 +318,14 @@ class Agent:  # its parts, and what several threads have to know of one another
             del self._attempts[attempt_id]
             self._shares.give_back(attempt_id)
         self._orders.changed.set()
-        if self._orders.asks_for_nothing:
-            self._ask_anew()
+        # What is asked for just now is less than is free; the answer may be most of a minute away.
+        self._ask_anew()
+
+    def _returned(self) -> None:
+        """Try everything again now that had to wait for the marketplace."""
+        self._orders.go_on()
+        for attempt in self._all():
+            attempt.ring()
 
     def _revoked(self) -> None:
         if not self._orders.is_revoked:
@@ -359,7 +366,6 @@ class Agent:  # its parts, and what several threads have to know of one another
         while not orders.is_ending and not orders.is_revoked:
             orders.is_stale = False
             fields = {**self._question(), "wait_s": wait_s}
-            orders.asks_for_nothing = not fields["capacity"]["slots"]
             try:
                 reply = self._link.poll("/api/worker/next", fields, wait_s, lambda: orders.is_stale)
                 order = orders_of(reply)
@@ -484,7 +490,6 @@ class _Orders:
         drains: how often somebody has asked it to end.
         rest: why it takes no work just now, in words.
         seen: the number of the last answer of the daemon.
-        asks_for_nothing: the question that is under way was asked while nothing was free.
         is_drain_known: the daemon is asked for nothing since it was asked to end.
         is_stale: nobody waits for an answer to it any more.
         is_broken: one of the threads has failed.
@@ -492,14 +497,15 @@ class _Orders:
 
     def __init__(self) -> None:
         self.changed = threading.Event()
-        self._ending = threading.Event()
+        self._ending = False
+        self._pauses = threading.Condition()
+        self._goes_on = 0  # how often pauses were ended early
         self.drains = 0
         self.is_leaving = False
         self.is_drain_known = False
         self.is_revoked = False
         self.rest = ""
         self.seen = 0
-        self.asks_for_nothing = False
         self.is_stale = False
         self.is_broken = False
         self.written: dict[str, Any] = {}
@@ -507,13 +513,23 @@ class _Orders:
     @property
     def is_ending(self) -> bool:
         """Whether all threads are to end."""
-        return self._ending.is_set()
+        return self._ending
 
     @is_ending.setter
     def is_ending(self, value: bool) -> None:
         assert value  # noqa: S101 - it never takes that back
-        self._ending.set()
+        with self._pauses:
+            self._ending = True
+            self._pauses.notify_all()
+
+    def go_on(self) -> None:
+        """End all pauses."""
+        with self._pauses:
+            self._goes_on += 1
+            self._pauses.notify_all()
 
     def pause(self, seconds: float) -> None:
-        """Wait, but not beyond the end of the agent."""
-        self._ending.wait(seconds)
+        """Wait, but not beyond the end of the agent, nor beyond `go_on`."""
+        with self._pauses:
+            count = self._goes_on
+            self._pauses.wait_for(lambda: self._ending or self._goes_on != count, seconds)

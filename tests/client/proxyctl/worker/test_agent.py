@@ -495,6 +495,17 @@ def test_an_agent_that_cannot_find_out_what_runs_does_not_begin(
     assert not market.questions
 
 
+def test_what_gets_free_is_offered_at_once(agent: WorkerAgent, market: WorkerMarket) -> None:
+    agent.start()
+    job = market.post(UNTIL_TOLD)
+    until(lambda: market.questions and market.questions[-1]["attempts"], agent)
+    assert market.questions[-1]["capacity"]["slots"] == 1
+    market._stops = lambda _: []  # type: ignore[assignment, method-assign]  # it holds the question
+    (agent.folder / names.ATTEMPTS / f"{job.id}-1" / WORK / "told").touch()
+    until(lambda: job.outcome, agent)
+    until(lambda: market.questions[-1]["capacity"]["slots"] == 2, agent)
+
+
 def test_a_marketplace_that_gives_more_than_was_asked_for_is_not_obeyed(
     agent: WorkerAgent, market: WorkerMarket
 ) -> None:
