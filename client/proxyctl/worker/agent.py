@@ -8,9 +8,11 @@ Each attempt has a thread, and the main thread looks at everything once a second
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl import files
@@ -52,6 +54,11 @@ _RULES_SECONDS: Final = 5.0  # between two looks at what the owner's rules are a
 PATIENCE_SECONDS: Final = 60.0
 _GRACE_SECONDS: Final = 10.0
 _REFUSALS_MAX: Final = 16  # of jobs for which there is no room; each has a folder and a thread
+_REPLACED_SECONDS: Final = 60.0  # until it is asked whether the other agent is still there
+_REPLACED: Final = (
+    "takes no work: another agent with this device's token was started later, and gets the jobs;"
+    " end one of the two, or give it a token of its own"
+)
 _FAREWELL_SECONDS: Final = 30.0  # for the last reports, once everything was stopped
 
 
@@ -124,6 +131,8 @@ class Agent:  # its parts, and what several threads have to know of one another
         self._attempts: dict[str, Attempt] = {}
         self._lock = threading.Lock()
         self._orders = _Orders()
+        self._name = ""
+        self._since = int(datetime.now(timezone.utc).timestamp())
         self._says = "starting"
 
     def drain(self) -> None:
@@ -146,6 +155,7 @@ class Agent:  # its parts, and what several threads have to know of one another
             OSError: the folder cannot be used.
         """
         entries = self._journal.load()
+        self._name = _name_of(self._folder)
         self._kill_strangers({each.attempt_id for each in entries})
         self._tools = Tools(
             consent=self._consent,
@@ -383,6 +393,11 @@ class Agent:  # its parts, and what several threads have to know of one another
                 orders.pause(retries.failed())
                 continue
             retries.succeeded()
+            if order.is_replaced:
+                wait_s = 0.0
+                self._say(_REPLACED)
+                orders.pause(_REPLACED_SECONDS)
+                continue
             wait_s = _WAIT_SECONDS
             self._say("takes work")
             orders.seen = order.seen
@@ -410,6 +425,8 @@ class Agent:  # its parts, and what several threads have to know of one another
             "min_price_usd": self._consent.lend.min_price_usd,
             "attempts": attempts,
             "seen": orders.seen,
+            "agent": self._name,
+            "agent_since": self._since,
         }
 
     def _carry_out(self, order: Order) -> None:
@@ -481,6 +498,16 @@ class Agent:  # its parts, and what several threads have to know of one another
             _logger.info("%s", words)
             self._says = words
             self._orders.changed.set()  # for the owner to see it at once
+
+
+def _name_of(folder: Path) -> str:
+    """Return the name of the agent of a folder, the same for as long as the folder is there."""
+    path = folder / names.AGENT
+    name = (files.read(path) or {}).get("name")
+    if not isinstance(name, str) or not name:
+        name = os.urandom(16).hex()
+        files.write(path, {"name": name})
+    return name
 
 
 class _Orders:
