@@ -152,6 +152,17 @@ def test_a_stop_that_comes_after_the_end_takes_no_result_away(device: Device) ->
     assert (verb, fields["exit_code"]) == ("complete", 0)
 
 
+def test_a_sandbox_that_could_not_be_started_is_the_devices_failure(device: Device) -> None:
+    device.attempt(State.ENDED)
+    device.write(names.ENDED, {**ENDED, "status": 1, "unstarted": True})
+    folder = device.journal.folder_of(device.made.entry)
+    (folder / names.LOGS["err"]).write_text("bwrap: Can't mount proc\n")
+    run(device)
+    [(verb, fields)] = device.posted
+    assert (verb, fields["kind"]) == ("fail", "host")
+    assert fields["reason"] == "the sandbox could not be started: bwrap: Can't mount proc"
+
+
 def test_a_job_that_was_stopped_and_ended_well_is_not_complete(device: Device) -> None:
     device.attempt(State.ENDED, stop=BY_OWNER)
     device.write(names.ENDED, ENDED)
