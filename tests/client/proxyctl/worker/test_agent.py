@@ -1,8 +1,10 @@
 """The agent as its owner runs it: real processes and sandboxes, beside a marketplace over HTTP."""
 
+import fcntl
 import json
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -19,6 +21,7 @@ from support.worker_process import WorkerAgent, require_sandbox, until, worker_a
 from proxyctl.worker import names
 from proxyctl.worker.agent import AgentError
 from proxyctl.worker.executors.base import WORK, TaskError
+from proxyctl.worker.lock import Lock
 from proxyctl.worker.record import Consent
 from proxyctl.worker.running import agent_with
 from proxyctl.worker.states import State
@@ -306,6 +309,16 @@ def test_two_agents_in_one_folder(agent: WorkerAgent, market: WorkerMarket) -> N
     assert "works in" in second.stderr
     assert "already, as process" in second.stderr
     assert agent.command("status").stdout.startswith("running as process")
+
+
+def test_who_only_looks_does_not_keep_an_agent_from_its_folder(
+    agent: WorkerAgent, market: WorkerMarket
+) -> None:
+    with (agent.folder / names.LOCK).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)  # as `worker status` has it for a moment
+        threading.Timer(0.1, lambda: fcntl.flock(file, fcntl.LOCK_UN)).start()
+        held = Lock(agent.folder)
+    held.close()
 
 
 def test_an_agent_in_whose_place_another_one_works_says_so_and_waits(
