@@ -29,6 +29,7 @@ from market.matching import (
     WITHOUT_IMAGE,
     DeviceBook,
     JobBook,
+    Needs,
     Offer,
     WaitingJob,
     suits,
@@ -36,7 +37,7 @@ from market.matching import (
 from market.specs import UNREADABLE, Specs
 from market.waiting_jobs import WaitingJobs
 from market.waking import Waking
-from proxyctl.protocol.jobspec import Capacity, as_fields
+from proxyctl.protocol.jobspec import Capacity, Resources, as_fields
 from proxyctl.protocol.jobspec.matching import left
 from storage import claims as queries
 from storage import devices as device_queries
@@ -52,6 +53,9 @@ DEVICES_MAX = 50_000
 # More than a device may hold, unless the operator wants that; of more, the rest are not told again.
 HELD_MAX = 1_000
 NOTHING = Capacity()
+ANYTHING = Capacity(slots=1)
+# In a market with more devices than that, some of the latest run what is run at all.
+KINDS_LOOKED_AT_MAX = 200
 # A device that has as many jobs as it may, and offers to do more, is tried again after so long:
 # nobody says here when it has finished one.
 FULL_SECONDS = 5.0
@@ -294,6 +298,21 @@ class Dispatch:
         found = await self._store.read(queries.offered, [job.id for job in best])
         rows = {each.job_id: each for each in found}
         return [OfferedJob(rows[job.id], job.price) for job in best if job.id in rows]
+
+    def may_run(self, needs: Needs) -> bool:
+        """Say whether a device of those that asked last runs such jobs, whatever it has free now.
+
+        As long as none has asked nobody knows, and it is not said that none does.
+        """
+        kind = needs._replace(resources=Resources())
+        asked = 0
+        for device in islice(reversed(self._devices.values()), KINDS_LOOKED_AT_MAX):
+            if device.offer is None:
+                continue
+            asked += 1
+            if suits(kind, structs.replace(device.offer, capacity=ANYTHING)):
+                return True
+        return not asked
 
     @property
     def held(self) -> int:
