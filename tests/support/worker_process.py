@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from proxyctl.worker.record import Consent, Lend, Sandbox, save
 from support import battery
 from support.process import ROOT
 from support.waiting import until_true
-from support.worker_market import TOKEN, WorkerMarket
+from support.worker_market import TOKEN, Job, WorkerMarket
 
 BWRAP = Sandbox("bwrap")
 _SUPERVISOR = b"proxyctl.worker.supervisor"
@@ -143,6 +144,22 @@ class WorkerAgent:
             if is_ours or (_SUPERVISOR in words and place == str(self.folder)):
                 pids.append(int(path.name))
         return pids
+
+    def run(self, script: str, **payload: object) -> Job:
+        """Have the agent run a script to its end, at which nothing is left of it."""
+        job = self.market.post(script, payload=payload)
+        until(lambda: job.outcome, self)
+        self.until_idle()
+        return job
+
+    def probed(self, secret: str) -> dict[str, battery.Outcome]:
+        """Have it run the probe as a job with a secret; return what that has found."""
+        with socket.create_server(("0.0.0.0", 0)) as listening:
+            source = battery.probe_source(listening.getsockname()[1])
+            job = self.run(source, secrets={"HF_TOKEN": secret})
+        outcomes = battery.reported(job.logs[1, "out"].decode())
+        assert "done" in outcomes, (job.reports, job.logs)
+        return outcomes
 
     def until_idle(self) -> None:
         """Wait until nothing is left of any attempt, and only the next supervisor waits."""
