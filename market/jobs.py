@@ -337,8 +337,8 @@ class Jobs:
         """Let a device run a waiting job; doing it again while it runs there changes nothing.
 
         Raises:
-            MarketError: `job_not_found`, `job_not_waiting`, `job_failed_here`, `device_full`;
-                `worker_unauthorized`, when the device was revoked meanwhile.
+            MarketError: `job_not_found`, `job_not_waiting`, `job_failed_here`, `device_full`,
+                `reputation_too_low`; `worker_unauthorized`, when the device was revoked meanwhile.
         """
         job = await self._store.write(
             _accept, device.id, job_id, bounds=self.bounds, now=self._now()
@@ -927,6 +927,11 @@ async def _accept(
         left = await slots_left(tx, device_id, bounds)
         if left is not None and left < 0:
             raise MarketError(Code.DEVICE_FULL)
+        least = await spec_queries.min_reputation(tx, job_id)
+        if least:
+            reputation = (await trust.of_devices(tx, [device_id]))[device_id]
+            if reputation.score < least:
+                raise MarketError(Code.REPUTATION_TOO_LOW)
         return started
     job = await queries.find(tx, job_id)
     if job is None:

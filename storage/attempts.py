@@ -31,6 +31,7 @@ class AttemptRow(NamedTuple):  # as wide as what its buyer is shown
     exit_code: int | None
     cpu_seconds: float | None
     max_memory_bytes: int | None
+    device_id: str
 
 
 class BegunRow(NamedTuple):
