@@ -278,7 +278,8 @@ class FailRequest(Struct):
 
     `kind` says whose fault it is: the device's own (`host`, or `refused` where it would not), and
     then the job may come back to its owner once, or the job's. A job that machines of three owners
-    have not done has failed, whoever was to blame; those that refuse it do not count.
+    have not done who have done ten jobs before, or of ten owners in all, has failed, whoever was to
+    blame; those that refuse it do not count. One whose own work has failed is paid for its time.
     """
 
     reason: Annotated[str, Meta(min_length=1, max_length=2_000)]

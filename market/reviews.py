@@ -34,9 +34,14 @@ _logger = logging.getLogger("reviews")
 
 
 class Beginning(Struct, frozen=True):
-    """What begins a review: whom it is about, and what each of them gets of the price."""
+    """What begins a review: whom it is about, and what each of them gets of the price.
+
+    `price` is what the work was worth, in the job's currency; the rest of what its buyer holds is
+    released. `earned` is the worker's part, in micro-credits.
+    """
 
     worker: str
+    price: int
     earned: int
     seconds: int
     resolution: TransferIds
@@ -145,10 +150,10 @@ def hold_of(job_id: str) -> str:
 
 
 async def begin(tx: Transaction, job: JobRow, job_hold_id: str, how: Beginning) -> None:
-    """Take the price of a completed job from its buyer, and keep it until the review is over.
+    """Take what a job was worth from its buyer, and keep it until the review is over.
 
     Args:
-        tx: the transaction; it has just completed the job.
+        tx: the transaction; it has just ended the job.
         job: as it was while it ran.
         job_hold_id: the hold of its price.
         how: who has done it, and what that has earned in credits.
@@ -157,15 +162,16 @@ async def begin(tx: Transaction, job: JobRow, job_hold_id: str, how: Beginning) 
     kept, source = ledger.review(currency), ledger.revenue(Currency.CREDIT)
     if currency == Currency.CREDIT:
         source = kept
-    # All that the transfers below move, also what `capture` releases: nothing, for the price is
-    # captured whole.
+    # All that the transfers below move, also what `capture` releases.
+    buyer, rest = ledger.held(job.user_id, currency), job.price_held - how.price
     movements = (
-        Movement(ledger.held(job.user_id, currency), kept, job.price_held),
+        Movement(buyer, kept, how.price),
+        Movement(buyer, ledger.available(job.user_id, currency), rest),
         Movement(source, ledger.held(how.worker, Currency.CREDIT), how.earned),
     )
     await ledger.lock(tx, movements)
     await ledger.capture(
-        tx, job_hold_id, [(kept, job.price_held)], transfer_ids=how.resolution, now=how.now
+        tx, job_hold_id, [(kept, how.price)], transfer_ids=how.resolution, now=how.now
     )
     hold = HoldRow(hold_of(job.id), how.worker, Currency.CREDIT, how.earned, None)
     await ledger.hold(tx, hold, transfer_id=how.hold_id, now=how.now, source=source)
@@ -176,7 +182,7 @@ async def begin(tx: Transaction, job: JobRow, job_hold_id: str, how: Beginning) 
         buyer_id=job.user_id,
         earned=how.earned,
         currency=currency,
-        price=job.price_held,
+        price=how.price,
         created_at=how.now,
         review_until=how.now + how.seconds,
         state=ReviewStatus.HELD,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.books import available, held
-from support.jobs import device_of
+from support.jobs import device_of, prove
 from support.market import Market
 
 from market import rollouts
@@ -374,6 +374,7 @@ async def test_a_replica_that_is_lost_waits_and_one_that_failed_needs_its_buyer(
     assert await state(market, user, deploy_id) == "available"
     for _ in range(3):  # whose devices fail at it one after the other
         device = fleet.devices[second.id]
+        await prove(market, device.user_id)
         await market.jobs.fail(device, second.id, "no memory")
         fleet.owner = await market.person()
         await fleet.take(user, deploy_id)
