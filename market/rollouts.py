@@ -22,6 +22,7 @@ from market.specs import Specs, size_of
 from market.states import JobStatus
 from market.templates import Change, Template, job_type_of, spec_of, template_of
 from market.waking import Waking
+from proxyctl.protocol.jobspec import Port, payload_of
 from storage import deploys as deploy_queries
 from storage import job_specs as spec_queries
 from storage import jobs as job_queries
@@ -45,6 +46,17 @@ REFUSED_SECONDS = 30
 FAILED_SECONDS = 1.0  # after a failure of the store
 
 _logger = logging.getLogger("jobs")
+
+
+class Serving(Struct, frozen=True):
+    """A replica that can be used now: the attempt at its job that runs, and what it listens on."""
+
+    job_id: str
+    attempt: int
+    device_id: str
+    number: int
+    revision: int
+    ports: tuple[Port, ...]
 
 
 class Judgement(Struct, frozen=True):
@@ -527,6 +539,25 @@ class Rollouts:
             currency=Currency(deploy.currency),
             price_held=rollout.replica_price * seconds // whole,
         )
+
+
+async def serving(tx: Transaction, deploy_id: str) -> list[Serving]:
+    """Return the replicas of a deploy that can be used now, those of the newest revision first.
+
+    There are none of a deploy that does not say what its replicas run. Whose deploy it is, is to
+    be made sure of before.
+    """
+    return [
+        Serving(
+            job_id=row.job_id,
+            attempt=row.attempt,
+            device_id=row.device_id,
+            number=row.number,
+            revision=row.revision,
+            ports=tuple(payload_of(msgspec.json.decode(row.payload)).ports),
+        )
+        for row in await queries.serving(tx, deploy_id)
+    ]
 
 
 def description(deploy: DeployRow, number: int, replicas: int) -> str:

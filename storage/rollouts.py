@@ -63,6 +63,17 @@ class PresentRow(NamedTuple):
     failure_reason: str | None
 
 
+class ServingRow(NamedTuple):
+    """A replica that can be used now; `payload` is JSON."""
+
+    job_id: str
+    attempt: int
+    device_id: str
+    number: int
+    revision: int
+    payload: str
+
+
 class UsedRow(NamedTuple):
     """How many seconds of a replica were paid."""
 
@@ -238,6 +249,25 @@ async def present(tx: Transaction, deploy_ids: Sequence[str]) -> list[PresentRow
         ORDER BY r.number, r.job_id
         """,
         wanted=json.dumps([{"id": deploy_id} for deploy_id in deploy_ids]),
+    )
+
+
+async def serving(tx: Transaction, deploy_id: str) -> list[ServingRow]:
+    """Return the replicas of a deploy that can be used now, those of the newest revision first."""
+    return await tx.all(
+        ServingRow,
+        """
+        SELECT r.job_id, a.attempt, a.device_id, r.number, r.revision, s.payload
+        FROM deploy_replicas AS r
+        JOIN jobs AS j ON j.id = r.job_id AND j.status = 'running'
+        JOIN job_attempts AS a
+            ON a.job_id = j.id AND a.attempt = j.attempts AND a.ended_at IS NULL
+        JOIN job_specs AS s ON s.job_id = j.id AND s.payload IS NOT NULL
+        WHERE r.deploy_id = :deploy_id AND r.stopped_at IS NULL
+            AND CASE WHEN r.says_ready = 1 THEN a.ready_at ELSE a.work_started_at END IS NOT NULL
+        ORDER BY r.revision DESC, r.number, r.job_id
+        """,
+        deploy_id=deploy_id,
     )
 
 

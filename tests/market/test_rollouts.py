@@ -16,7 +16,7 @@ from market.deploys import Deploy, NewDeploy
 from market.errors import Code, MarketError
 from market.money import Currency, micro
 from market.rollout import Strategy
-from market.rollouts import Rollouts
+from market.rollouts import Rollouts, Serving, serving
 from market.templates import Change, Template
 from proxyctl.protocol.jobspec import Port, Ready
 from storage.jobs import JobRow
@@ -173,6 +173,30 @@ async def test_a_replica_counts_as_ready_when_its_device_says_so(
     await fleet.ready(taken[:2])
     found = await market.deploys.find(user, deploy_id)
     assert (found.ready_replicas, found.available_replicas, found.updated_replicas) == (2, 2, 3)
+
+
+async def test_who_serves_is_who_is_ready_the_newest_first(market: Market, fleet: Fleet) -> None:
+    user = await market.person("100")
+    deploy_id = await create(market, user, template=PROBE)
+
+    async def numbers() -> list[tuple[int, int]]:
+        rows = await market.store.read(serving, deploy_id)
+        return [(row.revision, row.number) for row in rows]
+
+    taken = await fleet.take(user, deploy_id)
+    assert await numbers() == []
+    await fleet.ready(taken)
+    assert await numbers() == [(1, 1), (1, 2), (1, 3)]
+    await market.rollouts.revise(user, deploy_id, NEXT)
+    await market.rollouts.look(deploy_id)
+    assert len(await numbers()) == 2
+    [new] = await fleet.take(user, deploy_id)
+    await fleet.ready([new])
+    [first, *rest] = await market.store.read(serving, deploy_id)
+    assert first == Serving(new, 1, fleet.devices[new].id, 1, 2, (Port("web", 8080),))
+    assert [(row.revision, row.number) for row in rest] == [(1, 2), (1, 3)]
+    await market.jobs.take_back_attempt(new, 1, "gone")
+    assert await numbers() == [(1, 2), (1, 3)]
 
 
 async def test_replicas_are_replaced_one_after_the_other(market: Market, fleet: Fleet) -> None:
