@@ -143,7 +143,8 @@ class Outcome(Struct, frozen=True):
 class Owned(Struct, frozen=True):
     """A job as its buyer sees it, and what it has cost, in its currency, once it is over.
 
-    `review` is there once it is completed, if its buyer may look at the result, or might.
+    `review` is there once it is completed, if its buyer may look at the result, or might; of a
+    replica that is paid by time, once an attempt was paid, and it is the last one that is open.
     """
 
     job: JobRow
@@ -521,11 +522,11 @@ class Jobs:
             raise MarketError(Code.JOB_NOT_FOUND)
         hold = await ledger_queries.find_hold(tx, hold_of(job_id))
         spec = await self._specs.find(tx, job_id)
-        review = await review_queries.find(tx, job_id)
+        rows = await review_queries.of_job(tx, job_id)
         paid = hold.captured if hold is not None else None
-        if review is not None and review.state == ReviewStatus.REVERSED:
-            paid = 0
-        return Owned(job, paid, spec, review)
+        if paid is not None:
+            paid -= sum(row.price for row in rows if row.state == ReviewStatus.REVERSED)
+        return Owned(job, paid, spec, reviews.most_urgent(rows))
 
     async def _find_open(self, tx: Transaction, job_id: str) -> Open:
         job = await queries.find(tx, job_id)
@@ -676,7 +677,8 @@ class Jobs:
         self, tx: Transaction, moment: Moment, job: JobRow, *, is_lost: bool = False
     ) -> Drawn | None:
         """Pay an attempt at a replica that ends now; None for a job that is none."""
-        how = Drawing(self._terms.fee, moment.now, self._identifiers.new)
+        review_seconds = self._terms.review_hours * HOUR_SECONDS
+        how = Drawing(self._terms.fee, moment.now, self._identifiers.new, review_seconds)
         return await draw(tx, job, hold_of(job.id), how, is_lost=is_lost)
 
     async def _leave(

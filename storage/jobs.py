@@ -104,8 +104,11 @@ _CHANCES_USED = """(
     WHERE a.job_id = :job_id AND own.id = :device_id
 )"""
 
-# What a job has cost its buyer, with its hold as `h` and its review as `r`: None while it is open.
-PAID = "CASE WHEN r.state = 'reversed' THEN 0 ELSE h.captured END"
+# What a job `j` has cost its buyer, with its hold as `h`: None while it is open.
+PAID = """h.captured - (
+    SELECT CAST(COALESCE(SUM(r.price), 0) AS BIGINT) FROM job_reviews AS r
+    WHERE r.job_id = j.id AND r.state = 'reversed'
+)"""
 
 _COLUMNS = ", ".join(JobRow._fields)
 _VALUES = ", ".join(f":{name}" for name in JobRow._fields)
@@ -185,7 +188,6 @@ async def page_of_user(
         f"""
         SELECT {_OWN_COLUMNS}, {PAID} FROM jobs AS j
         LEFT JOIN holds AS h ON h.id = 'job:' || j.id
-        LEFT JOIN job_reviews AS r ON r.job_id = j.id
         WHERE j.user_id = :user_id AND j.id < :before AND {status_filter}
         ORDER BY j.id {NEWEST_FIRST}
         LIMIT :limit
@@ -417,8 +419,10 @@ async def earned_since(tx: Transaction, *, user_id: str, since: int) -> list[Ear
             JOIN devices AS d ON d.id = j.device_id
             WHERE d.user_id = :user_id AND j.finished_at >= :since AND j.earned > 0
             UNION ALL
-            SELECT device_id, earned FROM job_draws
-            WHERE user_id = :user_id AND created_at >= :since
+            SELECT d.device_id, d.earned FROM job_draws AS d
+            LEFT JOIN job_reviews AS r ON r.job_id = d.job_id AND r.attempt = d.attempt
+            WHERE d.user_id = :user_id AND d.created_at >= :since
+                AND COALESCE(r.state, '') <> 'reversed'
         ) AS earnings
         GROUP BY device_id
         """,

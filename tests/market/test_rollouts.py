@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.books import available, held
+from support.books import available, earned, held
 from support.jobs import device_of
 from support.market import Market
 
@@ -237,7 +237,7 @@ async def test_what_was_used_is_paid_and_the_rest_pays_the_next_one(
     await market.rollouts.restart(user, deploy_id)
     await fleet.settle(user, deploy_id)
     assert await held(market, user) == REPLICA_USD // 2
-    assert await available(market, fleet.owner, CREDIT) == micro(135)  # of 150 for the hour
+    assert await earned(market, fleet.owner) == micro(135)  # of 150 for the hour
     [job] = await fleet.jobs(user, deploy_id)
     spec = (await market.jobs.find(user, job.id)).spec
     assert spec is not None
@@ -245,7 +245,7 @@ async def test_what_was_used_is_paid_and_the_rest_pays_the_next_one(
     market.clock.now += HOUR // 3
     await market.deploys.cancel(user, deploy_id)
     assert await available(market, user) == micro(1)
-    assert await available(market, fleet.owner, CREDIT) == micro(180)
+    assert await earned(market, fleet.owner) == micro(180)
     found = await market.deploys.find(user, deploy_id)
     assert (found.status, found.paid) == ("cancelled", micro(2))
     assert await audited(market)
@@ -424,7 +424,7 @@ async def test_a_replica_whose_hours_are_over_is_done(market: Market, fleet: Fle
     found = await market.deploys.find(user, deploy_id)
     assert (found.status, found.paid) == ("completed", REPLICA_USD)
     assert await state(market, user, deploy_id) == "over"
-    assert await available(market, fleet.owner, CREDIT) == micro(270)
+    assert await earned(market, fleet.owner) == micro(270)
     with pytest.raises(MarketError) as caught:
         await market.rollouts.restart(user, deploy_id)
     assert caught.value.code is Code.DEPLOY_OVER
