@@ -33,7 +33,8 @@ class Drawn(Struct, frozen=True):
     Attributes:
         left: for how many seconds the replica may still be paid.
         had: the same, before this attempt.
-        worked: for how many seconds this attempt worked, whatever of it is paid.
+        worked: for how many seconds this attempt worked, whatever of it is paid; 0 if it never
+            became ready.
     """
 
     left: int
@@ -130,9 +131,10 @@ async def _time(
     """Return for how many seconds an attempt could be used, and for how many it worked."""
     began, ready, renewed = await attempt_queries.begun(tx, job.id, job.attempts)
     until = min(now, renewed) if is_lost and renewed is not None else now
-    since = ready if replica.says_ready else began
-    usable = 0 if since is None else max(until - since, 0)
-    return usable, 0 if began is None else max(until - began, 0)
+    since = began if replica.ready_within is None else ready
+    if since is None or began is None:
+        return 0, 0
+    return max(until - since, 0), max(until - began, 0)
 
 
 async def _pay(tx: Transaction, job: JobRow, row: DrawRow, hold_id: str, how: Drawing) -> None:

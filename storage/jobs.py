@@ -94,10 +94,18 @@ class EarnedRow(NamedTuple):
 # The chances that the devices of one owner have at a job. A failed attempt uses both, a lost device
 # one: a machine that was restarted may go on, and no owner can keep a job for ever.
 CHANCES = 2
-# Who has served for so long does not count among those who could not run a replica.
+# An attempt at a replica that was paid for so long uses none, nor does its owner count as one who
+# could not run it: a service for a month outlives many a machine.
 SERVED_SECONDS = 600
-_CHANCES_USED = """(
-    SELECT COALESCE(SUM(CASE a.outcome WHEN 'failed' THEN 2 WHEN 'lost' THEN 1 ELSE 0 END), 0)
+# What of these an attempt `a` used.
+CHANCES_OF_ATTEMPT = f"""
+    CASE WHEN EXISTS (
+        SELECT 1 FROM job_draws AS paid WHERE paid.job_id = a.job_id
+            AND paid.attempt = a.attempt AND paid.seconds >= {SERVED_SECONDS}
+    ) THEN 0 WHEN a.outcome = 'failed' THEN 2 WHEN a.outcome = 'lost' THEN 1 ELSE 0 END
+"""
+_CHANCES_USED = f"""(
+    SELECT COALESCE(SUM({CHANCES_OF_ATTEMPT}), 0)
     FROM job_attempts AS a
     JOIN devices AS theirs ON theirs.id = a.device_id
     JOIN devices AS own ON own.user_id = theirs.user_id
@@ -356,12 +364,28 @@ async def count_unsuccessful(tx: Transaction, job_id: str, attempt: int | None) 
     return count or 0
 
 
+async def count_served(tx: Transaction, job_id: str) -> int:
+    """Return how many attempts at a replica were paid for so long that they are no failures."""
+    count = await tx.one(
+        int,
+        "SELECT COUNT(*) FROM job_draws WHERE job_id = :job_id AND seconds >= :served",
+        job_id=job_id,
+        served=SERVED_SECONDS,
+    )
+    return count or 0
+
+
 async def due_to_expire(tx: Transaction, *, created_before: int, limit: int) -> list[str]:
     """Return jobs that are waiting since a moment or longer, their buyers taking turns."""
     return await tx.all(
         str,
         in_turns(
-            "jobs", by="created_at", due="status = 'waiting' AND created_at <= :created_before"
+            "jobs",
+            by="created_at",
+            due="""status = 'waiting' AND created_at <= :created_before AND NOT EXISTS (
+                SELECT 1 FROM job_attempts AS a
+                WHERE a.job_id = jobs.id AND a.ended_at > :created_before
+            )""",
         ),
         created_before=created_before,
         limit=limit,
@@ -395,7 +419,9 @@ async def open_work(
             UNION ALL
             SELECT 0, 0, text_bytes + :job_bytes
             FROM jobs WHERE user_id = :user_id AND created_at > :since
-                AND (earned = 0 OR price_credit < :free_below)
+                AND (price_credit < :free_below OR earned = 0 AND NOT EXISTS (
+                    SELECT 1 FROM job_draws AS d WHERE d.job_id = jobs.id AND d.earned > 0
+                ))
         ) AS work
         """,
         user_id=user_id,
