@@ -411,7 +411,8 @@ class Rollouts:
         last = revisions[0]
         says_secrets = change.secrets is not None  # and so those of before need not be readable
         template = change.of(template_of(last.template) if says_secrets else self._template(last))
-        spec_of(template, deploy.job_type, deploy.duration_hrs * HOUR_SECONDS)
+        whole = deploy.duration_hrs * HOUR_SECONDS
+        spec_of(template.placed(deploy_id), deploy.job_type, whole)
         return await self._add_revision(tx, deploy, rollout, template, cause)
 
     async def _roll_back(
@@ -573,7 +574,8 @@ class Rollouts:
         for number, passed in running.items():
             seconds = max(whole - used.get(number, 0) - passed, SECONDS_MIN)
             job = self._replica(deploy, rollout, template, number, seconds)
-            row = self._specs.row(job.id, spec_of(template, deploy.job_type, seconds))
+            spec = spec_of(template.placed(deploy.id), deploy.job_type, seconds)
+            row = self._specs.row(job.id, spec)
             job = job._replace(text_bytes=job.text_bytes + size_of(row))
             replica = ReplicaRow(
                 job_id=job.id,

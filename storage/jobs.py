@@ -99,10 +99,8 @@ CHANCES = 2
 SERVED_SECONDS = 600
 # What of these an attempt `a` used.
 CHANCES_OF_ATTEMPT = f"""
-    CASE WHEN EXISTS (
-        SELECT 1 FROM job_draws AS paid WHERE paid.job_id = a.job_id
-            AND paid.attempt = a.attempt AND paid.seconds >= {SERVED_SECONDS}
-    ) THEN 0 WHEN a.outcome = 'failed' THEN 2 WHEN a.outcome = 'lost' THEN 1 ELSE 0 END
+    CASE WHEN a.served_seconds >= {SERVED_SECONDS} THEN 0
+        WHEN a.outcome = 'failed' THEN 2 WHEN a.outcome = 'lost' THEN 1 ELSE 0 END
 """
 _CHANCES_USED = f"""(
     SELECT COALESCE(SUM({CHANCES_OF_ATTEMPT}), 0)
@@ -368,7 +366,7 @@ async def count_served(tx: Transaction, job_id: str) -> int:
     """Return how many attempts at a replica were paid for so long that they are no failures."""
     count = await tx.one(
         int,
-        "SELECT COUNT(*) FROM job_draws WHERE job_id = :job_id AND seconds >= :served",
+        "SELECT COUNT(*) FROM job_attempts WHERE job_id = :job_id AND served_seconds >= :served",
         job_id=job_id,
         served=SERVED_SECONDS,
     )
@@ -419,9 +417,10 @@ async def open_work(
             UNION ALL
             SELECT 0, 0, text_bytes + :job_bytes
             FROM jobs WHERE user_id = :user_id AND created_at > :since
-                AND (price_credit < :free_below OR earned = 0 AND NOT EXISTS (
-                    SELECT 1 FROM job_draws AS d WHERE d.job_id = jobs.id AND d.earned > 0
-                ))
+                AND (price_credit < :free_below OR earned = 0 AND (
+                    SELECT COUNT(*) FROM job_attempts AS a
+                    WHERE a.job_id = jobs.id AND a.served_seconds > 0
+                ) = 0)
         ) AS work
         """,
         user_id=user_id,

@@ -81,6 +81,8 @@ CREATE TABLE job_draws (
     CONSTRAINT job_draws_amounts CHECK (seconds > 0 AND amount >= 0 AND earned >= 0)
 );
 CREATE INDEX job_draws_by_user ON job_draws (user_id, created_at);
+-- The same seconds, beside how the attempt ended: whoever asks that looks at many attempts.
+ALTER TABLE job_attempts ADD COLUMN served_seconds BIGINT NOT NULL DEFAULT 0;
 
 -- What an attempt at a replica was paid may be disputed, too: a job has a review for each of these
 -- (`is_draw`), or one of its result.

@@ -13,7 +13,7 @@ from market import jobs, rollouts
 from market.attempts import Ending, FailureKind
 from market.audit import audit_ledger
 from market.bounds import Bounds
-from market.deploys import Deploy, NewDeploy
+from market.deploys import Deploy, Deploys, NewDeploy
 from market.errors import Code, MarketError
 from market.money import Currency, micro
 from market.rollout import Strategy
@@ -21,7 +21,7 @@ from market.rollouts import Rollouts, Serving, serving
 from market.sealing import Sealing
 from market.specs import Specs
 from market.templates import Change, Template
-from proxyctl.protocol.jobspec import Port, Ready
+from proxyctl.protocol.jobspec import Payload, Port, Ready, Resources
 from storage.jobs import JobRow
 
 if TYPE_CHECKING:
@@ -464,6 +464,56 @@ async def test_what_was_gone_back_to_is_not_gone_back_to_again(
         market.clock.now += 600
     rows = await market.rollouts.revisions(user, deploy_id)
     assert [row.state for row in rows] == ["stuck", "stuck", "available"]
+
+
+async def test_a_revision_needs_the_same_gpus(market: Market, fleet: Fleet) -> None:
+    user = await market.person("100")
+    deploy_id = await running(fleet, user, replicas=1, gpu_count=2)
+    await market.rollouts.revise(user, deploy_id, Change(resources=Resources(ram_gb=8)))
+    await fleet.settle(user, deploy_id)
+    [job] = await fleet.jobs(user, deploy_id)
+    spec = (await market.jobs.find(user, job.id)).spec
+    assert spec is not None
+    assert spec.resources == Resources(gpus=2, gpu_model="A100", ram_gb=8)
+
+
+async def test_a_notebook_knows_where_it_is_reached_and_a_script_needs_no_gpu(
+    market: Market, fleet: Fleet
+) -> None:
+    user = await market.person("100")
+    deploys = Deploys(
+        market.context,
+        market.jobs,
+        market.rollouts,
+        market.deploys.rates,
+        {"Jupyter": "jupyter/minimal-notebook:latest"},
+    )
+    new = NewDeploy(**{**FIELDS, "job_type": "Jupyter", "image": "", "command": "start-notebook"})
+    deploy = await deploys.create(user, new)
+    payload = await payload_of(market, user, deploy.id)
+    assert payload.image == "jupyter/minimal-notebook:latest"
+    assert payload.env["APP_PATH"] == f"/apps/{deploy.id}/"
+    assert f"base_url=/apps/{deploy.id}/ " in payload.env["NOTEBOOK_ARGS"]
+    assert payload.ports == (Port("notebook", 8888),)
+    assert payload.ready == Ready(8888, http=f"/apps/{deploy.id}/api")
+    template = Template(script="print(1)", interpreter="python3")
+    script = await create(
+        market, user, job_type="Script", image="", gpu_model="None", template=template
+    )
+    assert (await payload_of(market, user, script)).script == "print(1)"
+    [job, *_] = await fleet.jobs(user, script)
+    spec = (await market.jobs.find(user, job.id)).spec
+    assert spec is not None
+    assert spec.resources.needed_gpus == 0
+
+
+async def payload_of(market: Market, user: str, deploy_id: str) -> Payload:
+    """Return what the first replica of a deploy runs."""
+    [job_id, *_] = (await market.deploys.find(user, deploy_id)).job_ids
+    spec = (await market.jobs.find(user, job_id)).spec
+    assert spec is not None
+    assert spec.payload is not None
+    return spec.payload
 
 
 async def test_secrets_are_told_to_who_runs_a_replica_alone(market: Market, fleet: Fleet) -> None:
