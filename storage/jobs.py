@@ -84,6 +84,13 @@ class StateRow(NamedTuple):
     earned: int
 
 
+class UnsuccessfulRow(NamedTuple):
+    """How many owners' devices did not do a job, and how many of these owners are proven."""
+
+    owners: int
+    proven: int
+
+
 class EarnedRow(NamedTuple):
     """What a device earned, in micro-credits."""
 
@@ -331,8 +338,15 @@ async def has_no_chance(tx: Transaction, *, job_id: str, device_id: str) -> bool
     return (used or 0) >= CHANCES
 
 
-async def count_unsuccessful(tx: Transaction, job_id: str, attempt: int | None) -> int:
-    """Return how many owners' devices failed at a job or were lost.
+async def count_unsuccessful(
+    tx: Transaction,
+    job_id: str,
+    attempt: int | None,
+    *,
+    proven_attempts: int,
+    proven_reliability: int,
+) -> UnsuccessfulRow:
+    """Count the owners whose devices failed at a job or were lost.
 
     Refusals do not count, nor does a replica that was paid for a while: it had served before, and
     will again.
@@ -341,12 +355,18 @@ async def count_unsuccessful(tx: Transaction, job_id: str, attempt: int | None) 
         tx: the transaction.
         job_id: the job.
         attempt: the one that is ending, which counts; None when it was refused.
+        proven_attempts: an owner is proven whose devices have made so many attempts that counted,
+        proven_reliability: and have this reliability, in millionths.
     """
-    count = await tx.one(
-        int,
+    row = await tx.one(
+        UnsuccessfulRow,
         """
-        SELECT COUNT(DISTINCT d.user_id) FROM job_attempts AS a
+        SELECT COUNT(DISTINCT d.user_id),
+            COUNT(DISTINCT CASE WHEN r.attempts >= :proven_attempts
+                AND r.reliability >= :proven_reliability THEN d.user_id END)
+        FROM job_attempts AS a
         JOIN devices AS d ON d.id = a.device_id
+        LEFT JOIN reputations AS r ON r.id = d.user_id
         WHERE a.job_id = :job_id AND (
             a.outcome IN ('failed', 'lost') AND COALESCE(a.failure_kind, '') <> 'refused'
             OR a.attempt = :attempt
@@ -358,8 +378,10 @@ async def count_unsuccessful(tx: Transaction, job_id: str, attempt: int | None) 
         job_id=job_id,
         attempt=attempt or 0,
         served=SERVED_SECONDS,
+        proven_attempts=proven_attempts,
+        proven_reliability=proven_reliability,
     )
-    return count or 0
+    return row or UnsuccessfulRow(0, 0)
 
 
 async def count_served(tx: Transaction, job_id: str) -> int:
@@ -457,8 +479,11 @@ async def earned_since(tx: Transaction, *, user_id: str, since: int) -> list[Ear
 
 
 async def earn_nothing(tx: Transaction, job_id: str) -> None:
-    """Record that what a completed job earned was given back to its buyer."""
-    await tx.run("UPDATE jobs SET earned = 0 WHERE id = :id AND status = 'completed'", id=job_id)
+    """Record that what a job earned that is over was given back to its buyer."""
+    await tx.run(
+        "UPDATE jobs SET earned = 0 WHERE id = :id AND status IN ('completed', 'failed')",
+        id=job_id,
+    )
 
 
 async def by_state(tx: Transaction) -> list[StateRow]:

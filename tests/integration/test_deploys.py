@@ -120,7 +120,7 @@ async def test_replicas_serve_are_replaced_and_paid_by_the_second(deployed: Depl
     ]
     assert {job["status"] for job in jobs} == {"cancelled"}
     assert sum(Decimal(str(job["paid"])) for job in jobs) == paid
-    assert {job["review"]["status"] for job in jobs if "review" in job} == {"held"}
+    assert {job["review"]["state"] for job in jobs if "review" in job} == {"held"}
 
 
 async def usd(deployed: Deployed) -> Decimal:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.books import available, earned, held, stored_job
-from support.jobs import device_of
+from support.jobs import device_of, prove
 from support.market import WAITING_SECONDS, Market
 
 from market import jobs, rollouts
@@ -410,6 +410,7 @@ async def test_a_replica_that_is_lost_waits_and_one_that_failed_needs_its_buyer(
     assert await state(market, user, deploy_id) == "available"
     for _ in range(3):  # whose devices fail at it one after the other
         device = fleet.devices[second.id]
+        await prove(market, device.user_id)
         await market.jobs.fail(device, second.id, "no memory")
         fleet.owner = await market.person()
         await fleet.take(user, deploy_id)
@@ -428,6 +429,7 @@ async def fail_for_good(fleet: Fleet, user: str, deploy_id: str, job_id: str) ->
     """Have the devices of three owners fail at a replica."""
     for _ in range(3):
         fleet.owner = await fleet.market.person()
+        await prove(fleet.market, fleet.owner)
         await fleet.take(user, deploy_id)
         await fleet.market.jobs.fail(fleet.devices[job_id], job_id, "no memory")
 
@@ -570,7 +572,7 @@ async def test_a_replica_that_never_is_ready_is_tried_elsewhere(
     await pass_time(market, 600, job_id)
     assert (await fleet.jobs(user, deploy_id))[0].status == "running"
     await pass_time(market, 300, job_id)
-    [attempt] = await market.attempt_reports.of_job(user, job_id)
+    [(attempt, _)] = await market.attempt_reports.of_job(user, job_id)
     assert (attempt.outcome, attempt.reason) == ("failed", "it did not become ready in time")
     fleet.owner = await market.person()
     await fleet.take(user, deploy_id)
