@@ -81,6 +81,7 @@ HOUR_SECONDS = 3_600
 DAY_SECONDS = 86_400
 NOTHING_SAID = Ending()
 UNWANTED = "No worker took the job in time."
+ENDED_EARLY = "the service ended by itself before its time"
 REVOKED = "the token of the device was revoked"
 
 _logger = logging.getLogger("jobs")
@@ -150,7 +151,8 @@ class Outcome(Struct, frozen=True):
 class Owned(Struct, frozen=True):
     """A job as its buyer sees it, and what it has cost, in its currency, once it is over.
 
-    `review` is there once it is completed, if its buyer may look at the result, or might.
+    `review` is there once it is completed, if its buyer may look at the result, or might; of a
+    replica that is paid by time, once an attempt was paid, and it is the last one that is open.
     """
 
     job: JobRow
@@ -394,11 +396,13 @@ class Jobs:
                 when the job has a payload, and what it ran has failed.
         """
         is_logged = await self._has_log(job_id, attempt, ending.log_bytes)
-        is_new = await self._store.write(
+        after = await self._store.write(
             self._complete, self.moment(), device, job_id, attempt, result, ending, is_logged
         )
-        if is_new:
-            self._ended(job_id, "completed")
+        if after == JobStatus.WAITING:
+            self._waking.job(job_id)
+        if after is not None:
+            self._ended(job_id, "completed" if after == JobStatus.COMPLETED else "failed")
 
     async def _has_log(
         self, job_id: str, attempt: int | None, announced: Mapping[str, int] | None
@@ -528,11 +532,11 @@ class Jobs:
             raise MarketError(Code.JOB_NOT_FOUND)
         hold = await ledger_queries.find_hold(tx, hold_of(job_id))
         spec = await self._specs.find(tx, job_id)
-        review = await review_queries.find(tx, job_id)
+        rows = await review_queries.of_job(tx, job_id)
         paid = hold.captured if hold is not None else None
-        if review is not None and review.state == ReviewStatus.REVERSED:
-            paid = 0
-        return Owned(job, paid, spec, review)
+        if paid is not None:
+            paid -= sum(row.price for row in rows if row.state == ReviewStatus.REVERSED)
+        return Owned(job, paid, spec, reviews.most_urgent(rows))
 
     async def _find_open(self, tx: Transaction, job_id: str) -> Open:
         job = await queries.find(tx, job_id)
@@ -584,13 +588,13 @@ class Jobs:
         result: str,
         ending: Ending,
         is_logged: bool,
-    ) -> bool:
-        """Take a result; return whether it was not taken before."""
+    ) -> JobStatus | None:
+        """Take a result; return how the job is then, or None when it was taken before."""
         await tx.lock("jobs", [job_id])
         job = await queries.find(tx, job_id)
         is_done = job is not None and job.status == JobStatus.COMPLETED
         if job is not None and is_done and job.device_id == device.id and is_of(job, attempt):
-            return False
+            return None
         job = await require_current(tx, device.id, job_id, attempt)
         if not is_logged:
             raise MarketError(Code.LOG_INCOMPLETE, field="log_bytes")
@@ -598,10 +602,15 @@ class Jobs:
         if spec is not None and ending.exit_code:
             message = f"A job whose process ended with {ending.exit_code} has failed."
             raise MarketError(Code.INVALID_FIELD, message, field="exit_code")
+        if spec is not None and job.deploy_id is not None and _serves(spec.payload):
+            early = replace(ending, kind=FailureKind.JOB)
+            await self._retry(tx, moment, job, ENDED_EARLY, early)
+            after = await queries.find(tx, job_id)
+            return None if after is None else JobStatus(after.status)
         outcome = Outcome(JobStatus.COMPLETED, job.price_credit, result, ending=ending)
         seconds = self._review_seconds(spec)
         await self._leave(tx, moment, job, outcome, device.user_id, review_seconds=seconds)
-        return True
+        return JobStatus.COMPLETED
 
     def _review_seconds(self, spec: PayloadRow | None) -> int:
         """Return for how long the buyer of a job may look at what came of it."""
@@ -699,7 +708,8 @@ class Jobs:
         self, tx: Transaction, moment: Moment, job: JobRow, *, is_lost: bool = False
     ) -> Drawn | None:
         """Pay an attempt at a replica that ends now; None for a job that is none."""
-        how = Drawing(self._terms.fee, moment.now, self._identifiers.new)
+        review_seconds = self._terms.review_hours * HOUR_SECONDS
+        how = Drawing(self._terms.fee, moment.now, self._identifiers.new, review_seconds)
         return await draw(tx, job, hold_of(job.id), how, is_lost=is_lost)
 
     async def _leave(
@@ -820,10 +830,20 @@ def _outcome(ending: Ending) -> str:
     return "lost" if ending.kind in HOST_KINDS else "failed"
 
 
+def _serves(payload: str) -> bool:
+    """Say whether a payload listens on ports: as a replica it is to run until its time is over."""
+    said = json.loads(payload)
+    return bool(said.get("ports") or said.get("ready"))
+
+
 async def _has_failed(tx: Transaction, job: JobRow, ending: Ending) -> bool:
     """Say whether a job whose attempt ends like this has failed for good."""
-    if job.attempts >= ATTEMPTS_MAX or (ending.kind in WORK_KINDS and await _runs_once(tx, job.id)):
+    if ending.kind in WORK_KINDS and await _runs_once(tx, job.id):
         return True
+    if job.attempts >= ATTEMPTS_MAX:  # those of a replica that served are no failures
+        served = await queries.count_served(tx, job.id)
+        if job.attempts - served >= ATTEMPTS_MAX:
+            return True
     # Owners may have rules of their own, such as which images they run: the job is no worse for
     # what these refuse, and waits for others.
     unsuccessful = await queries.count_unsuccessful(
