@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from market.bounds import require
+from market.bounds import lock_user, require
 from market.context import Context
 from market.draws import SECONDS_MIN, accounts_of
 from market.errors import Code, MarketError
@@ -379,6 +379,7 @@ class Rollouts:
         """
         rollout = RolloutRow(
             deploy_id=deploy.id,
+            user_id=deploy.user_id,
             revision=1,
             desired=deploy.replicas,
             strategy=msgspec.json.encode(strategy).decode(),
@@ -389,7 +390,11 @@ class Rollouts:
             progressed_at=deploy.created_at,
             problem=None,
         )
+        await lock_user(tx, deploy.user_id)
         await queries.insert(tx, rollout)
+        # Each of them is looked at again and again, also one that has no replicas.
+        count = await queries.count_open(tx, deploy.user_id)
+        require(count, self._jobs.bounds.jobs, Code.TOO_MANY_JOBS)
         await self._insert_revision(tx, deploy, 1, template, "created", deploy.created_at)
         numbers = range(1, deploy.replicas + 1)
         return await self._start(tx, deploy, rollout, template, dict.fromkeys(numbers, 0))

@@ -563,6 +563,39 @@ async def test_templates_take_their_part_of_what_a_buyer_may_store(
     await market.rollouts.revise(user, deploy_id, large)
 
 
+async def test_deploys_without_replicas_are_bounded_as_well(market: Market, fleet: Fleet) -> None:
+    user = await market.person("100")
+    market.jobs.bounds = Bounds(jobs=2)
+    for _ in range(2):
+        deploy_id = await create(market, user, replicas=1)
+        await market.rollouts.scale(user, deploy_id, 0)
+    with pytest.raises(MarketError) as caught:
+        await create(market, user, replicas=1)
+    assert caught.value.code is Code.TOO_MANY_JOBS
+    await market.deploys.cancel(user, deploy_id)
+    await create(market, user, replicas=1)
+
+
+async def test_replicas_that_served_count_as_paid(market: Market, fleet: Fleet) -> None:
+    user = await market.person("100")
+    deploy_id = await running(fleet, user)
+    market.jobs.bounds = Bounds(job_bytes=6_000)
+    market.clock.now += 10
+    await market.rollouts.restart(user, deploy_id)
+    await fleet.settle(user, deploy_id)  # who has paid for those of before has room for others
+    market.clock.now += 10
+    await market.rollouts.restart(user, deploy_id)
+    await fleet.settle(user, deploy_id)
+    assert await state(market, user, deploy_id) == "available"
+    for _ in range(3):
+        await market.rollouts.restart(user, deploy_id)
+        await fleet.settle(user, deploy_id)
+    rollout = (await market.deploys.find(user, deploy_id)).rollout
+    assert rollout is not None
+    assert rollout.problem is not None
+    assert rollout.problem.startswith(Code.TOO_MUCH_JOB_TEXT.meaning)
+
+
 async def test_a_replica_that_never_is_ready_is_tried_elsewhere(
     market: Market, fleet: Fleet
 ) -> None:
