@@ -144,6 +144,11 @@ class Code(Enum):
         Kind.INVALID,
         "The device has as many jobs as it may have at once; finish one.",
     )
+    BENCHMARK_FAILED = (
+        "benchmark_failed",
+        Kind.INVALID,
+        "The device has not shown what it was to show; it may begin again.",
+    )
     REPUTATION_TOO_LOW = (
         "reputation_too_low",
         Kind.INVALID,
