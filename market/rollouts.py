@@ -417,7 +417,7 @@ class Rollouts:
         says_secrets = change.secrets is not None  # and so those of before need not be readable
         template = change.of(template_of(last.template) if says_secrets else self._template(last))
         whole = deploy.duration_hrs * HOUR_SECONDS
-        spec_of(template.placed(deploy_id), deploy.job_type, whole)
+        spec_of(template, deploy.job_type, whole)
         return await self._add_revision(tx, deploy, rollout, template, cause)
 
     async def _roll_back(
@@ -579,7 +579,7 @@ class Rollouts:
         for number, passed in running.items():
             seconds = max(whole - used.get(number, 0) - passed, SECONDS_MIN)
             job = self._replica(deploy, rollout, template, number, seconds)
-            spec = spec_of(template.placed(deploy.id), deploy.job_type, seconds)
+            spec = spec_of(template, deploy.job_type, seconds)
             row = self._specs.row(job.id, spec)
             job = job._replace(text_bytes=job.text_bytes + size_of(row))
             replica = ReplicaRow(
