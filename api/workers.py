@@ -11,7 +11,7 @@ from api.listing import Page, Timestamp, timestamp
 from api.literals import DEVICE_TYPES, DeviceType
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.devices import NAME_MAX_CHARACTERS, Devices, Report, WorkerToken
-from market.errors import Code
+from market.errors import Code, MarketError
 from market.exits import Exits
 from market.jobs import Jobs
 from storage.devices import DeviceRow
@@ -102,6 +102,17 @@ class RevokeRequest(Struct):
     token_id: RequiredText
 
 
+class TunnelReply(Reply, kw_only=True):
+    """Where a device attaches for streams into the jobs that it runs.
+
+    `certificate_sha256` is that of the certificate there, in hexadecimal.
+    """
+
+    host: str
+    port: int
+    certificate_sha256: str
+
+
 class WorkerRoutes:
     """The routes of worker devices."""
 
@@ -165,6 +176,15 @@ class WorkerRoutes:
             ),
             Route(
                 "GET",
+                "/api/worker/tunnel",
+                "Say where the device attaches for connections to ports of its jobs",
+                self.tunnel,
+                TunnelReply,
+                auth=Auth.WORKER,
+                errors=(Code.TUNNELS_NOT_OFFERED,),
+            ),
+            Route(
+                "GET",
                 "/api/worker/devices",
                 "List my worker devices",
                 self.list_devices,
@@ -208,6 +228,15 @@ class WorkerRoutes:
         """Note that the device leaves."""
         await self._devices.offline(call.device)
         return Reply()
+
+    async def tunnel(self, call: Call[Nothing, Any]) -> TunnelReply:  # noqa: ARG002 - the same for all
+        """Say where devices attach."""
+        door = self._exits.attached.door()
+        if door is None:
+            raise MarketError(Code.TUNNELS_NOT_OFFERED)
+        return TunnelReply(
+            host=door.host, port=door.port, certificate_sha256=door.certificate_sha256
+        )
 
     async def list_devices(self, call: Call[Nothing, Page]) -> DevicesReply:
         """List the caller's devices, as of now."""

@@ -263,9 +263,9 @@ class Deploys:
         """
         deploy = await self.find(user_id, deploy_id)
         if deploy.rollout is not None:
-            await self._rollouts.end(deploy_id)
-            deploy = await self.find(user_id, deploy_id)  # nothing is started any more
-        await self._jobs.cancel_all(user_id, deploy.job_ids)
+            await self._rollouts.cancel(user_id, deploy_id)
+        else:
+            await self._jobs.cancel_all(user_id, deploy.job_ids)
 
     def _template(self, new: NewDeploy) -> Template | None:
         """Return what the replicas of a deploy run; None if it does not say so."""

@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import logging
 import secrets
+from collections.abc import Sequence
 from itertools import islice
 from typing import TypedDict
 
@@ -211,6 +212,14 @@ class Devices:
         device = self._by_token.get(token_hash)
         if device is not None and device.revoked_at is None:
             self._by_token[token_hash] = device._replace(revoked_at=now)
+
+    async def revoked_among(self, device_ids: Sequence[str]) -> list[str]:
+        """Return those of some devices whose tokens were revoked, by whomever.
+
+        Raises:
+            StoreError: that cannot be said now.
+        """
+        return await self._store.read(queries.revoked_among, device_ids)
 
     def is_online(self, device: DeviceRow) -> bool:
         """Say whether a device was heard of lately and has not left since."""

@@ -111,6 +111,11 @@ class Code(Enum):
         Kind.INVALID,
         "This service has no exits: sessions leave from the service itself.",
     )
+    TUNNELS_NOT_OFFERED = (
+        "tunnels_not_offered",
+        Kind.INVALID,
+        "This service has no port where devices attach, so nobody can connect to ports of jobs.",
+    )
     CONSENT_NEEDED = (
         "consent_needed",
         Kind.INVALID,

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from market import ledger, reviews
 from market.artifacts import require_inputs
@@ -74,6 +75,7 @@ HOUR_SECONDS = 3_600
 DAY_SECONDS = 86_400
 NOTHING_SAID = Ending()
 UNWANTED = "No worker took the job in time."
+ENDED_EARLY = "the service ended by itself before its time"
 REVOKED = "the token of the device was revoked"
 
 _logger = logging.getLogger("jobs")
@@ -143,7 +145,8 @@ class Outcome(Struct, frozen=True):
 class Owned(Struct, frozen=True):
     """A job as its buyer sees it, and what it has cost, in its currency, once it is over.
 
-    `review` is there once it is completed, if its buyer may look at the result, or might.
+    `review` is there once it is completed, if its buyer may look at the result, or might; of a
+    replica that is paid by time, once an attempt was paid, and it is the last one that is open.
     """
 
     job: JobRow
@@ -387,11 +390,13 @@ class Jobs:
                 when the job has a payload, and what it ran has failed.
         """
         is_logged = await self._has_log(job_id, attempt, ending.log_bytes)
-        is_new = await self._store.write(
+        after = await self._store.write(
             self._complete, self.moment(), device, job_id, attempt, result, ending, is_logged
         )
-        if is_new:
-            self._ended(job_id, "completed")
+        if after == JobStatus.WAITING:
+            self._waking.job(job_id)
+        if after is not None:
+            self._ended(job_id, "completed" if after == JobStatus.COMPLETED else "failed")
 
     async def _has_log(
         self, job_id: str, attempt: int | None, announced: Mapping[str, int] | None
@@ -521,11 +526,11 @@ class Jobs:
             raise MarketError(Code.JOB_NOT_FOUND)
         hold = await ledger_queries.find_hold(tx, hold_of(job_id))
         spec = await self._specs.find(tx, job_id)
-        review = await review_queries.find(tx, job_id)
+        rows = await review_queries.of_job(tx, job_id)
         paid = hold.captured if hold is not None else None
-        if review is not None and review.state == ReviewStatus.REVERSED:
-            paid = 0
-        return Owned(job, paid, spec, review)
+        if paid is not None:
+            paid -= sum(row.price for row in rows if row.state == ReviewStatus.REVERSED)
+        return Owned(job, paid, spec, reviews.most_urgent(rows))
 
     async def _find_open(self, tx: Transaction, job_id: str) -> Open:
         job = await queries.find(tx, job_id)
@@ -577,13 +582,13 @@ class Jobs:
         result: str,
         ending: Ending,
         is_logged: bool,
-    ) -> bool:
-        """Take a result; return whether it was not taken before."""
+    ) -> JobStatus | None:
+        """Take a result; return how the job is then, or None when it was taken before."""
         await tx.lock("jobs", [job_id])
         job = await queries.find(tx, job_id)
         is_done = job is not None and job.status == JobStatus.COMPLETED
         if job is not None and is_done and job.device_id == device.id and is_of(job, attempt):
-            return False
+            return None
         job = await require_current(tx, device.id, job_id, attempt)
         if not is_logged:
             raise MarketError(Code.LOG_INCOMPLETE, field="log_bytes")
@@ -591,6 +596,11 @@ class Jobs:
         if spec is not None and ending.exit_code:
             message = f"A job whose process ended with {ending.exit_code} has failed."
             raise MarketError(Code.INVALID_FIELD, message, field="exit_code")
+        if spec is not None and job.deploy_id is not None and _serves(spec.payload):
+            early = replace(ending, kind=FailureKind.JOB)
+            await self._retry(tx, moment, job, ENDED_EARLY, early)
+            after = await queries.find(tx, job_id)
+            return None if after is None else JobStatus(after.status)
         review_hours = 0
         if spec is not None:
             review_hours = self._terms.review_hours
@@ -600,7 +610,7 @@ class Jobs:
         await self._leave(
             tx, moment, job, outcome, device.user_id, review_seconds=review_hours * HOUR_SECONDS
         )
-        return True
+        return JobStatus.COMPLETED
 
     async def _fail(
         self,
@@ -659,7 +669,9 @@ class Jobs:
         # what these refuse, and waits for others.
         counted = None if ending.kind is FailureKind.REFUSED else job.attempts
         over = await queries.count_unsuccessful(tx, job.id, counted) >= OWNERS_MAX
-        over = over or job.attempts >= ATTEMPTS_MAX
+        if job.attempts >= ATTEMPTS_MAX:
+            served = await queries.count_served(tx, job.id)
+            over = over or job.attempts - served >= ATTEMPTS_MAX
         if ending.kind in WORK_KINDS:
             over = over or await _runs_once(tx, job.id)
         status = JobStatus.FAILED if over else JobStatus.WAITING
@@ -676,7 +688,8 @@ class Jobs:
         self, tx: Transaction, moment: Moment, job: JobRow, *, is_lost: bool = False
     ) -> Drawn | None:
         """Pay an attempt at a replica that ends now; None for a job that is none."""
-        how = Drawing(self._terms.fee, moment.now, self._identifiers.new)
+        review_seconds = self._terms.review_hours * HOUR_SECONDS
+        how = Drawing(self._terms.fee, moment.now, self._identifiers.new, review_seconds)
         return await draw(tx, job, hold_of(job.id), how, is_lost=is_lost)
 
     async def _leave(
@@ -757,6 +770,12 @@ def _is_used_up(drawn: Drawn, ending: Ending) -> bool:
 def _outcome(ending: Ending) -> str:
     """Return how an attempt ended that its device could not complete."""
     return "lost" if ending.kind in HOST_KINDS else "failed"
+
+
+def _serves(payload: str) -> bool:
+    """Say whether a payload listens on ports: as a replica it is to run until its time is over."""
+    said = json.loads(payload)
+    return bool(said.get("ports") or said.get("ready"))
 
 
 async def _runs_once(tx: Transaction, job_id: str) -> bool:

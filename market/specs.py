@@ -109,7 +109,7 @@ class Specs:
         """Return the row of a job's specification, its secrets sealed."""
         payload, secrets = spec.payload, None
         if payload is not None and payload.secrets:
-            secrets = self._sealing.close(msgspec.json.encode(payload.secrets))
+            secrets = self.seal(payload.secrets)
             payload = dataclasses.replace(payload, secrets=dict.fromkeys(payload.secrets, ""))
         return SpecRow(
             job_id=job_id,
@@ -155,11 +155,17 @@ class Specs:
         read = payload_of(msgspec.json.decode(payload))
         if not read.secrets:
             return read
-        opened = None if secrets is None else self._sealing.open(secrets)
-        if opened is None:
-            return None
-        values = msgspec.json.decode(opened, type=dict[str, str])
-        return dataclasses.replace(read, secrets=values)
+        values = None if secrets is None else self.unseal(secrets)
+        return None if values is None else dataclasses.replace(read, secrets=values)
+
+    def seal(self, secrets: dict[str, str]) -> str:
+        """Return secrets as they are stored."""
+        return self._sealing.close(msgspec.json.encode(secrets))
+
+    def unseal(self, sealed: str) -> dict[str, str] | None:
+        """Return secrets out of what `seal` returned; None when they cannot be read any more."""
+        opened = self._sealing.open(sealed)
+        return None if opened is None else msgspec.json.decode(opened, type=dict[str, str])
 
 
 def size_of(row: SpecRow) -> int:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from storage.jobs import CHANCES
+from storage.jobs import CHANCES, CHANCES_OF_ATTEMPT
 from storage.store import Transaction
 
 
@@ -145,7 +145,7 @@ async def excluded(tx: Transaction, job_ids: Sequence[str]) -> list[ExcludedRow]
         FROM job_attempts AS a JOIN devices AS d ON d.id = a.device_id
         WHERE a.job_id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
         GROUP BY a.job_id, d.user_id
-        HAVING SUM(CASE a.outcome WHEN 'failed' THEN 2 WHEN 'lost' THEN 1 ELSE 0 END) >= {CHANCES}
+        HAVING SUM({CHANCES_OF_ATTEMPT}) >= {CHANCES}
         """,
         asked=json.dumps([{"id": job_id} for job_id in job_ids]),
     )

@@ -94,18 +94,29 @@ class EarnedRow(NamedTuple):
 # The chances that the devices of one owner have at a job. A failed attempt uses both, a lost device
 # one: a machine that was restarted may go on, and no owner can keep a job for ever.
 CHANCES = 2
-# Who has served for so long does not count among those who could not run a replica.
+# An attempt at a replica that was paid for so long uses none, nor does its owner count as one who
+# could not run it: a service for a month outlives many a machine.
 SERVED_SECONDS = 600
-_CHANCES_USED = """(
-    SELECT COALESCE(SUM(CASE a.outcome WHEN 'failed' THEN 2 WHEN 'lost' THEN 1 ELSE 0 END), 0)
+# What of these an attempt `a` used.
+CHANCES_OF_ATTEMPT = f"""
+    CASE WHEN EXISTS (
+        SELECT 1 FROM job_draws AS paid WHERE paid.job_id = a.job_id
+            AND paid.attempt = a.attempt AND paid.seconds >= {SERVED_SECONDS}
+    ) THEN 0 WHEN a.outcome = 'failed' THEN 2 WHEN a.outcome = 'lost' THEN 1 ELSE 0 END
+"""
+_CHANCES_USED = f"""(
+    SELECT COALESCE(SUM({CHANCES_OF_ATTEMPT}), 0)
     FROM job_attempts AS a
     JOIN devices AS theirs ON theirs.id = a.device_id
     JOIN devices AS own ON own.user_id = theirs.user_id
     WHERE a.job_id = :job_id AND own.id = :device_id
 )"""
 
-# What a job has cost its buyer, with its hold as `h` and its review as `r`: None while it is open.
-PAID = "CASE WHEN r.state = 'reversed' THEN 0 ELSE h.captured END"
+# What a job `j` has cost its buyer, with its hold as `h`: None while it is open.
+PAID = """h.captured - (
+    SELECT CAST(COALESCE(SUM(r.price), 0) AS BIGINT) FROM job_reviews AS r
+    WHERE r.job_id = j.id AND r.state = 'reversed'
+)"""
 
 _COLUMNS = ", ".join(JobRow._fields)
 _VALUES = ", ".join(f":{name}" for name in JobRow._fields)
@@ -185,7 +196,6 @@ async def page_of_user(
         f"""
         SELECT {_OWN_COLUMNS}, {PAID} FROM jobs AS j
         LEFT JOIN holds AS h ON h.id = 'job:' || j.id
-        LEFT JOIN job_reviews AS r ON r.job_id = j.id
         WHERE j.user_id = :user_id AND j.id < :before AND {status_filter}
         ORDER BY j.id {NEWEST_FIRST}
         LIMIT :limit
@@ -354,12 +364,28 @@ async def count_unsuccessful(tx: Transaction, job_id: str, attempt: int | None) 
     return count or 0
 
 
+async def count_served(tx: Transaction, job_id: str) -> int:
+    """Return how many attempts at a replica were paid for so long that they are no failures."""
+    count = await tx.one(
+        int,
+        "SELECT COUNT(*) FROM job_draws WHERE job_id = :job_id AND seconds >= :served",
+        job_id=job_id,
+        served=SERVED_SECONDS,
+    )
+    return count or 0
+
+
 async def due_to_expire(tx: Transaction, *, created_before: int, limit: int) -> list[str]:
     """Return jobs that are waiting since a moment or longer, their buyers taking turns."""
     return await tx.all(
         str,
         in_turns(
-            "jobs", by="created_at", due="status = 'waiting' AND created_at <= :created_before"
+            "jobs",
+            by="created_at",
+            due="""status = 'waiting' AND created_at <= :created_before AND NOT EXISTS (
+                SELECT 1 FROM job_attempts AS a
+                WHERE a.job_id = jobs.id AND a.ended_at > :created_before
+            )""",
         ),
         created_before=created_before,
         limit=limit,
@@ -393,7 +419,9 @@ async def open_work(
             UNION ALL
             SELECT 0, 0, text_bytes + :job_bytes
             FROM jobs WHERE user_id = :user_id AND created_at > :since
-                AND (earned = 0 OR price_credit < :free_below)
+                AND (price_credit < :free_below OR earned = 0 AND NOT EXISTS (
+                    SELECT 1 FROM job_draws AS d WHERE d.job_id = jobs.id AND d.earned > 0
+                ))
         ) AS work
         """,
         user_id=user_id,
@@ -417,8 +445,10 @@ async def earned_since(tx: Transaction, *, user_id: str, since: int) -> list[Ear
             JOIN devices AS d ON d.id = j.device_id
             WHERE d.user_id = :user_id AND j.finished_at >= :since AND j.earned > 0
             UNION ALL
-            SELECT device_id, earned FROM job_draws
-            WHERE user_id = :user_id AND created_at >= :since
+            SELECT d.device_id, d.earned FROM job_draws AS d
+            LEFT JOIN job_reviews AS r ON r.job_id = d.job_id AND r.attempt = d.attempt
+            WHERE d.user_id = :user_id AND d.created_at >= :since
+                AND COALESCE(r.state, '') <> 'reversed'
         ) AS earnings
         GROUP BY device_id
         """,

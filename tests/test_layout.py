@@ -97,6 +97,7 @@ TESTED_IN = {
     "client/proxyctl/worker/inputs.py": "tests/client/proxyctl/worker/test_transfers.py",
     "client/proxyctl/worker/lock.py": "tests/client/proxyctl/worker/test_agent.py",
     "client/proxyctl/worker/names.py": "tests/client/proxyctl/worker/test_agent.py",
+    "client/proxyctl/worker/probe.py": "tests/client/proxyctl/worker/test_ports.py",
     "client/proxyctl/worker/processes.py": "tests/client/proxyctl/worker/test_supervisor.py",
     "client/proxyctl/worker/pump.py": "tests/client/proxyctl/worker/test_agent.py",
     "client/proxyctl/worker/registry.py": "tests/client/proxyctl/worker/test_images.py",

@@ -35,8 +35,7 @@ async def kept(market: Market, currency: Currency = CREDIT) -> int:
 
 
 async def review_of(market: Market, job_id: str) -> ReviewRow:
-    review = await market.store.read(queries.find, job_id)
-    assert review is not None
+    [review] = await market.store.read(queries.of_job, job_id)
     return review
 
 
@@ -55,7 +54,8 @@ async def done(market: Market, buyer: str, worker: str, **changes: Any) -> str:
 
 
 async def decided(market: Market, job_id: str, state: ReviewStatus) -> ReviewRow:
-    return await reviews.decide(market.context, job_id, state)
+    [review] = await reviews.decide(market.context, job_id, state)
+    return review
 
 
 async def test_a_finished_job_waits_for_its_buyer(market: Market) -> None:

@@ -16,6 +16,7 @@ from proxyctl.worker.executors.base import TaskError
 from proxyctl.worker.executors.egress import Egress
 from proxyctl.worker.link import Link
 from proxyctl.worker.logs import LogSender
+from proxyctl.worker.ports import Ports
 from proxyctl.worker.record import AGREE, ALL_GPUS
 from proxyctl.worker.rules import Readings, Rules
 from proxyctl.worker.sensors import host, nvidia
@@ -95,6 +96,7 @@ def agent_with(
         executor_for=lambda payload: sandboxes.executor_for(executors, payload),
         log_sender=log_sender,
         transfers=FileTransfers(link, Web(consent.api, consent.token)),
+        ports=Ports(),
         gpus=gpus,
         capabilities=capabilities(consent, executors, gpus),
         readings=lambda: {**host.readings(processor), **_gpu_readings(gpus)},
