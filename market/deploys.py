@@ -16,7 +16,7 @@ from market.money import Currency, as_decimal
 from market.rollout import Strategy
 from market.rollouts import Rollouts, description, needs
 from market.states import JobStatus
-from market.templates import HOUR_SECONDS, JOB_TYPES, Template, spec_of
+from market.templates import HOUR_SECONDS, JOB_TYPES, Template, completed, spec_of
 from proxyctl.protocol.jobspec import gpus
 from storage import deploys as queries
 from storage import rollouts as rollout_queries
@@ -275,8 +275,8 @@ class Deploys:
         needed = dataclasses.replace(
             template.resources, gpus=new.gpu_count, gpu_model=new.gpu_model
         )
-        image = template.image or self._images.get(new.job_type, "")
-        return replace(template, image=image, resources=needed)
+        template = completed(template, new.job_type, self._images.get(new.job_type, ""))
+        return replace(template, resources=needed)
 
     async def _begin(
         self,

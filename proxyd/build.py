@@ -264,6 +264,8 @@ def _daemon(
             )
         metrics.count_exits(exit_port.listener)
         metrics.count_tunnels(exit_port.tunnels)
+        if services.app_port is not None:
+            services.app_port.streams.tunnels = exit_port.tunnels
     return Daemon(
         settings,
         listeners,

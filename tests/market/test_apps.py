@@ -11,7 +11,7 @@ from market.apps import Opened
 from market.deploys import NewDeploy
 from market.errors import Code, MarketError
 from market.money import Currency
-from market.templates import Change, Template
+from market.templates import Change, Template, completed
 from proxyctl.protocol.jobspec import Port, Ready
 from storage.devices import DeviceRow
 
@@ -201,6 +201,21 @@ async def test_a_key_dies_with_its_deploy(market: Market) -> None:
         await market.apps.of_deploy(buyer, deploy_id)
     assert refusal(refused) is Code.DEPLOY_OVER
     assert await market.apps.sweep() == 1
+
+
+def test_what_a_default_image_listens_on_is_declared_for_it() -> None:
+    notebook = completed(Template(env={"A": "1"}), "Jupyter", "notebook:1")
+    assert (notebook.image, notebook.ports[0].port) == ("notebook:1", 8888)
+    assert notebook.ready == Ready(8888)
+    assert notebook.env.keys() == {"A", "NOTEBOOK_ARGS"}
+    for said in (
+        Template(image="mine:1"),
+        Template(command="mine"),
+        Template(ports=(Port("a", 1),)),
+    ):
+        kept = completed(said, "Jupyter", "notebook:1")
+        assert (kept.ports, kept.env, kept.ready) == (said.ports, {}, None)
+    assert completed(Template(), "Docker", "").image == ""
 
 
 async def test_a_key_of_another_signing_key_is_not_shown(market: Market) -> None:
