@@ -129,7 +129,7 @@ async def test_a_buyer_opens_what_a_job_serves_in_its_sandbox(
         headers = {"Host": host, "Authorization": f"Bearer {app['key']}"}
         async with browser.get(f"{page}/a?b=c", headers={**headers, "Cookie": "x=y"}) as answer:
             assert (answer.status, await answer.text()) == (200, f"/a?b=c {host} x=y")
-        sent = bytes(range(256)) * 8192
+        sent = bytes(range(256)) * 4000
         async with browser.post(page, data=sent, headers=headers) as answer:
             assert await answer.read() == sent[::-1]
         async with browser.ws_connect(page, headers=headers) as socket:
