@@ -1,6 +1,9 @@
 """What each replica of a deploy runs: a template, which becomes the payload of a job."""
 
+import dataclasses
 import shlex
+from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -19,26 +22,82 @@ JOB_TYPES = {
     "Script": "script",
 }
 _OF_PAYLOAD = "payload."
+# In `command`, in values of `env` and in the path of `ready`: the path of the deploy's apps.
+APP_PATH = "{app_path}"
+
+
+Interpreter = Literal["python3", "bash"]
 
 
 class Template(Struct, frozen=True):
     """What a replica runs, and needs beside its GPUs.
 
     `command` is written as for a shell, which does not run it. Nobody but whoever runs a replica,
-    and its buyer, is shown any of it; secrets should not be in it all the same.
+    and its buyer, is shown any of it; and nobody but whoever runs one the values of `secrets`.
     """
 
     image: str = ""
     command: str = ""
+    script: str = ""
+    interpreter: Interpreter = "python3"
     env: dict[str, str] = {}
+    secrets: dict[str, str] = {}
     ports: tuple[Port, ...] = ()
     ready: Ready | None = None
     network: str = "none"
     resources: Resources = Resources()
 
+    def placed(self, deploy_id: str) -> "Template":
+        """Return it with the path in it below which the deploy's replicas are reached."""
+        path = f"/apps/{deploy_id}/"
+        ready = self.ready
+        if ready is not None:
+            ready = dataclasses.replace(ready, http=ready.http.replace(APP_PATH, path))
+        return replace(
+            self,
+            command=self.command.replace(APP_PATH, path),
+            env={name: value.replace(APP_PATH, path) for name, value in self.env.items()},
+            ready=ready,
+        )
+
     def as_json(self) -> str:
-        """Return it as it is stored."""
-        return msgspec.json.encode(self).decode()
+        """Return it as it is stored: without the values of its secrets."""
+        return msgspec.json.encode(replace(self, secrets=dict.fromkeys(self.secrets, ""))).decode()
+
+
+# Where a deploy of a type listens whose buyer names no port. A notebook is reached through a door
+# that has asked for a key, so it asks for no token of its own; and it must know at which path it
+# is, because its pages name it.
+SERVED = {
+    "Jupyter": Template(
+        env={
+            "APP_PATH": APP_PATH,
+            "NOTEBOOK_ARGS": f"--ServerApp.base_url={APP_PATH} --IdentityProvider.token=''"
+            " --ServerApp.allow_remote_access=True",
+        },
+        ports=(Port("notebook", 8888),),
+        ready=Ready(8888, http=f"{APP_PATH}api"),
+    ),
+    "Inference": Template(ports=(Port("http", 8000),), ready=Ready(8000, http="/health")),
+}
+
+
+def with_image(template: Template, deploy_type: str, images: Mapping[str, str]) -> Template:
+    """Return a template with what runs by default for a type of deploy, where it names no image.
+
+    Args:
+        template: what the buyer says.
+        deploy_type: the type, as buyers write it.
+        images: what runs by default, by type.
+    """
+    image = images.get(deploy_type, "")
+    if template.image or template.script or not image:
+        return template
+    served = SERVED.get(deploy_type)
+    if served is None or template.ports or template.ready is not None:
+        return replace(template, image=image)
+    env = {**served.env, **template.env}
+    return replace(template, image=image, env=env, ports=served.ports, ready=served.ready)
 
 
 class Change(Struct, frozen=True):
@@ -46,22 +105,29 @@ class Change(Struct, frozen=True):
 
     image: str | None = None
     command: str | None = None
+    script: str | None = None
+    interpreter: Interpreter | None = None
     env: dict[str, str] | None = None
+    secrets: dict[str, str] | None = None
     ports: tuple[Port, ...] | None = None
     ready: Ready | None = None
     network: str | None = None
     resources: Resources | None = None
 
     def of(self, template: Template) -> Template:
-        """Return a template with the change."""
+        """Return a template with the change; which GPUs there are is the deploy's, and stays."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
-        return replace(
-            template, **{name: said for name, said in fields.items() if said is not None}
-        )
+        said = {name: value for name, value in fields.items() if value is not None}
+        if self.resources is not None:
+            before = template.resources
+            said["resources"] = dataclasses.replace(
+                self.resources, gpus=before.gpus, gpu_model=before.gpu_model
+            )
+        return replace(template, **said)
 
 
 def template_of(stored: str) -> Template:
-    """Return a template as `as_json` stored it."""
+    """Return a template as `as_json` stored it, without the values of its secrets."""
     return msgspec.json.decode(stored, type=Template)
 
 
@@ -86,7 +152,10 @@ def spec_of(template: Template, deploy_type: str, seconds: int) -> Spec:
     payload = Payload(
         image=template.image,
         command=command,
+        script=template.script,
+        interpreter=template.interpreter,
         env=template.env,
+        secrets=template.secrets,
         ports=template.ports,
         ready=template.ready,
         network="egress" if template.network == "egress" else "none",

@@ -22,6 +22,7 @@ from market.money import MICRO
 from market.rollouts import Rollouts
 from proxyd.counters import LATENCY_BOUNDS_SECONDS, Latency
 from proxyd.exits.listener import ExitListener
+from proxyd.exits.tunnels import DeviceTunnels
 from proxyd.gateway import Gateway
 from proxyd.metering.meter import Meter
 from proxyd.ops.access_log import AccessLog
@@ -68,6 +69,7 @@ class Metrics(Collector):
         self._sources = sources
         self._emails: Callable[[], int] | None = None
         self._exits: ExitListener | None = None
+        self._tunnels: DeviceTunnels | None = None
         self._lag = Latency()
         self._highest_traffic = (0, 0)  # bytes up and down, as they were last rendered
         self._ledger: list[TotalRow] = []
@@ -115,6 +117,10 @@ class Metrics(Collector):
         """Have exits counted, where they may attach."""
         self._exits = listener
 
+    def count_tunnels(self, tunnels: DeviceTunnels) -> None:
+        """Have streams into jobs counted, where devices may attach."""
+        self._tunnels = tunnels
+
     def render(self) -> bytes:
         """Return every metric as text (Prometheus' exposition format, version 0.0.4).
 
@@ -134,6 +140,8 @@ class Metrics(Collector):
         yield from self._proxy()
         if self._exits is not None:
             yield from _exits(self._exits)
+        if self._tunnels is not None:
+            yield from _tunnel_metrics(self._tunnels)
         yield from self._rest()
         yield from self._money()
 
@@ -303,6 +311,25 @@ def _dispatched(dispatch: Dispatch) -> Iterator[Metric]:
     )
 
 
+def _tunnel_metrics(tunnels: DeviceTunnels) -> Iterator[Metric]:
+    """Return what is counted of streams into jobs."""
+    yield _gauge("proxyd_tunnel_devices", "Devices attached as workers", len(tunnels))
+    yield _gauge("proxyd_tunnel_streams", "Streams into jobs that are open", tunnels.streams)
+    yield _count("proxyd_tunnel_attachments", "Devices that have attached", tunnels.attached)
+    received, sent = tunnels.moved
+    for name, words, label, numbers in (
+        ("proxyd_tunnel_gone", "Workers that were let go of", "reason", tunnels.gone),
+        ("proxyd_tunnel_opens", "Streams asked for", "outcome", tunnels.opens),
+        (
+            "proxyd_tunnel_bytes",
+            "Bytes of streams",
+            "direction",
+            {"from_job": received, "to_job": sent},
+        ),
+    ):
+        yield _labelled(name, words, label, numbers)
+
+
 def _exits(listener: ExitListener) -> Iterator[Metric]:
     counters = listener.counters
     countries = GaugeMetricFamily("proxyd_exits", "Exits that take some", labels=["country"])
@@ -336,10 +363,7 @@ def _exits(listener: ExitListener) -> Iterator[Metric]:
         ("proxyd_exit_canaries", "Looks at exits' honesty", "outcome", counters.canaries),
         ("proxyd_exit_canary_failures", "Exits that lied", "kind", counters.canary_failures),
     ):
-        family = CounterMetricFamily(name, description, labels=[label])
-        for value, number in numbers.items():
-            family.add_metric([value], number)
-        yield family
+        yield _labelled(name, description, label, numbers)
     yield _histogram("proxyd_exit_dial_seconds", "Time to a target", {"": counters.seconds})
 
 
@@ -349,6 +373,13 @@ def _gauge(name: str, description: str, value: float) -> Metric:
 
 def _count(name: str, description: str, value: float) -> Metric:
     return CounterMetricFamily(name, description, value)
+
+
+def _labelled(name: str, description: str, label: str, numbers: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(name, description, labels=[label])
+    for value, number in numbers.items():
+        family.add_metric([value], number)
+    return family
 
 
 def _histogram(

@@ -166,6 +166,10 @@ def _work(grown: Grown) -> Iterator[str]:
         FROM work WHERE is_session = 0
     """
     yield """
+        INSERT INTO deploy_replicas (job_id, deploy_id, number, revision, seconds)
+        SELECT id, deploy_id, 1, 1, 3600 FROM jobs WHERE deploy_id IS NOT NULL
+    """
+    yield """
         INSERT INTO job_attempts (job_id, attempt, device_id, started_at, ended_at, outcome)
         SELECT id, 1, device_id, accepted_at, finished_at,
             CASE WHEN status = 'completed' THEN 'completed' END

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from proxyctl.worker.executors.base import Ending, TaskError
 
 if TYPE_CHECKING:
+    import socket
+
     from proxyctl.worker.executors.base import Finding, Launch, Task
 
 
@@ -39,6 +41,10 @@ class NoExecutor:
 
     def attach(self, task: Task, pid: int) -> None:  # noqa: ARG002 - of none
         """Refuse: nothing holds the attempt to its limits."""
+        raise TaskError("host", self._words)
+
+    def connect(self, attempt_id: str, port: int) -> socket.socket:  # noqa: ARG002 - to none
+        """Refuse."""
         raise TaskError("host", self._words)
 
     def stop(self, attempt_id: str, grace_s: float) -> None:
