@@ -80,8 +80,8 @@ class SyncReply(Reply, kw_only=True):
 class AttemptItem(Struct):
     """An attempt of a device at a job; `outcome` is there once it is over.
 
-    `state` and `progress` are what the device last said; `reputation` is what it has now, and
-    `benchmark` what the device has shown that it has, if it ever did.
+    `state`, of one that is not over, and `progress` are what the device last said; `reputation` is
+    what it has now, and `benchmark` what the device has shown that it has, if it ever did.
     """
 
     attempt: int
@@ -217,7 +217,7 @@ def _item(past: Past) -> AttemptItem:
         ready_at=_moment(row.ready_at),
         ended_at=_moment(row.ended_at),
         outcome=UNSET if row.outcome is None else ATTEMPT_OUTCOMES[row.outcome],
-        state=UNSET if row.phase is None else row.phase,
+        state=UNSET if row.phase is None or row.ended_at is not None else row.phase,
         progress=UNSET if row.progress is None else row.progress,
         image_digest=UNSET if row.image_digest is None else row.image_digest,
         kind=UNSET if row.failure_kind is None else FAILURE_KINDS[row.failure_kind],
