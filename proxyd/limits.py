@@ -26,6 +26,8 @@ PIPES_SHARE = 0.1
 API_SHARE = 0.05
 API_MOST_DIVISOR = 2  # an operator may give the API half of them; the proxy has that much less
 RACERS_SHARE = 0.02
+# Where apps are reached: clients, of which not all have a stream into a job just now.
+APPS_SHARE = 0.1
 API_CONNECTIONS_MIN = 64  # an operator gets through to a small machine, too
 API_CONNECTIONS_MAX = 10_000  # at 100 KiB each in the worst case that is a gigabyte
 DESCRIPTORS_PER_PIPE = 2
@@ -164,6 +166,16 @@ def beside_api(descriptors: int, wanted: int) -> int:
     """
     share = api_connections_total(descriptors)
     return descriptors - max(api_connections_total(descriptors, wanted) - share, 0)
+
+
+def apps_connections_total(descriptors: int, wanted: int) -> int:
+    """Return how many clients of apps a share of the descriptors pays for, at most `wanted`."""
+    return max(1, min(wanted, int(descriptors * APPS_SHARE)))
+
+
+def beside_apps(descriptors: int, wanted: int) -> int:
+    """Return the descriptors that the other shares are of; `wanted` is 0 where apps are not."""
+    return descriptors - apps_connections_total(descriptors, wanted) if wanted else descriptors
 
 
 def racers_total(descriptors: int) -> int:

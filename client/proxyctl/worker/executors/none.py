@@ -43,7 +43,7 @@ class NoExecutor:
         """Refuse: nothing holds the attempt to its limits."""
         raise TaskError("host", self._words)
 
-    def connect(self, attempt_id: str, port: int) -> socket.socket:  # noqa: ARG002 - of none
+    def connect(self, attempt_id: str, port: int) -> socket.socket:  # noqa: ARG002 - to none
         """Refuse."""
         raise TaskError("host", self._words)
 

@@ -88,8 +88,8 @@ class Device:
         self.fetch: Callable[[Attempt], None] = lambda _: None
         self.clean: Callable[[], None] = lambda: None
         self.post_fails: Callable[[], None] = lambda: None
-        self.ports = StandInPorts()
         self.engine_fails: Callable[[], None] = lambda: None
+        self.ports = StandInPorts()
 
     def attempt(self, state: State = State.TAKEN, **changes: Any) -> Attempt:
         """Make one that is in some state, by an agent of before."""
