@@ -16,7 +16,7 @@ from market.money import Currency, as_decimal
 from market.rollout import Strategy
 from market.rollouts import Rollouts, description, needs
 from market.states import JobStatus
-from market.templates import HOUR_SECONDS, JOB_TYPES, Template, spec_of
+from market.templates import HOUR_SECONDS, JOB_TYPES, Template, completed, spec_of
 from proxyctl.protocol.jobspec import gpus
 from storage import deploys as queries
 from storage import rollouts as rollout_queries
@@ -31,6 +31,7 @@ IMAGE_MAX_CHARACTERS = 300
 COMMAND_MAX_CHARACTERS = 2_000
 GPU_COUNT_MAX = 64
 REPLICAS_MAX = 100
+NO_GPU = "none"  # as a model: a deploy that says what it runs, and needs no GPU
 OPEN = frozenset((JobStatus.WAITING, JobStatus.RUNNING))
 
 
@@ -263,20 +264,20 @@ class Deploys:
         """
         deploy = await self.find(user_id, deploy_id)
         if deploy.rollout is not None:
-            await self._rollouts.end(deploy_id)
-            deploy = await self.find(user_id, deploy_id)  # nothing is started any more
-        await self._jobs.cancel_all(user_id, deploy.job_ids)
+            await self._rollouts.cancel(user_id, deploy_id)
+        else:
+            await self._jobs.cancel_all(user_id, deploy.job_ids)
 
     def _template(self, new: NewDeploy) -> Template | None:
         """Return what the replicas of a deploy run; None if it does not say so."""
         template = replace(new.template, image=new.image, command=new.command)
         if template == Template():
             return None
-        needed = dataclasses.replace(
-            template.resources, gpus=new.gpu_count, gpu_model=new.gpu_model
-        )
-        image = template.image or self._images.get(new.job_type, "")
-        return replace(template, image=image, resources=needed)
+        template = completed(template, new.job_type, self._images.get(new.job_type, ""))
+        needed = template.resources
+        if new.gpu_model.lower() != NO_GPU:
+            needed = dataclasses.replace(needed, gpus=new.gpu_count, gpu_model=new.gpu_model)
+        return replace(template, resources=needed)
 
     async def _begin(
         self,
@@ -288,7 +289,8 @@ class Deploys:
     ) -> None:
         """Add a deploy that says what its replicas run."""
         deploy = deploy._replace(image=template.image or None)
-        spec_of(template, deploy.job_type, deploy.duration_hrs * HOUR_SECONDS)
+        whole = deploy.duration_hrs * HOUR_SECONDS
+        spec_of(template, deploy.job_type, whole)
 
         async def begin(tx: Transaction) -> list[str]:
             if receipt is not None:

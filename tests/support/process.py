@@ -284,7 +284,9 @@ def bytes_used(url: str, session_id: str) -> int:
     return run_aside(look())
 
 
-def funded(url: str, usd: str = "100", name: str = "buyer") -> tuple[str, str]:
+def funded(
+    url: str, usd: str = "100", name: str = "buyer", *, credit: str = "0"
+) -> tuple[str, str]:
     """Open an account with money, and return its address and password.
 
     The command's own code does it, in this process: an interpreter for each would cost a quarter of
@@ -293,12 +295,13 @@ def funded(url: str, usd: str = "100", name: str = "buyer") -> tuple[str, str]:
     if url.startswith(SQLITE):
         sqlite.make(Path(url.removeprefix(SQLITE)))
     email, password = f"{name}@example.com", "long enough"
+    amounts = {Currency.USD: usd, Currency.CREDIT: credit}
     work = bookkeeping.create_user(
         load(None, environment(url)),
         email=email,
         username=name,
         password=password,
-        amounts={Currency.USD: int(Decimal(usd) * MICRO)},
+        amounts={each: int(Decimal(amount) * MICRO) for each, amount in amounts.items()},
     )
     run_aside(work)
     return email, password

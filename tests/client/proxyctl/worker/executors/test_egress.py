@@ -17,6 +17,7 @@ from support import battery
 from support.waiting import PATIENCE_SECONDS, until, until_true
 
 from proxyctl.exit.lan import Guard, make_guard
+from proxyctl.worker.executors import netns
 from proxyctl.worker.executors.base import TaskError
 from proxyctl.worker.executors.bwrap import BwrapExecutor
 from proxyctl.worker.executors.egress import Egress, Rules, _Job
@@ -296,3 +297,26 @@ async def test_a_connection_that_is_just_being_taken_is_closed(guard: Guard) -> 
         async with asyncio.timeout(PATIENCE_SECONDS):
             assert await loop.sock_recv(client, 1) == b""
     await closing[0]
+
+
+def test_a_way_out_that_could_not_be_opened_does_not_count_as_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise OSError("no descriptor is left")
+
+    guard, routes = make_guard()
+    egress = Egress(guard)
+    try:
+        monkeypatch.setattr(netns, "listen_inside", lambda *_: socket.socket())
+        with monkeypatch.context() as broken:
+            broken.setattr(asyncio, "start_server", fail)
+            for _ in range(2):
+                with pytest.raises(TaskError, match="no descriptor is left"):
+                    egress.open("one", os.getpid())
+        egress.open("one", os.getpid())
+        assert egress._jobs
+    finally:
+        egress.stop()
+        if routes is not None:
+            routes.close()
