@@ -14,7 +14,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from market import ledger, reviews
+from market import ledger, reviews, trust
 from market.artifacts import require_inputs
 from market.attempts import (
     HOST_KINDS,
@@ -667,7 +667,7 @@ class Jobs:
         if over:
             await self._leave(tx, moment, job, outcome, None, drawn=drawn)
         else:
-            await _move(tx, job, outcome, 0, moment.now)
+            await self._move(tx, job, outcome, 0, moment.now)
             if drawn is not None:
                 await spec_queries.set_timeout(tx, job.id, drawn.left)
         return not over
@@ -698,7 +698,7 @@ class Jobs:
         """
         drawn = drawn or await self._draw(tx, moment, job)
         if drawn is not None:
-            await _move(tx, job, outcome, 0, moment.now)
+            await self._move(tx, job, outcome, 0, moment.now)
             await spec_queries.forget_secrets(tx, job.id)
             hold_id, ids = hold_of(job.id), moment.resolution
             await tx.lock("accounts", sorted(await accounts_of(tx, job)))
@@ -706,7 +706,7 @@ class Jobs:
             return
         fee = outcome.gross * self._terms.fee // FEE_WHOLE
         earned = outcome.gross - fee if worker is not None else 0
-        await _move(tx, job, outcome, earned, moment.now)
+        await self._move(tx, job, outcome, earned, moment.now)
         await spec_queries.forget_secrets(tx, job.id)
         if worker is not None and review_seconds:
             how = reviews.Beginning(
@@ -730,6 +730,36 @@ class Jobs:
         await ledger.capture(
             tx, hold_of(job.id), payments, transfer_ids=moment.resolution, now=moment.now
         )
+
+    async def _move(
+        self, tx: Transaction, job: JobRow, outcome: Outcome, earned: int, now: int
+    ) -> None:
+        """Write down how a job is left, and what that says of the device that ran it."""
+        JobStatus(job.status).require_before(outcome.status)
+        ending = outcome.ending
+        moved = await queries.change_status(
+            tx,
+            job,
+            after=outcome.status,
+            attempt=EndRow(
+                outcome.attempt or outcome.status,
+                failure_kind=ending.kind,
+                reason=outcome.failure_reason,
+                exit_code=ending.exit_code,
+                cpu_seconds=ending.cpu_seconds,
+                max_memory_bytes=ending.max_memory_bytes,
+            ),
+            earned=earned,
+            result=outcome.result,
+            failure_reason=outcome.failure_reason,
+            now=now,
+        )
+        if not moved:
+            raise MarketError(Code.ATTEMPT_NOT_CURRENT)
+        how = outcome.attempt or outcome.status
+        if outcome.status is JobStatus.COMPLETED:  # also a replica that has served all its time
+            how = outcome.status
+        await trust.ended(tx, job, how, ending.kind, least_price=self.bounds.free_below, now=now)
 
     def moment(self) -> Moment:
         """Return what a change needs that is made now."""
@@ -907,27 +937,3 @@ async def _accept(
     if job.status == JobStatus.WAITING and excluded:
         raise MarketError(Code.JOB_FAILED_HERE)
     raise MarketError(Code.JOB_NOT_WAITING)
-
-
-async def _move(tx: Transaction, job: JobRow, outcome: Outcome, earned: int, now: int) -> None:
-    JobStatus(job.status).require_before(outcome.status)
-    ending = outcome.ending
-    moved = await queries.change_status(
-        tx,
-        job,
-        after=outcome.status,
-        attempt=EndRow(
-            outcome.attempt or outcome.status,
-            failure_kind=ending.kind,
-            reason=outcome.failure_reason,
-            exit_code=ending.exit_code,
-            cpu_seconds=ending.cpu_seconds,
-            max_memory_bytes=ending.max_memory_bytes,
-        ),
-        earned=earned,
-        result=outcome.result,
-        failure_reason=outcome.failure_reason,
-        now=now,
-    )
-    if not moved:
-        raise MarketError(Code.ATTEMPT_NOT_CURRENT)

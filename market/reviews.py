@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from market import ledger
+from market import ledger, trust
 from market.context import Context
 from market.errors import Code, MarketError
 from market.ledger import Movement, Transfer, TransferIds, TransferKind
@@ -244,6 +244,9 @@ async def _resolve(tx: Transaction, chosen: Decision, review: ReviewRow) -> None
     currency = Currency(review.currency)
     kept, is_credit = ledger.review(currency), currency == Currency.CREDIT
     if chosen.state == ReviewStatus.REVERSED:
+        job = await job_queries.find(tx, review.job_id)
+        if job is not None and job.device_id is not None:
+            await trust.checked(tx, job.device_id, is_right=False)
         # The worker's part goes back to where it came from.
         earner = kept if is_credit else ledger.revenue(Currency.CREDIT)
         rest = Movement(kept, ledger.available(review.buyer_id, currency), review.price)

@@ -186,6 +186,7 @@ TESTED_IN = {
     "storage/referrals.py": "tests/market/test_referrals.py",
     "storage/reviews.py": "tests/market/test_reviews.py",
     "storage/rollouts.py": "tests/market/test_rollouts.py",
+    "storage/trust.py": "tests/market/test_trust.py",
     "storage/users.py": "tests/market/test_accounts.py",
 }
 
