@@ -187,6 +187,19 @@ async def begin(tx: Transaction, job: JobRow, job_hold_id: str, how: Beginning) 
     await queries.insert(tx, review)
 
 
+async def schedule(tx: Transaction, job_id: str, until: int) -> None:
+    """Let the buyer of a finished job look at it until a moment, unless the review is decided."""
+    await queries.schedule(tx, job_id, until)
+
+
+async def give_back(tx: Transaction, chosen: Decision, job_id: str) -> None:
+    """Give a buyer the price of a finished job back, unless it was paid for; the job is locked."""
+    assert chosen.state == ReviewStatus.REVERSED  # noqa: S101 - nothing else gives money back
+    review = await queries.find(tx, job_id)
+    if review is not None and review.state in (ReviewStatus.HELD, ReviewStatus.DISPUTED):
+        await _resolve(tx, chosen, review)
+
+
 async def _of_buyer(tx: Transaction, user_id: str, job_id: str) -> ReviewRow:
     """Lock a buyer's job, and return its review."""
     await tx.lock("jobs", [job_id])
@@ -226,12 +239,15 @@ async def _expire(tx: Transaction, chosen: Decision, job_id: str) -> None:
 
 async def _decide(tx: Transaction, chosen: Decision, job_id: str) -> ReviewRow:
     await tx.lock("jobs", [job_id])
-    if await job_queries.find(tx, job_id) is None:
+    job = await job_queries.find(tx, job_id)
+    if job is None:
         raise MarketError(Code.JOB_NOT_FOUND)
     review = await queries.find(tx, job_id)
     if review is None or review.state not in (ReviewStatus.DISPUTED, chosen.state):
         raise MarketError(Code.NOT_REVIEWABLE, "Nobody disputes the payment of this job.")
     if review.state == ReviewStatus.DISPUTED:
+        if chosen.state == ReviewStatus.REVERSED and job.device_id is not None:
+            await trust.checked(tx, job.device_id, is_right=False)
         await _resolve(tx, chosen, review)
     return review
 
@@ -244,9 +260,6 @@ async def _resolve(tx: Transaction, chosen: Decision, review: ReviewRow) -> None
     currency = Currency(review.currency)
     kept, is_credit = ledger.review(currency), currency == Currency.CREDIT
     if chosen.state == ReviewStatus.REVERSED:
-        job = await job_queries.find(tx, review.job_id)
-        if job is not None and job.device_id is not None:
-            await trust.checked(tx, job.device_id, is_right=False)
         # The worker's part goes back to where it came from.
         earner = kept if is_credit else ledger.revenue(Currency.CREDIT)
         rest = Movement(kept, ledger.available(review.buyer_id, currency), review.price)

@@ -44,11 +44,16 @@ class ExcludedRow(NamedTuple):
 
 
 class PairRow(NamedTuple):
-    """A job, the device that it is for, and how many attempts it had when that was decided."""
+    """A job, the device that it is for, and how many attempts it had when that was decided.
+
+    For a copy also its group, and the network that the device is in, where it is known.
+    """
 
     job_id: str
     device_id: str
     attempts: int
+    group_id: str = ""
+    network: str = ""
 
 
 class StateRow(NamedTuple):
