@@ -125,17 +125,24 @@ async def copies(tx: Transaction, group_id: str) -> list[CopyRow]:
 
 async def members(tx: Transaction, job_ids: Sequence[str]) -> list[MemberRow]:
     """Return all copies of the groups that these jobs are copies in."""
+    group_ids = await tx.all(
+        str,
+        f"""
+        SELECT DISTINCT c.group_id
+        FROM {tx.table("asked", id="TEXT")} JOIN job_copies AS c ON c.job_id = asked.id
+        """,
+        asked=_ids(job_ids),
+    )
+    if not group_ids:  # as nearly always
+        return []
     return await tx.all(
         MemberRow,
         f"""
         SELECT c.job_id, c.group_id, j.user_id
-        FROM job_copies AS c JOIN jobs AS j ON j.id = c.job_id
-        WHERE c.group_id IN (
-            SELECT group_id FROM job_copies
-            WHERE job_id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
-        )
+        FROM {tx.table("asked", id="TEXT")} JOIN job_copies AS c ON c.group_id = asked.id
+        JOIN jobs AS j ON j.id = c.job_id
         """,
-        asked=_ids(job_ids),
+        asked=_ids(group_ids),
     )
 
 
@@ -148,12 +155,11 @@ async def taken(tx: Transaction, group_ids: Sequence[str]) -> list[TakenRow]:
         TakenRow,
         f"""
         SELECT c.group_id, c.job_id, d.user_id, COALESCE(n.network, '')
-        FROM job_copies AS c
+        FROM {tx.table("asked", id="TEXT")} JOIN job_copies AS c ON c.group_id = asked.id
         JOIN job_attempts AS a ON a.job_id = c.job_id
         JOIN devices AS d ON d.id = a.device_id
         LEFT JOIN copy_networks AS n ON n.job_id = a.job_id AND n.attempt = a.attempt
-        WHERE c.group_id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
-            AND COALESCE(a.outcome, '') <> 'lost'
+        WHERE COALESCE(a.outcome, '') <> 'lost'
         """,
         asked=_ids(group_ids),
     )
@@ -164,8 +170,8 @@ async def owners(tx: Transaction, device_ids: Sequence[str]) -> list[OwnerRow]:
     return await tx.all(
         OwnerRow,
         f"""
-        SELECT id, user_id FROM devices
-        WHERE id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
+        SELECT DISTINCT d.id, d.user_id
+        FROM {tx.table("asked", id="TEXT")} JOIN devices AS d ON d.id = asked.id
         """,
         asked=_ids(device_ids),
     )
@@ -289,20 +295,26 @@ async def against_money(tx: Transaction) -> list[DifferenceRow]:
         *await tx.all(
             DifferenceRow,
             """
-            SELECT 'copies:' || g.id, g.copies / 2 + 1, COUNT(c.job_id)
-            FROM copy_groups AS g
-            LEFT JOIN job_copies AS c ON c.group_id = g.id AND c.verdict = 'agrees'
-            WHERE g.state = 'agreed'
-            GROUP BY g.id, g.copies HAVING COUNT(c.job_id) < g.copies / 2 + 1
+            SELECT 'copies:' || id, CAST(SUM(needed) AS BIGINT), CAST(SUM(agree) AS BIGINT) FROM (
+                SELECT id, copies / 2 + 1 AS needed, 0 AS agree
+                FROM copy_groups WHERE state = 'agreed'
+                UNION ALL
+                SELECT group_id, 0, 1 FROM job_copies WHERE verdict = 'agrees'
+            ) AS both_lists
+            GROUP BY id HAVING SUM(agree) < SUM(needed)
             """,
         ),
         *await tx.all(
             DifferenceRow,
             """
-            SELECT 'job:' || c.job_id, 1, 0 FROM job_copies AS c
-            LEFT JOIN job_reviews AS r ON r.job_id = c.job_id
-            WHERE c.verdict = 'agrees' AND r.job_id IS NULL
-                OR c.verdict = 'differs' AND (r.job_id IS NULL OR r.state IN ('held', 'disputed'))
+            SELECT 'job:' || job_id, 1, CAST(SUM(reviews) AS BIGINT) FROM (
+                SELECT job_id, 1 AS judged, 0 AS reviews FROM job_copies WHERE verdict IS NOT NULL
+                UNION ALL
+                SELECT r.job_id, 0, 1 FROM job_reviews AS r
+                JOIN job_copies AS c ON c.job_id = r.job_id
+                WHERE c.verdict = 'agrees' OR r.state NOT IN ('held', 'disputed')
+            ) AS both_lists
+            GROUP BY job_id HAVING SUM(judged) > SUM(reviews)
             """,
         ),
     ]

@@ -1,8 +1,11 @@
 """The same work on several devices: who may do it, whose result counts, who is paid."""
 
 import asyncio
+import random
+from collections import Counter
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
@@ -31,7 +34,11 @@ from storage import reviews as review_queries
 from storage.artifacts import ArtifactRow
 from storage.claims import GivenRow, PairRow
 from storage.devices import DeviceRow
+from storage.jobs import JobRow
 from storage.store import Store, Transaction
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 CREDIT = Currency.CREDIT
 HOUR = 3_600
@@ -597,3 +604,168 @@ async def test_the_audit_finds_verdicts_that_money_does_not_follow(
     market.passwords.close()
     broken = [check.promise for check in report.checks if check.differences]
     assert broken == ["copies are paid for, or given back, as their comparison was decided"]
+
+
+# --- whatever happens ------------------------------------------------------------------------
+
+
+class Trial:
+    """Buyers, workers and copies, and things that happen to them by chance."""
+
+    def __init__(self, market: Market, seed: int) -> None:
+        self.market = market
+        self.chance = random.Random(seed)
+        self.buyers: list[str] = []
+        self.devices: list[DeviceRow] = []
+        self.jobs: list[str] = []
+        self.copies_of: dict[str, list[str]] = {}
+
+    async def begin(self) -> None:
+        self.buyers = [await self.market.person(credit="1000") for _ in range(2)]
+        owners = [*self.buyers, *[await self.market.person() for _ in range(6)]]
+        self.devices = [await device_of(self.market, owner) for owner in owners]
+        self.devices.append(await device_of(self.market, owners[-1]))
+        for copies in (2, 3, 4, 5):
+            await self.post(copies)
+
+    async def post(self, copies: int) -> None:
+        buyer, price = self.chance.choice(self.buyers), self.chance.choice([0, 7, 3_333_333])
+        jobs = await copied(self.market, buyer, copies, price=price, review_hours=1)
+        self.copies_of[jobs[0]] = jobs
+        self.jobs += jobs
+
+    async def happen(self) -> None:
+        """Let one thing happen, or several at once."""
+        job = await stored_job(self.market, self.chance.choice(self.jobs))
+        things = [self.one(job) for _ in range(self.chance.choice([1, 1, 1, 3]))]
+        outcomes = await asyncio.gather(*things, return_exceptions=True)
+        for outcome in outcomes:
+            assert outcome is None or isinstance(outcome, MarketError), repr(outcome)
+
+    async def one(self, job: JobRow) -> None:
+        market, chance = self.market, self.chance
+        device = chance.choice(self.devices)
+        if job.device_id is not None and chance.random() < 0.9:
+            [device] = [each for each in self.devices if each.id == job.device_id]
+        attempt_ending = Ending(chance.choice(list(FailureKind)))
+        decided = chance.choice([ReviewStatus.UPHELD, ReviewStatus.REVERSED])
+        network = chance.choice(["", HERE, THERE, "x"])
+        things: dict[str, Callable[[], Awaitable[Any]]] = {
+            "accept": lambda: market.jobs.accept(device, job.id, network),
+            "start": lambda: market.attempt_reports.started(device, job.id, None),
+            "complete": lambda: market.jobs.complete(device, job.id, chance.choice("aaab")),
+            "fail": lambda: market.jobs.fail(device, job.id, "cannot", ending=attempt_ending),
+            "lose": lambda: market.jobs.take_back_attempt(job.id, job.attempts, "silent"),
+            "cancel": lambda: market.jobs.cancel(job.user_id, job.id),
+            "confirm": lambda: market.reviews.confirm(job.user_id, job.id),
+            "dispute": lambda: market.reviews.dispute(job.user_id, job.id, "wrong"),
+            "decide": lambda: reviews.decide(market.context, job.id, decided),
+            "wait": self.wait,
+        }
+        await things[chance.choice(self.WHAT)]()
+
+    async def wait(self) -> None:
+        self.market.clock.now += self.chance.choice([60, HOUR, DAY])
+        await self.market.jobs.expire()
+        await self.market.reviews.expire()
+
+    WHAT = (
+        *("accept",) * 8,
+        *("complete",) * 8,
+        *("start", "fail", "lose", "cancel", "confirm", "dispute", "decide", "wait"),
+    )
+
+    async def end(self) -> None:
+        """Have everything come to an end."""
+        for job_id in self.jobs:
+            with suppress(MarketError):
+                await self.market.jobs.cancel(
+                    (await stored_job(self.market, job_id)).user_id, job_id
+                )
+            with suppress(MarketError):
+                await reviews.decide(self.market.context, job_id, ReviewStatus.UPHELD)
+        self.market.clock.now += DAY
+        await self.market.reviews.expire()
+
+    async def check_verdicts(self) -> None:
+        for first, jobs in self.copies_of.items():
+            rows = [await stored_job(self.market, job_id) for job_id in jobs]
+            done = [row for row in rows if row.status == "completed"]
+            found, canonical = await state(self.market, rows[0].user_id, first)
+            assert {row.status for row in rows} <= {"completed", "failed", "cancelled"}
+            counts = Counter(row.result for row in done)
+            right = [result for result, count in counts.items() if 2 * count > len(jobs)]
+            assert found == ("agreed" if right else "undecided")
+            agree = await verdicts(self.market, rows[0].user_id, first)
+            for row, verdict in zip(rows, agree, strict=True):
+                is_judged = right and row.status == "completed"
+                assert verdict is ((row.result == right[0]) if is_judged else None)
+                if verdict is False:
+                    assert await review_state(self.market, row.id) != "expired"
+            if right:
+                assert canonical in jobs
+                assert next(row for row in rows if row.id == canonical).result == right[0]
+
+    async def check_independence(self) -> None:
+        async def read(tx: Transaction) -> list[tuple[str, ...]]:
+            return await tx.all(
+                lambda *row: row,
+                """
+                SELECT c.group_id, c.job_id, d.user_id, j.user_id, COALESCE(n.network, '')
+                FROM job_copies AS c JOIN jobs AS j ON j.id = c.job_id
+                JOIN job_attempts AS a ON a.job_id = c.job_id AND a.outcome <> 'lost'
+                JOIN devices AS d ON d.id = a.device_id
+                LEFT JOIN copy_networks AS n ON n.job_id = a.job_id AND n.attempt = a.attempt
+                """,
+            )
+
+        rows = await self.market.store.read(read)
+        assert rows
+        for one in rows:
+            assert one[2] != one[3]
+            for other in rows:
+                if one[0] == other[0] and one[1] != other[1]:
+                    assert one[2] != other[2]
+                    assert not one[4] or one[4] != other[4]
+
+    async def check_money(self) -> None:
+        """Check what everybody has against what jobs cost and earned."""
+        spent, earned = Counter[str](), Counter[str]()
+        owners = {device.id: device.user_id for device in self.devices}
+        for job_id in self.jobs:
+            job = await stored_job(self.market, job_id)
+            paid = (await self.market.jobs.find(job.user_id, job_id)).paid
+            assert paid is not None
+            spent[job.user_id] += paid
+            if job.device_id is not None:
+                earned[owners[job.device_id]] += job.earned
+        for user in {*self.buyers, *owners.values()}:
+            start = 1000 * MICRO if user in self.buyers else 0
+            assert await held(self.market, user) == 0
+            assert await available(self.market, user) == start - spent[user] + earned[user]
+        house = spent.total() - earned.total()
+        assert await books.revenue(self.market, CREDIT) == house
+        assert await books.balance(self.market, "house:review:credit") == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_whatever_happens_the_sums_are_exact_and_copies_independent(
+    market: Market, store: Store, seed: int
+) -> None:
+    trial = Trial(market, seed)
+    await trial.begin()
+    for number in range(100):
+        await trial.happen()
+        if number % 50 == 49:  # another daemon goes on, which remembers nothing
+            crashed = trial.market
+            trial.market = Market(store, market.clock)
+            trial.market._people = crashed._people
+            if crashed is not market:
+                crashed.passwords.close()
+            report = await audit_ledger(store)
+            assert report.passed, report
+    await trial.end()
+    await trial.check_verdicts()
+    await trial.check_independence()
+    await trial.check_money()
+    trial.market.passwords.close()
