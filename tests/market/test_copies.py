@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 from support import books
 from support.books import refusal, stored_job
 from support.clock import Clock
-from support.jobs import device_of, wanted
+from support.jobs import code_of, device_of, wanted
 from support.market import Market
 from support.work import SMALL, ask, given, offer
 
@@ -215,6 +216,21 @@ async def test_two_daemons_never_give_two_copies_to_one_owner(market: Market) ->
         assert Refused.RELATED in found
 
 
+async def test_of_two_copies_that_one_owner_accepts_at_once_one_is_refused(market: Market) -> None:
+    buyer, owner = await market.person(credit="1000"), await market.person()
+    for _ in range(5):
+        jobs = await copied(market, buyer, 2)
+        devices = [await device_of(market, owner) for _ in jobs]
+        accepting = [
+            market.jobs.accept(device, job_id) for device, job_id in zip(devices, jobs, strict=True)
+        ]
+        outcomes = await asyncio.gather(*accepting, return_exceptions=True)
+        assert sorted(str(code_of(each)) for each in outcomes) == [
+            str(Code.COPY_TAKEN_HERE),
+            str(None),
+        ]
+
+
 async def test_in_one_batch_owners_and_networks_differ_as_well(market: Market) -> None:
     buyer = await market.person(credit="1000")
     jobs = await copied(market, buyer, 3)
@@ -271,6 +287,56 @@ async def test_a_lost_copy_comes_to_whoever_has_none(market: Market) -> None:
     elsewhere = replace(asked, network=THERE)
     [rest] = await given(market, second, elsewhere)
     assert {other, rest} == {one, two}
+
+
+async def test_whoever_has_lost_a_copy_for_good_may_have_another_one(market: Market) -> None:
+    buyer = await market.person(credit="1000")
+    one, two = await copied(market, buyer, 2)
+    await market.dispatch._reader.catch_up()
+    device, given_to = await worker(market), []
+    for _ in range(2):
+        [job_id] = await given(market, device)
+        given_to.append(job_id)
+        await market.dispatch._reader.catch_up()  # that the other one is not for this owner
+        job = await stored_job(market, job_id)
+        await market.jobs.take_back_attempt(job_id, job.attempts, "silent")
+        await market.dispatch._reader.catch_up()
+    assert given_to == [one, one]  # the older one is offered first
+    assert await given(market, device) == [two]
+
+
+class Heard:
+    """A listener that remembers which jobs wait."""
+
+    def __init__(self) -> None:
+        self.waiting: list[str] = []
+
+    def job_waits(self, job_id: str) -> None:
+        self.waiting.append(job_id)
+
+    def jobs_gone(self, job_ids: Sequence[str]) -> None:
+        """Nothing."""
+
+    def device_wakes(self, device_id: str) -> None:
+        """Nothing."""
+
+    def may_have_missed(self) -> None:
+        """Nothing."""
+
+
+async def test_other_daemons_hear_that_a_copy_is_taken(market: Market) -> None:
+    buyer = await market.person(credit="1000")
+    jobs = await copied(market, buyer, 3)
+    await market.dispatch._reader.catch_up()
+    heard = Heard()
+    market.waking.listen(heard)
+    [one] = await given(market, await worker(market))
+    rest = {*jobs} - {one}
+    assert {*heard.waiting} == rest
+    heard.waiting.clear()
+    two, three = sorted(rest)
+    await market.jobs.accept(await worker(market), two)
+    assert three in heard.waiting
 
 
 # --- whose result counts ---------------------------------------------------------------------
